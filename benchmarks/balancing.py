@@ -15,7 +15,19 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, median
 
-from geo_tests.sim.balance_world import TICK_S, Average, Balancer, Ours, Outcome, Threshold, Transfer, World, bursty, moving, skewed
+from geo_tests.sim.balance_world import (
+    TICK_S,
+    Average,
+    Balancer,
+    Ours,
+    Outcome,
+    Threshold,
+    Transfer,
+    World,
+    bursty,
+    moving,
+    skewed,
+)
 
 HOUR = 3600
 KINDS: dict[str, Callable[[], Balancer]] = {
@@ -27,7 +39,9 @@ KINDS: dict[str, Callable[[], Balancer]] = {
 
 
 def case_study(seed: int, n: int, made: Balancer) -> Outcome:
-    return World(seed, 3, 48, lambda index, now: (0.8, 0.6, 0.1)[index // 16] / 16, made, start=lambda index: index // 16).run(HOUR)
+    return World(
+        seed, 3, 48, lambda index, now: (0.8, 0.6, 0.1)[index // 16] / 16, made, start=lambda index: index // 16
+    ).run(HOUR)
 
 
 CLASSES: dict[str, Callable[[int, int, Balancer], Outcome]] = {
@@ -35,8 +49,12 @@ CLASSES: dict[str, Callable[[int, int, Balancer], Outcome]] = {
     "skewed": lambda seed, n, made: World(seed, n, 16 * n, skewed(seed, n * 0.45, 16 * n), made).run(3 * HOUR),
     "bursty": lambda seed, n, made: World(seed, n, 16 * n, bursty(seed, n * 0.45, 16 * n), made).run(3 * HOUR),
     "moving": lambda seed, n, made: World(seed, n, 16 * n, moving(seed, n * 0.45, 16 * n), made).run(4 * HOUR),
-    "a broker joins": lambda seed, n, made: World(seed, n, 16 * n, skewed(seed, n * 0.6, 16 * n), made).run(2 * HOUR, {HOUR: World.join}),
-    "a broker dies": lambda seed, n, made: World(seed, n, 16 * n, skewed(seed, n * 0.4, 16 * n), made).run(2 * HOUR, {HOUR: lambda w: w.crash(w.brokers[0])}),
+    "a broker joins": lambda seed, n, made: World(seed, n, 16 * n, skewed(seed, n * 0.6, 16 * n), made).run(
+        2 * HOUR, {HOUR: World.join}
+    ),
+    "a broker dies": lambda seed, n, made: World(seed, n, 16 * n, skewed(seed, n * 0.4, 16 * n), made).run(
+        2 * HOUR, {HOUR: lambda w: w.crash(w.brokers[0])}
+    ),
 }
 
 
@@ -57,7 +75,11 @@ def worse(world: str, found: Mapping[str, Sequence[Outcome]]) -> list[str]:
             "in balance after": [median(o.first_s for o in outcomes) for outcomes in (ours, theirs)],
             "out of balance for": [mean(o.unbalanced_s for o in outcomes) for outcomes in (ours, theirs)],
         }
-        said += [f"{world}: {what} {mine:.0f} s, {kind} {other:.0f} s" for what, (mine, other) in times.items() if mine > SLACK * other + TICKS]
+        said += [
+            f"{world}: {what} {mine:.0f} s, {kind} {other:.0f} s"
+            for what, (mine, other) in times.items()
+            if mine > SLACK * other + TICKS
+        ]
     moves, most = mean(o.moves for o in ours), mean(o.moves for o in found["AvgShedder"])
     if moves > SLACK * most + 1:
         said.append(f"{world}: {moves:.0f} moves, AvgShedder {most:.0f}")
@@ -70,11 +92,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=6, help="worlds of each class; each has 3 to 100 brokers")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--check", action="store_true", help="end with 1 where ours is worse than a model, or a bundle bounces")
+    parser.add_argument(
+        "--check", action="store_true", help="end with 1 where ours is worse than a model, or a bundle bounces"
+    )
     arguments = parser.parse_args()
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     sizes = [(seed, random.Random(seed).choice((3, 5, 10, 30)) if seed % 6 != 5 else 100) for seed in seeds]
-    print(f"| world ({len(seeds)} seeds, brokers: {', '.join(str(n) for _, n in sizes)}) | balancer | balanced after s | out s | moves | moved again | back |")
+    print(
+        f"| world ({len(seeds)} seeds, brokers: {', '.join(str(n) for _, n in sizes)}) | balancer | balanced after s | out s | moves | moved again | back |"
+    )
     print("|---|---|---|---|---|---|---|")
     said = []
     for world, run in CLASSES.items():
@@ -83,14 +109,23 @@ def main() -> None:
             print(f"| {world} | {kind} | {' | '.join(_columns(outcomes))} |", flush=True)
         said += worse(world, found)
     if arguments.check:
-        print("\n".join(["", *said]) if said else "\nours is as good as each of them, and no bundle went back at constant loads")
+        print(
+            "\n".join(["", *said])
+            if said
+            else "\nours is as good as each of them, and no bundle went back at constant loads"
+        )
         sys.exit(1 if said else 0)
 
 
 def _columns(outcomes: Sequence[Outcome]) -> list[str]:
     never = sum(o.balanced_after_s < 0 for o in outcomes)
     first = f"{median(o.first_s for o in outcomes):.0f}" + (f" ({never} never)" if never else "")
-    counted = [[o.unbalanced_s for o in outcomes], [o.moves for o in outcomes], [o.moved_again for o in outcomes], [o.bounced for o in outcomes]]
+    counted = [
+        [o.unbalanced_s for o in outcomes],
+        [o.moves for o in outcomes],
+        [o.moved_again for o in outcomes],
+        [o.bounced for o in outcomes],
+    ]
     return [first, *(f"{mean(values):.0f}" for values in counted[:3]), f"{mean(counted[3]):.1f}"]
 
 

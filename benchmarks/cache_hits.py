@@ -84,21 +84,31 @@ async def load(sim: Simulation, cache: EntryCache, seconds: float) -> Result:
     broker = Broker(region, settings=ManagedLedgerSettings(read_ahead_bytes=0), cache=cache)
     logs = [await broker.open(f"persistent://public/default/t{i}") for i in range(TOPICS)]
     rng = sim.rng("consumers")
-    consumers = [Consumer(log, f"s{i}", random.Random(rng.getrandbits(32))) for log in logs for i in range(SUBSCRIPTIONS)]
+    consumers = [
+        Consumer(log, f"s{i}", random.Random(rng.getrandbits(32))) for log in logs for i in range(SUBSCRIPTIONS)
+    ]
     tasks = [asyncio.ensure_future(consumer.run()) for consumer in consumers]
     part, sizes = bytes(ENTRY_BYTES), [0]
     for _ in range(int(seconds * RUNS_PER_S)):
         for log in logs:
-            log.append_run(Run([part] * RUN_ENTRIES, [ENTRY_BYTES] * RUN_ENTRIES), lambda ledger, first, run: None, lambda error: None)
+            log.append_run(
+                Run([part] * RUN_ENTRIES, [ENTRY_BYTES] * RUN_ENTRIES),
+                lambda ledger, first, run: None,
+                lambda error: None,
+            )
         sizes.append(cache.size_bytes)
         assert cache.size_bytes <= cache.byte_bound, "the bound holds in each strategy"
         await asyncio.sleep(1 / RUNS_PER_S)
     for task in tasks:
         task.cancel()
-    return Result(cache.hits / (cache.hits + cache.misses), max(sizes), sum(sizes) / len(sizes), cache.hits + cache.misses)
+    return Result(
+        cache.hits / (cache.hits + cache.misses), max(sizes), sum(sizes) / len(sizes), cache.hits + cache.misses
+    )
 
 
-def measured(eviction: Eviction, seed: int, seconds: float, byte_bound: int = CACHE_BYTES, time_ms: int = TIME_MS) -> Result:
+def measured(
+    eviction: Eviction, seed: int, seconds: float, byte_bound: int = CACHE_BYTES, time_ms: int = TIME_MS
+) -> Result:
     with Simulation(seed=f"cache-{seed}") as sim:
         cache = EntryCache(byte_bound, CacheSettings(eviction=eviction, time_ms=time_ms, backlogged_entries=1_000))
         result: Result = sim.run(load(sim, cache, seconds), limit_s=seconds + 60)
@@ -111,10 +121,18 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     console = Console()
-    console.print(f"{TOPICS} topics, {SUBSCRIPTIONS} subscriptions each, seed {options.seed}; {TIME_MS // 1000} s at most in the cache")
-    ratios = {(bound, eviction): show(bound, eviction, options.seed, options.seconds, console) for bound in (CACHE_BYTES, TIGHT_BYTES) for eviction in Eviction}
+    console.print(
+        f"{TOPICS} topics, {SUBSCRIPTIONS} subscriptions each, seed {options.seed}; {TIME_MS // 1000} s at most in the cache"
+    )
+    ratios = {
+        (bound, eviction): show(bound, eviction, options.seed, options.seconds, console)
+        for bound in (CACHE_BYTES, TIGHT_BYTES)
+        for eviction in Eviction
+    }
     if ratios[CACHE_BYTES, Eviction.MARK_DELETE] < WANTED:
-        console.print(f"by mark-delete position it should be at least {WANTED:.0%} where the cache holds what is not acknowledged")
+        console.print(
+            f"by mark-delete position it should be at least {WANTED:.0%} where the cache holds what is not acknowledged"
+        )
         sys.exit(1)
 
 
@@ -123,7 +141,9 @@ def show(bound: int, eviction: Eviction, seed: int, seconds: float, console: Con
     with console.status(f"{eviction.value}: {seconds:.0f} s"):
         result = measured(eviction, seed, seconds, bound)
     held = f"held {result.mean_bytes / (1 << 20):.1f} MiB, at most {result.peak_bytes / (1 << 20):.1f}"
-    console.print(f"{bound / (1 << 20):4.1f} MiB, {eviction.value:11}: {result.ratio:5.1%} of {result.entries} entries; {held}")
+    console.print(
+        f"{bound / (1 << 20):4.1f} MiB, {eviction.value:11}: {result.ratio:5.1%} of {result.entries} entries; {held}"
+    )
     return result.ratio
 
 

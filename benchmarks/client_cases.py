@@ -19,7 +19,9 @@ import pulsar
 
 
 def client(port: int) -> Any:
-    return pulsar.Client(f"pulsar://127.0.0.1:{port}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), io_threads=1)
+    return pulsar.Client(
+        f"pulsar://127.0.0.1:{port}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), io_threads=1
+    )
 
 
 def producer_of(connection: Any, topic: str, *, batched: bool) -> Any:
@@ -106,7 +108,10 @@ def shared(port: int, topic: str, size: int, count: int, consumers: int) -> dict
     body = bytes(size)
     producer.flush()
     made = [
-        connection.subscribe(topic, "all", pulsar.ConsumerType.Shared, receiver_queue_size=100, message_listener=received) for _ in range(consumers)
+        connection.subscribe(
+            topic, "all", pulsar.ConsumerType.Shared, receiver_queue_size=100, message_listener=received
+        )
+        for _ in range(consumers)
     ]
     begun = time.perf_counter()
     for _ in range(count):
@@ -200,7 +205,14 @@ def link(port: int, topic: str, size: int, count: int, there: int, batches: int)
 
 def main() -> None:
     case, port, topic, *rest = sys.argv[1:]
-    cases: dict[str, Any] = {"batched": batched, "consume": consume, "sync": sync, "latency": latency, "link": link, "fanout": fanout}
+    cases: dict[str, Any] = {
+        "batched": batched,
+        "consume": consume,
+        "sync": sync,
+        "latency": latency,
+        "link": link,
+        "fanout": fanout,
+    }
     cases["shared"] = shared
     print(json.dumps(cases[case](int(port), topic, *(int(a) for a in rest))))
 

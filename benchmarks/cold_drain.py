@@ -95,7 +95,11 @@ def main() -> None:
         server = Heliograph(Path(scratch) / "h")
         try:
             keep = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}  # nobody has a subscription to it
-            rest("POST", f"http://127.0.0.1:{next(iter(server.regions.values()))[1]}/admin/v2/namespaces/public/default/retention", keep)
+            rest(
+                "POST",
+                f"http://127.0.0.1:{next(iter(server.regions.values()))[1]}/admin/v2/namespaces/public/default/retention",
+                keep,
+            )
             with console.status("a backlog"):
                 asyncio.run(blast(server.port, BACKLOG, ENTRY_BYTES, (options.mib << 20) // ENTRY_BYTES, 64))
                 asyncio.run(publish(server.port, 1.0))
@@ -103,7 +107,14 @@ def main() -> None:
                 with console.status(f"round {number + 1} of {options.rounds}"):
                     size = make_cold(server.data)
                     quiet.append(asyncio.run(publish(server.port, options.seconds)))
-                    command = [sys.executable, "-c", _DRAIN, f"pulsar://127.0.0.1:{server.port}", BACKLOG, str(options.seconds + 1)]
+                    command = [
+                        sys.executable,
+                        "-c",
+                        _DRAIN,
+                        f"pulsar://127.0.0.1:{server.port}",
+                        BACKLOG,
+                        str(options.seconds + 1),
+                    ]
                     for windows in (drained, warm):
                         drain = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
                         assert drain.stdout is not None
@@ -115,11 +126,17 @@ def main() -> None:
         finally:
             server.stop()
     console.print(f"backlog of {size >> 20} MiB in entry logs, drained at {median(rates):.0f} MB/s")
-    for what, some, others in (("cold drain against none", drained, quiet), ("warm against none", warm, quiet), ("cold against warm", drained, warm)):
+    for what, some, others in (
+        ("cold drain against none", drained, quiet),
+        ("warm against none", warm, quiet),
+        ("cold against warm", drained, warm),
+    ):
         ratio99 = median(p99(a) / p99(b) for a, b in zip(some, others, strict=True))
         ratio50 = median(median(a) / median(b) for a, b in zip(some, others, strict=True))
         console.print(f"tail publish, {what}: p99 {ratio99:.2f} x, p50 {ratio50:.2f} x")
-    console.print(f"(without a drain: p99 {median(map(p99, quiet)) * 1e3:.1f} ms, p50 {median(map(median, quiet)) * 1e3:.1f} ms)")
+    console.print(
+        f"(without a drain: p99 {median(map(p99, quiet)) * 1e3:.1f} ms, p50 {median(map(median, quiet)) * 1e3:.1f} ms)"
+    )
 
 
 if __name__ == "__main__":

@@ -44,7 +44,11 @@ class Load:
         rest("PUT", f"{self.admin}/admin/v2/namespaces/{NAMESPACE}", {"bundles": {"numBundles": 64}})
 
     def rows(self) -> list[dict[str, Any]]:
-        return [row for row in next(iter(self.server.status()["regions"].values()))["processes"] if row["role"] == "broker" and row["pid"]]
+        return [
+            row
+            for row in next(iter(self.server.status()["regions"].values()))["processes"]
+            if row["role"] == "broker" and row["pid"]
+        ]
 
     def memory(self) -> int:
         return sum(psutil.Process(row["pid"]).memory_full_info().pss for row in self.rows())
@@ -56,7 +60,12 @@ class Load:
 
     async def few(self, count: int, prefix: str, *, every_s: float = 0.0) -> list[Steady]:
         topics = [f"persistent://{NAMESPACE}/{prefix}-{index // PER_TOPIC}" for index in range(count)]
-        return await gathered([Steady(topic, self.server.port, f"{prefix}-{index}", every_s=every_s) for index, topic in enumerate(topics)])
+        return await gathered(
+            [
+                Steady(topic, self.server.port, f"{prefix}-{index}", every_s=every_s)
+                for index, topic in enumerate(topics)
+            ]
+        )
 
     async def crowd(self, count: int, prefix: str) -> Crowd:
         made = await Crowd.of(count, self.server.port)
@@ -90,7 +99,11 @@ async def fair(load: Load, crowd: Crowd, count: int) -> None:
     every_s = max(1.0, count / FAIR_MESSAGES_S)
     found: list[tuple[float, float, float, int]] = []
     for greedy in (False, True):
-        busy = [Steady(f"persistent://{NAMESPACE}/greedy", load.server.port, "greedy", every_s=0.0005, size_bytes=1000)] if greedy else []
+        busy = (
+            [Steady(f"persistent://{NAMESPACE}/greedy", load.server.port, "greedy", every_s=0.0005, size_bytes=1000)]
+            if greedy
+            else []
+        )
         await gathered(busy)
         await crowd.pace(every_s)
         await asyncio.sleep(every_s)
@@ -105,7 +118,11 @@ async def fair(load: Load, crowd: Crowd, count: int) -> None:
         slowest = sorted(max(one, default=float("inf")) for one in each)
         every = [second for one in each for second in one]
         found.append((jain, quantile(every, 0.5), quantile(every, 0.99), sum(one.receipts for one in busy)))
-        beside = f" beside one that stores {sum(one.receipts for one in busy) / (until + every_s + 2):,.0f}/s" if greedy else ""
+        beside = (
+            f" beside one that stores {sum(one.receipts for one in busy) / (until + every_s + 2):,.0f}/s"
+            if greedy
+            else ""
+        )
         load.say(
             f"all {count:,} publish every {every_s:.0f} s{beside}: {min(numbers)} to {max(numbers)} receipts each, fairness (Jain's index) {jain:.4f}"
             f" (at least 0.95); p50 {1000 * found[-1][1]:.1f} ms, p99 {1000 * found[-1][2]:.0f} ms, the worst of any client {1000 * slowest[-1]:.0f} ms",
@@ -158,7 +175,11 @@ class Deaf(asyncio.Protocol):
         hello = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
         hello.connect.client_version, hello.connect.protocol_version = "deaf", 19
         command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
-        command.subscribe.topic, command.subscribe.subscription, command.subscribe.subType = self.topic, self.name, pb.CommandSubscribe.Exclusive
+        command.subscribe.topic, command.subscribe.subscription, command.subscribe.subType = (
+            self.topic,
+            self.name,
+            pb.CommandSubscribe.Exclusive,
+        )
         command.subscribe.consumer_id, command.subscribe.request_id = 1, 1
         lookup = pb.BaseCommand(type=pb.BaseCommand.LOOKUP)
         lookup.lookupTopic.topic, lookup.lookupTopic.request_id, lookup.lookupTopic.authoritative = self.topic, 2, True
@@ -191,15 +212,21 @@ async def slow(load: Load, count: int) -> None:
     calm, fed = [seconds for one in steady for _, seconds in one.latencies], load.memory() - before
     before, deaf = load.memory(), []
     for index in range(count):
-        _, one = await loop.create_connection(lambda index=index: Deaf(feeder.topic, f"deaf-{index}"), "127.0.0.1", feeder._link.port)  # type: ignore[misc]
+        _, one = await loop.create_connection(
+            lambda index=index: Deaf(feeder.topic, f"deaf-{index}"), "127.0.0.1", feeder._link.port
+        )  # type: ignore[misc]
         await asyncio.wait_for(one.subscribed, 30)
         deaf.append(one)
     begun = time.perf_counter()
     await asyncio.sleep(_SLOW_S)
     during = [seconds for one in steady for at, seconds in one.latencies if at > begun]
-    grown = (load.memory() - before - fed) / count / 1e6  # what is published fills the entry cache with and without them
+    grown = (
+        (load.memory() - before - fed) / count / 1e6
+    )  # what is published fills the entry cache with and without them
     most = 3 * quantile(calm, 0.99) + 0.05
-    load.say(f"{count} consumers that read nothing: the brokers grow by {grown:.2f} MB each (at most 2)", good=grown <= 2)
+    load.say(
+        f"{count} consumers that read nothing: the brokers grow by {grown:.2f} MB each (at most 2)", good=grown <= 2
+    )
     load.say(
         f"publish of the others: p99 {1000 * quantile(calm, 0.99):.0f} ms without them, {1000 * quantile(during, 0.99):.0f} ms with them",
         good=quantile(during, 0.99) <= most,
@@ -213,7 +240,11 @@ async def slow(load: Load, count: int) -> None:
 async def run(server: Heliograph, options: argparse.Namespace, console: Console) -> list[str]:
     load = Load(server, console)
     random.seed(1)
-    for name, part, count in (("memory", memory, options.connections), ("storm", storm, options.connections), ("slow", slow, options.slow)):
+    for name, part, count in (
+        ("memory", memory, options.connections),
+        ("storm", storm, options.connections),
+        ("slow", slow, options.slow),
+    ):
         if options.part in ("all", name):
             await part(load, count)
     return load.missed

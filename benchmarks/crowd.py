@@ -58,7 +58,9 @@ class Crowd:
         shares = [range(count * at // number, count * (at + 1) // number) for at in range(number)]
         words = (sys.executable, "-m", "benchmarks.crowd", str(port))
         pipe = asyncio.subprocess.PIPE
-        processes = [await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, limit=_LINE_BYTES) for _ in shares]
+        processes = [
+            await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, limit=_LINE_BYTES) for _ in shares
+        ]
         return cls(processes, shares)
 
     async def end(self) -> None:
@@ -69,7 +71,10 @@ class Crowd:
 
     async def gather(self, namespace: str, prefix: str) -> None:
         """Connects all of them, each with a producer, PER_TOPIC to a topic."""
-        asked = [{"do": "gather", "namespace": namespace, "prefix": prefix, "first": share.start, "count": len(share)} for share in self._shares]
+        asked = [
+            {"do": "gather", "namespace": namespace, "prefix": prefix, "first": share.start, "count": len(share)}
+            for share in self._shares
+        ]
         await asyncio.gather(*(self._ask(at, command) for at, command in enumerate(asked)))
 
     async def pace(self, every_s: float) -> None:
@@ -83,7 +88,9 @@ class Crowd:
     async def back(self, since: float, wait_s: float) -> tuple[list[float], int]:
         """(when each of them had its producer again, after `since`; connections that all of them opened for it, and lost or gave up)."""
         answers = await self._all("back", since=since, wait_s=wait_s)
-        return sorted(second for answer in answers for second in answer["seconds"]), sum(answer["tries"] for answer in answers)
+        return sorted(second for answer in answers for second in answer["seconds"]), sum(
+            answer["tries"] for answer in answers
+        )
 
     async def receipts(self, since: float) -> list[list[float]]:
         """Of each client: the latencies, in seconds, of what it sent after that."""
@@ -118,7 +125,10 @@ class _Clients:
     async def gather(self, namespace: str, prefix: str, first: int, count: int) -> dict[str, Any]:
         indices = range(first, first + count)
         topics = [f"persistent://{namespace}/{prefix}-{index // PER_TOPIC}" for index in indices]
-        made = [Steady(topic, self._port, f"{prefix}-{index}", every_s=0) for index, topic in zip(indices, topics, strict=True)]
+        made = [
+            Steady(topic, self._port, f"{prefix}-{index}", every_s=0)
+            for index, topic in zip(indices, topics, strict=True)
+        ]
         self._clients = await gathered(made)
         return {}
 

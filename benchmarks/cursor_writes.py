@@ -57,7 +57,13 @@ class Topic:
         self._key, self._cursor_key = keys.managed_ledger(name), keys.cursor(name, "sub")
         self.catalog = Catalog([LedgerInfo(1, 1 << 30, 1, 1)], (1, (1 << 30) - 1))
         self.cursor = Cursor(
-            "sub", self.catalog, (1, -1), durable=True, properties={}, request_flush=lambda cursor: flusher.request(self), wait_flushed=self._wait
+            "sub",
+            self.catalog,
+            (1, -1),
+            durable=True,
+            properties={},
+            request_flush=lambda cursor: flusher.request(self),
+            wait_flushed=self._wait,
         )
         self.waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -90,11 +96,15 @@ class Topic:
 async def measure(port: int, count: int, folder: Path) -> tuple[float, float, int]:
     """(seconds a round, seconds of the floor, bytes a round)."""
     meta = MetaClient([f"127.0.0.1:{port}"], clock=SystemClock(), rng=random.Random(1))
-    flusher = MetadataFlusher(LedgerContext(meta=meta, pool=BookiePool(meta, lambda b, h, p: None, random.Random(1)), rng=random.Random(1)))  # type: ignore[arg-type, return-value]
+    flusher = MetadataFlusher(
+        LedgerContext(meta=meta, pool=BookiePool(meta, lambda b, h, p: None, random.Random(1)), rng=random.Random(1))
+    )  # type: ignore[arg-type, return-value]
     topics = [Topic(f"persistent://public/default/t{i}", flusher) for i in range(count)]
     for start in range(0, count, 200):
         await asyncio.gather(*(topic.create(meta) for topic in topics[start : start + 200]))
-    size = sum(len(op.key) + (len(op.value) if isinstance(op, Put) else 8) for topic in topics for op in topic.collect())
+    size = sum(
+        len(op.key) + (len(op.value) if isinstance(op, Put) else 8) for topic in topics for op in topic.collect()
+    )
     ours: list[float] = []
     floors: list[float] = []
     for _ in range(ROUNDS):
@@ -129,7 +139,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="heliograph-bench-") as scratch:
         ours, theirs = multiprocessing.Pipe()
         (Path(scratch) / "meta").mkdir()
-        process = multiprocessing.get_context("spawn").Process(target=serve, args=(f"{scratch}/meta", theirs), daemon=True)
+        process = multiprocessing.get_context("spawn").Process(
+            target=serve, args=(f"{scratch}/meta", theirs), daemon=True
+        )
         process.start()
         try:
             seconds, least, size = asyncio.run(measure(ours.recv(), options.topics, Path(scratch)))
@@ -137,8 +149,12 @@ def main() -> None:
             process.kill()
             process.join()
     console = Console()
-    console.print(f"{options.topics} topics, every cursor changed: durable after {seconds:.2f} s (median of {ROUNDS}), {size / (1 << 20):.1f} MiB")
-    console.print(f"{options.topics / seconds:,.0f} cursors a second; {seconds / least:.0f} x the least: the same bytes written and synced")
+    console.print(
+        f"{options.topics} topics, every cursor changed: durable after {seconds:.2f} s (median of {ROUNDS}), {size / (1 << 20):.1f} MiB"
+    )
+    console.print(
+        f"{options.topics / seconds:,.0f} cursors a second; {seconds / least:.0f} x the least: the same bytes written and synced"
+    )
 
 
 if __name__ == "__main__":

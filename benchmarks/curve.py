@@ -74,12 +74,16 @@ async def run(port: int, console: Console) -> None:
             lowest = lowest or p50
             if kept_up >= _KEPT_UP and p50 <= _FLAT * lowest:
                 knee = rate
-            table.add_row(f"{rate:,}", f"{kept_up:.2f}", f"{rate * SIZE / 1e6:.1f}", *(f"{figure:.2f}" for figure in figures))
+            table.add_row(
+                f"{rate:,}", f"{kept_up:.2f}", f"{rate * SIZE / 1e6:.1f}", *(f"{figure:.2f}" for figure in figures)
+            )
         if kept_up < _KEPT_UP / 2:
             break
     producer.transport.abort()
     console.print(table)
-    console.print(f"flat up to {knee:,} messages a second (wanted, on a disk that is fast: a mean below 5 ms, p99 below 15)")
+    console.print(
+        f"flat up to {knee:,} messages a second (wanted, on a disk that is fast: a mean below 5 ms, p99 below 15)"
+    )
 
 
 def main() -> None:

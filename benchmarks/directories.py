@@ -108,7 +108,14 @@ def started(folders: list[Path], shape: tuple[int, int]) -> tuple[Bookie, list[l
     for kind, count in zip(("journal", "ledgers"), shape, strict=True):
         paths = [folders[at % len(folders)] / f"{kind}{at}" for at in range(count)]
         places.append([Place(SystemDisk(path), SystemDisk(path), str(path)) for path in paths])
-    bookie = Bookie(*places, BookieSettings(free_bytes_min=0), bookie_id="b", instance="bench", rng=random.Random(1), clock=SystemClock())
+    bookie = Bookie(
+        *places,
+        BookieSettings(free_bytes_min=0),
+        bookie_id="b",
+        instance="bench",
+        rng=random.Random(1),
+        clock=SystemClock(),
+    )
     bookie.start()
     return bookie, places
 
@@ -122,7 +129,13 @@ async def one_round(folders: list[Path], shape: tuple[int, int], mib: int) -> tu
             bookie.tick()
             await asyncio.sleep(0.2)
         turns = max(1, mib * (1 << 20) // (LEDGERS // 8 * ENTRIES * ENTRY_BYTES))
-        frames = [[(100 + ledger, frame(100 + ledger, turn // 8 * ENTRIES, ENTRIES)) for ledger in range(turn % 8, LEDGERS, 8)] for turn in range(turns)]
+        frames = [
+            [
+                (100 + ledger, frame(100 + ledger, turn // 8 * ENTRIES, ENTRIES))
+                for ledger in range(turn % 8, LEDGERS, 8)
+            ]
+            for turn in range(turns)
+        ]
         size = sum(len(one) for turn in frames for _, one in turn)
         took = await store(bookie, frames)
         return size / took / 1e6, await lone(bookie, 300)
@@ -137,7 +150,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mib", type=int, default=160, help="Written in each round and shape.")
-    parser.add_argument("--on", nargs="*", default=[], help="Folders, each on a disk of its own; else one temporary folder.")
+    parser.add_argument(
+        "--on", nargs="*", default=[], help="Folders, each on a disk of its own; else one temporary folder."
+    )
     options = parser.parse_args()
     console = Console()
     rates: dict[tuple[int, int], list[float]] = {shape: [] for shape in SHAPES}
@@ -154,7 +169,9 @@ def main() -> None:
         rate = median(a / b for a, b in zip(rates[shape], rates[1, 1], strict=True))
         wait = median(a / b for a, b in zip(waits[shape], waits[1, 1], strict=True))
         shown = f"{median(rates[shape]):.0f} MB/s, lone add {median(waits[shape]) * 1e6:.0f} us"
-        console.print(f"{shape[0]} journal and {shape[1]} ledger directories: {rate:.2f} x the bytes a second of 1:1, lone add {wait:.2f} x ({shown})")
+        console.print(
+            f"{shape[0]} journal and {shape[1]} ledger directories: {rate:.2f} x the bytes a second of 1:1, lone add {wait:.2f} x ({shown})"
+        )
 
 
 if __name__ == "__main__":

@@ -32,7 +32,10 @@ def cpu_seconds(pid: int) -> float:
 def brokers(instance: Instance) -> dict[str, int]:
     """Region -> process id of its broker."""
     regions = instance.status()["regions"]
-    return {name: next(row["pid"] for row in region["processes"] if "broker" in row["name"]) for name, region in regions.items()}
+    return {
+        name: next(row["pid"] for row in region["processes"] if "broker" in row["name"])
+        for name, region in regions.items()
+    }
 
 
 def share(pids: dict[str, int], seconds: float) -> dict[str, float]:
@@ -60,7 +63,11 @@ def memory_mb(pid: int) -> float:
 
 def link_connections(pid: int, ports: set[int]) -> int:
     """Established connections of a process to other regions' link ports."""
-    inodes = {os.readlink(f)[8:-1] for f in Path(f"/proc/{pid}/fd").iterdir() if f.exists() and os.readlink(f).startswith("socket:")}
+    inodes = {
+        os.readlink(f)[8:-1]
+        for f in Path(f"/proc/{pid}/fd").iterdir()
+        if f.exists() and os.readlink(f).startswith("socket:")
+    }
     count = 0
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
@@ -87,7 +94,9 @@ def main() -> None:
             floor = share(pids, chosen.seconds)
             empty = {name: memory_mb(pid) for name, pid in pids.items()}
             client = pulsar.Client(
-                instance.state["regions"][first]["service_url"], operation_timeout_seconds=180, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+                instance.state["regions"][first]["service_url"],
+                operation_timeout_seconds=180,
+                logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
             )
             instance.clients.append(client)
             for start in range(0, chosen.topics, PER_TOPIC):
@@ -100,16 +109,27 @@ def main() -> None:
                 producer.flush()
                 producer.close()
                 print(f"{start + count} topics", flush=True)
-            ports = {int(p.listen.rsplit(":", 1)[1]) for name, p in instance.server.proxies().items() if name.startswith("link.")}
-            print(f"settled after {settled(pids):.0f} s: what a topic costs after its last message is no cost of an idle one", flush=True)
+            ports = {
+                int(p.listen.rsplit(":", 1)[1])
+                for name, p in instance.server.proxies().items()
+                if name.startswith("link.")
+            }
+            print(
+                f"settled after {settled(pids):.0f} s: what a topic costs after its last message is no cost of an idle one",
+                flush=True,
+            )
             found = share(pids, chosen.seconds)
             columns = f"{'idle, no topic':>15} {'with topics':>12} {'of a core for links':>20} {'connections out':>16} {'MB':>7} {'KiB a topic and link':>21}"
             print(f"{'region':8} {columns}")
             for name in regions:
                 cost, grown_mb = found[name] - floor[name], memory_mb(pids[name]) - empty[name]
                 kib = grown_mb * 1e6 / 1024 / chosen.topics / (len(regions) - 1)
-                print(f"{name:8} {floor[name]:15.1%} {found[name]:12.1%} {cost:20.1%} {link_connections(pids[name], ports):16} {grown_mb:7.0f} {kib:21.1f}")
-            print(f"goal: 5 % of a core for {chosen.topics} topics; here {max(found[n] - floor[n] for n in regions):.1%}")
+                print(
+                    f"{name:8} {floor[name]:15.1%} {found[name]:12.1%} {cost:20.1%} {link_connections(pids[name], ports):16} {grown_mb:7.0f} {kib:21.1f}"
+                )
+            print(
+                f"goal: 5 % of a core for {chosen.topics} topics; here {max(found[n] - floor[n] for n in regions):.1%}"
+            )
         finally:
             instance.down()
 

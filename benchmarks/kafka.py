@@ -26,7 +26,13 @@ from benchmarks.kafka_servers import HeliographKafka, Kafka
 from benchmarks.servers import Server, rest
 
 _QUIET = {"log_level": 0}
-FLOORS = {"produce 1 KB": 0.6, "produce 100 B": 0.4, "consume 1 KB": 0.5, "sync p50": 1.3, "produce to consume p50 at 1,000/s": 1.3}
+FLOORS = {
+    "produce 1 KB": 0.6,
+    "produce 100 B": 0.4,
+    "consume 1 KB": 0.5,
+    "sync p50": 1.3,
+    "produce to consume p50 at 1,000/s": 1.3,
+}
 """Throughput: at least so much of the peer's. Times: at most so many times the peer's."""
 JOIN, METADATA = "join of 10 members, s", "metadata of 10,000 partitions, s"
 LIMITS = {JOIN: 3.5, METADATA: 1.0}
@@ -50,7 +56,13 @@ class Case:
 
     def produce(self, topic: str, size_bytes: int, seconds: float) -> int:
         """Messages acknowledged; the time runs until the last one is."""
-        fields = {"acks": "all", "linger.ms": 5, "batch.size": 1_000_000, "queue.buffering.max.kbytes": 262_144, "queue.buffering.max.messages": 2_000_000}
+        fields = {
+            "acks": "all",
+            "linger.ms": 5,
+            "batch.size": 1_000_000,
+            "queue.buffering.max.kbytes": 262_144,
+            "queue.buffering.max.messages": 2_000_000,
+        }
         made = confluent_kafka.Producer({**self.bootstrap, **fields})
         value, count, end = os.urandom(size_bytes), 0, time.perf_counter() + seconds
         produce, poll = made.produce, made.poll
@@ -68,7 +80,12 @@ class Case:
 
     def consume(self, topic: str, count: int) -> float:
         """Messages a second, from the first on."""
-        fields = {"group.id": "bench", "enable.auto.commit": False, "queued.min.messages": 1_000_000, "queued.max.messages.kbytes": 262_144}
+        fields = {
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "queued.min.messages": 1_000_000,
+            "queued.max.messages.kbytes": 262_144,
+        }
         reader = confluent_kafka.Consumer({**self.bootstrap, **fields})
         reader.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
         found, begun, first = 0, 0.0, 0
@@ -95,7 +112,15 @@ class Case:
     def end_to_end_p50_ms(self, topic: str, seconds: float = 3.0) -> float:
         """1,000 messages a second, each with the time when it was handed to the producer."""
         made = confluent_kafka.Producer({**self.bootstrap, "acks": "all", "linger.ms": 0})
-        reader = confluent_kafka.Consumer({**self.bootstrap, "group.id": "e2e", "enable.auto.commit": False, "fetch.wait.max.ms": 500, "fetch.min.bytes": 1})
+        reader = confluent_kafka.Consumer(
+            {
+                **self.bootstrap,
+                "group.id": "e2e",
+                "enable.auto.commit": False,
+                "fetch.wait.max.ms": 500,
+                "fetch.min.bytes": 1,
+            }
+        )
         made.produce(topic, b"0")
         made.flush(60)
         reader.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
@@ -114,7 +139,6 @@ class Case:
         assert len(times) == total, f"{len(times)} of {total}"
         reader.close()
         return statistics.median(times) * 1000
-
 
     def join_s(self, topic: str) -> float:
         """Until each of the members of a new group has its partition."""
@@ -186,7 +210,10 @@ def main() -> int:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers are stopped then too
     with tempfile.TemporaryDirectory(prefix="heliograph-kafka-") as folder:
-        makers: list[Callable[[], Any]] = [lambda: HeliographKafka(Path(folder) / "heliograph"), lambda: Kafka(Path(folder) / "kafka")]
+        makers: list[Callable[[], Any]] = [
+            lambda: HeliographKafka(Path(folder) / "heliograph"),
+            lambda: Kafka(Path(folder) / "kafka"),
+        ]
         servers: list[Any] = []
         try:
             for make in makers:
@@ -201,7 +228,13 @@ def main() -> int:
         finally:
             for server in servers:
                 server.stop()
-    return report(metadata_s, {kind: {name: statistics.median(row[name] for row in found) for name in found[0]} for kind, found in rows.items()})
+    return report(
+        metadata_s,
+        {
+            kind: {name: statistics.median(row[name] for row in found) for name in found[0]}
+            for kind, found in rows.items()
+        },
+    )
 
 
 def report(metadata_s: float, found: dict[str, dict[str, float]]) -> int:

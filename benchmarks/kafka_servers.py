@@ -27,7 +27,9 @@ def kafka_jars() -> Path:
             raise SystemExit("a real Kafka needs Maven and a JDK 17 or newer on this machine; they are absent")
         print("fetching Apache Kafka's jars (half a minute, once) ...", flush=True)
         pom = str(HERE / "kafka_peer" / "pom.xml")
-        subprocess.run(["mvn", "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={scratch}"], check=True)
+        subprocess.run(
+            ["mvn", "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={scratch}"], check=True
+        )
 
     return once(f"kafka-{VERSION}", fetch)
 
@@ -65,14 +67,30 @@ class Kafka(Server):
         self.kafka_port, controller = free_port(), free_port()
         text = (HERE / "kafka_peer" / "server.properties").read_text()
         settings = data / "server.properties"
-        settings.write_text(text.replace("@PORT@", str(self.kafka_port)).replace("@CPORT@", str(controller)).replace("@DATA@", str(data / "log")))
+        settings.write_text(
+            text.replace("@PORT@", str(self.kafka_port))
+            .replace("@CPORT@", str(controller))
+            .replace("@DATA@", str(data / "log"))
+        )
         java = ["java", "-Xms512m", "-Xmx1g", "-cp", f"{jars}/*"]
-        made = subprocess.run([*java, "kafka.tools.StorageTool", "random-uuid"], check=True, capture_output=True, text=True).stdout.strip().splitlines()[-1]
-        subprocess.run([*java, "kafka.tools.StorageTool", "format", "-t", made, "-c", str(settings)], check=True, stdout=subprocess.DEVNULL)
+        made = (
+            subprocess.run(
+                [*java, "kafka.tools.StorageTool", "random-uuid"], check=True, capture_output=True, text=True
+            )
+            .stdout.strip()
+            .splitlines()[-1]
+        )
+        subprocess.run(
+            [*java, "kafka.tools.StorageTool", "format", "-t", made, "-c", str(settings)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         begun = time.perf_counter()
         with (data / "out").open("wb") as log:
             command = [*java, "kafka.Kafka", str(settings)]
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
         deadline = time.monotonic() + 300  # a JVM beside much other work
         while not answers(self.kafka_port):
             if self._process.poll() is not None or time.monotonic() > deadline:

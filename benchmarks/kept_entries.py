@@ -110,11 +110,18 @@ class KeptWriter(LogWriter):
         self._open().put(self._places.tobytes())
         super().finish()
         log = KeptLog(self.number, self._marks, self._run_counts, self._firsts, self._sizes, self._counts)
-        log._journal, log._places, log._segments, log._segment_files = self._journal, self._places, list(self._segments), {}
+        log._journal, log._places, log._segments, log._segment_files = (
+            self._journal,
+            self._places,
+            list(self._segments),
+            {},
+        )
         return log
 
 
-def write(disk: Disk, journal: Disk, number: int, generation: Generation, marks: Sequence[LedgerMark], places: Places) -> EntryLog:
+def write(
+    disk: Disk, journal: Disk, number: int, generation: Generation, marks: Sequence[LedgerMark], places: Places
+) -> EntryLog:
     """As `entry_log.write`; blocks whose place is known are named, not copied."""
     writer = KeptWriter(disk, number, journal)
     try:
@@ -136,19 +143,36 @@ def write(disk: Disk, journal: Disk, number: int, generation: Generation, marks:
 
 class KeepingLogs(EntryLogs):
     def flush_kept(
-        self, number: int, generation: Generation, through: int, marks: Sequence[LedgerMark], journal: Disk, places: Places, done: Done
+        self,
+        number: int,
+        generation: Generation,
+        through: int,
+        marks: Sequence[LedgerMark],
+        journal: Disk,
+        places: Places,
+        done: Done,
     ) -> None:
         self._save(through, [], number, partial(write, self.disk, journal, number, generation, marks, places), done)
 
 
 class KeepingLedgerDir(LedgerDir):
     def __init__(
-        self, place: Place, journal: KeepingJournalDir, settings: BookieSettings, cache_bytes_max: int, *, changed: Callable[[], None], room: Callable[[], None]
+        self,
+        place: Place,
+        journal: KeepingJournalDir,
+        settings: BookieSettings,
+        cache_bytes_max: int,
+        *,
+        changed: Callable[[], None],
+        room: Callable[[], None],
     ) -> None:
         super().__init__(place, journal, settings, cache_bytes_max, changed=changed, room=room)
         self.keeping = KeepingLogs(place.disk, place.background, self.catch_up.behind)
         self.logs = self.keeping
-        self.compactor, self.scrubber = Compactor(self.logs, settings, failed=self.fail, changed=room), Scrubber(self.logs, settings)
+        self.compactor, self.scrubber = (
+            Compactor(self.logs, settings, failed=self.fail, changed=room),
+            Scrubber(self.logs, settings),
+        )
         self.places: Places = {}
         self._waiting: Callable[[], None] | None = None
 
@@ -161,17 +185,32 @@ class KeepingLedgerDir(LedgerDir):
         if self._waiting is not None:
             self._waiting()
 
-    def _flush_once_synced(self, number: int, generation: Generation, through: int, marks: Sequence[LedgerMark], places: Places) -> None:
+    def _flush_once_synced(
+        self, number: int, generation: Generation, through: int, marks: Sequence[LedgerMark], places: Places
+    ) -> None:
         assert self.journal.journal is not None
         if self.journal.journal.synced_through >= through:
             self._waiting = None
-            self.keeping.flush_kept(number, generation, through, marks, self.journal.place.background, places, self._flushed)
+            self.keeping.flush_kept(
+                number, generation, through, marks, self.journal.place.background, places, self._flushed
+            )
 
 
 class KeepingJournal(Journal):
     """placed: told of each large block of a record, once its place is known."""
 
-    def __init__(self, disk: Disk, zeroing: Disk, placed: Placed, *, segment_bytes: int, spare: int, start: int, salt: int, replay: Replay) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        zeroing: Disk,
+        placed: Placed,
+        *,
+        segment_bytes: int,
+        spare: int,
+        start: int,
+        salt: int,
+        replay: Replay,
+    ) -> None:
         self._placed, self._kept = placed, dict[str, None]()
         super().__init__(disk, zeroing, segment_bytes=segment_bytes, spare=spare, start=start, salt=salt, replay=replay)
 
@@ -224,12 +263,16 @@ class KeepingJournalDir(JournalDir):
 
     def open(self, found: Replay, *, start: int, salt: int) -> None:
         bounds = {"segment_bytes": self._settings.segment_bytes, "spare": self._settings.spare_segments}
-        self.journal = KeepingJournal(self.place.disk, self.place.background, self._placed, **bounds, start=start, salt=salt, replay=found)
+        self.journal = KeepingJournal(
+            self.place.disk, self.place.background, self._placed, **bounds, start=start, salt=salt, replay=found
+        )
 
     def _placed(self, ledger: int, first: int, size_bytes: int, segment: str, offset: int) -> None:
         self.keepers[home_of(ledger, len(self.keepers))].places[ledger, first] = size_bytes, segment, offset
 
-    def _durable(self, acks: dict[tuple[Peer, int], int], answers: list[Answer], begun: float, error: BaseException | None) -> None:
+    def _durable(
+        self, acks: dict[tuple[Peer, int], int], answers: list[Answer], begun: float, error: BaseException | None
+    ) -> None:
         super()._durable(acks, answers, begun, error)
         for one in self.keepers:
             one.on_synced()
@@ -239,10 +282,29 @@ class KeepingBookie(Bookie):
     """With one journal directory."""
 
     def __init__(
-        self, journals: Sequence[Place], ledgers: Sequence[Place], settings: BookieSettings, *, bookie_id: str, instance: str, rng: Rng, clock: Clock
+        self,
+        journals: Sequence[Place],
+        ledgers: Sequence[Place],
+        settings: BookieSettings,
+        *,
+        bookie_id: str,
+        instance: str,
+        rng: Rng,
+        clock: Clock,
     ) -> None:
         super().__init__(journals, ledgers, settings, bookie_id=bookie_id, instance=instance, rng=rng, clock=clock)
-        journal = KeepingJournalDir(journals[0], settings, f"bookie {bookie_id}", self.counts, self._now, changed=self._on_state, room=self._unblock)
+        journal = KeepingJournalDir(
+            journals[0],
+            settings,
+            f"bookie {bookie_id}",
+            self.counts,
+            self._now,
+            changed=self._on_state,
+            room=self._unblock,
+        )
         share = max(1, settings.write_cache_bytes // len(ledgers))
-        journal.keepers = [KeepingLedgerDir(place, journal, settings, share, changed=self._on_state, room=self._on_room) for place in ledgers]
+        journal.keepers = [
+            KeepingLedgerDir(place, journal, settings, share, changed=self._on_state, room=self._on_room)
+            for place in ledgers
+        ]
         self.journals, self.dirs = [journal], list(journal.keepers)

@@ -97,7 +97,14 @@ async def serve(way: str, folder: Path, limit_mb: float, apart: bool) -> None:
         return LimitedDisk(folder / names[at], volumes[at]) if limit_mb else SystemDisk(folder / names[at])
 
     places = [[Place(disk(at), disk(at))] for at in range(2)]
-    bookie = WAYS[way](*places, BookieSettings(free_bytes_min=0), bookie_id="b", instance="bench", rng=random.Random(1), clock=SystemClock())
+    bookie = WAYS[way](
+        *places,
+        BookieSettings(free_bytes_min=0),
+        bookie_id="b",
+        instance="bench",
+        rng=random.Random(1),
+        clock=SystemClock(),
+    )
     bookie.start()
     server = BookieServer(bookie)
     print(await server.start("127.0.0.1", 0), flush=True)
@@ -141,7 +148,13 @@ class Writer:
             entry = self.next[ledger]
             self.next[ledger] = entry + 1
             self.begun[ledger].append(time.perf_counter())
-            self.client.add(ledger + 1, entry, 1, encode_block(Run([self.body], [self.entry_bytes], time_ms=1), ledger + 1, entry), entry - 1)
+            self.client.add(
+                ledger + 1,
+                entry,
+                1,
+                encode_block(Run([self.body], [self.entry_bytes], time_ms=1), ledger + 1, entry),
+                entry - 1,
+            )
             while self.client.backlog_bytes > IN_FLIGHT_BYTES:
                 await self._change()
         while self.client.backlog_bytes:
@@ -191,7 +204,14 @@ async def measured(pid: int, port: int, folder: Path, entry_bytes: int, total: i
     for ledger in range(LEDGERS):
         client.close_writer(ledger + 1)
     client.close()
-    return total / took / 1e6, alone, (after[0] - before[0]) * 1e9 / total, (after[1] - before[1]) / total, read, p99_ms(writer.waits)
+    return (
+        total / took / 1e6,
+        alone,
+        (after[0] - before[0]) * 1e9 / total,
+        (after[1] - before[1]) / total,
+        read,
+        p99_ms(writer.waits),
+    )
 
 
 def compare(entry_bytes: int, options: argparse.Namespace, console: Console) -> None:
@@ -199,7 +219,17 @@ def compare(entry_bytes: int, options: argparse.Namespace, console: Console) -> 
     for number in range(options.rounds):
         for way in list(WAYS)[:: 1 if number % 2 else -1]:
             with tempfile.TemporaryDirectory(dir=options.on, prefix="heliograph-bench-") as folder:
-                command = [sys.executable, "-m", "benchmarks.large_entries", "--serve", way, "--folder", folder, "--limit", str(options.limit)]
+                command = [
+                    sys.executable,
+                    "-m",
+                    "benchmarks.large_entries",
+                    "--serve",
+                    way,
+                    "--folder",
+                    folder,
+                    "--limit",
+                    str(options.limit),
+                ]
                 command += ["--apart"] * options.apart
                 with (
                     console.status(f"{entry_bytes >> 10} KiB, round {number + 1}, {way}"),
@@ -207,7 +237,9 @@ def compare(entry_bytes: int, options: argparse.Namespace, console: Console) -> 
                 ):
                     assert process.stdin is not None and process.stdout is not None
                     port = int(process.stdout.readline())
-                    found[way].append(uvloop.run(measured(process.pid, port, Path(folder), entry_bytes, options.mib << 20)))
+                    found[way].append(
+                        uvloop.run(measured(process.pid, port, Path(folder), entry_bytes, options.mib << 20))
+                    )
                     process.stdin.close()
     where = f", {'two volumes' if options.apart else 'one volume'} of {options.limit:g} MB/s" if options.limit else ""
     console.print(f"entries of {entry_bytes >> 10} KiB{where}")
@@ -217,8 +249,12 @@ def compare(entry_bytes: int, options: argparse.Namespace, console: Console) -> 
             f"  {way:7} {rate:4.0f} MB/s, p99 of an ack {p99:4.0f} ms, {cpu:.2f} ms of CPU a MB, {written:.2f} bytes written a byte, "
             f"{read:4.0f} MB/s read cold, p99 beside such a read {beside:4.0f} ms"
         )
-    rate, p99, cpu, read, beside = (median(a[at] / b[at] for a, b in zip(found[KEPT], found[COPIED], strict=True)) for at in (0, 1, 2, 4, 5))
-    console.print(f"  kept to copied: written {rate:.2f} x, p99 {p99:.2f} x, CPU {cpu:.2f} x, read {read:.2f} x, p99 beside a read {beside:.2f} x")
+    rate, p99, cpu, read, beside = (
+        median(a[at] / b[at] for a, b in zip(found[KEPT], found[COPIED], strict=True)) for at in (0, 1, 2, 4, 5)
+    )
+    console.print(
+        f"  kept to copied: written {rate:.2f} x, p99 {p99:.2f} x, CPU {cpu:.2f} x, read {read:.2f} x, p99 beside a read {beside:.2f} x"
+    )
 
 
 def main() -> None:

@@ -43,13 +43,17 @@ class Bench:
         return took
 
     def left(self, topic: str) -> int:
-        found = rest("GET", f"{self.instance.admin('us')}/heliograph/v1/topics/{topic.removeprefix('persistent://')}/risk")
+        found = rest(
+            "GET", f"{self.instance.admin('us')}/heliograph/v1/topics/{topic.removeprefix('persistent://')}/risk"
+        )
         return int(found["not_yet_elsewhere"]["eu"]["messages"])
 
     def drain(self, name: str, megabytes: int, rtt_ms: int, watch: bool = False) -> tuple[float, list[float]]:
         """(MB/s, publishes meanwhile) of a backlog that piled up while the link was cut."""
         topic = f"persistent://{NAMESPACE}/{name}"
-        producer = self.client.create_producer(topic, batching_enabled=False, block_if_queue_full=True, send_timeout_millis=0)
+        producer = self.client.create_producer(
+            topic, batching_enabled=False, block_if_queue_full=True, send_timeout_millis=0
+        )
         producer.send(b"first")
         eventually(lambda: self.left(topic) == 0, "the link is up")
         for proxy in self.proxies:
@@ -86,9 +90,13 @@ def main() -> None:
             far, _ = bench.drain("far", chosen.megabytes, chosen.rtt_ms)
             again, _ = bench.drain("again", chosen.megabytes, 0)
             busy = statistics.median(meanwhile)
-            print(f"draining {chosen.megabytes} MB: {near:.0f} and {again:.0f} MB/s without delay, {far:.0f} MB/s at {chosen.rtt_ms} ms")
+            print(
+                f"draining {chosen.megabytes} MB: {near:.0f} and {again:.0f} MB/s without delay, {far:.0f} MB/s at {chosen.rtt_ms} ms"
+            )
             print(f"distance: {far / again:.2f} (goal 0.8 or more)")
-            print(f"publish p50: {alone:.2f} ms alone, {busy:.2f} ms while draining ({len(meanwhile)} publishes): {busy / alone:.2f} (goal 1.5 or less)")
+            print(
+                f"publish p50: {alone:.2f} ms alone, {busy:.2f} ms while draining ({len(meanwhile)} publishes): {busy / alone:.2f} (goal 1.5 or less)"
+            )
         finally:
             instance.down()
 

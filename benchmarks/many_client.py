@@ -36,7 +36,9 @@ class ManyProducers(LoadConnection):
         self._sent_at: list[list[float]] = [[] for _ in topics]
         self._rest = b""
         self._opened = 0
-        metadata = pb.MessageMetadata(producer_name=name, publish_time=int(time.time() * 1000), sequence_id=0).SerializeToString()
+        metadata = pb.MessageMetadata(
+            producer_name=name, publish_time=int(time.time() * 1000), sequence_id=0
+        ).SerializeToString()
         entry = _U32.pack(len(metadata)) + metadata + bytes(size)
         self._entry = b"\x0e\x01" + _U32.pack(crc32c.crc32c(entry)) + entry
 
@@ -116,7 +118,9 @@ class ManyProducers(LoadConnection):
         self.transport.write(simple(lookup))
 
 
-async def run(port: int, prefix: str, topics: int, producers: int, connections: int, window: int, size: int, count: int) -> dict[str, float]:
+async def run(
+    port: int, prefix: str, topics: int, producers: int, connections: int, window: int, size: int, count: int
+) -> dict[str, float]:
     loop = asyncio.get_running_loop()
     made: list[ManyProducers] = []
     for index in range(connections):
@@ -140,7 +144,12 @@ async def run(port: int, prefix: str, topics: int, producers: int, connections: 
     cut = quantiles([each for one in made for each in one.latencies], n=100)
     for one in made:
         one.transport.abort()
-    return {"entries": count // connections * connections, "seconds": seconds, "p50_ms": cut[49] * 1e3, "p99_ms": cut[98] * 1e3}
+    return {
+        "entries": count // connections * connections,
+        "seconds": seconds,
+        "p50_ms": cut[49] * 1e3,
+        "p99_ms": cut[98] * 1e3,
+    }
 
 
 def main() -> None:

@@ -42,7 +42,10 @@ class Reader(Client):
 
 def turns(first_ledger: int, ledgers: int, entries: int, from_entry: int) -> list[list[tuple[int, bytes]]]:
     """`entries` lone entries, round the ledgers, from entry `from_entry` of each on."""
-    every = [(first_ledger + n % ledgers, frame(first_ledger + n % ledgers, from_entry + n // ledgers, 1)) for n in range(entries)]
+    every = [
+        (first_ledger + n % ledgers, frame(first_ledger + n % ledgers, from_entry + n // ledgers, 1))
+        for n in range(entries)
+    ]
     return [every[at : at + TURN] for at in range(0, entries, TURN)]
 
 
@@ -57,7 +60,9 @@ async def read(bookie: Bookie, count: int, ledgers: int, entries: int) -> list[f
     rng, reader, times = random.Random(3), Reader(), []
     for _ in range(count):
         ledger, entry = _MANY_FROM + rng.randrange(ledgers), rng.randrange(entries)
-        data = encode(Kind.READ, body_bytes=4, ledger=ledger, entry=entry, value=entry, request=1) + (4096).to_bytes(4, "big")
+        data = encode(Kind.READ, body_bytes=4, ledger=ledger, entry=entry, value=entry, request=1) + (4096).to_bytes(
+            4, "big"
+        )
         reader.changed.clear()
         begun = time.perf_counter()
         bookie.on_frames(memoryview(data), [len(data)], reader)
@@ -79,7 +84,9 @@ async def fill(folder: Path, ledgers: int, rounds: int, console: Console) -> Non
             await flushed(bookie)
     for count, seconds in took.items():
         ratio = median(few / many for few, many in zip(took[FEW], seconds, strict=True))
-        console.print(f"{ledgers:,} entries of 1 KB into {count:,} ledgers: {ledgers / median(seconds):,.0f} a second, {ratio:.2f} x those into {FEW}")
+        console.print(
+            f"{ledgers:,} entries of 1 KB into {count:,} ledgers: {ledgers / median(seconds):,.0f} a second, {ratio:.2f} x those into {FEW}"
+        )
     console.print("(at least 0.7 is wanted of a hundred times as many)")
     bookie.close()
 

@@ -55,14 +55,19 @@ class Mesh(World):
         links = sum(len(broker.links.stats()) for broker in brokers)
         connections = sum(broker.links.connections for broker in brokers)
         gc.collect()
-        self.counted = Counted(links, connections, self.sim.network.bytes_carried / 1e3, psutil.Process().memory_info().rss)
+        self.counted = Counted(
+            links, connections, self.sim.network.bytes_carried / 1e3, psutil.Process().memory_info().rss
+        )
         return await super()._read_everything()
 
 
 def run(regions: int, topics: int, messages: int, seed: int) -> Mesh:
     """30 to 150 ms between any two regions."""
     names = CITIES[:regions]
-    world = Mesh(seed, WorldSettings(regions=names, bookies=2, brokers=1, topics=topics, messages=messages, chaos_s=5.0, faults=0))
+    world = Mesh(
+        seed,
+        WorldSettings(regions=names, bookies=2, brokers=1, topics=topics, messages=messages, chaos_s=5.0, faults=0),
+    )
     for at, (one, other) in enumerate(combinations(names, 2)):
         one_way = 0.015 + 0.060 * (at * 7 % 10) / 10
         world.sim.network.latency(one, other, one_way * 0.95, one_way * 1.15)
@@ -87,22 +92,54 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
-        os.execve(sys.executable, [sys.executable, "-m", "benchmarks.mesh", *sys.argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
-    print(f"each region sends {options.messages} messages to each topic; all are in every region, once and in order, or this ends with a violation\n")
-    titles = ("regions", "topics", "links", "connections of links", "messages", "MB carried", "callbacks a message and region", "CPU s", "memory MB")
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "benchmarks.mesh", *sys.argv[1:]],
+            {**os.environ, "PYTHONHASHSEED": "0"},
+        )
+    print(
+        f"each region sends {options.messages} messages to each topic; all are in every region, once and in order, or this ends with a violation\n"
+    )
+    titles = (
+        "regions",
+        "topics",
+        "links",
+        "connections of links",
+        "messages",
+        "MB carried",
+        "callbacks a message and region",
+        "CPU s",
+        "memory MB",
+    )
     print("| " + " | ".join((*titles, "MB a region", "KiB more a further topic and link")) + " |")
     print("|" + "---|" * (len(titles) + 2))
     topics = sorted(int(part) for part in options.topics.split(","))
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         for regions in (int(part) for part in options.regions.split(",")):
             fewest: Row | None = None
-            for row in pool.imap(_measured, [(regions, count, options.messages, options.seed) for count in topics], chunksize=1):
+            for row in pool.imap(
+                _measured, [(regions, count, options.messages, options.seed) for count in topics], chunksize=1
+            ):
                 seen, more = row.seen, "-"
                 if fewest is not None and seen.links > fewest.seen.links:
                     more = f"{(row.memory - fewest.memory) / 1024 / (seen.links - fewest.seen.links):.0f}"
                 fewest = fewest or row
-                counted = (regions, row.topics, seen.links, seen.connections, row.messages, f"{seen.carried_kb / 1e3:.1f}", f"{row.work:.0f}")
-                columns = (*counted, f"{row.cpu_s:.1f}", f"{row.memory / 1e6:.0f}", f"{row.memory / 1e6 / regions:.1f}", more)
+                counted = (
+                    regions,
+                    row.topics,
+                    seen.links,
+                    seen.connections,
+                    row.messages,
+                    f"{seen.carried_kb / 1e3:.1f}",
+                    f"{row.work:.0f}",
+                )
+                columns = (
+                    *counted,
+                    f"{row.cpu_s:.1f}",
+                    f"{row.memory / 1e6:.0f}",
+                    f"{row.memory / 1e6 / regions:.1f}",
+                    more,
+                )
                 print(f"| {' | '.join(map(str, columns))} |", flush=True)
 
 

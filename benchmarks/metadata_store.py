@@ -92,7 +92,9 @@ class Lmdb(Table):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._env = import_module("lmdb").open(str(folder / "lmdb"), map_size=16 << 30, metasync=False, sync=False, max_dbs=1)
+        self._env = import_module("lmdb").open(
+            str(folder / "lmdb"), map_size=16 << 30, metasync=False, sync=False, max_dbs=1
+        )
 
     def put_all(self, rows: Sequence[Row], index: int) -> None:
         head = _VERSION.pack(index, 0)
@@ -167,12 +169,16 @@ class Sqlite(Table):
         self._db = sqlite3.connect(folder / "sqlite", isolation_level=None, cached_statements=64)
         for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "cache_size=-65536", "mmap_size=1073741824"):
             self._db.execute(f"PRAGMA {pragma}")
-        self._db.execute("CREATE TABLE IF NOT EXISTS t (k TEXT PRIMARY KEY, v BLOB, version INTEGER, lease INTEGER) WITHOUT ROWID")
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS t (k TEXT PRIMARY KEY, v BLOB, version INTEGER, lease INTEGER) WITHOUT ROWID"
+        )
         self._db.execute("CREATE TABLE IF NOT EXISTS applied (id INTEGER PRIMARY KEY, at INTEGER)")
 
     def put_all(self, rows: Sequence[Row], index: int) -> None:
         self._db.execute("BEGIN")
-        self._db.executemany("INSERT OR REPLACE INTO t VALUES (?, ?, ?, 0)", [(key, value, index) for key, value in rows])
+        self._db.executemany(
+            "INSERT OR REPLACE INTO t VALUES (?, ?, ?, 0)", [(key, value, index) for key, value in rows]
+        )
         self._db.execute("INSERT OR REPLACE INTO applied VALUES (0, ?)", (index,))
         self._db.execute("COMMIT")
 
@@ -181,7 +187,9 @@ class Sqlite(Table):
         return None if found is None else found[0]
 
     def range(self, start: str, count: int) -> list[Row]:
-        found: list[Row] = self._db.execute("SELECT k, v FROM t WHERE k >= ? ORDER BY k LIMIT ?", (start, count)).fetchall()
+        found: list[Row] = self._db.execute(
+            "SELECT k, v FROM t WHERE k >= ? ORDER BY k LIMIT ?", (start, count)
+        ).fetchall()
         return found
 
     def close(self) -> None:
@@ -194,7 +202,9 @@ TABLES: dict[str, type[Table]] = {"memory": Memory, "lmdb": Lmdb, "rocksdict": R
 
 def pss_mb() -> tuple[float, float]:
     """(all of it, what no file stands behind)."""
-    values = {line.split(":")[0]: line.split()[1] for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]}
+    values = {
+        line.split(":")[0]: line.split()[1] for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
+    }
     return int(values["Pss"]) / 1e3, int(values["Pss_Anon"]) / 1e3
 
 
@@ -256,7 +266,9 @@ def python() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="benchmarks.metadata_store", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.metadata_store", description=__doc__.splitlines()[0] if __doc__ else ""
+    )
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--only", default=",".join(TABLES))
     parser.add_argument("--run", nargs=3, metavar=("NAME", "FOLDER", "PHASE"), help=argparse.SUPPRESS)
@@ -271,8 +283,20 @@ def main() -> None:
         try:
             found[name] = {}
             for phase in ("load", "read"):
-                command = [python(), "-m", "benchmarks.metadata_store", "--keys", str(chosen.keys), "--run", name, str(folder), phase]
-                found[name] |= json.loads(subprocess.run(command, check=True, cwd=REPOSITORY, stdout=subprocess.PIPE).stdout)
+                command = [
+                    python(),
+                    "-m",
+                    "benchmarks.metadata_store",
+                    "--keys",
+                    str(chosen.keys),
+                    "--run",
+                    name,
+                    str(folder),
+                    phase,
+                ]
+                found[name] |= json.loads(
+                    subprocess.run(command, check=True, cwd=REPOSITORY, stdout=subprocess.PIPE).stdout
+                )
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     rows = list(dict.fromkeys(row for each in found.values() for row in each))

@@ -71,7 +71,10 @@ class Readers(LoadConnection):
         elif command.type == kinds.LOOKUP_RESPONSE:
             subscribe = kinds(type=kinds.SUBSCRIBE)
             subscribe.subscribe.topic, subscribe.subscribe.subscription = self._topics[place], "all"
-            subscribe.subscribe.subType, subscribe.subscribe.initialPosition = pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Earliest
+            subscribe.subscribe.subType, subscribe.subscribe.initialPosition = (
+                pb.CommandSubscribe.Exclusive,
+                pb.CommandSubscribe.Earliest,
+            )
             subscribe.subscribe.consumer_id, subscribe.subscribe.request_id = place, 2
             self.transport.write(simple(subscribe))
         elif command.type == kinds.SUCCESS:
@@ -102,14 +105,18 @@ async def make(url: str, topics: int) -> None:
 
     async def work(session: aiohttp.ClientSession) -> None:
         for number in rest_of:
-            async with session.put(f"{url}/admin/v2/persistent/{NAMESPACE}/orders-{number:06d}/partitions", json=PARTITIONS) as answer:
+            async with session.put(
+                f"{url}/admin/v2/persistent/{NAMESPACE}/orders-{number:06d}/partitions", json=PARTITIONS
+            ) as answer:
                 answer.raise_for_status()
 
     async with aiohttp.ClientSession() as session:
         await asyncio.gather(*(work(session) for _ in range(_MAKERS)))
 
 
-async def by_pieces(names: list[str], connections: int, work: Callable[[list[str]], Coroutine[Any, Any, int]]) -> tuple[int, int]:
+async def by_pieces(
+    names: list[str], connections: int, work: Callable[[list[str]], Coroutine[Any, Any, int]]
+) -> tuple[int, int]:
     """(sum of what `work` returns, how often some topics were tried again: as clients do where a broker closes them, or is busy)."""
     found = again = 0
 
@@ -135,7 +142,9 @@ async def publish(names: list[str], port: int, connections: int) -> tuple[int, i
 
     async def work(mine: list[str]) -> int:
         name = f"p{time.time_ns()}"
-        _, made = await asyncio.get_running_loop().create_connection(lambda: ManyProducers(mine, name, 1, PAYLOAD_BYTES), "127.0.0.1", port)
+        _, made = await asyncio.get_running_loop().create_connection(
+            lambda: ManyProducers(mine, name, 1, PAYLOAD_BYTES), "127.0.0.1", port
+        )
         try:
             await made.ready
             made.start(len(mine))
@@ -172,7 +181,10 @@ async def copies(address: str) -> tuple[int, int]:
             if not metadata.topic.startswith(f"persistent://{NAMESPACE}/"):
                 continue
             ledgers += 1
-            good += len(set(metadata.fragments[-1][1])) == metadata.write_quorum == COPIES and metadata.ack_quorum == COPIES - 1
+            good += (
+                len(set(metadata.fragments[-1][1])) == metadata.write_quorum == COPIES
+                and metadata.ack_quorum == COPIES - 1
+            )
         start = rows[-1][0] + "\0"
     client.close()
     return ledgers, good
@@ -192,9 +204,18 @@ def measured(server: Heliograph, topics: int, connections: int, console: Console
     """Whether all came back, from three bookies each."""
     url = f"http://127.0.0.1:{next(iter(server.regions.values()))[1]}"
     rest("PUT", f"{url}/admin/v2/namespaces/{NAMESPACE}", {"bundles": {"numBundles": 4}})
-    persistence = {"bookkeeperEnsemble": COPIES, "bookkeeperWriteQuorum": COPIES, "bookkeeperAckQuorum": COPIES - 1, "managedLedgerMaxMarkDeleteRate": 0}
+    persistence = {
+        "bookkeeperEnsemble": COPIES,
+        "bookkeeperWriteQuorum": COPIES,
+        "bookkeeperAckQuorum": COPIES - 1,
+        "managedLedgerMaxMarkDeleteRate": 0,
+    }
     rest("POST", f"{url}/admin/v2/namespaces/{NAMESPACE}/persistence", persistence)
-    names = [f"persistent://{NAMESPACE}/orders-{number:06d}-partition-{part}" for number in range(topics) for part in range(PARTITIONS)]
+    names = [
+        f"persistent://{NAMESPACE}/orders-{number:06d}-partition-{part}"
+        for number in range(topics)
+        for part in range(PARTITIONS)
+    ]
     before = costs(server)
     steps = Table(title=f"{topics:,} topics of {PARTITIONS} partitions, {COPIES} copies, load {os.getloadavg()[0]:.1f}")
     for column in ("step", "seconds", "a second"):
@@ -227,7 +248,9 @@ def measured(server: Heliograph, topics: int, connections: int, console: Console
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="benchmarks.partitions", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.partitions", description=__doc__.splitlines()[0] if __doc__ else ""
+    )
     parser.add_argument("--topics", type=int, default=10_000)
     parser.add_argument("--connections", type=int, default=20)
     parser.add_argument("--on", type=Path, help="a folder for the data; else where temporary files lie")

@@ -68,23 +68,75 @@ LATENCY = (CLIENT, "latency", "{port}", "{topic}", "1000", "4", "{there}")
 ONE = (
     Case("unbatched 100 B", (RAW, "{port}", "{topic}", "100", "400000", "2000"), "rate", "entries/s", at_least(1.2)),
     Case("unbatched 1 KB", (RAW, "{port}", "{topic}", "1024", "250000", "2000"), "rate", "entries/s", at_least(1.2)),
-    Case("unbatched 64 KB", (RAW, "{port}", "{topic}", "65536", "6000", "48"), "rate", "MB/s", at_least(1.0), size=65536),
-    Case("unbatched 128 KB", (RAW, "{port}", "{topic}", "131072", "3000", "48"), "rate", "MB/s", at_least(1.0), size=131072),
-    Case("official client batched 100 B", (CLIENT, "batched", "{port}", "{topic}", "100", "600000"), "rate", "msgs/s", at_least(1.0)),
-    Case("official client batched 1 KB", (CLIENT, "batched", "{port}", "{topic}", "1024", "300000"), "rate", "msgs/s", at_least(1.0)),
+    Case(
+        "unbatched 64 KB", (RAW, "{port}", "{topic}", "65536", "6000", "48"), "rate", "MB/s", at_least(1.0), size=65536
+    ),
+    Case(
+        "unbatched 128 KB",
+        (RAW, "{port}", "{topic}", "131072", "3000", "48"),
+        "rate",
+        "MB/s",
+        at_least(1.0),
+        size=131072,
+    ),
+    Case(
+        "official client batched 100 B",
+        (CLIENT, "batched", "{port}", "{topic}", "100", "600000"),
+        "rate",
+        "msgs/s",
+        at_least(1.0),
+    ),
+    Case(
+        "official client batched 1 KB",
+        (CLIENT, "batched", "{port}", "{topic}", "1024", "300000"),
+        "rate",
+        "msgs/s",
+        at_least(1.0),
+    ),
     Case("1,000 producers of a topic, one entry in flight each", CROWD, "rate", "entries/s", at_least(1.0, cpu=False)),
     Case("the same, p99", CROWD, "p99_ms", "ms"),
-    Case("100 B entries to 100 subscriptions", (CLIENT, "fanout", "{port}", "{topic}", "100", "2000", "100"), "rate", "msgs/s", at_least(1.0)),
+    Case(
+        "100 B entries to 100 subscriptions",
+        (CLIENT, "fanout", "{port}", "{topic}", "100", "2000", "100"),
+        "rate",
+        "msgs/s",
+        at_least(1.0),
+    ),
     Case("100 B entries to 100 consumers of a shared subscription", SHARED, "rate", "msgs/s", at_least(1.0)),
-    Case("receive + acknowledge 1 KB", (CLIENT, "consume", "{port}", "{topic}", "1024", "200000"), "rate", "msgs/s", at_least(1.0)),
+    Case(
+        "receive + acknowledge 1 KB",
+        (CLIENT, "consume", "{port}", "{topic}", "1024", "200000"),
+        "rate",
+        "msgs/s",
+        at_least(1.0),
+    ),
     Case("sync publish 1 KB p50", SYNC, "p50_ms", "ms", at_most("p50_ms", 1.0)),
     Case("sync publish 1 KB p99", SYNC, "p99_ms", "ms", at_most("p99_ms", 1.0)),
     Case("publish to receive at 1,000/s p50", LATENCY, "p50_ms", "ms", at_most("p50_ms", 0.2)),
 )
 LINK = (
-    Case("link, unbatched 1 KB", (CLIENT, "link", "{port}", "{topic}", "1024", "40000", "{there}", "0"), "rate", "entries/s", at_least(3.0)),
-    Case("link, batched 1 KB", (CLIENT, "link", "{port}", "{topic}", "1024", "150000", "{there}", "1"), "rate", "msgs/s", at_least(1.2)),
-    Case("link, 128 KB", (CLIENT, "link", "{port}", "{topic}", "131072", "2000", "{there}", "0"), "rate", "MB/s", at_least(1.0), size=131072),
+    Case(
+        "link, unbatched 1 KB",
+        (CLIENT, "link", "{port}", "{topic}", "1024", "40000", "{there}", "0"),
+        "rate",
+        "entries/s",
+        at_least(3.0),
+    ),
+    Case(
+        "link, batched 1 KB",
+        (CLIENT, "link", "{port}", "{topic}", "1024", "150000", "{there}", "1"),
+        "rate",
+        "msgs/s",
+        at_least(1.2),
+    ),
+    Case(
+        "link, 128 KB",
+        (CLIENT, "link", "{port}", "{topic}", "131072", "2000", "{there}", "0"),
+        "rate",
+        "MB/s",
+        at_least(1.0),
+        size=131072,
+    ),
     Case("link, publish here to receive there p50", LATENCY, "p50_ms", "ms", at_most("p50_ms", 0.3)),
 )
 START, IDLE, LOADED = 0.5, 0.6, 0.3
@@ -110,7 +162,9 @@ def middle(results: list[tuple[dict[str, float], dict[str, float]]], side: int, 
     return median(pair[side][figure] for pair in results)
 
 
-def compare(cases: tuple[Case, ...], ours: Server, theirs: Server, rounds: int, topics: str, console: Console) -> tuple[Table, list[str]]:
+def compare(
+    cases: tuple[Case, ...], ours: Server, theirs: Server, rounds: int, topics: str, console: Console
+) -> tuple[Table, list[str]]:
     table = Table(title=f"medians of {rounds} interleaved rounds", title_justify="left")
     for column in ("case", "heliograph", "pulsar", "ratio", "CPU µs/entry", "pulsar's", "ratio"):
         table.add_column(column, justify="left" if column == "case" else "right")
@@ -121,7 +175,11 @@ def compare(cases: tuple[Case, ...], ours: Server, theirs: Server, rounds: int, 
             for i in range(rounds):
                 topic = f"{topics}/bench-{number}-{i}"
                 results.append((measure(ours, case, topic), measure(theirs, case, topic)))
-        ratios = {f: median(a[f] / b[f] for a, b in results if b[f]) for f in (case.figure, "cpu") if any(b[f] for _, b in results)}
+        ratios = {
+            f: median(a[f] / b[f] for a, b in results if b[f])
+            for f in (case.figure, "cpu")
+            if any(b[f] for _, b in results)
+        }
         table.add_row(
             case.name,
             f"{middle(results, 0, case.figure):,.2f} {case.unit}",
@@ -134,7 +192,9 @@ def compare(cases: tuple[Case, ...], ours: Server, theirs: Server, rounds: int, 
         console.print(f"{case.name}: ratio {ratios.get(case.figure, 0):.2f}, CPU ratio {ratios.get('cpu', 0):.2f}")
         for figure, bound, kind in case.want:
             if (ratios[figure] < bound) if kind == "min" else (ratios[figure] > bound):
-                missed.append(f"{case.name}: {figure} ratio {ratios[figure]:.2f}, promised {'at least' if kind == 'min' else 'at most'} {bound}")
+                missed.append(
+                    f"{case.name}: {figure} ratio {ratios[figure]:.2f}, promised {'at least' if kind == 'min' else 'at most'} {bound}"
+                )
     return table, missed
 
 
@@ -169,7 +229,10 @@ def scraped(*servers: Server) -> Iterator[None]:
         while not ended.wait(2.0):
             for server in servers:
                 for _, admin in server.regions.values():
-                    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{admin}/metrics/", timeout=20) as answer:
+                    with (
+                        contextlib.suppress(OSError),
+                        urllib.request.urlopen(f"http://127.0.0.1:{admin}/metrics/", timeout=20) as answer,
+                    ):
                         answer.read()
 
     thread = threading.Thread(target=scrape)
@@ -187,7 +250,11 @@ def pair_of_pulsars(folder: Path) -> Server:
     for here, (name, there) in ((a, ("b", b)), (b, ("a", a))):
         service, web = next(iter(there.regions.values()))
         url = f"http://127.0.0.1:{next(iter(here.regions.values()))[1]}/admin/v2"
-        rest("PUT", f"{url}/clusters/{name}", {"serviceUrl": f"http://127.0.0.1:{web}", "brokerServiceUrl": f"pulsar://127.0.0.1:{service}"})
+        rest(
+            "PUT",
+            f"{url}/clusters/{name}",
+            {"serviceUrl": f"http://127.0.0.1:{web}", "brokerServiceUrl": f"pulsar://127.0.0.1:{service}"},
+        )
     for server in (a, b):
         url = f"http://127.0.0.1:{next(iter(server.regions.values()))[1]}/admin/v2"
         rest("PUT", f"{url}/tenants/geo", {"adminRoles": [], "allowedClusters": ["a", "b"]})
@@ -219,11 +286,17 @@ def pair_of_regions(folder: Path, login: str) -> Server:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", action="append", default=[], help="cases whose name holds this; may be given several times")
+    parser.add_argument(
+        "--only", action="append", default=[], help="cases whose name holds this; may be given several times"
+    )
     parser.add_argument("--list", action="store_true", help="the names of the cases")
     parser.add_argument("--no-link", action="store_true", help="without the two-cluster cases")
     parser.add_argument("--check", action="store_true", help="exit 1 where a promised ratio is missed")
-    parser.add_argument("--plain", action="store_true", help="without deduplication, checks of schemas, and authorisation on our side, and without scrapes")
+    parser.add_argument(
+        "--plain",
+        action="store_true",
+        help="without deduplication, checks of schemas, and authorisation on our side, and without scrapes",
+    )
     options = parser.parse_args()
     if options.list:
         print("\n".join(case.name for case in (*ONE, *LINK)))
@@ -250,7 +323,9 @@ def main() -> None:
                 if not options.plain:
                     everything_on(ours, "public/default")
                 time.sleep(3)  # memory is compared at rest, behind what starting has begun
-                console.print(f"start: {ours.start_s:.1f} s against {theirs.start_s:.1f} s, ratio {ours.start_s / theirs.start_s:.2f}")
+                console.print(
+                    f"start: {ours.start_s:.1f} s against {theirs.start_s:.1f} s, ratio {ours.start_s / theirs.start_s:.2f}"
+                )
                 pss, rss = ours.memory_mb("pss"), theirs.memory_mb("rss")
                 console.print(f"idle memory: PSS {pss:.0f} MB against RSS {rss:.0f} MB, ratio {pss / rss:.2f}")
                 if ours.start_s > START * theirs.start_s:
@@ -262,7 +337,9 @@ def main() -> None:
                         measure(theirs, case, "persistent://public/default/warm")
                         measure(ours, case, "persistent://public/default/warm")
                 with watched(ours, theirs):
-                    table, more = compare(chosen(ONE), ours, theirs, options.rounds, "persistent://public/default", console)
+                    table, more = compare(
+                        chosen(ONE), ours, theirs, options.rounds, "persistent://public/default", console
+                    )
                 missed += more
                 console.print(table)
                 pss, rss = ours.memory_mb("pss"), theirs.memory_mb("rss")
@@ -276,7 +353,9 @@ def main() -> None:
                 if not options.plain:
                     everything_on(servers[0], "geo/both")
                 with watched(*servers):
-                    table, more = compare(chosen(LINK), servers[0], servers[1], options.rounds, "persistent://geo/both", console)
+                    table, more = compare(
+                        chosen(LINK), servers[0], servers[1], options.rounds, "persistent://geo/both", console
+                    )
                 missed += more
                 console.print(table)
         finally:

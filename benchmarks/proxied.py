@@ -84,7 +84,9 @@ def crossed(service: str, listener: str | None, size: int, count: int) -> float:
     try:
         topic = f"{TOPIC}-{listener or 'direct'}-{size}-{time.time_ns()}"
         consumer = client.subscribe(topic, "s", receiver_queue_size=1000)
-        producer = client.create_producer(topic, block_if_queue_full=True, max_pending_messages=1000, batching_enabled=False)
+        producer = client.create_producer(
+            topic, block_if_queue_full=True, max_pending_messages=1000, batching_enabled=False
+        )
         payload = os.urandom(size)
         noise_before, before, began = others(), carried(), time.perf_counter()
         for at in range(count):
@@ -120,7 +122,9 @@ def main() -> None:
                 direct = crossed(f"pulsar://127.0.0.1:{server.port}", None, size, count)
                 proxied = crossed(f"pulsar://127.0.0.1:{port}", LISTENER, size, count)
                 print(f"| {size} B | {direct:.2f} | {proxied:.2f} | {proxied / direct - 1:.0%} |", flush=True)
-            print(f"\nthe least there can be: {2 + COPIES} directly (in, {COPIES} copies, out), {4 + COPIES} through a proxy")
+            print(
+                f"\nthe least there can be: {2 + COPIES} directly (in, {COPIES} copies, out), {4 + COPIES} through a proxy"
+            )
         finally:
             proxy.terminate()
             proxy.join()

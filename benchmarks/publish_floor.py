@@ -61,8 +61,12 @@ def main() -> None:
                     deep.append(ours / floor(folder, 1 << 20, entries * 1024 // (1 << 20)))
         finally:
             server.stop()
-    console.print(f"one 1 KB entry in flight, two fsynced copies: {median(alone):.1f} x the time of one 4 KB write and fdatasync")
-    console.print(f"2,000 1 KB entries in flight, two fsynced copies: {median(deep):.1f} x the time to write and sync the same bytes once in 1 MiB pieces")
+    console.print(
+        f"one 1 KB entry in flight, two fsynced copies: {median(alone):.1f} x the time of one 4 KB write and fdatasync"
+    )
+    console.print(
+        f"2,000 1 KB entries in flight, two fsynced copies: {median(deep):.1f} x the time to write and sync the same bytes once in 1 MiB pieces"
+    )
 
 
 if __name__ == "__main__":

@@ -37,7 +37,11 @@ def send_frames(name: str, first: int, count: int, payload: bytes) -> list[bytes
         head, meta = command.SerializeToString(), metadata.SerializeToString()
         entry = _U32.pack(len(meta)) + meta + payload
         frames.append(
-            struct.pack(">II", len(head) + 10 + len(entry), len(head)) + head + b"\x0e\x01" + _U32.pack(crc32c.crc32c(entry)) + entry,
+            struct.pack(">II", len(head) + 10 + len(entry), len(head))
+            + head
+            + b"\x0e\x01"
+            + _U32.pack(crc32c.crc32c(entry))
+            + entry,
         )
     return frames
 

@@ -137,10 +137,18 @@ def main() -> None:
             report.say("broker memory of a loaded topic", 1e6 * (pss_mb(broker) - before_mb) / chosen.topics, "bytes")
             idle = idle_cpu(broker)
             report.say("the broker's CPU with no topic, nothing asked", 100 * idle_before, "% of a core")
-            report.say("the broker's CPU with all of them, nothing asked", 100 * idle, "% of a core", most=100 * idle_before + 3)
+            report.say(
+                "the broker's CPU with all of them, nothing asked",
+                100 * idle,
+                "% of a core",
+                most=100 * idle_before + 3,
+            )
             quiet = asyncio.run(small_requests(admin, None, 2.0))
             walls, size, meanwhile = asyncio.run(scrape(admin))
-            by_namespace = any('namespace="public/default"' in line and "topic=" not in line for line in series(admin, "pulsar_topics_count"))
+            by_namespace = any(
+                'namespace="public/default"' in line and "topic=" not in line
+                for line in series(admin, "pulsar_topics_count")
+            )
             report.say("a scrape, the first", walls[0], "s")
             report.say("a scrape, longest of the others", max(walls[1:]), "s", most=1.0)
             report.say("a scrape, median", statistics.median(walls), "s", most=1.0)
@@ -150,7 +158,9 @@ def main() -> None:
             report.say("a small request without a scrape, longest", max(quiet), "ms")
             report.say("a small request during one, longest", max(meanwhile), "ms", most=100 + max(quiet))
         except BaseException:
-            print("".join((server.data / "logs" / "standalone-broker-0.log").read_text().splitlines(keepends=True)[-30:]))
+            print(
+                "".join((server.data / "logs" / "standalone-broker-0.log").read_text().splitlines(keepends=True)[-30:])
+            )
             raise
         finally:
             server.stop()

@@ -43,7 +43,9 @@ def main() -> None:
     console = Console()
     for size, count in ((100, 1), (100, 100), (1024, 100), (1024, 500)):
         plain, sealed = of_a_run(size, count)
-        console.print(f"a run of {count} x {size} B: {plain:.0f} us plain, {sealed:.0f} us sealed ({(sealed - plain) / count:.2f} us more an entry)")
+        console.print(
+            f"a run of {count} x {size} B: {plain:.0f} us plain, {sealed:.0f} us sealed ({(sealed - plain) / count:.2f} us more an entry)"
+        )
     with tempfile.TemporaryDirectory(prefix="heliograph-bench-") as scratch:
         master = Path(scratch) / "master.keys"
         master.touch(mode=0o600)
@@ -58,9 +60,16 @@ def main() -> None:
             for size in (100, 1024):
                 ratios = []
                 for _ in range(ROUNDS):
-                    took = [asyncio.run(blast(server.port, f"persistent://public/{name}/t", size, COUNT, 2000, warm=2000))[1] for name in ("plain", "sealed")]
+                    took = [
+                        asyncio.run(blast(server.port, f"persistent://public/{name}/t", size, COUNT, 2000, warm=2000))[
+                            1
+                        ]
+                        for name in ("plain", "sealed")
+                    ]
                     ratios.append(took[1] / took[0])
-                console.print(f"{size} B entries, {COUNT} a round, {ROUNDS} rounds in turn: sealed takes {median(ratios):.2f} times as long")
+                console.print(
+                    f"{size} B entries, {COUNT} a round, {ROUNDS} rounds in turn: sealed takes {median(ratios):.2f} times as long"
+                )
         finally:
             server.stop()
 

@@ -109,11 +109,32 @@ class Heliograph(Server):
         begun = time.perf_counter()
         self._process: subprocess.Popen[bytes] | None = None
         if regions:
-            command = [*program, "up", "--data", str(data), "--regions", ",".join(regions), "--wan", "none", "--bookies", "2", "--json"]
+            command = [
+                *program,
+                "up",
+                "--data",
+                str(data),
+                "--regions",
+                ",".join(regions),
+                "--wan",
+                "none",
+                "--bookies",
+                "2",
+                "--json",
+            ]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         else:
             service, admin = free_port(), free_port()
-            command = [*program, "standalone", "--data", str(data), "--service-port", str(service), "--admin-port", str(admin)]
+            command = [
+                *program,
+                "standalone",
+                "--data",
+                str(data),
+                "--service-port",
+                str(service),
+                "--admin-port",
+                str(admin),
+            ]
             command += ["--bookies", str(bookies), "--brokers", str(brokers)]
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             assert self._process.stdout is not None
@@ -125,15 +146,22 @@ class Heliograph(Server):
         status = self.status()
         self._pids = [row["pid"] for region in status["regions"].values() for row in region["processes"]]
         for name, region in status["regions"].items():
-            self.regions[name] = (int(region["service_url"].rpartition(":")[2]), int(region["admin_url"].rpartition(":")[2]))
+            self.regions[name] = (
+                int(region["service_url"].rpartition(":")[2]),
+                int(region["admin_url"].rpartition(":")[2]),
+            )
 
     def status(self) -> Any:
-        done = subprocess.run([*self._program, "status", "--data", str(self.data), "--json"], check=True, capture_output=True)
+        done = subprocess.run(
+            [*self._program, "status", "--data", str(self.data), "--json"], check=True, capture_output=True
+        )
         return json.loads(done.stdout)
 
     def process(self, action: str, name: str) -> None:
         """`heliograph process kill|start NAME`."""
-        subprocess.run([*self._program, "process", action, name, "--data", str(self.data)], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [*self._program, "process", action, name, "--data", str(self.data)], check=True, stdout=subprocess.DEVNULL
+        )
 
     def pids(self) -> list[int]:
         return self._pids
@@ -154,7 +182,15 @@ def pulsar_jars() -> Path:
         if shutil.which("mvn") is None or shutil.which("java") is None:
             raise SystemExit("a real Pulsar needs Maven and a JDK 17 or newer on this machine; they are absent")
         print("fetching Apache Pulsar's jars (about a minute, once) ...", flush=True)
-        command = ["mvn", "-q", "-B", "-f", str(HERE / "pulsar_peer" / "pom.xml"), "dependency:copy-dependencies", f"-DoutputDirectory={scratch}"]
+        command = [
+            "mvn",
+            "-q",
+            "-B",
+            "-f",
+            str(HERE / "pulsar_peer" / "pom.xml"),
+            "dependency:copy-dependencies",
+            f"-DoutputDirectory={scratch}",
+        ]
         subprocess.run(command, check=True)
 
     return once("pulsar-4.0.7", fetch)
@@ -173,16 +209,43 @@ class Pulsar(Server):
         data.mkdir(parents=True)
         port, web = free_port(), free_port()
         text = (HERE / "pulsar_peer" / "standalone.conf").read_text() + settings
-        (data / "standalone.conf").write_text(text.replace("@PORT@", str(port)).replace("@WEB@", str(web)).replace("@NAME@", name))
+        (data / "standalone.conf").write_text(
+            text.replace("@PORT@", str(port)).replace("@WEB@", str(web)).replace("@NAME@", name)
+        )
         opens = [word for module in _OPENS for word in ("--add-opens", f"{module}=ALL-UNNAMED")]
         command = [
-            *("java", "-Xms512m", "-Xmx2g", "-XX:MaxDirectMemorySize=2g", *opens, "-Dio.netty.tryReflectionSetAccessible=true"),
-            *("-Dpulsar.log.level=warn", "-cp", f"{jars}/*", "org.apache.pulsar.PulsarStandaloneStarter", "--config", str(data / "standalone.conf")),
-            *("-nss", "-nfw", "--num-bookies", "2", "--metadata-dir", str(data / "metadata"), "--bookkeeper-dir", str(data / "bookkeeper")),
+            *(
+                "java",
+                "-Xms512m",
+                "-Xmx2g",
+                "-XX:MaxDirectMemorySize=2g",
+                *opens,
+                "-Dio.netty.tryReflectionSetAccessible=true",
+            ),
+            *(
+                "-Dpulsar.log.level=warn",
+                "-cp",
+                f"{jars}/*",
+                "org.apache.pulsar.PulsarStandaloneStarter",
+                "--config",
+                str(data / "standalone.conf"),
+            ),
+            *(
+                "-nss",
+                "-nfw",
+                "--num-bookies",
+                "2",
+                "--metadata-dir",
+                str(data / "metadata"),
+                "--bookkeeper-dir",
+                str(data / "bookkeeper"),
+            ),
         ]
         begun = time.perf_counter()
         with (data / "log").open("wb") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**os.environ})
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**os.environ}
+            )
         self.regions[name] = (port, web)
         deadline = time.monotonic() + 400
         while not self._up(web, token):

@@ -49,7 +49,16 @@ def rows(count: int, seed: int = 1) -> list[bytes]:
             b'{"id":%d,"user":"user-%d","score":%.3f,"country":"%s","at":"2026-01-%02dT%02d:%02d:00Z","page":"/p/%d","session":"%08x",'
             b'"device":"d%d","amount":%.2f,"count":%d,"flag":%s,"note":"n%d"}'
             % (
-                *(n, rng.randrange(100_000), rng.random(), countries[n % 7].encode(), n % 28 + 1, n % 24, n % 60, n % 1000),
+                *(
+                    n,
+                    rng.randrange(100_000),
+                    rng.random(),
+                    countries[n % 7].encode(),
+                    n % 28 + 1,
+                    n % 24,
+                    n % 60,
+                    n % 1000,
+                ),
                 *(rng.getrandbits(32), n % 50, rng.random() * 100, n % 9, b"true" if n % 2 else b"false", n % 100),
             )
         )
@@ -85,7 +94,11 @@ class Bench:
         self.region = {child.pid for child in psutil.Process().children(recursive=True)} | set(self.server.pids())
         self.admin = f"http://127.0.0.1:{next(iter(self.server.regions.values()))[1]}"
         rest("PUT", f"{self.admin}/admin/v2/namespaces/{NAMESPACE}", {})
-        rest("POST", f"{self.admin}/admin/v2/namespaces/{NAMESPACE}/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+        rest(
+            "POST",
+            f"{self.admin}/admin/v2/namespaces/{NAMESPACE}/retention",
+            {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
+        )
         os.environ["PYSPARK_PYTHON"] = sys.executable
         from heliograph.spark import session
 
@@ -128,7 +141,12 @@ class Bench:
         ratios = sorted(round(b[0] / a[0], 2) for a, b in pairs)
         krows = [round(self.count / wall / 1000) for wall, *_ in best]
         cpu_ratio = best[1][1] / best[0][1]
-        found = {"ours_krows_s": krows[0], "native_krows_s": krows[1], "ratio": round(best[1][0] / best[0][0], 2), "ratios": ratios}
+        found = {
+            "ours_krows_s": krows[0],
+            "native_krows_s": krows[1],
+            "ratio": round(best[1][0] / best[0][0], 2),
+            "ratios": ratios,
+        }
         return {**found, "cpu_ratio": round(cpu_ratio, 2), "region_cpu_s": round(best[0][2], 2), "gate": GATES[case]}
 
 
@@ -164,12 +182,18 @@ def parquet(bench: Bench) -> dict[str, Any]:
 
     def stream(side: str, rows_: Any) -> None:
         out = bench.folder / f"out-{next(number)}"
-        writer = rows_.writeStream.format("parquet").option("path", str(out / "data")).option("checkpointLocation", str(out / "state"))
+        writer = (
+            rows_.writeStream.format("parquet")
+            .option("path", str(out / "data"))
+            .option("checkpointLocation", str(out / "state"))
+        )
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
         if query.exception() is not None:
             raise query.exception()
-        running[side].append(sum(progress["durationMs"].get("triggerExecution", 0) for progress in query.recentProgress) / 1000)
+        running[side].append(
+            sum(progress["durationMs"].get("triggerExecution", 0) for progress in query.recentProgress) / 1000
+        )
         shutil.rmtree(out)
 
     big = {**options, "max_bytes_per_trigger": str(1 << 30)}
@@ -179,7 +203,10 @@ def parquet(bench: Bench) -> dict[str, Any]:
         lambda: stream("native", bench.spark.readStream.schema(DDL12).json(bench.files)),
     )
     ours, native = (min(running[side][1:]) for side in ("ours", "native"))
-    rates = {"running_ours_krows_s": round(bench.count / ours / 1000), "running_native_krows_s": round(bench.count / native / 1000)}
+    rates = {
+        "running_ours_krows_s": round(bench.count / ours / 1000),
+        "running_native_krows_s": round(bench.count / native / 1000),
+    }
     return {**found, **rates, "running_ratio": round(native / ours, 2)}
 
 
@@ -188,8 +215,18 @@ def trigger(bench: Bench) -> dict[str, Any]:
     topic, state = f"persistent://{NAMESPACE}/few", bench.folder / "few"
     payloads = rows(400)
     asyncio.run(publish(bench.admin, topic, payloads[:10]))
-    rows_ = bench.spark.readStream.format("heliograph").schema(DDL12).options(admin_url=bench.admin, topic=topic, tasks_min="1", subscription="s").load()
-    query = rows_.writeStream.format("noop").option("checkpointLocation", str(state)).trigger(processingTime="0 seconds").start()
+    rows_ = (
+        bench.spark.readStream.format("heliograph")
+        .schema(DDL12)
+        .options(admin_url=bench.admin, topic=topic, tasks_min="1", subscription="s")
+        .load()
+    )
+    query = (
+        rows_.writeStream.format("noop")
+        .option("checkpointLocation", str(state))
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
     seen: dict[int, int] = {}
 
     async def feed() -> None:
@@ -208,7 +245,13 @@ def trigger(bench: Bench) -> dict[str, Any]:
     asyncio.run(feed())
     query.stop()
     took = sorted(seen.values())[: -max(1, len(seen) // 20)]  # the first batches start the workers
-    return {"batches": len(seen), "p50_ms": statistics.median(took), "min_ms": took[0], "p90_ms": took[int(len(took) * 0.9)], "gate_ms": 150}
+    return {
+        "batches": len(seen),
+        "p50_ms": statistics.median(took),
+        "min_ms": took[0],
+        "p90_ms": took[int(len(took) * 0.9)],
+        "gate_ms": 150,
+    }
 
 
 def source(bench: Bench) -> dict[str, Any]:
@@ -225,7 +268,9 @@ def source(bench: Bench) -> dict[str, Any]:
         for _ in range(bench.rounds):
             server, cpu, begun, count = bench.server.cpu_s(), time.process_time(), time.perf_counter(), 0
             gathered = Rows(frozenset(), keep_bad=False)
-            for number, ledger, first, run in reader.runs(ranges, placed=range(len(ranges)) if what == "direct" else ()):
+            for number, ledger, first, run in reader.runs(
+                ranges, placed=range(len(ranges)) if what == "direct" else ()
+            ):
                 if what != "blocks":
                     gathered.add(ranges[number][0], snapshots[ranges[number][0]], ledger, first, run)
                     if len(gathered) > 8192:
@@ -245,13 +290,23 @@ def discover(bench: Bench) -> dict[str, Any]:
     made_s = time.perf_counter() - begun
     begun = time.perf_counter()
     found = []
-    rows_ = bench.spark.readStream.format("heliograph").options(admin_url=bench.admin, namespace=NAMESPACE, topics_pattern="d-.*").load().select("topic")
+    rows_ = (
+        bench.spark.readStream.format("heliograph")
+        .options(admin_url=bench.admin, namespace=NAMESPACE, topics_pattern="d-.*")
+        .load()
+        .select("topic")
+    )
     query = rows_.writeStream.foreachBatch(lambda part, _: found.append(part.distinct().count()))
     query = query.option("checkpointLocation", str(bench.folder / "discover")).trigger(availableNow=True).start()
     query.awaitTermination()
     if query.exception() is not None or sum(found) != count:
         raise SystemExit(f"{sum(found)} of {count} topics were read: {query.exception()}")
-    return {"topics": count, "publish_s": round(made_s, 1), "seconds": round(time.perf_counter() - begun, 1), "gate_s": 60}
+    return {
+        "topics": count,
+        "publish_s": round(made_s, 1),
+        "seconds": round(time.perf_counter() - begun, 1),
+        "gate_s": 60,
+    }
 
 
 def tables(bench: Bench, topics: int = 1000, **gate: float) -> dict[str, Any]:
@@ -271,7 +326,12 @@ def tables(bench: Bench, topics: int = 1000, **gate: float) -> dict[str, Any]:
     walls, cpus = [], []
     for number in range(bench.rounds + 1):  # the first starts the workers
         folder = bench.folder / f"tables-{number}"
-        options = {"namespace": NAMESPACE, "topics_pattern": f"t{topics}-.*", "path": str(folder), "checkpoint": str(folder) + ".state"}
+        options = {
+            "namespace": NAMESPACE,
+            "topics_pattern": f"t{topics}-.*",
+            "path": str(folder),
+            "checkpoint": str(folder) + ".state",
+        }
         options |= {"trigger": "available now", "table": [{"schema": DDL4}]}
 
         def act(options: dict[str, Any] = options) -> None:
@@ -288,7 +348,14 @@ def tables(bench: Bench, topics: int = 1000, **gate: float) -> dict[str, Any]:
         if found != count or len({path.parent.parent for path in files}) != topics:
             raise SystemExit(f"tables: {found} of {count} rows in {len(files)} files")
         shutil.rmtree(folder)
-    return {"topics": topics, "rows": count, "files": len(files), "seconds": round(min(walls[1:]), 2), "cpu_s": round(min(cpus[1:]), 2), **gate}
+    return {
+        "topics": topics,
+        "rows": count,
+        "files": len(files),
+        "seconds": round(min(walls[1:]), 2),
+        "cpu_s": round(min(cpus[1:]), 2),
+        **gate,
+    }
 
 
 def wide(bench: Bench) -> dict[str, Any]:
@@ -299,21 +366,43 @@ def wide(bench: Bench) -> dict[str, Any]:
     names = options["topics"].split(",")
 
     def read(topics: str) -> Any:
-        return bench.spark.read.format("heliograph").schema("user string, amount double, _topic string").options(**{**options, "topics": topics}).load()
+        return (
+            bench.spark.read.format("heliograph")
+            .schema("user string, amount double, _topic string")
+            .options(**{**options, "topics": topics})
+            .load()
+        )
 
     def union() -> Any:
-        columns = [sf.round(sf.sum(sf.when(sf.col("_topic") == name, sf.col("amount"))), 3).alias(f"c{n}") for n, name in enumerate(names)]
+        columns = [
+            sf.round(sf.sum(sf.when(sf.col("_topic") == name, sf.col("amount"))), 3).alias(f"c{n}")
+            for n, name in enumerate(names)
+        ]
         return read(options["topics"]).groupBy("user").agg(*columns)
 
     def join() -> Any:
-        sides = [read(name).groupBy("user").agg(sf.round(sf.sum("amount"), 3).alias(f"c{n}")) for n, name in enumerate(names)]
+        sides = [
+            read(name).groupBy("user").agg(sf.round(sf.sum("amount"), 3).alias(f"c{n}")) for n, name in enumerate(names)
+        ]
         return reduce(lambda left, right: left.join(right, "user", "outer"), sides)
 
     if union().exceptAll(join()).count() or join().exceptAll(union()).count():
         raise SystemExit("wide: the two tables differ")
-    walls = [[bench.measured(lambda made=made: made().write.format("noop").mode("overwrite").save())[0] for made in (union, join)] for _ in range(bench.rounds)]
+    walls = [
+        [
+            bench.measured(lambda made=made: made().write.format("noop").mode("overwrite").save())[0]
+            for made in (union, join)
+        ]
+        for _ in range(bench.rounds)
+    ]
     best = [min(side) for side in zip(*walls, strict=True)]
-    return {"topics": len(names), "union_s": round(best[0], 2), "join_s": round(best[1], 2), "ratio": round(best[1] / best[0], 2), "gate": 1.0}
+    return {
+        "topics": len(names),
+        "union_s": round(best[0], 2),
+        "join_s": round(best[1], 2),
+        "ratio": round(best[1] / best[0], 2),
+        "gate": 1.0,
+    }
 
 
 def audit(bench: Bench) -> dict[str, Any]:
@@ -331,7 +420,10 @@ def audit(bench: Bench) -> dict[str, Any]:
     wall, cpu, region = bench.measured(act)
     if seen != [True]:
         raise SystemExit("audit: a topic differs from itself")
-    a_million = {name: round(value * 1e6 / bench.count, 2) for name, value in (("seconds", wall), ("cpu_s", cpu), ("region_cpu_s", region))}
+    a_million = {
+        name: round(value * 1e6 / bench.count, 2)
+        for name, value in (("seconds", wall), ("cpu_s", cpu), ("region_cpu_s", region))
+    }
     return {"messages": bench.count, "a_million": a_million}
 
 
@@ -355,7 +447,11 @@ def missed(found: dict[str, Any]) -> list[str]:
         "ratio": found.get("ratio", 1.0) >= found.get("gate", 0.0),
         "p50_ms": found.get("p50_ms", 0) <= found.get("gate_ms", 0),
         "seconds": found.get("seconds", 0) <= found.get("gate_s", 0),
-        "mb_s_a_core": all(found[what]["mb_s_a_core"] >= found["gate_mb_s_a_core"] for what in ("blocks", "payloads", "direct") if "gate_mb_s_a_core" in found),
+        "mb_s_a_core": all(
+            found[what]["mb_s_a_core"] >= found["gate_mb_s_a_core"]
+            for what in ("blocks", "payloads", "direct")
+            if "gate_mb_s_a_core" in found
+        ),
     }
     gates = {"ratio": "gate", "p50_ms": "gate_ms", "seconds": "gate_s", "mb_s_a_core": "gate_mb_s_a_core"}
     return [what for what, kept in held.items() if not kept and gates[what] in found]
@@ -363,7 +459,12 @@ def missed(found: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("cases", nargs="*", metavar="case", help=f"of {', '.join(CASES)}, all of these where none is given; {', '.join(NAMED)}")
+    parser.add_argument(
+        "cases",
+        nargs="*",
+        metavar="case",
+        help=f"of {', '.join(CASES)}, all of these where none is given; {', '.join(NAMED)}",
+    )
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--topics", type=int, default=10_000, help="of discover")

@@ -34,7 +34,9 @@ def rate(server: Server, case: tuple[int, int, int, int, int], connections: int 
     topics, producers, window, size, count = case
     prefix = f"persistent://public/default/spread-{time.time_ns()}"
     words = [str(w) for w in (server.port, prefix, topics, producers, connections, window, size, count)]
-    done = subprocess.run([sys.executable, "-m", "benchmarks.many_client", *words], capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.many_client", *words], capture_output=True, text=True, timeout=600
+    )
     if done.returncode:
         raise SystemExit(f"{server.kind}: {done.stderr[-1500:]}")
     figures = json.loads(done.stdout)
@@ -67,13 +69,18 @@ def main() -> None:
                         f"{median(b for _, b in pairs):,.0f}",
                         f"{median(b / a for a, b in pairs):.2f}",
                     )
-            crowds = {server.kind: median(rate(server, CROWD, CROWD_CONNECTIONS) for _ in range(options.rounds)) for server in servers}
+            crowds = {
+                server.kind: median(rate(server, CROWD, CROWD_CONNECTIONS) for _ in range(options.rounds))
+                for server in servers
+            }
         finally:
             for server in servers:
                 server.stop()
     console.print(table)
     for kind, figure in crowds.items():
-        console.print(f"a thousand producers of one topic, one 100 B entry in flight each, {kind}: {figure:,.0f} entries/s")
+        console.print(
+            f"a thousand producers of one topic, one 100 B entry in flight each, {kind}: {figure:,.0f} entries/s"
+        )
 
 
 if __name__ == "__main__":

@@ -27,7 +27,16 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
 class Steady:
     """`every_s`: between two messages; 0: it only stays connected. Times are perf_counter seconds."""
 
-    def __init__(self, topic: str, port: int, name: str, *, every_s: float = 1.0, size_bytes: int = 100, rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        topic: str,
+        port: int,
+        name: str,
+        *,
+        every_s: float = 1.0,
+        size_bytes: int = 100,
+        rng: random.Random | None = None,
+    ) -> None:
         self.topic, self.port, self.name, self.every_s = topic, port, name, every_s
         self.latencies: list[tuple[float, float]] = []
         """(sent at, seconds until its receipt): of what is sent again after a loss, since it was sent first."""
@@ -43,7 +52,9 @@ class Steady:
         self._link: _Link | None = None
         self._pauses = 0
         self._stopped = False
-        metadata = pb.MessageMetadata(producer_name=name, publish_time=int(time.time() * 1000), sequence_id=0).SerializeToString()
+        metadata = pb.MessageMetadata(
+            producer_name=name, publish_time=int(time.time() * 1000), sequence_id=0
+        ).SerializeToString()
         entry = _U32.pack(len(metadata)) + metadata + bytes(size_bytes)
         self._entry = b"\x0e\x01" + _U32.pack(crc32c.crc32c(entry)) + entry
         self._loop = asyncio.get_running_loop()
@@ -89,7 +100,9 @@ class Steady:
         assert self._link is not None and self._link.transport is not None
         inner = b"\x08\x01\x10" + varint(sequence)
         command = b"\x08\x06\x32" + varint(len(inner)) + inner
-        self._link.transport.write(struct.pack(">II", len(command) + 4 + len(self._entry), len(command)) + command + self._entry)
+        self._link.transport.write(
+            struct.pack(">II", len(command) + 4 + len(self._entry), len(command)) + command + self._entry
+        )
 
     # -- what the connection says
 
@@ -134,7 +147,14 @@ class Steady:
         self._task = self._loop.create_task(self._connect(port, False, opens=True))
 
     def on_refused(self, error: int, message: str) -> None:
-        if error not in (pb.ServiceNotReady, pb.TooManyRequests, pb.MetadataError, pb.PersistenceError, pb.ProducerBusy, pb.TopicNotFound):
+        if error not in (
+            pb.ServiceNotReady,
+            pb.TooManyRequests,
+            pb.MetadataError,
+            pb.PersistenceError,
+            pb.ProducerBusy,
+            pb.TopicNotFound,
+        ):
             self.errors.append(message)
         self.reconnects += self.ready.is_set()
         self.ready.clear()
@@ -221,7 +241,11 @@ class _Link(asyncio.Protocol):
                 if found.response == pb.CommandLookupTopicResponse.Failed:
                     self.owner.on_refused(found.error, found.message)
                 else:
-                    self.owner.on_found(found.brokerServiceUrl, found.authoritative, found.response == pb.CommandLookupTopicResponse.Redirect)
+                    self.owner.on_found(
+                        found.brokerServiceUrl,
+                        found.authoritative,
+                        found.response == pb.CommandLookupTopicResponse.Redirect,
+                    )
             case _K.PRODUCER_SUCCESS:
                 self.owner.on_producer()
             case _K.PING:

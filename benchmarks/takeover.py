@@ -40,7 +40,9 @@ class Region:
 
     def owner(self, topic: str) -> tuple[str, int]:
         """(process, port) of the broker that serves `topic`."""
-        port = int(rest("GET", f"{self.url}/lookup/v2/topic/persistent/{NAMESPACE}/{topic}")["brokerUrl"].rpartition(":")[2])
+        port = int(
+            rest("GET", f"{self.url}/lookup/v2/topic/persistent/{NAMESPACE}/{topic}")["brokerUrl"].rpartition(":")[2]
+        )
         return self._brokers()[port], port
 
     def pid(self, process: str) -> int:
@@ -69,7 +71,9 @@ class Region:
         return rows
 
     def _brokers(self) -> dict[int, str]:
-        return {row["ports"]["service"]: row["name"] for row in self._rows() if row["role"] == "broker" and row["ready"]}
+        return {
+            row["ports"]["service"]: row["name"] for row in self._rows() if row["role"] == "broker" and row["ready"]
+        }
 
 
 async def connected(topics: list[str], port: int, *, window: int = 1) -> ManyProducers:
@@ -78,7 +82,9 @@ async def connected(topics: list[str], port: int, *, window: int = 1) -> ManyPro
     deadline = loop.time() + 120
     while True:
         try:
-            _, made = await loop.create_connection(lambda: ManyProducers(topics, f"t-{time.time_ns()}", window, 100), "127.0.0.1", port)
+            _, made = await loop.create_connection(
+                lambda: ManyProducers(topics, f"t-{time.time_ns()}", window, 100), "127.0.0.1", port
+            )
             await made.ready
             return made
         except OSError:
@@ -214,13 +220,17 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=20, help="of the clients that do so")
     options = parser.parse_args()
     console = Console(width=140)
-    os.environ["HELIOGRAPH_BROKER__BALANCE"] = '{"shedding": {"moves_per_minute": 0}}'  # the other broker gets nothing before its time
+    os.environ["HELIOGRAPH_BROKER__BALANCE"] = (
+        '{"shedding": {"moves_per_minute": 0}}'  # the other broker gets nothing before its time
+    )
     with tempfile.TemporaryDirectory(prefix="heliograph-bench-") as scratch:
         server = Heliograph(Path(scratch) / "h", brokers=2)
         try:
             region = Region(server)
             if options.case in ("all", "move"):
-                client = pulsar.Client(f"pulsar://127.0.0.1:{server.port}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+                client = pulsar.Client(
+                    f"pulsar://127.0.0.1:{server.port}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+                )
                 moves = [moved(region, client) for _ in range(options.rounds)]
                 client.close()
                 times = f"median {median(moves) * 1e3:.0f} ms, worst {max(moves) * 1e3:.0f} ms"
@@ -231,8 +241,14 @@ def main() -> None:
                     f"one topic after SIGKILL of its broker: median {median(kills):.2f} s, worst {max(kills):.2f} s; the lease is {LEASE_S:.0f} s"
                     f" (at most {LEASE_S + 1:.0f} s)"
                 )
-            for count in [int(part) for part in options.curve.split(",") if part] or [options.topics] if options.case in ("all", "many") else []:
-                cost = asyncio.run(many(region, count, min(options.active, count // 2), options.connections, 200, console))
+            for count in (
+                [int(part) for part in options.curve.split(",") if part] or [options.topics]
+                if options.case in ("all", "many")
+                else []
+            ):
+                cost = asyncio.run(
+                    many(region, count, min(options.active, count // 2), options.connections, 200, console)
+                )
                 uses = cost.first_use_ms
                 console.print(
                     f"{count:,} topics on a broker: {cost.kib_each:.1f} KiB each, loaded at {count / cost.load_s:,.0f}/s, {cost.idle_cpu:.1%} of a core while"

@@ -132,7 +132,9 @@ async def run(data: Path, scratch: Path, size_mb: int, rounds: int, s3: str, con
         reader = ColdReader(stores, settings, factory.context.tasks)
         at = found = 0
         while at < info.entries:
-            runs = await reader.read(TOPIC, info.ledger, record, at, min(at + READ_ENTRIES, info.entries) - 1, READ_BYTES)
+            runs = await reader.read(
+                TOPIC, info.ledger, record, at, min(at + READ_ENTRIES, info.entries) - 1, READ_BYTES
+            )
             found += sum(run.size_bytes for _, run in runs)
             at = runs[-1][0] + runs[-1][1].count
         return found
@@ -165,11 +167,15 @@ async def run(data: Path, scratch: Path, size_mb: int, rounds: int, s3: str, con
                 seconds.append(await timed(work, expected))
             rows.append((seconds[0], seconds[1], seconds[2]))
     rate = median(expected / row[0] for row in rows) / 1e6
-    console.print(f"an offloaded ledger of {size_mb} MB is read at {rate:.0f} MB/s ({median(info.entries / row[0] for row in rows) / 1e3:.0f}k entries/s)")
+    console.print(
+        f"an offloaded ledger of {size_mb} MB is read at {rate:.0f} MB/s ({median(info.entries / row[0] for row in rows) / 1e3:.0f}k entries/s)"
+    )
     floor, bookies = median(row[2] / row[0] for row in rows), median(row[1] / row[0] for row in rows)
     console.print(f"that is {floor:.2f} x the speed of a plain read, and {bookies:.2f} x that of the bookies")
     cold_ledger = median(row[2] / row[1] for row in rows)
-    console.print(f"the ledger on bookies, not cached anywhere, is read at {cold_ledger:.2f} x the speed of a plain read (at least 0.4 is wanted)")
+    console.print(
+        f"the ledger on bookies, not cached anywhere, is read at {cold_ledger:.2f} x the speed of a plain read (at least 0.4 is wanted)"
+    )
     await tiering.stop()
     await factory.close()
     pool.close()
@@ -180,7 +186,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--mb", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--s3", default="", metavar="ENDPOINT", help="an S3 server with a bucket `tiers`; credentials in the environment")
+    parser.add_argument(
+        "--s3",
+        default="",
+        metavar="ENDPOINT",
+        help="an S3 server with a bucket `tiers`; credentials in the environment",
+    )
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="heliograph-bench-") as folder:
         server = Heliograph(Path(folder) / "h")

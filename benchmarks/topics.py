@@ -156,7 +156,12 @@ def serve(server: Heliograph, count: int, loads: int, report: Report, before_mb:
     def memory_mb() -> float:
         return sum(pss_mb(pid) for pid in brokers)
 
-    report.say("memory of all brokers before any topic is loaded, more", memory_mb() - before_mb, "MB", most=max(2.0, 20 * count / 1e6))
+    report.say(
+        "memory of all brokers before any topic is loaded, more",
+        memory_mb() - before_mb,
+        "MB",
+        most=max(2.0, 20 * count / 1e6),
+    )
     rng = random.Random(2)
     chosen = [name_of(rng.randrange(count)) for _ in range(loads)]
     chosen = list(dict.fromkeys(chosen))
@@ -175,7 +180,12 @@ def serve(server: Heliograph, count: int, loads: int, report: Report, before_mb:
         began = time.perf_counter()
         get(f"{admin}/admin/v2/{name.replace('://', '/')}/stats")
         again.append(1000 * (time.perf_counter() - began))
-    report.say("a topic loads in, median, without the HTTP around it", statistics.median(took) - statistics.median(again), "ms", most=5)
+    report.say(
+        "a topic loads in, median, without the HTTP around it",
+        statistics.median(took) - statistics.median(again),
+        "ms",
+        most=5,
+    )
     report.say("broker memory of a loaded idle topic", 1e6 * (memory_mb() - empty_mb) / len(chosen), "bytes", most=4096)
     busy = sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in brokers)
     time.sleep(5)
@@ -234,7 +244,12 @@ async def taken_over(server: Heliograph, count: int, report: Report) -> None:
     began, before = time.perf_counter(), client.receipts
     while client.receipts == before:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
-    report.say("a topic of a broker that was killed is published to again after", time.perf_counter() - began, "s", most=LEASE_S + 1)
+    report.say(
+        "a topic of a broker that was killed is published to again after",
+        time.perf_counter() - began,
+        "s",
+        most=LEASE_S + 1,
+    )
     client.stop()
     await asyncio.to_thread(server.process, "start", owner)
 
@@ -272,7 +287,9 @@ def main() -> None:
     parser.add_argument("--topics", type=int, default=100_000)
     parser.add_argument("--loads", type=int, default=3000, help="how many of them are loaded")
     parser.add_argument("--brokers", type=int, default=1)
-    parser.add_argument("--random", type=int, default=300, help="topics that get one message each, by clients of their own")
+    parser.add_argument(
+        "--random", type=int, default=300, help="topics that get one message each, by clients of their own"
+    )
     parser.add_argument("--curve", default="", help="numbers of topics, with commas: a table at the end")
     parser.add_argument("--pulse", default="", help=argparse.SUPPRESS)
     chosen = parser.parse_args()

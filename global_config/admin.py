@@ -35,7 +35,9 @@ from heliograph.model.policy_table import checked
 from heliograph.raft.store import ABSENT, OPS_MAX, Check, Delete, MetadataStore, Op, Put, prefix_end
 from heliograph.runtime.clock import Clock, Rng
 
-V = TypeVar("V", RegionInfo, PulsarCluster, TenantInfo, NamespacePolicies, PartitionedTopic, TopicPolicies, ResourceGroup)
+V = TypeVar(
+    "V", RegionInfo, PulsarCluster, TenantInfo, NamespacePolicies, PartitionedTopic, TopicPolicies, ResourceGroup
+)
 
 PARTITIONS_MAX = 4096
 NUMBER_MAX = (1 << 31) - 1
@@ -47,15 +49,21 @@ class Offline(Protocol):
 
     def waits(self, key: str) -> bool: ...
 
-    async def namespace(self, name: str, change: Callable[[NamespacePolicies], NamespacePolicies]) -> NamespacePolicies: ...
+    async def namespace(
+        self, name: str, change: Callable[[NamespacePolicies], NamespacePolicies]
+    ) -> NamespacePolicies: ...
 
-    async def topic(self, topic: str, change: Callable[[TopicPolicies], TopicPolicies]) -> tuple[TopicPolicies, TopicPolicies]: ...
+    async def topic(
+        self, topic: str, change: Callable[[TopicPolicies], TopicPolicies]
+    ) -> tuple[TopicPolicies, TopicPolicies]: ...
 
 
 class ConfigAdmin:
     """Over a linearizable store of the global configuration."""
 
-    def __init__(self, store: MetadataStore, offline: Offline | None = None, rng: Rng | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self, store: MetadataStore, offline: Offline | None = None, rng: Rng | None = None, clock: Clock | None = None
+    ) -> None:
         """offline: where changes of policies go while the configuration cannot be reached; None: they fail then. rng: spreads tries that collided.
 
         clock: dates partitioned topics that are made; None: they have no date.
@@ -85,9 +93,21 @@ class ConfigAdmin:
             chosen = number or await self._store.next_ids(keys.NUMBERS, at_least=1)
             if not 0 < chosen <= NUMBER_MAX:
                 raise NotAllowed(f"region {name!r}: its number must be 1 to {NUMBER_MAX}, not {chosen}")
-            info = RegionInfo(name=name, number=chosen, service_url=service_url, admin_url=admin_url, link_urls=link_urls or {}, feature_level=feature_level)
+            info = RegionInfo(
+                name=name,
+                number=chosen,
+                service_url=service_url,
+                admin_url=admin_url,
+                link_urls=link_urls or {},
+                feature_level=feature_level,
+            )
             try:
-                await self._store.txn([Put(keys.region(name), info.encode(), ABSENT), Put(keys.region_number(chosen), name.encode(), ABSENT)])
+                await self._store.txn(
+                    [
+                        Put(keys.region(name), info.encode(), ABSENT),
+                        Put(keys.region_number(chosen), name.encode(), ABSENT),
+                    ]
+                )
             except VersionConflict as conflict:
                 if conflict.key == keys.region(name):
                     raise AlreadyExists(f"region {name!r} exists already") from None
@@ -122,7 +142,11 @@ class ConfigAdmin:
             keys.region(info.name),
             RegionInfo,
             f"region {info.name!r}",
-            lambda old: replace(_same_number(old, info), epoch=max(old.epoch, info.epoch), feature_level=max(old.feature_level, info.feature_level)),
+            lambda old: replace(
+                _same_number(old, info),
+                epoch=max(old.epoch, info.epoch),
+                feature_level=max(old.feature_level, info.feature_level),
+            ),
         )
 
     async def update_region(self, info: RegionInfo) -> RegionInfo:
@@ -138,7 +162,10 @@ class ConfigAdmin:
     async def raise_level(self, name: str, level: int) -> int:
         """The region's processes all speak `level`. Returns its level then, which never falls. Raises NotFound."""
         found = await self._change(
-            keys.region(name), RegionInfo, f"region {name!r}", lambda old: replace(old, feature_level=max(old.feature_level, level))
+            keys.region(name),
+            RegionInfo,
+            f"region {name!r}",
+            lambda old: replace(old, feature_level=max(old.feature_level, level)),
         )
         return found.feature_level
 
@@ -189,14 +216,21 @@ class ConfigAdmin:
         check_name("cluster", cluster.name)
         if await self._version(keys.region(cluster.name)) != ABSENT:
             raise AlreadyExists(f"{cluster.name!r} is the name of a region")
-        await self._create(keys.cluster(cluster.name), cluster.encode(), f"cluster {cluster.name!r}", lambda: self._regions([cluster.gateway]))
+        await self._create(
+            keys.cluster(cluster.name),
+            cluster.encode(),
+            f"cluster {cluster.name!r}",
+            lambda: self._regions([cluster.gateway]),
+        )
 
     async def update_cluster(self, name: str, change: Callable[[PulsarCluster], PulsarCluster]) -> PulsarCluster:
         """Raises NotFound (it, or its gateway)."""
         async for _ in Tries(self._rng):
             old, version = await self._existing(keys.cluster(name), PulsarCluster, f"cluster {name!r}")
             new = change(old)
-            if new == old or await self._committed([Put(keys.cluster(name), new.encode(), version), *await self._regions([new.gateway])]):
+            if new == old or await self._committed(
+                [Put(keys.cluster(name), new.encode(), version), *await self._regions([new.gateway])]
+            ):
                 return new
         raise busy()
 
@@ -209,7 +243,9 @@ class ConfigAdmin:
                     return f"namespace {key.removeprefix(keys.NAMESPACES)}"
             return await self._peer_of(name)
 
-        await self._delete_unused(keys.cluster(name), f"cluster {name!r}", users, keys.peers(name), keys.migration(name))
+        await self._delete_unused(
+            keys.cluster(name), f"cluster {name!r}", users, keys.peers(name), keys.migration(name)
+        )
 
     async def _peer_of(self, name: str) -> str:
         """Who has it as a peer; "": nobody."""
@@ -237,18 +273,25 @@ class ConfigAdmin:
         Raises NotFound (it, or a region), NotAllowed (a namespace of it is in a region that would no longer be allowed; `require_encryption`).
         """
         async for _ in Tries(self._rng):
-            guard, found = await self._version(keys.GUARD), await self._existing(keys.tenant(name), TenantInfo, f"tenant {name!r}")
+            guard, found = (
+                await self._version(keys.GUARD),
+                await self._existing(keys.tenant(name), TenantInfo, f"tenant {name!r}"),
+            )
             info = replace(given, encryption_at_rest=found[0].encryption_at_rest)
             for key, value, _ in await self._all(keys.NAMESPACES + name + "/"):
                 left = [r for r in NamespacePolicies.decode(value).regions if r not in info.allowed_regions]
                 if left:
-                    raise NotAllowed(f"tenant {name!r}: its namespace {key.removeprefix(keys.NAMESPACES)} is in region {left[0]!r}: take it out there first")
+                    raise NotAllowed(
+                        f"tenant {name!r}: its namespace {key.removeprefix(keys.NAMESPACES)} is in region {left[0]!r}: take it out there first"
+                    )
             if found[0] == info:
                 return info
             checks = await self._regions(info.allowed_regions)
             if info.encryption_at_rest:
                 await self._seals(name, info.allowed_regions)
-            if await self._committed([Put(keys.tenant(name), info.encode(), found[1]), *checks, Put(keys.GUARD, b"", guard)]):
+            if await self._committed(
+                [Put(keys.tenant(name), info.encode(), found[1]), *checks, Put(keys.GUARD, b"", guard)]
+            ):
                 return info
         raise busy()
 
@@ -279,7 +322,9 @@ class ConfigAdmin:
         """Raises NotFound, NotAllowed (it has namespaces)."""
 
         async def users() -> str:
-            found = await self._store.range(keys.NAMESPACES + name + "/", prefix_end(keys.NAMESPACES + name + "/"), limit=1)
+            found = await self._store.range(
+                keys.NAMESPACES + name + "/", prefix_end(keys.NAMESPACES + name + "/"), limit=1
+            )
             return f"namespace {found[0][0].removeprefix(keys.NAMESPACES)}" if found else ""
 
         await self._delete_unused(keys.tenant(name), f"tenant {name!r}", users)
@@ -295,9 +340,13 @@ class ConfigAdmin:
         check_name("tenant", tenant)
         check_name("namespace", local)
         checked(policies.policies)
-        await self._create(keys.namespace(name), policies.encode(), f"namespace {name!r}", lambda: self._references(name, policies))
+        await self._create(
+            keys.namespace(name), policies.encode(), f"namespace {name!r}", lambda: self._references(name, policies)
+        )
 
-    async def update_namespace(self, name: str, change: Callable[[NamespacePolicies], NamespacePolicies]) -> NamespacePolicies:
+    async def update_namespace(
+        self, name: str, change: Callable[[NamespacePolicies], NamespacePolicies]
+    ) -> NamespacePolicies:
         """Applies `change` by compare-and-set (it may be called several times). Raises NotFound, NotAllowed.
 
         With `offline`, a change of policies alone is kept and merged later where the configuration cannot be reached."""
@@ -310,14 +359,18 @@ class ConfigAdmin:
                 pass  # nothing was changed
         return await self._offline.namespace(name, change)
 
-    async def _update_namespace(self, name: str, change: Callable[[NamespacePolicies], NamespacePolicies]) -> NamespacePolicies:
+    async def _update_namespace(
+        self, name: str, change: Callable[[NamespacePolicies], NamespacePolicies]
+    ) -> NamespacePolicies:
         async for _ in Tries(self._rng):
             old, version = await self._existing(keys.namespace(name), NamespacePolicies, f"namespace {name!r}")
             new = change(old)
             if new == old:
                 return old
             if new.bundles != old.bundles:
-                raise NotAllowed(f"namespace {name!r}: the number of its bundles is {old.bundles} and cannot be changed to {new.bundles} afterwards")
+                raise NotAllowed(
+                    f"namespace {name!r}: the number of its bundles is {old.bundles} and cannot be changed to {new.bundles} afterwards"
+                )
             checked(new.policies)
             checks = await self._references(name, new)
             if await self._committed([Put(keys.namespace(name), new.encode(), version), *checks, Put(keys.GUARD, b"")]):
@@ -329,10 +382,20 @@ class ConfigAdmin:
         async for _ in Tries(self._rng):
             guard = await self._version(keys.GUARD)
             _, version = await self._existing(keys.namespace(name), NamespacePolicies, f"namespace {name!r}")
-            topics = [key for domain in ("persistent", "non-persistent") for key, _, _ in await self._all(keys.partitioned(f"{domain}://{name}/"))]
+            topics = [
+                key
+                for domain in ("persistent", "non-persistent")
+                for key, _, _ in await self._all(keys.partitioned(f"{domain}://{name}/"))
+            ]
             if len(topics) > OPS_MAX - 3:
                 raise NotAllowed(f"namespace {name!r} still has {len(topics)} partitioned topics: delete them first")
-            if await self._committed([Delete(keys.namespace(name), version), *map(Delete, (*topics, keys.migrated(name))), Check(keys.GUARD, guard)]):
+            if await self._committed(
+                [
+                    Delete(keys.namespace(name), version),
+                    *map(Delete, (*topics, keys.migrated(name))),
+                    Check(keys.GUARD, guard),
+                ]
+            ):
                 return
         raise busy()
 
@@ -346,7 +409,9 @@ class ConfigAdmin:
         _check_partitions(topic, partitions)
 
         async def references() -> list[Op]:
-            _, version = await self._existing(keys.namespace(name.namespace), NamespacePolicies, f"namespace {name.namespace!r}")
+            _, version = await self._existing(
+                keys.namespace(name.namespace), NamespacePolicies, f"namespace {name.namespace!r}"
+            )
             return [Check(keys.namespace(name.namespace), version)]
 
         key, what = keys.partitioned(str(name)), f"partitioned topic {topic!r}"
@@ -354,7 +419,11 @@ class ConfigAdmin:
             raise AlreadyExists(f"{what} exists already")
         await references()
         incarnation = await self._store.next_ids(keys.INCARNATIONS, at_least=1)
-        made = PartitionedTopic(partitions=partitions, incarnation=incarnation, created_ms=0 if self._clock is None else self._clock.wall_ms())
+        made = PartitionedTopic(
+            partitions=partitions,
+            incarnation=incarnation,
+            created_ms=0 if self._clock is None else self._clock.wall_ms(),
+        )
         await self._create(key, made.encode(), what, references)
 
     async def update_partitioned(self, topic: str, partitions: int) -> None:
@@ -363,10 +432,14 @@ class ConfigAdmin:
 
         def change(old: PartitionedTopic) -> PartitionedTopic:
             if partitions < old.partitions:
-                raise NotAllowed(f"topic {topic!r} has {old.partitions} partitions; their number can only grow, not fall to {partitions}")
+                raise NotAllowed(
+                    f"topic {topic!r} has {old.partitions} partitions; their number can only grow, not fall to {partitions}"
+                )
             return replace(old, partitions=partitions)
 
-        await self._change(keys.partitioned(str(TopicName.parse(topic))), PartitionedTopic, f"partitioned topic {topic!r}", change)
+        await self._change(
+            keys.partitioned(str(TopicName.parse(topic))), PartitionedTopic, f"partitioned topic {topic!r}", change
+        )
 
     async def delete_partitioned(self, topic: str) -> None:
         """Raises NotFound."""
@@ -375,7 +448,9 @@ class ConfigAdmin:
 
     # -- topics' policies that hold in all regions, resource groups -----------------------------------------------------
 
-    async def change_topic_policies(self, topic: str, change: Callable[[TopicPolicies], TopicPolicies]) -> tuple[TopicPolicies, TopicPolicies]:
+    async def change_topic_policies(
+        self, topic: str, change: Callable[[TopicPolicies], TopicPolicies]
+    ) -> tuple[TopicPolicies, TopicPolicies]:
         """topic: its full name, without a partition. (before, after). Raises NotAllowed. `offline`: as `update_namespace`."""
         if self._offline is None:
             return await self._change_topic_policies(topic, change)
@@ -386,7 +461,9 @@ class ConfigAdmin:
                 pass  # nothing was changed
         return await self._offline.topic(topic, change)
 
-    async def _change_topic_policies(self, topic: str, change: Callable[[TopicPolicies], TopicPolicies]) -> tuple[TopicPolicies, TopicPolicies]:
+    async def _change_topic_policies(
+        self, topic: str, change: Callable[[TopicPolicies], TopicPolicies]
+    ) -> tuple[TopicPolicies, TopicPolicies]:
         key = keys.topic_policies(str(TopicName.parse(topic)))
         async for _ in Tries(self._rng):
             found = await self._store.get(key)
@@ -395,7 +472,9 @@ class ConfigAdmin:
             checked(after.policies)
             if after == before:
                 return before, after
-            if await self._committed([Delete(key, version)] if after == TopicPolicies() else [Put(key, after.encode(), version)]):
+            if await self._committed(
+                [Delete(key, version)] if after == TopicPolicies() else [Put(key, after.encode(), version)]
+            ):
                 return before, after
         raise busy()
 
@@ -462,8 +541,14 @@ class ConfigAdmin:
         for region in policies.regions:
             if region not in tenant.allowed_regions:
                 allowed = ", ".join(tenant.allowed_regions) or "none"
-                raise NotAllowed(f"namespace {namespace!r}: region {region!r} is not allowed to tenant {name!r} (allowed: {allowed})")
-        return [Check(keys.tenant(name), version), *await self._regions(policies.regions), *await self._clusters(policies)]
+                raise NotAllowed(
+                    f"namespace {namespace!r}: region {region!r} is not allowed to tenant {name!r} (allowed: {allowed})"
+                )
+        return [
+            Check(keys.tenant(name), version),
+            *await self._regions(policies.regions),
+            *await self._clusters(policies),
+        ]
 
     async def _clusters(self, policies: NamespacePolicies) -> list[Op]:
         """The checks that these clusters exist, and lie behind a region of the namespace."""
@@ -471,7 +556,9 @@ class ConfigAdmin:
         for name in policies.clusters:
             cluster, version = await self._existing(keys.cluster(name), PulsarCluster, f"cluster {name!r}")
             if cluster.gateway not in policies.regions:
-                raise NotAllowed(f"cluster {name!r} lies behind region {cluster.gateway!r}: replicate the namespace to that region too")
+                raise NotAllowed(
+                    f"cluster {name!r} lies behind region {cluster.gateway!r}: replicate the namespace to that region too"
+                )
             checks.append(Check(keys.cluster(name), version))
         return checks
 

@@ -40,8 +40,24 @@ EDITS_MAX = 10_000
 class DeferredEdits:
     """One broker's. `view`: the copy that it obeys; what is pending lies above what the configuration told last."""
 
-    def __init__(self, config: MetadataStore, meta: MetadataStore, view: ConfigView, *, region: str, clock: Clock, every_s: float = 2.0) -> None:
-        self._config, self._meta, self._view, self._region, self._clock, self._every_s = config, meta, view, region, clock, every_s
+    def __init__(
+        self,
+        config: MetadataStore,
+        meta: MetadataStore,
+        view: ConfigView,
+        *,
+        region: str,
+        clock: Clock,
+        every_s: float = 2.0,
+    ) -> None:
+        self._config, self._meta, self._view, self._region, self._clock, self._every_s = (
+            config,
+            meta,
+            view,
+            region,
+            clock,
+            every_s,
+        )
         self._edits: dict[str, Edit] = {}
         self.conflicts: dict[str, Conflict] = {}
         """Of every region, by their keys."""
@@ -66,7 +82,9 @@ class DeferredEdits:
 
     # -- making them ---------------------------------------------------------------------------------------------------
 
-    async def topic(self, topic: str, change: Callable[[TopicPolicies], TopicPolicies], by: str = "") -> tuple[TopicPolicies, TopicPolicies]:
+    async def topic(
+        self, topic: str, change: Callable[[TopicPolicies], TopicPolicies], by: str = ""
+    ) -> tuple[TopicPolicies, TopicPolicies]:
         """topic: its full name. (before, after), as this region has them. Raises NotAllowed, MetadataUnavailable."""
         before = self._view.topic_policies(topic) or TopicPolicies()
         after = change(before)
@@ -74,7 +92,9 @@ class DeferredEdits:
         await self._keep(keys.topic_policies(topic), flat(before), flat(after), by)
         return before, after
 
-    async def namespace(self, name: str, change: Callable[[NamespacePolicies], NamespacePolicies], by: str = "") -> NamespacePolicies:
+    async def namespace(
+        self, name: str, change: Callable[[NamespacePolicies], NamespacePolicies], by: str = ""
+    ) -> NamespacePolicies:
         """Of its policies alone. Raises NotFound, NotAllowed, MetadataUnavailable (another part of it, which needs a majority)."""
         before = self._view.namespace(name)
         if before is None:
@@ -108,7 +128,10 @@ class DeferredEdits:
             "region": self._region,
             "stale_s": self._view.stale_s(),
             "pending": [asdict(edit) for _, edit in sorted(self._edits.items())],
-            "conflicts": [{"name": key.removeprefix(CONFLICTS), **asdict(conflict)} for key, conflict in sorted(self.conflicts.items())],
+            "conflicts": [
+                {"name": key.removeprefix(CONFLICTS), **asdict(conflict)}
+                for key, conflict in sorted(self.conflicts.items())
+            ],
         }
 
     # -- what is heard -------------------------------------------------------------------------------------------------
@@ -145,7 +168,9 @@ class DeferredEdits:
         for key, edit in sorted(self._edits.items()):
             await self._merge(key, edit)
         prefix = f"{MERGED}{self._region}/"
-        for mark, _, _ in await self._config.range(prefix, prefix_end(prefix)):  # of a broker that did not come to its end
+        for mark, _, _ in await self._config.range(
+            prefix, prefix_end(prefix)
+        ):  # of a broker that did not come to its end
             if await self._meta.get(EDITS + mark.removeprefix(prefix)) is None:
                 await self._config.delete(mark)
         self._unswept = False
@@ -181,7 +206,10 @@ class DeferredEdits:
                 value = build(after)
             except NotAllowed as error:  # each alone was allowed, both together are not
                 gone, value = str(error), None
-                left = [[path, was, mine, [before[path[0]]] if path[0] in before else []] for path, was, mine in edit.changes]
+                left = [
+                    [path, was, mine, [before[path[0]]] if path[0] in before else []]
+                    for path, was, mine in edit.changes
+                ]
             if value is not None and after != before:
                 ops.append(Put(edit.key, value, version))
                 if edit.key.startswith(keys.NAMESPACES):
@@ -207,7 +235,11 @@ class DeferredEdits:
     async def _gone(self, edit: Edit, found: tuple[bytes, int] | None) -> str:
         if edit.key.startswith(keys.TOPIC_POLICIES):
             namespace = TopicName.parse(edit.key.removeprefix(keys.TOPIC_POLICIES)).namespace
-            return "" if await self._config.get(keys.namespace(namespace)) is not None else f"namespace {namespace} was deleted"
+            return (
+                ""
+                if await self._config.get(keys.namespace(namespace)) is not None
+                else f"namespace {namespace} was deleted"
+            )
         return "" if found is not None else f"namespace {edit.key.removeprefix(keys.NAMESPACES)} was deleted"
 
     # -- conflicts -----------------------------------------------------------------------------------------------------
@@ -224,7 +256,9 @@ class DeferredEdits:
             if take == "mine":
                 at = await self._config.get(conflict.key)
                 if at is None and conflict.key.startswith(keys.NAMESPACES):
-                    raise NotAllowed(f"{conflict.key.removeprefix(keys.NAMESPACES)} was deleted: nothing can be set there")
+                    raise NotAllowed(
+                        f"{conflict.key.removeprefix(keys.NAMESPACES)} was deleted: nothing can be set there"
+                    )
                 before, build = _opened(conflict.key, None if at is None else at[0])
                 value = build(taken(before, conflict))
                 assert value is not None
@@ -245,7 +279,9 @@ def _opened(key: str, blob: bytes | None) -> tuple[dict[str, Any], Callable[[dic
         assert blob is not None
         namespace = NamespacePolicies.decode(blob)
         return namespace.policies, lambda fields: replace(namespace, policies=checked(fields)).encode()
-    return flat(TopicPolicies() if blob is None else TopicPolicies.decode(blob)), lambda fields: topic_of(fields).encode()
+    return flat(TopicPolicies() if blob is None else TopicPolicies.decode(blob)), lambda fields: topic_of(
+        fields
+    ).encode()
 
 
 def topic_of(fields: dict[str, Any]) -> TopicPolicies:

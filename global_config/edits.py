@@ -58,7 +58,11 @@ def flat(value: TopicPolicies) -> dict[str, Any]:
 
 
 def difference(before: Fields, after: Fields) -> tuple[Change, ...]:
-    return tuple([[name], _at(before, name), _at(after, name)] for name in sorted({*before, *after}) if _at(before, name) != _at(after, name))
+    return tuple(
+        [[name], _at(before, name), _at(after, name)]
+        for name in sorted({*before, *after})
+        if _at(before, name) != _at(after, name)
+    )
 
 
 def merged(fields: Fields, changes: tuple[Change, ...]) -> tuple[dict[str, Any], list[Change]]:
@@ -70,7 +74,9 @@ def merged(fields: Fields, changes: tuple[Change, ...]) -> tuple[dict[str, Any],
     return out, conflicts
 
 
-def _merge(out: dict[str, Any], name: str, path: list[str], before: list[Any], after: list[Any], conflicts: list[Change]) -> None:
+def _merge(
+    out: dict[str, Any], name: str, path: list[str], before: list[Any], after: list[Any], conflicts: list[Change]
+) -> None:
     theirs = _at(out, name)
     if theirs == after:
         return

@@ -80,10 +80,19 @@ class GrpcTransport:
     """Implements ConfigTransport. peers: node id -> `host:port` at which this node reaches it."""
 
     def __init__(
-        self, node_id: str, peers: Mapping[str, str], *, rng: Rng, host: str = "127.0.0.1", port: int = 0, tls: ConfigTls | None = None
+        self,
+        node_id: str,
+        peers: Mapping[str, str],
+        *,
+        rng: Rng,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: ConfigTls | None = None,
     ) -> None:
         if tls is None and host not in ("127.0.0.1", "localhost", "::1"):
-            raise ConfigError(f"the configuration's Raft port binds {host} without certificates: give tls.config_cert, or bind 127.0.0.1")
+            raise ConfigError(
+                f"the configuration's Raft port binds {host} without certificates: give tls.config_cert, or bind 127.0.0.1"
+            )
         self.node_id, self.host, self.port, self._tls, self._rng = node_id, host, port, tls, rng
         self.addresses = Addresses(node_id, peers)
         self._peers: dict[str, _Peer] = {}
@@ -114,10 +123,14 @@ class GrpcTransport:
                 port = self._server.add_insecure_port(address)
             else:
                 self._shown = self._tls
-                credentials = grpc.dynamic_ssl_server_credentials(_server_side(self._tls), self._renewed, require_client_authentication=True)
+                credentials = grpc.dynamic_ssl_server_credentials(
+                    _server_side(self._tls), self._renewed, require_client_authentication=True
+                )
                 port = self._server.add_secure_port(address, credentials)
         except RuntimeError as error:
-            raise ConfigError(f"the configuration's Raft port {address} cannot be bound (is it taken?): {error}") from error
+            raise ConfigError(
+                f"the configuration's Raft port {address} cannot be bound (is it taken?): {error}"
+            ) from error
         if not port:
             raise ConfigError(f"the configuration's Raft port {address} cannot be bound: is it taken?")
         self.port = port
@@ -211,7 +224,10 @@ class GrpcTransport:
             async for blob in messages:
                 sender, message, address = open_message(blob)
                 if not self._proves(context, sender) or not self.addresses.hear(sender, address):
-                    await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{sender!r} is no configuration node, or its certificate is another's")
+                    await context.abort(
+                        grpc.StatusCode.PERMISSION_DENIED,
+                        f"{sender!r} is no configuration node, or its certificate is another's",
+                    )
                 self._callback(sender, message)
         except PeerError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
@@ -221,7 +237,9 @@ class GrpcTransport:
 
     async def _on_forward(self, blob: bytes, context: Any) -> bytes:
         if not any(self._proves(context, peer) for peer in self._members or self.addresses.known()):
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate is none of a member of the configuration")
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED, "the certificate is none of a member of the configuration"
+            )
         if not blob or blob[0] != VERSION or self._handler is None:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a request of another version")
         assert self._handler is not None
@@ -241,7 +259,9 @@ class GrpcTransport:
         """Not where its chain leads to no CA of today: the connection was let in while one was trusted that was taken out since."""
         if not self._retired:
             return True
-        shown = b"".join((*proof["x509_pem_cert"], *proof.get("x509_pem_cert_chain", ())))  # the chain may begin with the leaf, or behind it
+        shown = b"".join(
+            (*proof["x509_pem_cert"], *proof.get("x509_pem_cert_chain", ()))
+        )  # the chain may begin with the leaf, or behind it
         if shown not in self._judged:
             if len(self._judged) >= _JUDGED_MAX:
                 self._judged.clear()
@@ -297,7 +317,11 @@ class _Peer:
             answer: bytes = await self._forward(bytes([VERSION]) + request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             text = f"the configuration's leader in {self._peer!r} gave no answer: {error.code().name.lower().replace('_', ' ')}"
-            if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED):
+            if error.code() in (
+                grpc.StatusCode.PERMISSION_DENIED,
+                grpc.StatusCode.INVALID_ARGUMENT,
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+            ):
                 raise MetadataUnavailable(f"{text}: {error.details()}") from error
             raise OutcomeUnknown(text) from error
         if not answer or answer[0] != VERSION:

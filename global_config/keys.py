@@ -1,20 +1,20 @@
 """Keys of the global configuration: every layout, in one place.
 
-    /regions/{name}                       RegionInfo
-    /region-numbers/{number:010}          the name of the region that has, or had, this number: never deleted, so that no number is used twice
-    /clusters/{name}                      PulsarCluster
-    /peers/{name}                         ClusterPeers of a region, or of a Pulsar cluster
-    /migrations/{name}                    ClusterMigration of a region, or of a Pulsar cluster
-    /migrated/{tenant}/{namespace}        MigratedNamespace: the regions that send its clients on
-    /tenants/{tenant}                     TenantInfo
-    /namespaces/{tenant}/{namespace}      NamespacePolicies
-    /partitioned/{topic's full name}      PartitionedTopic
-    /topic-policies/{topic's full name}   TopicPolicies that hold in every region
-    /resource-groups/{name}               ResourceGroup
-    /tenant-quotas/{tenant}               TenantQuota
-    /data-keys/{region}/{tenant}          data keys of a tenant in a region, wrapped by that region's master key (`storage.sealing.keyring`)
-    /guard                                empty; put by every write that refers to something, so that what it refers to is not deleted meanwhile
-    counters, apart from keys: region-numbers, topic-incarnations
+/regions/{name}                       RegionInfo
+/region-numbers/{number:010}          the name of the region that has, or had, this number: never deleted, so that no number is used twice
+/clusters/{name}                      PulsarCluster
+/peers/{name}                         ClusterPeers of a region, or of a Pulsar cluster
+/migrations/{name}                    ClusterMigration of a region, or of a Pulsar cluster
+/migrated/{tenant}/{namespace}        MigratedNamespace: the regions that send its clients on
+/tenants/{tenant}                     TenantInfo
+/namespaces/{tenant}/{namespace}      NamespacePolicies
+/partitioned/{topic's full name}      PartitionedTopic
+/topic-policies/{topic's full name}   TopicPolicies that hold in every region
+/resource-groups/{name}               ResourceGroup
+/tenant-quotas/{tenant}               TenantQuota
+/data-keys/{region}/{tenant}          data keys of a tenant in a region, wrapped by that region's master key (`storage.sealing.keyring`)
+/guard                                empty; put by every write that refers to something, so that what it refers to is not deleted meanwhile
+counters, apart from keys: region-numbers, topic-incarnations
 """
 
 from __future__ import annotations

@@ -48,7 +48,11 @@ class ClusterMigrations:
             regions = set(_regions(value)) - {region} | ({region} if migrated else set())
             if not regions and version == ABSENT:
                 return
-            write: Op = Put(key, MigratedNamespace(regions=tuple(sorted(regions))).encode(), version) if regions else Delete(key, version)
+            write: Op = (
+                Put(key, MigratedNamespace(regions=tuple(sorted(regions))).encode(), version)
+                if regions
+                else Delete(key, version)
+            )
             try:
                 await self._store.txn([write, exists])
             except VersionConflict:

@@ -72,7 +72,9 @@ class ConfigNode(GroupNode):
             port=port,
             ssl=ssl,
             raft=settings.raft,
-            service=ServiceSettings(request_timeout_s=settings.request_timeout_s, unavailable_text=_unavailable_text(node_id)),
+            service=ServiceSettings(
+                request_timeout_s=settings.request_timeout_s, unavailable_text=_unavailable_text(node_id)
+            ),
             server=settings.server,
             forwarder=None if transport is None else transport,
         )
@@ -83,7 +85,9 @@ class ConfigNode(GroupNode):
     def _on_config(self, config: Config) -> None:
         self.transport.on_config(config)
         outside = bool(config.voters) and self.node_id not in config.members
-        self.service.unavailable_text = _outside_text(self.node_id) if outside else _unavailable_text(self.node_id, len(config.voters))
+        self.service.unavailable_text = (
+            _outside_text(self.node_id) if outside else _unavailable_text(self.node_id, len(config.voters))
+        )
 
     async def start(self) -> int:
         """Binds both listeners and replays the log; returns the port for the region's processes. Raises ConfigError, CorruptData, OSError."""

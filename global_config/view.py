@@ -165,7 +165,10 @@ class ConfigView:
         found = self._topic_policies.get(topic)
         if self._pending and (pending := self._pending.get(keys.topic_policies(topic))):
             fields = _above(flat(found or TopicPolicies()), pending)
-            return TopicPolicies(policies={name: fields[name] for name in fields if name != PROPERTIES}, properties=fields.get(PROPERTIES, {}))
+            return TopicPolicies(
+                policies={name: fields[name] for name in fields if name != PROPERTIES},
+                properties=fields.get(PROPERTIES, {}),
+            )
         return found
 
     def resource_group(self, name: str) -> ResourceGroup | None:

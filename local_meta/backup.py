@@ -170,7 +170,9 @@ def _address(key: str, value: bytes) -> tuple[str, int]:
         raise CorruptData(f"{key}: {error}") from error
 
 
-def addresses(known: Survey, given: Mapping[str, tuple[str, int]], without: Iterable[str]) -> dict[str, tuple[str, int]]:
+def addresses(
+    known: Survey, given: Mapping[str, tuple[str, int]], without: Iterable[str]
+) -> dict[str, tuple[str, int]]:
     """Whom to ask: every bookie that was registered or that a ledger names, less those that are given up. Raises ConfigError where none has an address."""
     left_out = set(without)
     wanted = sorted((set(known.bookies) | known.named_bookies | set(given)) - left_out)

@@ -64,7 +64,10 @@ class NodeLevel:
 async def spoken(meta: MetadataStore, members: Members) -> dict[str, int]:
     """Member of the group -> the level that it speaks. Raises MetadataUnavailable."""
     report, _ = await members()
-    said = {keys.id_of(key): level_of(value) for key, value, _ in await meta.range(keys.METADATA_NODES, prefix_end(keys.METADATA_NODES))}
+    said = {
+        keys.id_of(key): level_of(value)
+        for key, value, _ in await meta.range(keys.METADATA_NODES, prefix_end(keys.METADATA_NODES))
+    }
     return {row["member"]: said.get(row["member"], UNSAID) for row in report["members"]}
 
 

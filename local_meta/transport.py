@@ -73,7 +73,9 @@ class FrameTransport:
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            transport, _ = await loop.create_connection(lambda: _Protocol(link), host.strip("[]"), int(port), ssl=self._ssl)
+            transport, _ = await loop.create_connection(
+                lambda: _Protocol(link), host.strip("[]"), int(port), ssl=self._ssl
+            )
         transport.write(frame(Frame.HELLO, 0, body(MAGIC, FEATURES, self.node_id)))
         return transport
 
@@ -96,7 +98,9 @@ class _Link:
     def send(self, data: bytes) -> None:
         if self._stopped:
             return
-        if self._transport is not None and self._transport.is_closing():  # it may have ended in the very turn in which it was made
+        if (
+            self._transport is not None and self._transport.is_closing()
+        ):  # it may have ended in the very turn in which it was made
             self._transport = None
         if self._transport is not None:
             if self._transport.get_write_buffer_size() + len(data) <= QUEUE_BYTES_MAX:

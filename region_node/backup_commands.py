@@ -52,8 +52,12 @@ def backup(
     out: Annotated[Path, typer.Option("--out", help="The file to write; it must not be there yet.")],
     region: RegionOption = "",
     data: DataOption = None,
-    config: Annotated[bool, typer.Option("--config", help="The global configuration instead of the region's local metadata.")] = False,
-    address: Annotated[str, typer.Option("--address", help="HOST:PORT of a metadata (or configuration) node, without a data folder.")] = "",
+    config: Annotated[
+        bool, typer.Option("--config", help="The global configuration instead of the region's local metadata.")
+    ] = False,
+    address: Annotated[
+        str, typer.Option("--address", help="HOST:PORT of a metadata (or configuration) node, without a data folder.")
+    ] = "",
     ca: CaOption = "",
     cert: CertOption = "",
     key: KeyOption = "",
@@ -98,7 +102,9 @@ async def _back_up(
 
     folder = SystemDisk(str(out.parent.resolve()))
     scratch = f"{out.name}.new"
-    out.with_name(scratch).touch(mode=0o600)  # verifiers of passwords and the key that reports are signed with are in it
+    out.with_name(scratch).touch(
+        mode=0o600
+    )  # verifiers of passwords and the key that reports are signed with are in it
     file = folder.open(scratch, create=True)
     clock = SystemClock()
     client = MetaClient([address], clock=clock, rng=system_rng(), ssl=tls)
@@ -118,7 +124,13 @@ async def _back_up(
         keys = sum(1 for _ in reader.rows())
         folder.rename(scratch, out.name)
         folder.sync_directory()
-        return {"file": str(out), "region": region, "index": reader.info.index, "keys": keys, "bytes": writer.size_bytes}
+        return {
+            "file": str(out),
+            "region": region,
+            "index": reader.info.index,
+            "keys": keys,
+            "bytes": writer.size_bytes,
+        }
     finally:
         client.close()
         file.close()
@@ -134,11 +146,23 @@ def restore(
     file: Annotated[Path, typer.Argument(help="What `heliograph backup` wrote.")],
     region: RegionOption = "",
     data: DataOption = None,
-    prefix: Annotated[Path | None, typer.Option("--prefix", help="On a host: where program and settings lie; they say the rest.")] = None,
-    to: Annotated[Path | None, typer.Option("--to", help="The data folder of one stopped metadata process, without an instance's folder.")] = None,
-    voter: Annotated[list[str] | None, typer.Option("--voter", help="With --to: the node id of each voter; the same for all of them.")] = None,
-    bookie: Annotated[list[str] | None, typer.Option("--bookie", help="ID=HOST:PORT of a bookie that moved since the backup.")] = None,
-    without_bookie: Annotated[list[str] | None, typer.Option("--without-bookie", help="ID of a bookie that is gone for good.")] = None,
+    prefix: Annotated[
+        Path | None, typer.Option("--prefix", help="On a host: where program and settings lie; they say the rest.")
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", help="The data folder of one stopped metadata process, without an instance's folder."),
+    ] = None,
+    voter: Annotated[
+        list[str] | None,
+        typer.Option("--voter", help="With --to: the node id of each voter; the same for all of them."),
+    ] = None,
+    bookie: Annotated[
+        list[str] | None, typer.Option("--bookie", help="ID=HOST:PORT of a bookie that moved since the backup.")
+    ] = None,
+    without_bookie: Annotated[
+        list[str] | None, typer.Option("--without-bookie", help="ID of a bookie that is gone for good.")
+    ] = None,
     ca: CaOption = "",
     cert: CertOption = "",
     key: KeyOption = "",
@@ -164,7 +188,10 @@ def restore(
             targets, voters = _targets(reader, region, data, to, voter or [])
             tls = given(ca, cert, key) or (of_data_folder(data, region or reader.info.region) if to is None else None)
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
-        with _locked(targets), Progress(*columns, console=Console(stderr=True, quiet=json_output), transient=True) as bar:
+        with (
+            _locked(targets),
+            Progress(*columns, console=Console(stderr=True, quiet=json_output), transient=True) as bar,
+        ):
             if reader.info.store is Store.GLOBAL:
                 found = _restore_global(reader, targets, voters, bar)
             else:
@@ -179,8 +206,12 @@ def restore(
         return
     typer.echo(f"restored {found['keys']} keys as of {found['made']} into {', '.join(found['folders'])}")
     if reader.info.store is Store.LOCAL:
-        typer.echo(f"ledgers that were deleted since, and are forgotten again: {found['vanished_ledgers']}; new ledger ids begin at {found['ledger_ids_from']}")
-        typer.echo(f"ledgers on bookies that the backup does not know: {found['unknown_ledgers']}; they stay until `heliograph confirm-restore`")
+        typer.echo(
+            f"ledgers that were deleted since, and are forgotten again: {found['vanished_ledgers']}; new ledger ids begin at {found['ledger_ids_from']}"
+        )
+        typer.echo(
+            f"ledgers on bookies that the backup does not know: {found['unknown_ledgers']}; they stay until `heliograph confirm-restore`"
+        )
     typer.echo("start the metadata processes, then the brokers")
 
 
@@ -207,7 +238,11 @@ def _restore_local(
         rows = rules.restored_rows(_watched(reader, bar, "restoring"), held, instance, done)
         _write(target, index, voters, restored_pieces(index, rules.restored_counters(counters, first_ledger), rows))
     on_bookies = {ledger for ledgers in held.values() for ledger in ledgers}
-    found = {"vanished_ledgers": len(done.vanished), "unknown_ledgers": len(on_bookies - known.ledgers), "ledger_ids_from": first_ledger}
+    found = {
+        "vanished_ledgers": len(done.vanished),
+        "unknown_ledgers": len(on_bookies - known.ledgers),
+        "ledger_ids_from": first_ledger,
+    }
     return {**_summary(reader, targets, done.keys), **found, "instance": instance, "bookies": sorted(held)}
 
 
@@ -268,7 +303,9 @@ async def _ask_bookies(wanted: Mapping[str, tuple[str, int]], tls: SSLContext | 
     return held
 
 
-def _targets(reader: BackupReader, region: str, data: Path | None, to: Path | None, voter: list[str]) -> tuple[list[Path], list[str]]:
+def _targets(
+    reader: BackupReader, region: str, data: Path | None, to: Path | None, voter: list[str]
+) -> tuple[list[Path], list[str]]:
     """The folders to fill, and the voters of the group."""
     from heliograph.raft.backup import Store
 
@@ -325,7 +362,9 @@ def _locked(targets: list[Path]) -> Iterator[None]:
                 stop = "`heliograph process kill NAME`, on a host `heliograph host stop NAME`"
                 raise ConfigError(f"the process of {target.parent} is running: stop it first ({stop})") from error
             if any(target.iterdir()):
-                raise ConfigError(f"{target} is not empty: move it away first, such as with `mv {target} {target}.old`; it is not deleted for you")
+                raise ConfigError(
+                    f"{target} is not empty: move it away first, such as with `mv {target} {target}.old`; it is not deleted for you"
+                )
         yield
     finally:
         for lock in locks:
@@ -349,12 +388,17 @@ def _given(texts: list[str]) -> dict[str, tuple[str, int]]:
 def confirm_restore(
     region: RegionOption = "",
     data: DataOption = None,
-    http: Annotated[list[str] | None, typer.Option("--http", help="HOST:PORT of a bookie's HTTP, without a data folder.")] = None,
+    http: Annotated[
+        list[str] | None, typer.Option("--http", help="HOST:PORT of a bookie's HTTP, without a data folder.")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     ca: CaOption = "",
     cert: CertOption = "",
     key: KeyOption = "",
-    token: Annotated[str, typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A super user's token, where the bookies want one.")] = "",
+    token: Annotated[
+        str,
+        typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A super user's token, where the bookies want one."),
+    ] = "",
 ) -> None:
     """Let the bookies collect garbage by a restored metadata: what it does not know goes. Look before at what was published after the backup."""
     tls = given(ca, cert, key)
@@ -365,9 +409,14 @@ def confirm_restore(
         tls = tls or of_data_folder(data, where.name)
         places = {node.name: f"{HOST}:{node.ports['http']}" for node in where.bookies if node.ports.get("http")}
     if not places:
-        raise ConfigError("these bookies have no HTTP port: set bookie.http_port, start them again, and give it with --http HOST:PORT")
+        raise ConfigError(
+            "these bookies have no HTTP port: set bookie.http_port, start them again, and give it with --http HOST:PORT"
+        )
     for _ in range(2):  # that it is another metadata, and then that it does not know so many ledgers
-        refusals = {name: str(_ask(address, "POST", "/gc", tls, token)["garbageCollection"]["refusal"]) for name, address in places.items()}
+        refusals = {
+            name: str(_ask(address, "POST", "/gc", tls, token)["garbageCollection"]["refusal"])
+            for name, address in places.items()
+        }
         for name, refusal in refusals.items():
             typer.echo(f"{name}: {refusal or 'collects garbage; there is nothing to confirm'}")
         waiting = [name for name, refusal in refusals.items() if refusal]

@@ -21,11 +21,15 @@ _INSIDE = ("broker", "bookie", "meta")
 
 
 class BookieAccess:
-    def __init__(self, settings: SecuritySettings, authentication: Authentication, *, region: str, inside: bool) -> None:
+    def __init__(
+        self, settings: SecuritySettings, authentication: Authentication, *, region: str, inside: bool
+    ) -> None:
         """inside: the processes of the region speak TLS to each other, and nobody else is let in without credentials."""
         self._settings, self._authentication, self._region, self._inside = settings, authentication, region, inside
 
-    async def refusal(self, method: str, path: str, authorization: str, certificate: dict[str, Any] | None) -> tuple[int, str] | None:
+    async def refusal(
+        self, method: str, path: str, authorization: str, certificate: dict[str, Any] | None
+    ) -> tuple[int, str] | None:
         """(401 or 403, the reason); None: it is allowed. certificate: as `getpeercert()` tells it, verified against the instance's CA."""
         if not self._inside and self._authentication.open:
             return None
@@ -35,7 +39,10 @@ class BookieAccess:
         if role in _INSIDE and region == self._region:
             return None
         if self._authentication.open:
-            return 401, "this bookie wants a certificate of the instance's CA, of a broker, bookie, or metadata node of its region"
+            return (
+                401,
+                "this bookie wants a certificate of the instance's CA, of a broker, bookie, or metadata node of its region",
+            )
         try:
             principal = await self._authentication.identify(self._authentication.of_header(authorization, certificate))
         except Unauthorized as error:

@@ -20,9 +20,20 @@ if TYPE_CHECKING:
     from heliograph.runtime.disk import Disk
     from storage.bookie.fsck import Examination, LedgerSummary
 
-Data = Annotated[Path, typer.Option("--data", help="The data folder of the bookie: it holds journal/ and ledgers/. Stop the bookie first.")]
-JournalDirs = Annotated[list[Path] | None, typer.Option("--journal", help="The journal's folder, where it lies elsewhere; again for each further one.")]
-LedgerDirs = Annotated[list[Path] | None, typer.Option("--ledgers", help="The ledgers' folder, where it lies elsewhere; again for each further one.")]
+Data = Annotated[
+    Path,
+    typer.Option(
+        "--data", help="The data folder of the bookie: it holds journal/ and ledgers/. Stop the bookie first."
+    ),
+]
+JournalDirs = Annotated[
+    list[Path] | None,
+    typer.Option("--journal", help="The journal's folder, where it lies elsewhere; again for each further one."),
+]
+LedgerDirs = Annotated[
+    list[Path] | None,
+    typer.Option("--ledgers", help="The ledgers' folder, where it lies elsewhere; again for each further one."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 _RANGES_SHOWN = 3
 
@@ -51,7 +62,9 @@ def inspect(
     if ledger is not None:
         found.ledgers = [one for one in found.ledgers if one.ledger == ledger]
         if not found.ledgers:
-            raise ConfigError(f"ledger {ledger} is not on bookie {found.bookie}: `heliograph bookie inspect --data {data}` lists those that are")
+            raise ConfigError(
+                f"ledger {ledger} is not on bookie {found.bookie}: `heliograph bookie inspect --data {data}` lists those that are"
+            )
     if json_output:
         typer.echo(json.dumps(dataclasses.asdict(found)))
     else:
@@ -69,17 +82,23 @@ def fsck(data: Data, journal: JournalDirs = None, ledgers: LedgerDirs = None, js
     columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True, quiet=json_output), transient=True) as bar:
         task = bar.add_task("verifying", total=None)
-        found = examine(*disks, verify_blocks=True, progress=lambda done, total: bar.update(task, completed=done, total=total))
+        found = examine(
+            *disks, verify_blocks=True, progress=lambda done, total: bar.update(task, completed=done, total=total)
+        )
     if json_output:
         typer.echo(json.dumps(dataclasses.asdict(found)))
         raise typer.Exit(1 if found.problems else 0)
     _say(found)
     entries = sum(one.entries for one in found.ledgers)
-    held = f"{len(found.ledgers)} ledgers, {entries} entries, {found.verified_bytes} bytes in {len(found.logs)} entry logs"
+    held = (
+        f"{len(found.ledgers)} ledgers, {entries} entries, {found.verified_bytes} bytes in {len(found.logs)} entry logs"
+    )
     held += f", {found.journal_records} journal records"
     if found.problems:
         typer.echo(f"bookie {found.bookie or '?'} is damaged: {len(found.problems)} problems; {held} looked at")
-        typer.echo("keep this folder, and start the bookie with an empty one: its ledgers are copied there from the other bookies")
+        typer.echo(
+            "keep this folder, and start the bookie with an empty one: its ledgers are copied there from the other bookies"
+        )
         raise typer.Exit(1)
     typer.echo(f"bookie {found.bookie} is whole: {held} verified")
 
@@ -107,15 +126,21 @@ def _show(found: Examination, *, whole: bool) -> None:
     console = Console()
     point = found.checkpoint
     deleted = sum(last - first + 1 for first, last in found.dead)
-    console.print(f"bookie [bold]{found.bookie or '?'}[/] of {found.instance or '?'}, start {point.start}, {deleted} ledgers deleted")
-    console.print(f"journal: {found.segments} segments, flushed through record {point.flushed_through}, {found.journal_records} records to replay")
+    console.print(
+        f"bookie [bold]{found.bookie or '?'}[/] of {found.instance or '?'}, start {point.start}, {deleted} ledgers deleted"
+    )
+    console.print(
+        f"journal: {found.segments} segments, flushed through record {point.flushed_through}, {found.journal_records} records to replay"
+    )
     if not whole:
         logs = Table("log", "ledgers", "blocks", "bytes", "live", title="entry logs", title_justify="left")
         for log in found.logs:
             live = f"{100 * log.live_bytes // log.size_bytes} %" if log.size_bytes else "-"
             logs.add_row(str(log.number), str(log.ledgers), str(log.blocks), str(log.size_bytes), live)
         console.print(logs)
-    ledgers = Table("ledger", "entries", "ranges", "bytes", "LAC", "fenced", "in logs", title="ledgers", title_justify="left")
+    ledgers = Table(
+        "ledger", "entries", "ranges", "bytes", "LAC", "fenced", "in logs", title="ledgers", title_justify="left"
+    )
     for one in found.ledgers:
         ledgers.add_row(*_row(one, whole=whole))
     console.print(ledgers)
@@ -126,4 +151,12 @@ def _row(one: LedgerSummary, *, whole: bool) -> list[str]:
     shown = one.ranges if whole else one.ranges[:_RANGES_SHOWN]
     ranges = ", ".join(f"{first}-{last}" for first, last in shown) + (" …" if len(shown) < len(one.ranges) else "")
     places = [str(number) for number in one.logs] + (["journal"] if one.journal else [])
-    return [str(one.ledger), str(one.entries), ranges or "-", str(one.size_bytes), str(one.lac), "yes" if one.fenced else "", ", ".join(places) or "-"]
+    return [
+        str(one.ledger),
+        str(one.entries),
+        ranges or "-",
+        str(one.size_bytes),
+        str(one.lac),
+        "yes" if one.fenced else "",
+        ", ".join(places) or "-",
+    ]

@@ -88,14 +88,20 @@ class BookieHttp:
         path = target.rstrip("/")
         if method == "GET":
             page = self._pages.get(path.partition("?")[0])
-            return page() if page is not None else _json(404, {"reason": f"there is no page {path}; there are {', '.join(self._pages)}"})
+            return (
+                page()
+                if page is not None
+                else _json(404, {"reason": f"there is no page {path}; there are {', '.join(self._pages)}"})
+            )
         if method != "POST":
             return _json(405, {"reason": "only GET and POST are answered here"})
         if path in ("/gc", "/gc/confirm"):
             return await self._collect(path == "/gc/confirm")
         lever = self._levers.get(path)
         if lever is None:
-            return _json(404, {"reason": f"nothing to do at {path}; there are /gc, /gc/confirm, {', '.join(self._levers)}"})
+            return _json(
+                404, {"reason": f"nothing to do at {path}; there are /gc, /gc/confirm, {', '.join(self._levers)}"}
+            )
         for one in self._bookie.dirs:
             lever(one)
         return _json(200, self.background())
@@ -127,7 +133,9 @@ class BookieHttp:
             "writeCacheBytes": bookie.cached_bytes,
             "journalSegments": sum(one.journal.segments for one in bookie.journals if one.journal is not None),
             "badReads": bookie.counts.failed_reads,
-            "journals": [{"directory": one.place.name, "failure": one.failure, "full": one.full} for one in bookie.journals],
+            "journals": [
+                {"directory": one.place.name, "failure": one.failure, "full": one.full} for one in bookie.journals
+            ],
             "ledgerDirectories": [
                 {
                     "directory": one.place.name,
@@ -151,8 +159,17 @@ class BookieHttp:
         garbage: dict[str, Any] = {"on": False}
         if collector is not None:
             rules = collector.rules
-            garbage = {"on": True, "metadataInstance": rules.instance, "passes": collector.passes, "deletedLedgers": collector.deleted}
-            garbage |= {"givenUpCopies": collector.given_up, "surplusSuspects": len(collector.surplus.since), "suspects": len(rules.suspects)}
+            garbage = {
+                "on": True,
+                "metadataInstance": rules.instance,
+                "passes": collector.passes,
+                "deletedLedgers": collector.deleted,
+            }
+            garbage |= {
+                "givenUpCopies": collector.given_up,
+                "surplusSuspects": len(collector.surplus.since),
+                "suspects": len(rules.suspects),
+            }
             garbage |= {"refusal": rules.refusal, "trouble": collector.trouble}
         return {
             "garbageCollection": garbage,
@@ -162,7 +179,9 @@ class BookieHttp:
                 "compactedLogs": sum(one.compactor.compacted_logs for one in dirs),
                 "reclaimedBytes": sum(one.compactor.reclaimed_bytes for one in dirs),
                 "badLogs": [
-                    {"directory": at, "log": number, "reason": text} for at, one in enumerate(dirs) for number, text in sorted(one.compactor.bad.items())
+                    {"directory": at, "log": number, "reason": text}
+                    for at, one in enumerate(dirs)
+                    for number, text in sorted(one.compactor.bad.items())
                 ],
             },
             "scrub": {
@@ -175,7 +194,8 @@ class BookieHttp:
                 "refilledBytes": refill.refilled_bytes if refill is not None else 0,
                 "refillTrouble": refill.trouble if refill is not None else "",
                 "bad": [
-                    {"directory": at, "log": log, "ledger": ledger, "entry": entry, "reason": text} for at, log, ledger, entry, text in bad[:_BAD_SHOWN]
+                    {"directory": at, "log": log, "ledger": ledger, "entry": entry, "reason": text}
+                    for at, log, ledger, entry, text in bad[:_BAD_SHOWN]
                 ],
             },
         }
@@ -187,17 +207,29 @@ class BookieHttp:
             ("bookie_SERVER_STATUS", "gauge", int(bookie.writable)),
             ("bookie_write_cache_size", "gauge", bookie.cached_bytes),
             ("bookie_ledger_dirs", "gauge", len(dirs)),
-            ("bookie_ledger_writable_dirs", "gauge", sum(not (bookie.limbo or one.gone or one.full or one.journal.full) for one in dirs)),
+            (
+                "bookie_ledger_writable_dirs",
+                "gauge",
+                sum(not (bookie.limbo or one.gone or one.full or one.journal.full) for one in dirs),
+            ),
             ("bookie_dropped_dirs", "gauge", len(bookie.dropped)),
             ("bookie_ledgers_count", "gauge", bookie.ledger_count),
             ("bookie_entries_count", "gauge", sum(one.entries for one in dirs)),
             ("bookie_flush", "gauge", sum(one.flushing is not None for one in dirs)),
             ("bookie_throttled_write_requests", "counter", bookie.counts.throttled),
-            ("bookie_journal_JOURNAL_QUEUE_SIZE", "gauge", sum(one.journal.pending_records for one in bookie.journals if one.journal is not None)),
+            (
+                "bookie_journal_JOURNAL_QUEUE_SIZE",
+                "gauge",
+                sum(one.journal.pending_records for one in bookie.journals if one.journal is not None),
+            ),
             ("bookie_entry_logs_count", "gauge", sum(len(one.table.logs) for one in dirs)),
             ("bookie_entry_log_bytes", "gauge", sum(one.log_bytes for one in dirs)),
             ("bookie_live_bytes", "gauge", sum(one.live_bytes for one in dirs)),
-            ("bookie_journal_segments", "gauge", sum(one.journal.segments for one in bookie.journals if one.journal is not None)),
+            (
+                "bookie_journal_segments",
+                "gauge",
+                sum(one.journal.segments for one in bookie.journals if one.journal is not None),
+            ),
             ("bookie_bad_reads_total", "counter", bookie.counts.failed_reads),
             ("bookie_WRITE_BYTES", "counter", bookie.counts.added_bytes),
             ("bookie_READ_BYTES", "counter", bookie.counts.read_bytes),
@@ -217,7 +249,10 @@ class BookieHttp:
             values.append(("bookie_direct_reads_open", "gauge", ranges.open))
             values.append(("bookie_direct_reads_total", "counter", ranges.answers))
             values.append(("bookie_direct_read_bytes_total", "counter", ranges.sent_bytes))
-            by_reason = [("bookie_direct_reads_refused_total", "counter", {"reason": reason}, ranges.refused[reason]) for reason in REASONS]
+            by_reason = [
+                ("bookie_direct_reads_refused_total", "counter", {"reason": reason}, ranges.refused[reason])
+                for reason in REASONS
+            ]
         if collector is not None:
             values.append(("bookie_gc_passes_total", "counter", collector.passes))
             values.append(("bookie_gc_deleted_ledgers_total", "counter", collector.deleted))
@@ -236,7 +271,9 @@ class BookieHttp:
         ]
         waits = [
             *summary("bookkeeper_server_ADD_ENTRY_REQUEST", {"success": "true"}, counts.adds_ms),
-            *summary("bookie_journal_JOURNAL_ADD_ENTRY", {"success": "true"}, counts.adds_ms),  # the same: an add waits for its record, and for nothing else
+            *summary(
+                "bookie_journal_JOURNAL_ADD_ENTRY", {"success": "true"}, counts.adds_ms
+            ),  # the same: an add waits for its record, and for nothing else
             *summary("bookkeeper_server_READ_ENTRY_REQUEST", {"success": "true"}, counts.reads_ms),
             *summary("bookkeeper_server_READ_ENTRY_REQUEST", {"success": "false"}, counts.failed_reads_ms),
         ]
@@ -245,7 +282,9 @@ class BookieHttp:
 
 def _said(trouble: str, dropped: list[str]) -> Answer:
     also = {"dropped": dropped} if dropped else {}
-    return _json(503, {"status": "trouble", "reason": trouble} | also) if trouble else _json(200, {"status": "ok"} | also)
+    return (
+        _json(503, {"status": "trouble", "reason": trouble} | also) if trouble else _json(200, {"status": "ok"} | also)
+    )
 
 
 def _free(one: LedgerDir) -> int | None:
@@ -264,7 +303,10 @@ class HttpConnection(asyncio.Protocol):
     """One request, one answer, then it closes."""
 
     def __init__(
-        self, answer: Callable[[str, str], Awaitable[Answer]], access: BookieAccess | None = None, ranges: RangeReads | None = None
+        self,
+        answer: Callable[[str, str], Awaitable[Answer]],
+        access: BookieAccess | None = None,
+        ranges: RangeReads | None = None,
     ) -> None:
         """access: None: everybody may do everything. ranges: None: it gives no entries."""
         self._answer, self._access, self._ranges, self._received = answer, access, ranges, b""
@@ -293,7 +335,9 @@ class HttpConnection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._task = loop.create_future()  # nothing else is read from this connection
         self._transport.set_write_buffer_limits(_SENT_BYTES_MAX)
-        self._entries = ranges.begin(self._received[len(b"GET /entries?") :].partition(b" ")[0].decode("latin-1"), self._transport, loop)
+        self._entries = ranges.begin(
+            self._received[len(b"GET /entries?") :].partition(b" ")[0].decode("latin-1"), self._transport, loop
+        )
         if self._entries is not None:
             if self._timer is not None:
                 self._timer.cancel()
@@ -320,16 +364,29 @@ class HttpConnection(asyncio.Protocol):
         else:
             answer = await self._answer(request[0], request[1])
         status, kind, body = answer
-        lines = [f"HTTP/1.1 {status} {_REASONS[status]}", f"Content-Type: {kind}", f"Content-Length: {len(body)}", "Connection: close", "", ""]
+        lines = [
+            f"HTTP/1.1 {status} {_REASONS[status]}",
+            f"Content-Type: {kind}",
+            f"Content-Length: {len(body)}",
+            "Connection: close",
+            "",
+            "",
+        ]
         self._transport.writelines(["\r\n".join(lines).encode(), body])
         self._transport.close()
 
     async def _refusal(self, method: str, target: str, headers: list[str]) -> tuple[int, str] | None:
         if self._access is None:
             return None
-        given = [value.strip() for name, _, value in (line.partition(":") for line in headers) if name.lower() == "authorization"]
+        given = [
+            value.strip()
+            for name, _, value in (line.partition(":") for line in headers)
+            if name.lower() == "authorization"
+        ]
         path = target.partition("?")[0].rstrip("/")
-        return await self._access.refusal(method, path, given[0] if given else "", self._transport.get_extra_info("peercert"))
+        return await self._access.refusal(
+            method, path, given[0] if given else "", self._transport.get_extra_info("peercert")
+        )
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._entries is not None:

@@ -104,11 +104,17 @@ class RangeReads:
         at = number(given, "at")
         last = number(given, "through") if "through" in given else permit.last
         if not permit.first <= at <= last <= permit.last:
-            raise Refused("forged", f"the permit is for entries {permit.first} to {permit.last}, not for {at} to {last}")
+            raise Refused(
+                "forged", f"the permit is for entries {permit.first} to {permit.last}, not for {at} to {last}"
+            )
         if "stride" not in given:
             return Wanted(permit.ledger, at, last, 0, 1, frozenset())
         stride, width = number(given, "stride"), number(given, "width")
-        sets = frozenset(int(part) for part in given.get("sets", "").split(",") if part.isascii() and part.isdigit() and len(part) < 5)
+        sets = frozenset(
+            int(part)
+            for part in given.get("sets", "").split(",")
+            if part.isascii() and part.isdigit() and len(part) < 5
+        )
         if not stride or not 1 <= width <= _WIDTH_MAX or not sets or max(sets) >= width:
             raise Refused("malformed", "stripes are told as stride, width, and sets: some of the numbers below width")
         return Wanted(permit.ledger, at, last, stride, width, sets)
@@ -155,7 +161,10 @@ class RangeAnswer:
         if self._ended:
             return
         if code != Code.OK:
-            self._break(404 if code in (Code.NO_SUCH_LEDGER, Code.NO_SUCH_ENTRY) else 503, bytes(body[0]).decode() if body else code.name)
+            self._break(
+                404 if code in (Code.NO_SUCH_LEDGER, Code.NO_SUCH_ENTRY) else 503,
+                bytes(body[0]).decode() if body else code.name,
+            )
             return
         sealed = next((at for at, block in enumerate(body) if is_sealed(block)), -1)
         if sealed >= 0:

@@ -46,7 +46,10 @@ class PulsarLookup:
         if count or create:
             return count or await self._topics.creation.make_partitions(topic)
         name = TopicName.parse(topic)
-        if name.persistent and not (0 <= name.partition < self._topics.view.partitions(str(name.partitioned)) or await self._topics.exists(str(name))):
+        if name.persistent and not (
+            0 <= name.partition < self._topics.view.partitions(str(name.partitioned))
+            or await self._topics.exists(str(name))
+        ):
             raise NotFound(f"topic {name} does not exist")
         return 0
 
@@ -127,7 +130,9 @@ class BrokerFaces:
         if own.tls_port >= 0:
             ports["pulsar_tls"] = await broker.listener.start(bind, own.tls_port, ssl=broker.certificates.for_clients())
         if own.shared_tls_port:
-            ports["shared_tls"] = await broker.listener.start(bind, own.shared_tls_port, ssl=broker.certificates.for_clients(), reuse_port=True)
+            ports["shared_tls"] = await broker.listener.start(
+                bind, own.shared_tls_port, ssl=broker.certificates.for_clients(), reuse_port=True
+            )
         if own.link_port or (broker.settings.tls is not None and broker.settings.tls.replicator_cert):
             tls = replicator_tls(broker.settings.tls, lambda *files: broker.certificates.keep(server_context, *files))
             ports["link"] = await broker.listener.start(bind, own.link_port, ssl=tls, link=True)
@@ -152,7 +157,9 @@ class BrokerFaces:
         broker.stops.append(closing(ids.close))
         broker.kafka = KafkaBroker(
             topics=broker.topics,
-            cluster=Cluster(ownership=broker.ownership, view=broker.view, topics=broker.topics, config=config, settings=own, ids=ids),
+            cluster=Cluster(
+                ownership=broker.ownership, view=broker.view, topics=broker.topics, config=config, settings=own, ids=ids
+            ),
             config=config,
             meta=broker.meta,
             security=broker.security,
@@ -255,7 +262,9 @@ class BrokerFaces:
         broker.promises.told = admin.audit.note
         if broker.kafka is not None:
             topics = broker.topics
-            broker.kafka.delete_part = lambda part: admin.at_owner(part, "DELETE", "?force=true", lambda text: topics.delete_topic(text, force=True))
+            broker.kafka.delete_part = lambda part: admin.at_owner(
+                part, "DELETE", "?force=true", lambda text: topics.delete_topic(text, force=True)
+            )
         broker.drills = DrillSchedule(
             broker.config,
             lambda: conductor_for(admin, OwnCredentials(own.drill_token_file)),
@@ -282,14 +291,18 @@ class BrokerFaces:
         if "pulsar_tls" in ports:
             listeners["tls"] = f"pulsar+ssl://{host}:{ports['pulsar_tls']}"
         if "link" in ports:
-            listeners[LINK_LISTENER] = f"{'pulsar' if broker.settings.tls is None else 'pulsar+ssl'}://{host}:{ports['link']}"
+            listeners[LINK_LISTENER] = (
+                f"{'pulsar' if broker.settings.tls is None else 'pulsar+ssl'}://{host}:{ports['link']}"
+            )
         listeners.update(broker.settings.broker.listeners)
         if broker.kafka is not None:
             from region_node.kafka.cluster import LISTENER, TLS_LISTENER, node_url
 
             for port, name in (("kafka", LISTENER), ("kafka_tls", TLS_LISTENER)):
                 if port in ports:
-                    listeners[name] = node_url(broker.kafka.number, broker.settings.broker.kafka.advertised_host or host, ports[port])
+                    listeners[name] = node_url(
+                        broker.kafka.number, broker.settings.broker.kafka.advertised_host or host, ports[port]
+                    )
         if "admin_tls" in ports:
             listeners[HTTPS] = f"https://{host}:{ports['admin_tls']}"
         if "admin_inside" in ports:

@@ -145,14 +145,25 @@ class BrokerRole:
         self.stops.append(closing(self.meta.close))
         self.config = meta_client(self.settings.config, self.runtime, self.certificates.dialer("broker", "config"))
         self.stops.append(closing(self.config.close))
-        coordinators = self.settings.broker.transactions.coordinators if self.settings.broker.transaction_coordinator_enabled else 0
-        self.store_counts = StoreCounts("metadata-store", self.meta), StoreCounts("configuration-metadata-store", self.config)
+        coordinators = (
+            self.settings.broker.transactions.coordinators
+            if self.settings.broker.transaction_coordinator_enabled
+            else 0
+        )
+        self.store_counts = (
+            StoreCounts("metadata-store", self.meta),
+            StoreCounts("configuration-metadata-store", self.config),
+        )
         self.view = RegionView(self.config, self.settings.region, coordinators)
         await self.view.ready()
-        self.deferred = DeferredEdits(self.config, self.meta, self.view, region=self.settings.region, clock=self.runtime.clock)
+        self.deferred = DeferredEdits(
+            self.config, self.meta, self.view, region=self.settings.region, clock=self.runtime.clock
+        )
         self.stops.append(self.deferred.stop)
         await self.deferred.start()
-        self.epoch = RegionEpoch(self.settings.region, self.meta, self.view, ConfigAdmin(self.config, rng=self.runtime.rng), self.runtime.rng)
+        self.epoch = RegionEpoch(
+            self.settings.region, self.meta, self.view, ConfigAdmin(self.config, rng=self.runtime.rng), self.runtime.rng
+        )
         self.stops.append(self.epoch.stop)
         await self.epoch.start()
         self.leases = WriteLeases(
@@ -203,7 +214,12 @@ class BrokerRole:
 
         clock, rng, own = self.runtime.clock, self.runtime.rng, self.settings.broker
         tls = self.certificates.dialer("broker", "bookie")
-        pool = BookiePool(self.meta, lambda bookie, host, port: BookieClient(bookie, host, port, rng=rng, ssl=tls), rng, racks_min=own.racks_min)
+        pool = BookiePool(
+            self.meta,
+            lambda bookie, host, port: BookieClient(bookie, host, port, rng=rng, ssl=tls),
+            rng,
+            racks_min=own.racks_min,
+        )
         self.pool = pool
         self.stops.append(closing(pool.close))
         await pool.ready()
@@ -213,7 +229,9 @@ class BrokerRole:
             self.meta,
             pool,
             self.entry_cache,
-            self.runtime.of(ManagedLedgerSettings) if ManagedLedgerSettings in self.runtime.tuned else own.managed_ledger,
+            self.runtime.of(ManagedLedgerSettings)
+            if ManagedLedgerSettings in self.runtime.tuned
+            else own.managed_ledger,
             clock,
             rng,
             ledger_settings=self.runtime.of(LedgerSettings),
@@ -242,7 +260,9 @@ class BrokerRole:
         self.stops.append(self.tier.tiering.stop)
         self.links = LinkManager(
             region=self.settings.region,
-            view=ListedRegions(self.view, UrlList(listed)) if (listed := self.settings.security.allowed_urls) else self.view,
+            view=ListedRegions(self.view, UrlList(listed))
+            if (listed := self.settings.security.allowed_urls)
+            else self.view,
             connect=replicator_tls(self.settings.tls, lambda *files: self.certificates.keep(client_context, *files)),
             clock=clock,
             rng=rng,
@@ -282,19 +302,27 @@ class BrokerRole:
                 compaction=own.compaction,
                 loads_max=own.topic_loads_max,
             ),
-            create_partitioned=ConfigAdmin(self.config, rng=self.runtime.rng, clock=self.runtime.clock).create_partitioned,
+            create_partitioned=ConfigAdmin(
+                self.config, rng=self.runtime.rng, clock=self.runtime.clock
+            ).create_partitioned,
             yielding=self.links.yielding,
         )
         self.links.left_elsewhere = self.topics.take_left_to_read
         self._build_tracing()
         policies = self.topics.policies
         self.sealing.wanted = lambda topic: policies.of(TopicName.parse(topic)).on("encryptionAtRest")
-        self.clusters = self.links.clusters = PulsarClusters(self.settings.region, self.view, self.links, lambda: self.topics.schemas)
+        self.clusters = self.links.clusters = PulsarClusters(
+            self.settings.region, self.view, self.links, lambda: self.topics.schemas
+        )
         self.topics.gates.of = self.leases.gate
         if self.topics.compactor is not None:
             self.topics.compactor.delete_object = self.tier.compacted.delete
-        self.topics.forget_grants = lambda name: grants.forget(ConfigAdmin(self.config, rng=self.runtime.rng), self.view, name)
-        self.turns = SubscriptionTurns(self.leases, self.config, lambda: self.topics, region=self.settings.region, clock=clock)
+        self.topics.forget_grants = lambda name: grants.forget(
+            ConfigAdmin(self.config, rng=self.runtime.rng), self.view, name
+        )
+        self.turns = SubscriptionTurns(
+            self.leases, self.config, lambda: self.topics, region=self.settings.region, clock=clock
+        )
         self.topics.turn_of = self.turns.of
         self.stops.append(self.turns.stop)
         await self.turns.start()
@@ -340,7 +368,14 @@ class BrokerRole:
             self.topics.on_held = self.transactions.arrivals.on_held
             self.stops.append(self.transactions.close)
         metadata = partial(spoken, self.meta, self.meta.members)
-        self.level = RegionLevel(self.settings.region, self.meta, self.view, ConfigAdmin(self.config, rng=self.runtime.rng), self.ownership.brokers, metadata)
+        self.level = RegionLevel(
+            self.settings.region,
+            self.meta,
+            self.view,
+            ConfigAdmin(self.config, rng=self.runtime.rng),
+            self.ownership.brokers,
+            metadata,
+        )
         self.stops.append(closing(self.level.close))
         self.level.check_own()
         self.sealing.permit = partial(self.level.reach, SEALED_RUNS, "encryption at rest")
@@ -349,11 +384,18 @@ class BrokerRole:
             broker=self.settings.node_id,
             mover=self.ownership,
             meta=self.meta,
-            gauge=BrokerGauge(self.topics.loaded, self.topics.activity, self.ownership.bundles, clock, self._connections_used),
+            gauge=BrokerGauge(
+                self.topics.loaded, self.topics.activity, self.ownership.bundles, clock, self._connections_used
+            ),
             clock=clock,
             rng=rng,
             settings=own.balance,
-            divider=BundleDivider(self.ownership, self.topics.loaded, factory, lambda: self.level.reach(SPLIT_BUNDLES, "splitting a bundle")),
+            divider=BundleDivider(
+                self.ownership,
+                self.topics.loaded,
+                factory,
+                lambda: self.level.reach(SPLIT_BUNDLES, "splitting a bundle"),
+            ),
             upkeep=self.level.upkeep,
             quotas=QuotaBook(self.meta, self.ownership.bundles, own.balance.capacity(memory_limit_bytes())),
         )
@@ -376,7 +418,11 @@ class BrokerRole:
             from heliograph.runtime.spans import SpanExport, now_ns
             from replicator.tracing import Tracing
 
-            resource = {"service.name": "heliograph", "service.namespace": self.settings.region, "service.instance.id": self.settings.node_id}
+            resource = {
+                "service.name": "heliograph",
+                "service.namespace": self.settings.region,
+                "service.instance.id": self.settings.node_id,
+            }
             export = SpanExport(own.endpoint, own.headers(), resource, delay_ms=int(own.delay_s * 1000))
             self.stops.append(closing(export.close, blocks=True))
             self.topics.tracing = Tracing(self.settings.region, own.one_in, now_ns, export.emit)
@@ -415,7 +461,15 @@ class BrokerRole:
         self.stops.append(closing(offload.close))
         own, node = self.settings.security, self.settings.node_id
         self.security = await build_security(
-            own, self.view, self.meta, offload, region=self.settings.region, node=node, fetch=fetch, clock=self.runtime.clock, rng=self.runtime.rng
+            own,
+            self.view,
+            self.meta,
+            offload,
+            region=self.settings.region,
+            node=node,
+            fetch=fetch,
+            clock=self.runtime.clock,
+            rng=self.runtime.rng,
         )
 
     async def _build_tombstones(self) -> None:

@@ -13,11 +13,18 @@ import typer
 
 from heliograph.cli.show import table
 
-Folder = Annotated[Path, typer.Argument(help="The folder with ca.pem and ca.key: DATA/tls of an instance on this machine, or the one of `hosts render --ca`.")]
+Folder = Annotated[
+    Path,
+    typer.Argument(
+        help="The folder with ca.pem and ca.key: DATA/tls of an instance on this machine, or the one of `hosts render --ca`."
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
-    certificates = typer.Typer(help="Certificates of an instance: what there is, new ones, another CA.", no_args_is_help=True)
+    certificates = typer.Typer(
+        help="Certificates of an instance: what there is, new ones, another CA.", no_args_is_help=True
+    )
     certificates.command("list")(show)
     certificates.command()(renew)
     certificates.command()(authority)
@@ -30,7 +37,13 @@ def show(folder: Folder) -> None:
     from region_node.instance import renewal
 
     rows = [
-        (leaf.role, leaf.region, leaf.expires.date().isoformat(), leaf.authority or "not in ca.pem", "signs" if leaf.signed else "older")
+        (
+            leaf.role,
+            leaf.region,
+            leaf.expires.date().isoformat(),
+            leaf.authority or "not in ca.pem",
+            "signs" if leaf.signed else "older",
+        )
         for leaf in renewal.leaves(folder)
     ]
     table(("role", "region", "until", "CA", ""), rows)
@@ -47,7 +60,9 @@ def authority(folder: Folder) -> None:
     """Make another CA, trusted beside the old one. Then, when every host has the new ca.pem: renew, and then retire."""
     from region_node.instance import renewal
 
-    typer.echo(f"CA {renewal.another_authority(folder)} signs from now on; the older one is trusted until `heliograph certificates retire {folder}`")
+    typer.echo(
+        f"CA {renewal.another_authority(folder)} signs from now on; the older one is trusted until `heliograph certificates retire {folder}`"
+    )
 
 
 def retire(folder: Folder) -> None:

@@ -41,7 +41,9 @@ class ClusterView(Protocol):
 class PulsarClusters:
     """Of one broker. Implements `replicator.pulsar.link.ClusterHost` and `region_node.pulsar.replicated.ClusterPort`."""
 
-    def __init__(self, region: str, view: ClusterView, links: LinkManager, schemas: Callable[[], SchemaRegistry]) -> None:
+    def __init__(
+        self, region: str, view: ClusterView, links: LinkManager, schemas: Callable[[], SchemaRegistry]
+    ) -> None:
         self._region, self._view, self._links, self._schemas = region, view, links, schemas
         self._issued: dict[ClientCredentials, tuple[str, float]] = {}
         """Tokens, and until when each is used."""
@@ -81,7 +83,9 @@ class PulsarClusters:
         headers = {"Content-Type": "application/json"}
         try:
             if cluster.oauth_file and not secret_may_go_to(url):
-                raise NotAllowed(f"cluster {cluster.name}: a token by OAuth goes by TLS only: give it an https:// --url, not {cluster.admin_url}")
+                raise NotAllowed(
+                    f"cluster {cluster.name}: a token by OAuth goes by TLS only: give it an https:// --url, not {cluster.admin_url}"
+                )
             if token := await self.token(cluster):
                 headers["Authorization"] = f"Bearer {token}"
             tls = TCPConnector(ssl=tls_of(cluster)) if url.startswith("https:") else None
@@ -91,7 +95,10 @@ class PulsarClusters:
                 if have < wanted:
                     await _asked(session, "POST" if have else "PUT", url, wanted)
         except (ClientError, TimeoutError, OSError, ValueError) as error:
-            raise LinkError(Cause.LOOKUP_FAILED, f"the partitions of {base} in {cluster.name} could not be seen to at {cluster.admin_url}: {error}") from error
+            raise LinkError(
+                Cause.LOOKUP_FAILED,
+                f"the partitions of {base} in {cluster.name} could not be seen to at {cluster.admin_url}: {error}",
+            ) from error
 
     async def token(self, cluster: PulsarCluster) -> str:
         """By which this region is known there; "": by none. Raises NotAllowed (a file), LinkError (its issuer)."""
@@ -122,7 +129,10 @@ async def _given(who: ClientCredentials) -> tuple[str, float]:
             metadata = await _asked(session, "GET", who.metadata_url, None)
             endpoint = metadata["token_endpoint"]
             if not secret_may_go_to(endpoint):
-                raise LinkError(Cause.UNAUTHORIZED, f"{who.issuer} names {endpoint!r:.200} for tokens: it must be https://, the secret goes there")
+                raise LinkError(
+                    Cause.UNAUTHORIZED,
+                    f"{who.issuer} names {endpoint!r:.200} for tokens: it must be https://, the secret goes there",
+                )
             async with session.post(endpoint, data=who.form, allow_redirects=False) as answer:
                 given = json.loads(await answer.text())
                 if answer.status >= 300:
@@ -130,7 +140,9 @@ async def _given(who: ClientCredentials) -> tuple[str, float]:
                     raise LinkError(Cause.UNAUTHORIZED, f"{who.issuer} gives client {who.client} no token: {why}")
         return str(given["access_token"]), lasts_s(given.get("expires_in"))
     except (ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError, AttributeError, NotFound) as error:
-        raise LinkError(Cause.UNAUTHORIZED, f"{who.issuer} gave client {who.client} no token: {type(error).__name__}: {error}"[:500]) from error
+        raise LinkError(
+            Cause.UNAUTHORIZED, f"{who.issuer} gave client {who.client} no token: {type(error).__name__}: {error}"[:500]
+        ) from error
 
 
 async def _asked(session: ClientSession, method: str, url: str, body: Any) -> Any:

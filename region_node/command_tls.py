@@ -16,8 +16,18 @@ import typer
 from heliograph.model.errors import ConfigError
 from region_node.instance.layout import InstancePlan
 
-CaOption = Annotated[str, typer.Option("--tls-ca", envvar="HELIOGRAPH_TLS_CA", help="The instance's CA, where its processes speak TLS inside.")]
-CertOption = Annotated[str, typer.Option("--tls-cert", envvar="HELIOGRAPH_TLS_CERT", help="A certificate of that CA, of role broker in the region.")]
+CaOption = Annotated[
+    str,
+    typer.Option(
+        "--tls-ca", envvar="HELIOGRAPH_TLS_CA", help="The instance's CA, where its processes speak TLS inside."
+    ),
+]
+CertOption = Annotated[
+    str,
+    typer.Option(
+        "--tls-cert", envvar="HELIOGRAPH_TLS_CERT", help="A certificate of that CA, of role broker in the region."
+    ),
+]
 KeyOption = Annotated[str, typer.Option("--tls-key", envvar="HELIOGRAPH_TLS_KEY", help="Its key.")]
 
 
@@ -37,4 +47,10 @@ def of_instance(plan: InstancePlan, data: Path, region: str) -> ssl.SSLContext |
     from region_node.tls import client_context
 
     folder = data / "tls"
-    return client_context(str(folder / "ca.pem"), str(folder / f"broker.{region}.pem"), str(folder / f"broker.{region}.key")) if plan.tls else None
+    return (
+        client_context(
+            str(folder / "ca.pem"), str(folder / f"broker.{region}.pem"), str(folder / f"broker.{region}.key")
+        )
+        if plan.tls
+        else None
+    )

@@ -40,8 +40,15 @@ from region_node.instance.launch import start_background, stop_background, toxip
 from region_node.instance.layout import InstancePlan, load_plan, make_plan, save_plan
 
 RestartOption = Annotated[bool, typer.Option("--restart/--no-restart", help="Start processes again when they die.")]
-TlsOption = Annotated[bool, typer.Option("--tls", help="TLS for clients beside the plain ports, and mutual TLS between all processes.")]
-PinOption = Annotated[bool, typer.Option("--pin", help="A core of its own for each broker, as far as there are some; the other processes share the rest.")]
+TlsOption = Annotated[
+    bool, typer.Option("--tls", help="TLS for clients beside the plain ports, and mutual TLS between all processes.")
+]
+PinOption = Annotated[
+    bool,
+    typer.Option(
+        "--pin", help="A core of its own for each broker, as far as there are some; the other processes share the rest."
+    ),
+]
 DataOption = Annotated[Path, typer.Option("--data", help="The data folder of the instance.", show_default=True)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 _DEFAULT_DATA = Path(".heliograph")
@@ -94,7 +101,14 @@ def standalone(
     Tenant `public` and namespace `default` are ready, no authentication; clients connect to pulsar://127.0.0.1:6650.
     """
     data = data.resolve()
-    wanted = {"brokers": {"standalone": brokers}, "bookies": bookies, "wan": "none", "service_port": service_port, "admin_port": admin_port, "tls": tls}
+    wanted = {
+        "brokers": {"standalone": brokers},
+        "bookies": bookies,
+        "wan": "none",
+        "service_port": service_port,
+        "admin_port": admin_port,
+        "tls": tls,
+    }
     plan = _pinned(data, _plan(data, ["standalone"], wanted, standalone=True), pin)
     region = plan.regions[0]
     if (region.service_port, region.admin_port) != (service_port, admin_port):
@@ -112,14 +126,19 @@ def _say_standalone(data: Path, plan: InstancePlan) -> None:
     where = f"service pulsar://127.0.0.1:{region.service_port}  admin http://127.0.0.1:{region.admin_port}"
     console.print(f"[bold]heliograph standalone is ready[/]  {where}", soft_wrap=True)
     if plan.tls:
-        console.print(f"TLS: pulsar+ssl://127.0.0.1:{region.service_tls_port}, trusted by {data / 'tls' / 'ca.pem'}", soft_wrap=True)
+        console.print(
+            f"TLS: pulsar+ssl://127.0.0.1:{region.service_tls_port}, trusted by {data / 'tls' / 'ca.pem'}",
+            soft_wrap=True,
+        )
     console.print(f"data and logs in {data}; Ctrl-C stops it")
 
 
 def up(
     data: DataOption = _DEFAULT_DATA,
     regions: Annotated[str, typer.Option(help="Names, comma separated.")] = "us,eu,ap",
-    wan: Annotated[str, typer.Option(help="Round trips between regions: default, none (no proxy), or a JSON file.")] = "default",
+    wan: Annotated[
+        str, typer.Option(help="Round trips between regions: default, none (no proxy), or a JSON file.")
+    ] = "default",
     brokers: Annotated[str, typer.Option(help="Broker processes: a number, or by region such as us=2,eu=1.")] = "1",
     bookies: Annotated[int, typer.Option(help="Bookie processes in each region.", min=2, max=16)] = 3,
     tls: TlsOption = False,
@@ -170,19 +189,29 @@ def _plan(data: Path, regions: list[str], wanted: dict[str, Any], *, standalone:
     plan = load_plan(data)
     if plan is None:
         if data.exists() and any(p.name not in ("lock", "logs") for p in data.iterdir()):
-            raise ConfigError(f"the folder {data} is not empty and holds no instance of heliograph: choose another with --data")
+            raise ConfigError(
+                f"the folder {data} is not empty and holds no instance of heliograph: choose another with --data"
+            )
         plan = make_plan(regions, standalone=standalone, **wanted)
         try:
             save_plan(data, plan)
         except OSError as error:
-            raise ConfigError(f"the data folder {data} cannot be written ({error.strerror}); choose another with --data") from error
+            raise ConfigError(
+                f"the data folder {data} cannot be written ({error.strerror}); choose another with --data"
+            ) from error
         return plan
     have = [r.name for r in plan.regions]
-    if plan.founders and regions in (have, list(plan.founders)) and (plan.wan, plan.tls) == (wanted["wan"], wanted["tls"]):
+    if (
+        plan.founders
+        and regions in (have, list(plan.founders))
+        and (plan.wan, plan.tls) == (wanted["wan"], wanted["tls"])
+    ):
         return plan  # regions have joined or left since, each of a size of its own
     if plan.standalone != standalone or have != regions:
         kind = "a standalone" if plan.standalone else f"an instance of regions {','.join(have)}"
-        raise ConfigError(f"the data folder {data} belongs to {kind}: start it as that, or give another folder with --data")
+        raise ConfigError(
+            f"the data folder {data} belongs to {kind}: start it as that, or give another folder with --data"
+        )
     begun = {r.name: tuple(r.begun or r.sizes) for r in plan.regions}  # some may have been added or removed since
     fits = all((wanted["brokers"][r.name], wanted["bookies"]) in (r.sizes, begun[r.name]) for r in plan.regions)
     if not fits or (plan.wan, plan.tls) != (wanted["wan"], wanted["tls"]):
@@ -205,7 +234,9 @@ def _run_supervisor(data: Path, plan: InstancePlan, announce: Callable[[], None]
 
     async def main() -> None:
         with console.status("starting") as spinner:
-            supervisor = Supervisor(data, plan, toxiproxy=toxiproxy_path(), progress=lambda text: spinner.update(text), restart=restart)
+            supervisor = Supervisor(
+                data, plan, toxiproxy=toxiproxy_path(), progress=lambda text: spinner.update(text), restart=restart
+            )
 
             async def ready() -> None:
                 spinner.stop()
@@ -259,11 +290,18 @@ def _show(answer: dict[str, Any], data: Path) -> None:
             table.add_row(row["name"], str(row["pid"] or "-"), str(row["port"]), state + restarts)
     console.print(table)
     if len(answer["regions"]) > 1 and answer.get("config") is None:
-        console.print("global configuration: [red]nobody leads[/]: a majority of its voters must run and reach each other")
+        console.print(
+            "global configuration: [red]nobody leads[/]: a majority of its voters must run and reach each other"
+        )
     elif answer.get("config"):
-        config, voters = answer["config"], [row["member"] for row in answer["config"]["members"] if row["role"] == "voter"]
+        config, voters = (
+            answer["config"],
+            [row["member"] for row in answer["config"]["members"] if row["role"] == "voter"],
+        )
         took = f", half of its writes take {config['writes']['p50_ms']:g} ms" if config["writes"]["count"] else ""
-        console.print(f"global configuration: led by {config['leader']}{took}; voters {', '.join(voters)}", soft_wrap=True)
+        console.print(
+            f"global configuration: led by {config['leader']}{took}; voters {', '.join(voters)}", soft_wrap=True
+        )
     if answer.get("wan"):
         proxies = ", ".join(f"{pair} {address}" for pair, address in answer["wan"]["links"].items())
         console.print(f"wide-area links through Toxiproxy at {answer['wan']['toxiproxy']}: {proxies}")
@@ -280,7 +318,12 @@ def links_table(links: list[dict[str, Any]]) -> Table:
         table.add_column(column, justify="right")
     for link in sorted(links, key=lambda x: (x["topic"], x["source"], x["target"])):
         state = "[green]connected[/]" if link["connected"] else f"[red]{link['state']}[/]"
-        numbers = (str(link["backlog_messages"]), str(link["backlog_bytes"]), f"{link['age_s']:.1f}", f"{link.get('rate_out', 0.0):.0f}")
+        numbers = (
+            str(link["backlog_messages"]),
+            str(link["backlog_bytes"]),
+            f"{link['age_s']:.1f}",
+            f"{link.get('rate_out', 0.0):.0f}",
+        )
         table.add_row(f"{link['source']} → {link['target']}", link["topic"], state, link.get("cause") or "", *numbers)
     return table
 
@@ -305,7 +348,9 @@ def wan_heal(source: str, target: str, data: DataOption = _DEFAULT_DATA, one_way
 def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the data folder and its logs.")] = False,
     seconds: Annotated[float, typer.Option(help="How long each publishing phase lasts.", min=2, max=600)] = 6,
-    spark: Annotated[bool, typer.Option("--spark/--no-spark", help="Run the Spark job on the local copy of ap.")] = True,
+    spark: Annotated[
+        bool, typer.Option("--spark/--no-spark", help="Run the Spark job on the local copy of ap.")
+    ] = True,
 ) -> None:
     """Three regions on this machine: publish and consume in each, cut a link, kill a bookie and a broker, compare every copy.
 
@@ -314,5 +359,3 @@ def demo(
     from region_node.demo import run_demo
 
     raise typer.Exit(run_demo(keep=keep, phase_s=seconds, with_spark=spark))
-
-

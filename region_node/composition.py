@@ -176,7 +176,9 @@ class ConfigRole:
         secrets = None
         if tls is not None:
             if not tls.config_cert or not tls.config_key:
-                raise ConfigError("tls: config_cert and config_key are not set; configuration nodes of several regions need both")
+                raise ConfigError(
+                    "tls: config_cert and config_key are not set; configuration nodes of several regions need both"
+                )
             files = (tls.ca, tls.config_cert, tls.config_key)
 
             def read() -> ConfigTls:
@@ -186,7 +188,9 @@ class ConfigRole:
             secrets = read()
             certificates.follow(files, lambda: transport.renew(read()))
         node = own.node_id or self.settings.region
-        transport = GrpcTransport(node, own.peers, rng=self._runtime.rng, host=self.settings.bind, port=own.raft_port, tls=secrets)
+        transport = GrpcTransport(
+            node, own.peers, rng=self._runtime.rng, host=self.settings.bind, port=own.raft_port, tls=secrets
+        )
         return transport
 
     async def stop(self) -> None:
@@ -250,7 +254,11 @@ class BookieRole:
         server = BookieServer(self.bookie)
         self._stops.append(server.stop)
         certificates = Certificates(self.settings.tls, self.settings.region)
-        ports = {"bookie": await server.start(self.settings.bind, own.port, ssl=certificates.listener("bookie", "broker", "bookie"))}
+        ports = {
+            "bookie": await server.start(
+                self.settings.bind, own.port, ssl=certificates.listener("bookie", "broker", "bookie")
+            )
+        }
         meta = meta_client(self.settings.meta, self._runtime, certificates.dialer("bookie", "meta"))
         self._stops.append(closing(certificates.watch()))
         self._stops.append(closing(meta.close))
@@ -327,7 +335,12 @@ class BookieRole:
             self._stops.append(closing(keys.close))
             ranges = RangeReads(self.bookie, keys, answers_max)
         pages, access = BookieHttp(self.bookie, lambda: self.collector, lambda: self.refill, ranges), self._access()
-        server = await loop.create_server(lambda: HttpConnection(pages.answer, access, ranges), self.settings.bind, port, ssl=certificates.pages("bookie"))
+        server = await loop.create_server(
+            lambda: HttpConnection(pages.answer, access, ranges),
+            self.settings.bind,
+            port,
+            ssl=certificates.pages("bookie"),
+        )
         self._stops.append(closing(server.close))
         return int(server.sockets[0].getsockname()[1])
 
@@ -344,5 +357,7 @@ class BookieRole:
 
         offload = Offload()
         self._stops.append(closing(offload.close))
-        authentication = authentication_of(settings, offload, fetch=fetch, clock=self._runtime.clock, rng=self._runtime.rng)
+        authentication = authentication_of(
+            settings, offload, fetch=fetch, clock=self._runtime.clock, rng=self._runtime.rng
+        )
         return BookieAccess(settings, authentication, region=self.settings.region, inside=inside)

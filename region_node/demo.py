@@ -66,13 +66,17 @@ class Traffic:
         self._publish = threading.Event()
         self._stop = threading.Event()
         quiet = pulsar.FileLogger(pulsar.LoggerLevel.Info, str(log))
-        self._clients = {region: pulsar.Client(url, logger=quiet, operation_timeout_seconds=30) for region, url in urls.items()}
+        self._clients = {
+            region: pulsar.Client(url, logger=quiet, operation_timeout_seconds=30) for region, url in urls.items()
+        }
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
         for region, client in self._clients.items():
             consumer = client.subscribe(TOPIC, "viewer", initial_position=self._pulsar.InitialPosition.Earliest)
-            producer = client.create_producer(TOPIC, f"demo-{region}", block_if_queue_full=True, send_timeout_millis=0, batching_enabled=False)
+            producer = client.create_producer(
+                TOPIC, f"demo-{region}", block_if_queue_full=True, send_timeout_millis=0, batching_enabled=False
+            )
             self._threads += [
                 threading.Thread(target=self._produce, args=(region, producer), daemon=True),
                 threading.Thread(target=self._consume, args=(region, consumer), daemon=True),
@@ -155,7 +159,9 @@ class Demo:
         self.failures: list[str] = []
         self.late = 0
         self.admin = {r.name: f"http://127.0.0.1:{r.admin_port}" for r in plan.regions}
-        self.traffic = Traffic({r.name: f"pulsar://127.0.0.1:{r.service_port}" for r in plan.regions}, data / "logs" / "clients.log")
+        self.traffic = Traffic(
+            {r.name: f"pulsar://127.0.0.1:{r.service_port}" for r in plan.regions}, data / "logs" / "clients.log"
+        )
         self._seen: tuple[float, dict[str, tuple[int, int]]] = (0.0, {})
 
     def check(self, good: bool, claim: str) -> None:
@@ -190,10 +196,18 @@ class Demo:
             table.add_column(column, justify="left" if column in ("link", "state") else "right")
         for (source, target), row in sorted(links.items()):
             state = "[green]connected[/]" if row["connected"] else f"[red]{row.get('cause') or row['state']}[/]"
-            table.add_row(f"{source} → {target}", state, str(row["backlog_messages"]), str(row["backlog_bytes"]), f"{row['age_s']:.1f}")
+            table.add_row(
+                f"{source} → {target}",
+                state,
+                str(row["backlog_messages"]),
+                str(row["backlog_bytes"]),
+                f"{row['age_s']:.1f}",
+            )
         return Group(regions, table)
 
-    def watch(self, title: str, seconds: float, until: Callable[[dict[tuple[str, str], dict[str, Any]]], bool] | None = None) -> bool:
+    def watch(
+        self, title: str, seconds: float, until: Callable[[dict[tuple[str, str], dict[str, Any]]], bool] | None = None
+    ) -> bool:
         """Shows the live picture for a time, or until the links are as wanted; says whether they were."""
         deadline = time.monotonic() + seconds
         with Live(console=self.console, refresh_per_second=4, transient=True) as live:
@@ -211,7 +225,9 @@ class Demo:
 
     @staticmethod
     def drained(links: dict[tuple[str, str], dict[str, Any]]) -> bool:
-        return len(links) == len(REGIONS) * (len(REGIONS) - 1) and all(row["backlog_messages"] == 0 and row["connected"] for row in links.values())
+        return len(links) == len(REGIONS) * (len(REGIONS) - 1) and all(
+            row["backlog_messages"] == 0 and row["connected"] for row in links.values()
+        )
 
     # -- steps ----------------------------------------------------------------------------------------------------------
 
@@ -219,18 +235,31 @@ class Demo:
         self.console.rule("a tenant and a namespace, written once, seen everywhere")
         _rest("PUT", f"{self.admin['us']}/admin/v2/tenants/demo", {"adminRoles": [], "allowedClusters": list(REGIONS)})
         started = time.monotonic()
-        _rest("PUT", f"{self.admin['us']}/admin/v2/namespaces/demo/world", {"replication_clusters": list(REGIONS), "bundles": {"numBundles": 4}})
+        _rest(
+            "PUT",
+            f"{self.admin['us']}/admin/v2/namespaces/demo/world",
+            {"replication_clusters": list(REGIONS), "bundles": {"numBundles": 4}},
+        )
         _rest("POST", f"{self.admin['us']}/admin/v2/namespaces/demo/world/replication", list(REGIONS))
         _rest("POST", f"{self.admin['us']}/admin/v2/namespaces/demo/world/deduplication", True)
-        _rest("POST", f"{self.admin['us']}/admin/v2/namespaces/demo/world/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+        _rest(
+            "POST",
+            f"{self.admin['us']}/admin/v2/namespaces/demo/world/retention",
+            {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
+        )
         for region in REGIONS:
             arrived = _eventually(_PATIENCE_S, partial(self._has_namespace, region))
-            self.check(arrived, f"namespace demo/world with its policies is in {region} after {time.monotonic() - started:.2f} s")
+            self.check(
+                arrived,
+                f"namespace demo/world with its policies is in {region} after {time.monotonic() - started:.2f} s",
+            )
 
     def _has_namespace(self, region: str) -> bool:
         base = f"{self.admin[region]}/admin/v2/namespaces/demo/world"
         try:
-            return sorted(_rest("GET", f"{base}/replication")) == sorted(REGIONS) and bool(_rest("GET", f"{base}/deduplication"))
+            return sorted(_rest("GET", f"{base}/replication")) == sorted(REGIONS) and bool(
+                _rest("GET", f"{base}/deduplication")
+            )
         except (HeliographError, TypeError):
             return False
 
@@ -247,22 +276,35 @@ class Demo:
         call(self.data, "cut", source="us", target="eu")
         cut_at = time.monotonic()
         self.watch("us - eu is cut", CUT_S)
-        self.check(_eventually(_PATIENCE_S, lambda: self._goes_on_but_for({"us", "eu"})), "the other links go on meanwhile")
+        self.check(
+            _eventually(_PATIENCE_S, lambda: self._goes_on_but_for({"us", "eu"})), "the other links go on meanwhile"
+        )
         links, lasted = self.links(), time.monotonic() - cut_at
         for pair in (("us", "eu"), ("eu", "us")):
             row = links.get(pair, {"backlog_messages": 0, "backlog_bytes": 0, "age_s": 0.0})
             backlog, age = row["backlog_messages"], row["age_s"]
-            self.check(backlog > RATE_PER_S and row["backlog_bytes"] > 0, f"{pair[0]} → {pair[1]}: backlog {backlog} messages while it is down")
-            self.in_time(abs(age - lasted) < 1.5, f"{pair[0]} → {pair[1]}: oldest unacknowledged {age:.1f} s old, the cut lasts {lasted:.1f} s")
+            self.check(
+                backlog > RATE_PER_S and row["backlog_bytes"] > 0,
+                f"{pair[0]} → {pair[1]}: backlog {backlog} messages while it is down",
+            )
+            self.in_time(
+                abs(age - lasted) < 1.5,
+                f"{pair[0]} → {pair[1]}: oldest unacknowledged {age:.1f} s old, the cut lasts {lasted:.1f} s",
+            )
         call(self.data, "heal", source="us", target="eu")
-        healed = self.watch("healed", _PATIENCE_S, lambda rows: all(r["age_s"] < 1.0 and r["connected"] for r in rows.values()) and len(rows) == 6)
+        healed = self.watch(
+            "healed",
+            _PATIENCE_S,
+            lambda rows: all(r["age_s"] < 1.0 and r["connected"] for r in rows.values()) and len(rows) == 6,
+        )
         self.check(healed, "the links caught up by themselves")
 
     def _goes_on_but_for(self, cut: set[str]) -> bool:
         """Every other link delivers, and what the cut one has not is more than what is under way at any time."""
         links = self.links()
         return len(links) == len(REGIONS) * (len(REGIONS) - 1) and all(
-            row["backlog_messages"] > RATE_PER_S if set(pair) == cut else row["age_s"] < 2.0 for pair, row in links.items()
+            row["backlog_messages"] > RATE_PER_S if set(pair) == cut else row["age_s"] < 2.0
+            for pair, row in links.items()
         )
 
     def kill(self) -> None:
@@ -279,7 +321,9 @@ class Demo:
         self.in_time(took_s <= LEASE_S + 1.5, f"that was after {took_s:.1f} s (lease {LEASE_S:.0f} s + 1 s)")
         self.watch("us runs on one broker and two bookies", self.phase_s / 2)
         again = _eventually(_PATIENCE_S, lambda: tally.last_ack_at > killed_at + LEASE_S / 2)
-        self.check(again, f"clients reconnected by themselves; us published nothing for {tally.longest_gap_s:.1f} s at most")
+        self.check(
+            again, f"clients reconnected by themselves; us published nothing for {tally.longest_gap_s:.1f} s at most"
+        )
         for name in (owner, "us-bookie-0"):
             call(self.data, "start", timeout_s=STARTED_S, process=name)
         self.watch("both are back", self.phase_s / 2)
@@ -307,7 +351,11 @@ class Demo:
             held = set(bodies)
             self.check(len(held) == len(bodies), f"{region}: {len(bodies)} messages, each once")
             missing = sorted(acked - held)
-            self.check(not missing, f"{region}: all {len(acked)} acknowledged ones are there" + (f"; missing {missing[:5]}" if missing else ""))
+            self.check(
+                not missing,
+                f"{region}: all {len(acked)} acknowledged ones are there"
+                + (f"; missing {missing[:5]}" if missing else ""),
+            )
             self.check(held == first, f"{region}: the same set as in {REGIONS[0]}")
             last: dict[str, int] = {}
             ordered = True
@@ -323,7 +371,9 @@ class Demo:
         assert spark.stdin is not None
         try:
             with self.console.status("Spark"):
-                out, err = spark.communicate(json.dumps({"admin_url": self.admin["ap"], "topic": TOPIC}) + "\n", timeout=_SPARK_S)
+                out, err = spark.communicate(
+                    json.dumps({"admin_url": self.admin["ap"], "topic": TOPIC}) + "\n", timeout=_SPARK_S
+                )
             counts = json.loads(out.strip().splitlines()[-1]) if out.strip() else {}
         except (subprocess.TimeoutExpired, BrokenPipeError, ValueError) as error:
             counts, err = {}, str(error)
@@ -363,7 +413,14 @@ def _spark_job(wanted: bool) -> Iterator[subprocess.Popen[str] | None]:
         yield None
         return
     command = [sys.executable, "-m", "heliograph.spark.origins", "--wait"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tempfile.gettempdir())
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tempfile.gettempdir(),
+    )
     try:
         yield process
     finally:
@@ -394,8 +451,12 @@ def run_demo(*, keep: bool, phase_s: float, with_spark: bool) -> int:
             begun = time.monotonic()
             pids.append(start_background(data, console))
             status = call(data, "status")
-            pids += [row["pid"] for region in status["regions"].values() for row in region["processes"]] + [status["wan"]["pid"]]
-            console.print(f"{len(pids)} processes in {time.monotonic() - begun:.1f} s; links through Toxiproxy at {status['wan']['toxiproxy']}")
+            pids += [row["pid"] for region in status["regions"].values() for row in region["processes"]] + [
+                status["wan"]["pid"]
+            ]
+            console.print(
+                f"{len(pids)} processes in {time.monotonic() - begun:.1f} s; links through Toxiproxy at {status['wan']['toxiproxy']}"
+            )
             demo = Demo(data, plan, console, phase_s=phase_s)
             failures = demo.failures
             try:
@@ -408,7 +469,9 @@ def run_demo(*, keep: bool, phase_s: float, with_spark: bool) -> int:
                 if spark is not None:
                     demo.count_by_spark(spark, counts)
                 status = call(data, "status")
-                pids += [row["pid"] for region in status["regions"].values() for row in region["processes"] if row["pid"]]
+                pids += [
+                    row["pid"] for region in status["regions"].values() for row in region["processes"] if row["pid"]
+                ]
             finally:
                 late = demo.late
                 demo.traffic.close()
@@ -438,7 +501,9 @@ def run_demo(*, keep: bool, phase_s: float, with_spark: bool) -> int:
         for sentence in failures:
             console.print(f"  - {sentence}")
         return 1
-    console.print("[green]verdict: every region holds the same messages, each once, in order, and all that was acknowledged; nothing was left behind[/]")
+    console.print(
+        "[green]verdict: every region holds the same messages, each once, in order, and all that was acknowledged; nothing was left behind[/]"
+    )
     if late:
         console.print(f"[yellow]late: {late} of them; each comes in time on a machine with nothing else to do[/]")
     return 0

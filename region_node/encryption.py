@@ -27,14 +27,18 @@ class EncryptionSettings:
 
     def __post_init__(self) -> None:
         if self.master_key_file and not Path(self.master_key_file).is_file():
-            raise ConfigError(f"broker.encryption.master_key_file: {self.master_key_file} does not exist; `heliograph keys master` makes one")
+            raise ConfigError(
+                f"broker.encryption.master_key_file: {self.master_key_file} does not exist; `heliograph keys master` makes one"
+            )
 
 
 class MasterSettings:
     """A `storage.sealing.sealing.MasterSource`. Raises ConfigError at once where what is set cannot be used."""
 
     def __init__(self, settings: EncryptionSettings) -> None:
-        self.named = f"broker.encryption.master_key_file{f' = {settings.master_key_file}' if settings.master_key_file else ''}"
+        self.named = (
+            f"broker.encryption.master_key_file{f' = {settings.master_key_file}' if settings.master_key_file else ''}"
+        )
         self._path = Path(settings.master_key_file) if settings.master_key_file else None
         self._stamp: tuple[int, int, int] | None = None
         self._keys: MasterKeys | None = None
@@ -59,7 +63,9 @@ class MasterSettings:
     def _parsed(path: Path) -> MasterKeys:
         try:
             if path.stat().st_mode & _OTHERS:
-                raise ConfigError(f"{path} can be read by others than its owner, and it holds master keys: chmod 600 {path}")
+                raise ConfigError(
+                    f"{path} can be read by others than its owner, and it holds master keys: chmod 600 {path}"
+                )
             return MasterKeys.parse(path.read_text(encoding="utf-8", errors="replace"), str(path))
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from error

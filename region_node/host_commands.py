@@ -15,19 +15,25 @@ import typer
 from heliograph.model.errors import ConfigError
 
 Description = Annotated[Path, typer.Argument(help="The description, JSON.", metavar="FILE")]
-Prefix = Annotated[Path, typer.Option("--prefix", help="Where program and settings lie on this host.", show_default=True)]
+Prefix = Annotated[
+    Path, typer.Option("--prefix", help="Where program and settings lie on this host.", show_default=True)
+]
 Wait = Annotated[float, typer.Option("--wait", help="Seconds.", min=1, max=86400)]
 _PREFIX = Path("/opt/heliograph")
 
 
 def register(app: typer.Typer) -> None:
-    hosts = typer.Typer(help="Describe an instance on several hosts, and make what each host is given.", no_args_is_help=True)
+    hosts = typer.Typer(
+        help="Describe an instance on several hosts, and make what each host is given.", no_args_is_help=True
+    )
     hosts.command()(check)
     hosts.command()(render)
     hosts.command()(certificates)
     hosts.command()(targets)
     app.add_typer(hosts, name="hosts")
-    host = typer.Typer(help="On a host of an instance: put to use what was copied to it, wait, leave.", no_args_is_help=True)
+    host = typer.Typer(
+        help="On a host of an instance: put to use what was copied to it, wait, leave.", no_args_is_help=True
+    )
     for command in (activate, well, stop, start, provision, leave):
         host.command()(command)
     app.add_typer(host, name="host")
@@ -44,7 +50,12 @@ def check(file: Description) -> None:
 
 def render(
     file: Description,
-    ca: Annotated[Path, typer.Option("--ca", help="Folder of the instance's certificate authority; made if missing. Keep it: its key signs.")],
+    ca: Annotated[
+        Path,
+        typer.Option(
+            "--ca", help="Folder of the instance's certificate authority; made if missing. Keep it: its key signs."
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", help="A folder for each host is made in it.")],
 ) -> None:
     """Make each host's folder: settings, certificates, units."""
@@ -57,8 +68,16 @@ def render(
 
 def certificates(
     region: Annotated[list[str], typer.Option("--region", help="A region; again for each.")],
-    ca: Annotated[Path, typer.Option("--ca", help="Folder of the instance's certificate authority; made if missing. Keep it: its key signs.")],
-    name: Annotated[list[str] | None, typer.Option("--name", help="REGION=HOST: a name or address for its certificates; again for each.")] = None,
+    ca: Annotated[
+        Path,
+        typer.Option(
+            "--ca", help="Folder of the instance's certificate authority; made if missing. Keep it: its key signs."
+        ),
+    ],
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", help="REGION=HOST: a name or address for its certificates; again for each."),
+    ] = None,
 ) -> None:
     """Make missing certificates alone: ROLE.REGION.pem and .key beside ca.pem, for a Kubernetes secret say."""
     from region_node.instance.ca import ensure_certificates
@@ -73,7 +92,9 @@ def certificates(
     typer.echo(ca)
 
 
-def targets(file: Description, out: Annotated[Path, typer.Option("--out", help="JSON for Prometheus' file_sd_configs.")]) -> None:
+def targets(
+    file: Description, out: Annotated[Path, typer.Option("--out", help="JSON for Prometheus' file_sd_configs.")]
+) -> None:
     """Write where Prometheus finds every broker's and bookie's metrics."""
     from region_node.hosts.inventory import parse
     from region_node.hosts.targets import targets_of
@@ -103,7 +124,9 @@ def well(prefix: Prefix = _PREFIX, wait: Wait = 300.0) -> None:
     typer.echo("well")
 
 
-Nodes = Annotated[list[str] | None, typer.Argument(help="Processes, by name; none given: all of this host.", metavar="[NAME]...")]
+Nodes = Annotated[
+    list[str] | None, typer.Argument(help="Processes, by name; none given: all of this host.", metavar="[NAME]...")
+]
 
 
 def stop(node: Nodes = None, prefix: Prefix = _PREFIX) -> None:
@@ -130,7 +153,9 @@ def provision(prefix: Prefix = _PREFIX, wait: Wait = 300.0) -> None:
 def leave(
     prefix: Prefix = _PREFIX,
     wait: Wait = 3600.0,
-    whole: Annotated[bool, typer.Option("--whole-region", help="The region ends: nothing is moved to other hosts first.")] = False,
+    whole: Annotated[
+        bool, typer.Option("--whole-region", help="The region ends: nothing is moved to other hosts first.")
+    ] = False,
 ) -> None:
     """Take this host out of its region, bookies emptied first, and DELETE its data."""
     from region_node.hosts import steps

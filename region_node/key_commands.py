@@ -23,7 +23,9 @@ TenantArgument = Annotated[str, typer.Argument(help="The tenant.")]
 
 
 def register(app: typer.Typer) -> None:
-    keys = typer.Typer(help="Keys of encryption at rest: master keys in files, data keys of tenants in a region.", no_args_is_help=True)
+    keys = typer.Typer(
+        help="Keys of encryption at rest: master keys in files, data keys of tenants in a region.", no_args_is_help=True
+    )
     keys.command()(master)
     keys.command("list")(show)
     keys.command()(rotate)
@@ -61,7 +63,9 @@ def master(
 
 
 def show(
-    tenant: Annotated[str, typer.Argument(help="Only this one, with the topics that may still need its older keys.")] = "",
+    tenant: Annotated[
+        str, typer.Argument(help="Only this one, with the topics that may still need its older keys.")
+    ] = "",
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
     json_output: JsonOption = False,
@@ -73,7 +77,13 @@ def show(
         return
     found: dict[str, list[dict[str, Any]]] = {tenant: answer["keys"]} if tenant else answer["tenants"]
     rows = [
-        (name, key["number"], key["master"], datetime.fromtimestamp(key["created_ms"] / 1000, UTC).isoformat(timespec="seconds"), _state(key))
+        (
+            name,
+            key["number"],
+            key["master"],
+            datetime.fromtimestamp(key["created_ms"] / 1000, UTC).isoformat(timespec="seconds"),
+            _state(key),
+        )
         for name, keys in found.items()
         for key in keys
     ]
@@ -103,7 +113,9 @@ def rotate(
     rest = Rest(admin, token)
     for name in rest.get(_PATH)["tenants"] if everybody else [tenant]:
         answer = rest.post(f"{_PATH}/{quote(name, safe='')}/rotate")
-        typer.echo(f"{name}: data key {answer['number']} seals in region {answer['region']}, wrapped by {answer['master']}")
+        typer.echo(
+            f"{name}: data key {answer['number']} seals in region {answer['region']}, wrapped by {answer['master']}"
+        )
 
 
 def require(
@@ -118,22 +130,30 @@ def require(
     if off:
         typer.echo(f"{tenant}: what is set for its namespaces and topics holds")
         return
-    typer.echo(f"{tenant}: everything is encrypted at rest from now on in {', '.join(answer['regions'])}; a region without a master key refuses to write it")
+    typer.echo(
+        f"{tenant}: everything is encrypted at rest from now on in {', '.join(answer['regions'])}; a region without a master key refuses to write it"
+    )
 
 
 def rewrap(admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
     """Wrap every data key by the current master key; after it the older master keys may leave the file. Entries stay as they are."""
     answer = Rest(admin, token).post(_PATH)
-    typer.echo(f"region {answer['region']}: the keys of {answer['tenants']} tenants are now wrapped by {answer['master']}")
+    typer.echo(
+        f"region {answer['region']}: the keys of {answer['tenants']} tenants are now wrapped by {answer['master']}"
+    )
 
 
 def remove(
     tenant: TenantArgument,
     number: Annotated[str, typer.Argument(help="Of the key, as `heliograph keys list` shows it.")],
-    force: Annotated[bool, typer.Option("--force", help="Also where entries may need it: nobody can read them any more.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where entries may need it: nobody can read them any more.")
+    ] = False,
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
 ) -> None:
     """Remove an older data key for ever. Refused while a topic may hold entries that it sealed."""
-    Rest(admin, token).delete(f"{_PATH}/{quote(tenant, safe='')}/{quote(number, safe='')}", force="true" if force else None)
+    Rest(admin, token).delete(
+        f"{_PATH}/{quote(tenant, safe='')}/{quote(number, safe='')}", force="true" if force else None
+    )
     typer.echo(f"{tenant}: data key {number} is gone")

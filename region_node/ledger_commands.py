@@ -49,7 +49,9 @@ def follow_ledger(
         pass
 
 
-def lacking_copies(region: RegionOption = "", data: DataOption = None, address: AddressOption = "", json_output: JsonOption = False) -> None:
+def lacking_copies(
+    region: RegionOption = "", data: DataOption = None, address: AddressOption = "", json_output: JsonOption = False
+) -> None:
     """List the ledgers that lack copies, and what each waits for. Exit code 1 where there are any."""
     try:
         found = asyncio.run(_lacking(address or _metadata_of(data, region)))
@@ -82,8 +84,16 @@ async def _lacking(address: str) -> list[dict[str, object]]:
                 mark, ledger = Mark.decode(blob), keys.ledger_of(key)
                 stored = await context.meta.get(keys.ledger(ledger))
                 metadata = LedgerMetadata.decode(stored[0]) if stored is not None else None
-                silent = (await look(context, metadata, max(mark.lacking.values(), default=-1))).silent if metadata is not None and mark.lacking else {}
-                said = {"lost": list(mark.lost), "lacking": dict(mark.lacking), "waits_for": waits_for(context.pool, metadata, mark, silent)}
+                silent = (
+                    (await look(context, metadata, max(mark.lacking.values(), default=-1))).silent
+                    if metadata is not None and mark.lacking
+                    else {}
+                )
+                said = {
+                    "lost": list(mark.lost),
+                    "lacking": dict(mark.lacking),
+                    "waits_for": waits_for(context.pool, metadata, mark, silent),
+                }
                 rows.append({"ledger": ledger, "topic": metadata.topic if metadata is not None else "", **said})
             start = page[-1][0] + "\0"
     return rows
@@ -121,7 +131,13 @@ async def _context(address: str) -> AsyncIterator[LedgerContext]:
 def _line(ledger: int, start: int, run: Run, json_output: bool) -> str:
     producers = sorted({name for name, *_ in run.producers})
     if json_output:
-        row = {"ledger": ledger, "first": start, "entries": run.count, "messages": run.messages, "bytes": run.size_bytes}
+        row = {
+            "ledger": ledger,
+            "first": start,
+            "entries": run.count,
+            "messages": run.messages,
+            "bytes": run.size_bytes,
+        }
         return json.dumps({**row, "index": run.first_index, "time_ms": run.time_ms, "producers": producers})
     last = start + run.count - 1
     return f"{ledger}:{start}-{last}  {run.messages} messages from index {run.first_index}, {run.size_bytes} bytes, {', '.join(producers) or '-'}"

@@ -85,7 +85,9 @@ def _named(region: str, event: str, fields: dict[str, Any]) -> dict[str, Any]:
     source, target = fields.get("source", region), fields.get("target", region)
     if event.startswith("link.") and region and "topic" in fields and source != target:
         fields = {"link": f"{source}>{target}/{fields['topic']}", **fields}
-    return {**fields, "request": name} if (name := current()) and "request" not in fields and event != LEFT_OUT else fields
+    return (
+        {**fields, "request": name} if (name := current()) and "request" not in fields and event != LEFT_OUT else fields
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -145,7 +147,14 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         event, fields, said = event_of(record)
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        line: dict[str, Any] = {"time": when, "level": record.levelname, "event": event, "logger": record.name, "region": self.region, "node": self.node}
+        line: dict[str, Any] = {
+            "time": when,
+            "level": record.levelname,
+            "event": event,
+            "logger": record.name,
+            "region": self.region,
+            "node": self.node,
+        }
         if said:
             line["text"] = redaction.text(_cut(said))
         line["fields"] = _shown(_named(self.region, event, fields))
@@ -207,12 +216,16 @@ class EventHandler(logging.StreamHandler[TextIO]):
     def say_left_out(self, now: float | None = None) -> None:
         """now: wall clock, in seconds; None: the process ends, and no window waits for its end."""
         for name, count in self._limit.ended(now):
-            record = logging.makeLogRecord({"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING", "msg": LEFT_OUT})
+            record = logging.makeLogRecord(
+                {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING", "msg": LEFT_OUT}
+            )
             record.__dict__.update(of=name, lines=count, window_s=self._window_s)
             super().emit(record)
 
 
-def install(settings: LogSettings, level: str, *, region: str = "", node: str = "", stream: TextIO | None = None) -> EventHandler:
+def install(
+    settings: LogSettings, level: str, *, region: str = "", node: str = "", stream: TextIO | None = None
+) -> EventHandler:
     """The one handler of this process, in the place of any before."""
     handler = EventHandler(stream or sys.stderr, settings, region=region, node=node)
     logging.basicConfig(level=level, handlers=[handler], force=True)

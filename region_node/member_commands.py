@@ -21,23 +21,31 @@ from rich.table import Table
 from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Refused, Rest, TokenOption
 from heliograph.model.errors import NotAllowed
 
-Config = Annotated[bool, typer.Option("--config", help="The global configuration instead of the region's own metadata.")]
+Config = Annotated[
+    bool, typer.Option("--config", help="The global configuration instead of the region's own metadata.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Ask the leader whether it would be done, and do nothing.")]
 Member = Annotated[str, typer.Argument(help="Its node id; of the global configuration the region's name.")]
-Wait = Annotated[float, typer.Option("--wait", help="Seconds to wait until the member has caught up.", min=0, max=86_400)]
+Wait = Annotated[
+    float, typer.Option("--wait", help="Seconds to wait until the member has caught up.", min=0, max=86_400)
+]
 _POLL_S = 0.2
 _SOON = ("behind", "does not answer", "try again")
 """Of a refusal that time alone may end."""
 
 
 def register(app: typer.Typer) -> None:
-    meta = typer.Typer(help="Members of the region's metadata (or, with --config, of the global configuration).", no_args_is_help=True)
+    meta = typer.Typer(
+        help="Members of the region's metadata (or, with --config, of the global configuration).", no_args_is_help=True
+    )
     for command in (members, add, promote, remove, replace, transfer):
         meta.command()(command)
     app.add_typer(meta, name="meta")
 
 
-def members(admin: AdminOption = ADMIN, config: Config = False, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def members(
+    admin: AdminOption = ADMIN, config: Config = False, token: TokenOption = "", json_output: JsonOption = False
+) -> None:
     """Who belongs to the group, who leads, how far each is, and how long writes take."""
     answer = call(admin, token, config, "GET")
     if json_output:
@@ -48,21 +56,36 @@ def members(admin: AdminOption = ADMIN, config: Config = False, token: TokenOpti
 
 def add(
     member: Member,
-    address: Annotated[str, typer.Argument(help="HOST:PORT of its listener for other members; or SOURCE=HOST:PORT,... where each reaches it by another way.")],
+    address: Annotated[
+        str,
+        typer.Argument(
+            help="HOST:PORT of its listener for other members; or SOURCE=HOST:PORT,... where each reaches it by another way."
+        ),
+    ],
     admin: AdminOption = ADMIN,
     config: Config = False,
-    promote_too: Annotated[bool, typer.Option("--promote", help="Make it a voter as soon as it has caught up.")] = False,
+    promote_too: Annotated[
+        bool, typer.Option("--promote", help="Make it a voter as soon as it has caught up.")
+    ] = False,
     wait: Wait = 60.0,
     dry_run: DryRun = False,
     token: TokenOption = "",
     json_output: JsonOption = False,
 ) -> None:
     """Add a member that was started with `joining`: it receives everything, and counts for nothing until it is promoted."""
-    answer = call(admin, token, config, "POST", f"/{quote(member, safe='')}", dry_run=dry_run, given={"address": address})
+    answer = call(
+        admin, token, config, "POST", f"/{quote(member, safe='')}", dry_run=dry_run, given={"address": address}
+    )
     if promote_too and not dry_run:
         answer = _promote(admin, token, config, member, wait, quiet=json_output)
         answer["changed"] = True
-    _tell(answer, dry_run, json_output, f"{member} is a {'voter' if promote_too else 'learner'}", f"{member} would be added as a learner")
+    _tell(
+        answer,
+        dry_run,
+        json_output,
+        f"{member} is a {'voter' if promote_too else 'learner'}",
+        f"{member} would be added as a learner",
+    )
 
 
 def promote(
@@ -80,11 +103,18 @@ def promote(
 
 
 def remove(
-    member: Member, admin: AdminOption = ADMIN, config: Config = False, dry_run: DryRun = False, token: TokenOption = "", json_output: JsonOption = False
+    member: Member,
+    admin: AdminOption = ADMIN,
+    config: Config = False,
+    dry_run: DryRun = False,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
 ) -> None:
     """Remove a voter or a learner; then stop its process, and delete its folder. Refused where the quorum would be lost."""
     answer = call(admin, token, config, "DELETE", f"/{quote(member, safe='')}", dry_run=dry_run)
-    _tell(answer, dry_run, json_output, f"{member} is no member any more: stop its process", f"{member} would be removed")
+    _tell(
+        answer, dry_run, json_output, f"{member} is no member any more: stop its process", f"{member} would be removed"
+    )
 
 
 def replace(
@@ -103,28 +133,64 @@ def replace(
     """
     if new not in [row["member"] for row in call(admin, token, config, "GET")["members"]]:
         call(admin, token, config, "POST", f"/{quote(new, safe='')}", given={"address": address})
-    _again(admin, token, config, "POST", f"/{quote(new, safe='')}/promote", f"{new} catches up", wait, quiet=json_output)
+    _again(
+        admin, token, config, "POST", f"/{quote(new, safe='')}/promote", f"{new} catches up", wait, quiet=json_output
+    )
     # While the old one can still tell them where to go, clients that know no other member follow.
     if any(row["member"] == old and row["leads"] for row in call(admin, token, config, "GET")["members"]):
-        _again(admin, token, config, "POST", f"/{quote(new, safe='')}/lead", f"{new} takes over", wait, quiet=json_output)
+        _again(
+            admin, token, config, "POST", f"/{quote(new, safe='')}/lead", f"{new} takes over", wait, quiet=json_output
+        )
     answer = _again(admin, token, config, "DELETE", f"/{quote(old, safe='')}", f"{old} goes", wait, quiet=json_output)
-    _tell(answer, False, json_output, f"{new} is a voter in the place of {old}: stop the old process, and delete its folder", "")
+    _tell(
+        answer,
+        False,
+        json_output,
+        f"{new} is a voter in the place of {old}: stop the old process, and delete its folder",
+        "",
+    )
 
 
 def transfer(
-    to: Member, admin: AdminOption = ADMIN, config: Config = False, dry_run: DryRun = False, token: TokenOption = "", json_output: JsonOption = False
+    to: Member,
+    admin: AdminOption = ADMIN,
+    config: Config = False,
+    dry_run: DryRun = False,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
 ) -> None:
     """Hand the leadership to another voter; writes wait meanwhile, for one election time-out at most."""
     answer = call(admin, token, config, "POST", f"/{quote(to, safe='')}/lead", dry_run=dry_run)
     _tell(answer, dry_run, json_output, f"{to} leads", f"the leadership would move to {to}")
 
 
-def _promote(admin: str, token: str, config: bool, member: str, wait_s: float, *, quiet: bool, dry_run: bool = False) -> dict[str, Any]:
-    return _again(admin, token, config, "POST", f"/{quote(member, safe='')}/promote", f"{member} catches up", wait_s, quiet=quiet, dry_run=dry_run)
+def _promote(
+    admin: str, token: str, config: bool, member: str, wait_s: float, *, quiet: bool, dry_run: bool = False
+) -> dict[str, Any]:
+    return _again(
+        admin,
+        token,
+        config,
+        "POST",
+        f"/{quote(member, safe='')}/promote",
+        f"{member} catches up",
+        wait_s,
+        quiet=quiet,
+        dry_run=dry_run,
+    )
 
 
 def _again(
-    admin: str, token: str, config: bool, method: str, path: str, what: str, wait_s: float, *, quiet: bool, dry_run: bool = False
+    admin: str,
+    token: str,
+    config: bool,
+    method: str,
+    path: str,
+    what: str,
+    wait_s: float,
+    *,
+    quiet: bool,
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Again and again while the leader says that it is not yet time."""
     deadline = time.monotonic() + wait_s
@@ -152,20 +218,50 @@ def _show(answer: dict[str, Any]) -> None:
     table = Table("member", "role", "state", "behind", "address")
     for row in answer["members"]:
         silent = row["silent_s"]
-        state = "[green]leads[/]" if row["leads"] else "" if silent is None else "follows" if silent < 3 else f"[red]silent for {silent:.0f} s[/]"
-        table.add_row(row["member"], row["role"], state, "" if row["behind"] is None else str(row["behind"]), row["address"] or "(settings)")
+        state = (
+            "[green]leads[/]"
+            if row["leads"]
+            else ""
+            if silent is None
+            else "follows"
+            if silent < 3
+            else f"[red]silent for {silent:.0f} s[/]"
+        )
+        table.add_row(
+            row["member"],
+            row["role"],
+            state,
+            "" if row["behind"] is None else str(row["behind"]),
+            row["address"] or "(settings)",
+        )
     console = Console()
     console.print(table)
     if answer["leader"] is None:
-        console.print(f"[red]nobody leads[/], as {answer['node']} knows it: a majority of the voters must run and reach each other")
+        console.print(
+            f"[red]nobody leads[/], as {answer['node']} knows it: a majority of the voters must run and reach each other"
+        )
         return
     writes = answer["writes"]
-    took = f"; of the last {writes['count']} writes half took {writes['p50_ms']:g} ms, 99 % {writes['p99_ms']:g} ms" if writes["count"] else ""
-    console.print(f"{answer['leader']} leads term {answer['term']}, {answer['commit']} entries committed{took}", soft_wrap=True)
+    took = (
+        f"; of the last {writes['count']} writes half took {writes['p50_ms']:g} ms, 99 % {writes['p99_ms']:g} ms"
+        if writes["count"]
+        else ""
+    )
+    console.print(
+        f"{answer['leader']} leads term {answer['term']}, {answer['commit']} entries committed{took}", soft_wrap=True
+    )
 
 
 def call(
-    admin: str, token: str, config: bool, method: str, path: str = "", *, dry_run: bool = False, given: Any = None, timeout_s: float = 30
+    admin: str,
+    token: str,
+    config: bool,
+    method: str,
+    path: str = "",
+    *,
+    dry_run: bool = False,
+    given: Any = None,
+    timeout_s: float = 30,
 ) -> dict[str, Any]:
     """One request. Raises NotAllowed with the leader's reason of a refusal, ConfigError with what else went wrong."""
     try:

@@ -29,7 +29,9 @@ def render(samples: Iterable[Sample]) -> bytes:
     for name, kind, labels, value in samples:
         text = ",".join(f'{k}="{escaped(v)}"' for k, v in labels.items())
         family = name.removesuffix("_sum").removesuffix("_count") if kind == "summary" else name
-        families.setdefault(family, (kind, []))[1].append(f"{name}{{{text}}} {value:.17g}" if text else f"{name} {value:.17g}")
+        families.setdefault(family, (kind, []))[1].append(
+            f"{name}{{{text}}} {value:.17g}" if text else f"{name} {value:.17g}"
+        )
     lines = [line for name, (kind, rows) in families.items() for line in (f"# TYPE {name} {kind}", *rows)]
     return ("\n".join(lines) + "\n").encode()
 
@@ -73,7 +75,9 @@ def cache_samples(region: str, cache: EntryCache, managed_ledgers: int, now: flo
         yield f"pulsar_ml_cache_{name}_entries_total", "counter", labels, value
 
 
-def connection_samples(region: str, broker: str, active: int, created: int, refused: int, ended: int, held: int, held_by_memory: int) -> Iterable[Sample]:
+def connection_samples(
+    region: str, broker: str, active: int, created: int, refused: int, ended: int, held: int, held_by_memory: int
+) -> Iterable[Sample]:
     """Of the Pulsar listener, since it started; `refused`: gone before CONNECT was answered; `held`: not read from just now."""
     labels = {"cluster": region, "broker": broker, "metric": "broker_connection"}
     numbers = (

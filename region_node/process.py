@@ -43,10 +43,16 @@ STOP_TIMEOUT_S = 30.0
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs until a signal; ends the process with 0, 1 (a fault), or 2 (something to put right first)."""
     parser = argparse.ArgumentParser(prog="region_node.process", description="One process of a Heliograph region.")
-    parser.add_argument("--settings", required=True, metavar="FILE", help="JSON; the environment (HELIOGRAPH_...) overrides it")
-    parser.add_argument("--role", default="", help=f"comma separated, of {', '.join(settings_module.ROLES)}; else what the file says")
+    parser.add_argument(
+        "--settings", required=True, metavar="FILE", help="JSON; the environment (HELIOGRAPH_...) overrides it"
+    )
+    parser.add_argument(
+        "--role", default="", help=f"comma separated, of {', '.join(settings_module.ROLES)}; else what the file says"
+    )
     parser.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
-    parser.add_argument("--log-format", choices=logs.FORMATS, help="lines for people, or JSON for programs; else what the settings say")
+    parser.add_argument(
+        "--log-format", choices=logs.FORMATS, help="lines for people, or JSON for programs; else what the settings say"
+    )
     chosen = parser.parse_args(arguments)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its core writes to stderr by itself
     handler = logs.install(logs.LogSettings(format=chosen.log_format or "console"), chosen.log_level)
@@ -72,7 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
-async def _logged(running: Coroutine[Any, Any, int], handler: logs.EventHandler, runtime: Runtime, window_s: float) -> int:
+async def _logged(
+    running: Coroutine[Any, Any, int], handler: logs.EventHandler, runtime: Runtime, window_s: float
+) -> int:
     """Says what the log's limit left out also where nothing more is logged."""
 
     async def say() -> None:
@@ -101,7 +109,10 @@ async def run(settings: ProcessSettings, runtime: Runtime) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
-    log.info("process.starting", extra={"region": settings.region, "node": settings.node_id, "roles": ",".join(settings.roles)})
+    log.info(
+        "process.starting",
+        extra={"region": settings.region, "node": settings.node_id, "roles": ",".join(settings.roles)},
+    )
     roles: list[Role] = []
     code = 0
     try:
@@ -109,7 +120,10 @@ async def run(settings: ProcessSettings, runtime: Runtime) -> int:
         if not told.done():
             _announce(ports)
             settle_memory()
-            log.info("process.ready", extra={"region": settings.region, "node": settings.node_id, "roles": ",".join(settings.roles)})
+            log.info(
+                "process.ready",
+                extra={"region": settings.region, "node": settings.node_id, "roles": ",".join(settings.roles)},
+            )
             code = await _serve(roles, told)
     finally:
         stopping = asyncio.ensure_future(_stop(roles))
@@ -121,7 +135,9 @@ async def run(settings: ProcessSettings, runtime: Runtime) -> int:
     return code
 
 
-async def _start(settings: ProcessSettings, runtime: Runtime, roles: list[Role], told: asyncio.Future[str]) -> dict[str, int]:
+async def _start(
+    settings: ProcessSettings, runtime: Runtime, roles: list[Role], told: asyncio.Future[str]
+) -> dict[str, int]:
     """Each role is in `roles` before it starts, so that a start that failed half way is stopped too."""
     ports: dict[str, int] = {}
 
@@ -140,7 +156,9 @@ async def _start(settings: ProcessSettings, runtime: Runtime, roles: list[Role],
     starting.cancel()
     await asyncio.wait({starting})
     if not told.done():
-        raise ConfigError(f"{settings.node_id} did not start within {START_TIMEOUT_S:.0f} s: is the region's metadata ({', '.join(settings.meta)}) up?")
+        raise ConfigError(
+            f"{settings.node_id} did not start within {START_TIMEOUT_S:.0f} s: is the region's metadata ({', '.join(settings.meta)}) up?"
+        )
     return ports
 
 
@@ -213,7 +231,9 @@ def _lock(lock: IO[str], folder: Path) -> None:
     except OSError as error:
         lock.seek(0)
         holder = lock.read().strip() or "another process"
-        raise ConfigError(f"the data folder {folder} is in use by {holder}; stop that one, or choose another folder") from error
+        raise ConfigError(
+            f"the data folder {folder} is in use by {holder}; stop that one, or choose another folder"
+        ) from error
     lock.truncate(0)
     lock.write(f"process {os.getpid()}")
     lock.flush()
@@ -236,7 +256,9 @@ def _check_version(folder: Path, settings: ProcessSettings) -> None:
     except ValueError as error:
         raise ConfigError(f"{path} is not readable ({error}); restore it, or choose another folder") from error
     if found.get("format") != DATA_FORMAT:
-        raise ConfigError(f"the data folder {folder} has format {found.get('format')}, this version reads format {DATA_FORMAT}; run the version that wrote it")
+        raise ConfigError(
+            f"the data folder {folder} has format {found.get('format')}, this version reads format {DATA_FORMAT}; run the version that wrote it"
+        )
     if found != mine:
         owner = f"{found.get('node')} of region {found.get('region')}"
         raise ConfigError(f"the data folder {folder} belongs to {owner}, not to {settings.node_id}; choose another one")

@@ -33,7 +33,10 @@ class Role(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    process = typer.Typer(help="Add and remove brokers and bookies of a running instance; kill and start its processes, to rehearse.", no_args_is_help=True)
+    process = typer.Typer(
+        help="Add and remove brokers and bookies of a running instance; kill and start its processes, to rehearse.",
+        no_args_is_help=True,
+    )
     process.command()(add)
     process.command()(remove)
     process.command()(kill)
@@ -61,7 +64,9 @@ def add(role: Role, region: Region = "", data: Data = _DEFAULT_DATA, json_output
         return
     name = answer["process"]
     typer.echo(f"{name} is registered, process {answer['pid']}; {region} has {answer['count']} {role}s now")
-    by_load = f"bundles come to it by the load; by hand: `heliograph namespaces unload NAMESPACE --bundle BUNDLE --to {name}`"
+    by_load = (
+        f"bundles come to it by the load; by hand: `heliograph namespaces unload NAMESPACE --bundle BUNDLE --to {name}`"
+    )
     typer.echo("new ledgers are put on it from now on" if role == Role.BOOKIE else by_load)
 
 
@@ -79,7 +84,10 @@ def remove(name: Name, data: Data = _DEFAULT_DATA, dry_run: DryRun = False, json
     elif dry_run:
         typer.echo(f"{name} can be removed" if not answer["done"] else f"{name} is removed already")
     else:
-        typer.echo(f"{name} is removed" + (f"; nothing is read from {answer['data']} any more: delete it when you like" if answer["data"] else ""))
+        typer.echo(
+            f"{name} is removed"
+            + (f"; nothing is read from {answer['data']} any more: delete it when you like" if answer["data"] else "")
+        )
 
 
 def _removed(data: Path, name: str, dry_run: bool, spinner: Status) -> dict[str, Any]:
@@ -89,7 +97,9 @@ def _removed(data: Path, name: str, dry_run: bool, spinner: Status) -> dict[str,
         answer = call(data, "remove", timeout_s=STARTED_S, process=name, dry_run=dry_run)
         if answer["done"] or dry_run:
             return answer
-        waiting = f", {answer['open_ledgers_left']} of them wait for their writer" if answer["open_ledgers_left"] else ""
+        waiting = (
+            f", {answer['open_ledgers_left']} of them wait for their writer" if answer["open_ledgers_left"] else ""
+        )
         text = f"{name} is being emptied: {answer['ledgers_left']} ledgers are left, {answer['bytes_left'] / 1e6:.1f} MB{waiting}"
         spinner.update(text)
         if text != shown and not spinner.console.is_terminal:

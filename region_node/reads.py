@@ -54,7 +54,12 @@ class Permit(NamedTuple):
     def query(self, key: ReadKey) -> str:
         """As a part of a URL."""
         values = (*self, key.number)
-        return "&".join([*(f"{name}={value}" for name, value in zip(_FIELDS, values, strict=True)), f"mac={_mac(key.secret, values)}"])
+        return "&".join(
+            [
+                *(f"{name}={value}" for name, value in zip(_FIELDS, values, strict=True)),
+                f"mac={_mac(key.secret, values)}",
+            ]
+        )
 
 
 def _mac(secret: bytes, values: tuple[int, ...]) -> str:
@@ -89,7 +94,9 @@ class ReadKeys:
         values = tuple(number(given, name) for name in _FIELDS)
         key = next((one for one in self._keys if one.number == values[-1]), None)
         if key is None or not hmac.compare_digest(_mac(key.secret, values), given.get("mac", "")):
-            raise Refused("forged", "this permit is of no broker of this region, or of a key that is not known here any more")
+            raise Refused(
+                "forged", "this permit is of no broker of this region, or of a key that is not known here any more"
+            )
         permit = Permit(*values[:-1])
         if permit.until_ms < self._clock.wall_ms():
             raise Refused("expired", "this permit has expired: a broker gives another one")
@@ -102,7 +109,9 @@ class ReadKeys:
             made = ReadKey(held[-1].number + 1 if held else 1, now, secrets.token_bytes(32))
             wanted = (*held[-1:], made)
             try:
-                await self._meta.put(READ_KEYS, pack([list(key) for key in wanted]), expected=ABSENT if found is None else found[1])
+                await self._meta.put(
+                    READ_KEYS, pack([list(key) for key in wanted]), expected=ABSENT if found is None else found[1]
+                )
             except (VersionConflict, OutcomeUnknown) as error:
                 found = await self._meta.get(READ_KEYS)
                 wanted = _decoded(found[0]) if found is not None else ()

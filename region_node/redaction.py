@@ -36,7 +36,10 @@ _LISTS = ("tokens",)
 _NAME = rf"(?<![\w.\-])(?=[\w.\-]*?(?:{'|'.join(word.replace('_', '[_-]?') for word in _WORDS)}))[\w.\-]++"
 _FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), HIDDEN),
-    (re.compile(r"""((?:proxy-)?authorization\\?["']?\s*[:=]\s*\\?["']?)[^"'\\\n]+""", re.IGNORECASE), rf"\g<1>{HIDDEN}"),
+    (
+        re.compile(r"""((?:proxy-)?authorization\\?["']?\s*[:=]\s*\\?["']?)[^"'\\\n]+""", re.IGNORECASE),
+        rf"\g<1>{HIDDEN}",
+    ),
     (re.compile(r"\b(bearer)\s+[\w.~+/=\-]{6,}", re.IGNORECASE), rf"\g<1> {HIDDEN}"),
     (re.compile(r"\b(Basic)\s+[A-Za-z0-9+/=]{8,}"), rf"\g<1> {HIDDEN}"),
     (re.compile(r"(?<![\w\-])((?>[\w\-]*?(?=\beyJ)))eyJ[\w\-]{4,}+\.[\w\-]+(?:\.[\w\-]*)?"), rf"\g<1>{HIDDEN}"),
@@ -44,14 +47,17 @@ _FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(\w://[^\s/:@]*):[^\s/@]+@"), rf"\g<1>:{HIDDEN}@"),
 )
 _ASSIGNED = re.compile(
-    rf"""(?P<name>{_NAME})(?P<sign>\\?["']?\s*[:=]\s*)(?:(?P<quote>\\?["'])(?:(?!(?P=quote)).)*(?P=quote)?|[^\s,;&}})\]"'\\]+)""", re.IGNORECASE
+    rf"""(?P<name>{_NAME})(?P<sign>\\?["']?\s*[:=]\s*)(?:(?P<quote>\\?["'])(?:(?!(?P=quote)).)*(?P=quote)?|[^\s,;&}})\]"'\\]+)""",
+    re.IGNORECASE,
 )
 
 
 def is_secret(name: str) -> bool:
     """Whether a field of this name is hidden whatever it holds."""
     parts = re.split(r"[_.\-\s]+", re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower())
-    return any(word.replace("_", "") in "".join(parts) for word in _WORDS) and not (len(parts) > 1 and parts[-1] in _SHOWN_ENDS)
+    return any(word.replace("_", "") in "".join(parts) for word in _WORDS) and not (
+        len(parts) > 1 and parts[-1] in _SHOWN_ENDS
+    )
 
 
 def text(value: str) -> str:

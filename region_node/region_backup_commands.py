@@ -40,7 +40,12 @@ _NOT_FOUND = 404
 
 
 def backup(
-    out: Annotated[Path, typer.Option("--out", help="The file to write; it must not be there yet. Keep it beside the store: a restore wants both.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", help="The file to write; it must not be there yet. Keep it beside the store: a restore wants both."
+        ),
+    ],
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
     wait_s: Annotated[float, typer.Option("--wait", help="Seconds that one topic may take.", min=1)] = 3600.0,
@@ -61,7 +66,9 @@ def backup(
     with _bar("backing up", json_output) as bar:
         failed = _each(found["topics"], lambda topic: _offload(rest, topic, wait_s), bar)
     if failed:
-        raise ConfigError(f"nothing was written: {_some(failed)}; what is in the store stays there, and the command can be given again")
+        raise ConfigError(
+            f"nothing was written: {_some(failed)}; what is in the store stays there, and the command can be given again"
+        )
     held: dict[str, list[int]] = {}
     for namespace in found["namespaces"]:
         for row in rest.get(f"{namespace_path(namespace)}/scanOffloadedLedgers")["ledgers"]:
@@ -78,16 +85,26 @@ def backup(
         "empty": {topic: rest.get(f"{topic_path(topic)}/subscriptions") for topic in topics if topic not in held},
     }
     _write(out, made)
-    told = {"file": str(out), "topics": len(topics), "stored": len(made["stored"]), "bytes": sum(map(sum, held.values())), "store": tier["store"]}
+    told = {
+        "file": str(out),
+        "topics": len(topics),
+        "stored": len(made["stored"]),
+        "bytes": sum(map(sum, held.values())),
+        "store": tier["store"],
+    }
     if json_output:
         typer.echo(json.dumps(told))
     else:
-        typer.echo(f"{out}: {len(topics)} topics of {tier['region']}, {told['stored']} of them with messages, {told['bytes']} bytes in {tier['store']}")
+        typer.echo(
+            f"{out}: {len(topics)} topics of {tier['region']}, {told['stored']} of them with messages, {told['bytes']} bytes in {tier['store']}"
+        )
 
 
 def restore(
     file: Annotated[Path, typer.Argument(help="What `region backup` wrote.", exists=True, dir_okay=False)],
-    store: Annotated[str, typer.Option("--store", help="Where the store is now, if it is somewhere else than it was.")] = "",
+    store: Annotated[
+        str, typer.Option("--store", help="Where the store is now, if it is somewhere else than it was.")
+    ] = "",
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
     json_output: JsonOption = False,
@@ -99,16 +116,25 @@ def restore(
     try:
         made = json.loads(file.read_text())
         if made["format"] != FORMAT:
-            raise ConfigError(f"{file} has format {made['format']}, this program reads {FORMAT}: use the version that wrote it, or a newer one")
+            raise ConfigError(
+                f"{file} has format {made['format']}, this program reads {FORMAT}: use the version that wrote it, or a newer one"
+            )
         bases = list(dict.fromkeys(str(TopicName.parse(topic).partitioned) for topic in made["stored"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{file} cannot be restored: it is not what `heliograph region backup` writes ({error})") from error
+        raise ConfigError(
+            f"{file} cannot be restored: it is not what `heliograph region backup` writes ({error})"
+        ) from error
     rest = Rest(admin, token, _REQUEST_S)
     region, there, rows = rest.get("/heliograph/v1/tier")["region"], list[str](), list[dict[str, Any]]()
 
     def one(topic: str) -> None:
         try:
-            rows.extend(rest.post("/heliograph/v1/tier/restore", {"topic": topic, "store": store or made["store"], "holder": made["holder"]}))
+            rows.extend(
+                rest.post(
+                    "/heliograph/v1/tier/restore",
+                    {"topic": topic, "store": store or made["store"], "holder": made["holder"]},
+                )
+            )
         except Refused as error:
             if error.code != _CONFLICT:
                 raise
@@ -117,30 +143,56 @@ def restore(
     with _bar("restoring", json_output) as bar:
         failed = _each(bases, one, bar)
     if failed:
-        raise ConfigError(f"{len(bases) - len(failed)} of {len(bases)} topics are restored; not: {_some(failed)}. The command can be given again, and goes on")
+        raise ConfigError(
+            f"{len(bases) - len(failed)} of {len(bases)} topics are restored; not: {_some(failed)}. The command can be given again, and goes on"
+        )
     for tenant, info in made["tenants"].items():
-        _unless_there(lambda tenant=tenant, info=info: rest.put(f"/admin/v2/tenants/{quote(tenant, safe='')}", {**info, "allowedClusters": [region]}))  # type: ignore[misc]
+        _unless_there(
+            lambda tenant=tenant, info=info: rest.put(
+                f"/admin/v2/tenants/{quote(tenant, safe='')}", {**info, "allowedClusters": [region]}
+            )
+        )  # type: ignore[misc]
     for namespace, policies in made["namespaces"].items():
-        _unless_there(lambda ns=namespace, given=policies: rest.put(namespace_path(ns), {**given, "replication_clusters": [region]}))  # type: ignore[misc]
+        _unless_there(
+            lambda ns=namespace, given=policies: rest.put(
+                namespace_path(ns), {**given, "replication_clusters": [region]}
+            )
+        )  # type: ignore[misc]
     for topic, partitions in made["partitioned"].items():
         _unless_there(lambda topic=topic, n=partitions: rest.put(f"{topic_path(topic)}/partitions", n))  # type: ignore[misc]
     with _bar("empty topics", json_output) as bar:
         if failed := _each(made["empty"], lambda topic: _make(rest, topic, made["empty"][topic]), bar):
-            raise ConfigError(f"topics without messages that were not made: {_some(failed)}. The command can be given again, and goes on")
+            raise ConfigError(
+                f"topics without messages that were not made: {_some(failed)}. The command can be given again, and goes on"
+            )
     notes = sorted({note for row in rows for note in row["notes"]})
-    told = {"topics": len(bases), "already_there": len(there), "empty": len(made["empty"]), "entries": sum(row["entries"] for row in rows), "notes": notes}
+    told = {
+        "topics": len(bases),
+        "already_there": len(there),
+        "empty": len(made["empty"]),
+        "entries": sum(row["entries"] for row in rows),
+        "notes": notes,
+    }
     if json_output:
         typer.echo(json.dumps(told))
         return
-    typer.echo(f"{region}: {len(bases) - len(there)} topics restored with {told['entries']} entries, {len(there)} were there, {told['empty']} are empty")
+    typer.echo(
+        f"{region}: {len(bases) - len(there)} topics restored with {told['entries']} entries, {len(there)} were there, {told['empty']} are empty"
+    )
     for note in notes:
         typer.echo(f"note: {note}")
 
 
 def _found(rest: Rest) -> dict[str, Any]:
     """Tenants, namespaces, partitioned topics, and every persistent topic, partitions one by one."""
-    tenants = {name: rest.get(f"/admin/v2/tenants/{quote(name, safe='')}") for name in rest.get("/admin/v2/tenants") if name != _INTERNAL}
-    names = [namespace for tenant in tenants for namespace in rest.get(f"/admin/v2/namespaces/{quote(tenant, safe='')}")]
+    tenants = {
+        name: rest.get(f"/admin/v2/tenants/{quote(name, safe='')}")
+        for name in rest.get("/admin/v2/tenants")
+        if name != _INTERNAL
+    }
+    names = [
+        namespace for tenant in tenants for namespace in rest.get(f"/admin/v2/namespaces/{quote(tenant, safe='')}")
+    ]
     namespaces, partitioned, topics = {}, {}, list[str]()
     for namespace in names:
         namespaces[namespace] = rest.get(namespace_path(namespace))
@@ -210,8 +262,12 @@ def _write(out: Path, made: dict[str, Any]) -> None:
 
 
 def _bar(text: str, quiet: bool) -> Progress:
-    return Progress(TextColumn(text), BarColumn(), MofNCompleteColumn(), console=Console(stderr=True, quiet=quiet), transient=True)
+    return Progress(
+        TextColumn(text), BarColumn(), MofNCompleteColumn(), console=Console(stderr=True, quiet=quiet), transient=True
+    )
 
 
 def _some(failed: dict[str, str]) -> str:
-    return "; ".join(f"{topic}: {why}" for topic, why in list(failed.items())[:3]) + (f"; and {len(failed) - 3} more" if len(failed) > 3 else "")
+    return "; ".join(f"{topic}: {why}" for topic, why in list(failed.items())[:3]) + (
+        f"; and {len(failed) - 3} more" if len(failed) > 3 else ""
+    )

@@ -16,14 +16,19 @@ from region_node import region_backup_commands
 from region_node.instance.control import STARTED_S, call
 
 Data = Annotated[Path, typer.Option("--data", help="The data folder of the instance.", show_default=True)]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, or why it would be refused, and do nothing.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be done, or why it would be refused, and do nothing.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Name = Annotated[str, typer.Argument(help="The region's name.")]
 _DEFAULT_DATA = Path(".heliograph")
 
 
 def register(app: typer.Typer) -> None:
-    region = typer.Typer(help="Let a region join a running instance, or leave it; back a whole region up, and restore it.", no_args_is_help=True)
+    region = typer.Typer(
+        help="Let a region join a running instance, or leave it; back a whole region up, and restore it.",
+        no_args_is_help=True,
+    )
     region.command()(join)
     region.command()(leave)
     region.command()(region_backup_commands.backup)
@@ -36,7 +41,12 @@ def join(
     data: Data = _DEFAULT_DATA,
     brokers: Annotated[int, typer.Option(help="Broker processes.", min=1, max=16)] = 1,
     bookies: Annotated[int, typer.Option(help="Bookie processes.", min=2, max=16)] = 3,
-    learner: Annotated[bool, typer.Option("--learner", help="It gets the configuration without a vote: for more regions than three or five.")] = False,
+    learner: Annotated[
+        bool,
+        typer.Option(
+            "--learner", help="It gets the configuration without a vote: for more regions than three or five."
+        ),
+    ] = False,
     dry_run: DryRun = False,
     json_output: Json = False,
 ) -> None:
@@ -44,11 +54,25 @@ def join(
 
     Nothing is replicated to it until a namespace names it. An interrupted join is given again.
     """
-    answer = _ask(data, f"{name} joins", json_output, "join", region=name, brokers=brokers, bookies=bookies, voter=not learner, dry_run=dry_run)
+    answer = _ask(
+        data,
+        f"{name} joins",
+        json_output,
+        "join",
+        region=name,
+        brokers=brokers,
+        bookies=bookies,
+        voter=not learner,
+        dry_run=dry_run,
+    )
     if json_output:
         typer.echo(json.dumps(answer))
     elif dry_run:
-        typer.echo(f"would start {', '.join(answer['would_start'])}" if answer["would_start"] else f"{name} is there: what is missing would be done")
+        typer.echo(
+            f"would start {', '.join(answer['would_start'])}"
+            if answer["would_start"]
+            else f"{name} is there: what is missing would be done"
+        )
     else:
         typer.echo(f"{name} has joined: service {answer['service_url']}  admin {answer['admin_url']}")
 
@@ -62,7 +86,9 @@ def leave(name: Name, data: Data = _DEFAULT_DATA, dry_run: DryRun = False, json_
     if json_output:
         typer.echo(json.dumps(answer))
     elif dry_run:
-        typer.echo(f"would stop {', '.join(answer['would_stop'])}" if answer["would_stop"] else f"{name} has left already")
+        typer.echo(
+            f"would stop {', '.join(answer['would_stop'])}" if answer["would_stop"] else f"{name} has left already"
+        )
     else:
         typer.echo(f"{name} has left; its data lies in {answer['data']}: delete it when nobody needs it")
 

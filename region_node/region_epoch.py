@@ -66,7 +66,9 @@ class RegionEpoch:
         """This region, with its epoch. Raises MetadataUnavailable: not yet."""
         found = self._view.region(self._region)
         if found is None:
-            raise MetadataUnavailable(f"region {self._region} is not in the global configuration yet: create it as a cluster first")
+            raise MetadataUnavailable(
+                f"region {self._region} is not in the global configuration yet: create it as a cluster first"
+            )
         if found.metadata_instance != self._instance:
             self._agree_soon()
             if found.metadata_instance:
@@ -100,7 +102,9 @@ class RegionEpoch:
                 log.warning("region.epoch_waits", extra={"region": self._region, "error": str(error)})
                 await asyncio.sleep(_RETRY_S)
             else:
-                log.info("region.epoch", extra={"region": self._region, "epoch": info.epoch, "metadata": self._instance})
+                log.info(
+                    "region.epoch", extra={"region": self._region, "epoch": info.epoch, "metadata": self._instance}
+                )
                 return
 
     def _on_instance(self, key: str, value: bytes | None, _version: int) -> None:

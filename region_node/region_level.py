@@ -82,7 +82,9 @@ class RegionLevel:
         older = sorted(name for name, spoken in (await self._everybody()).items() if spoken < level)
         if older:
             names = ", ".join(older[:5])
-            raise NotAllowed(f"{what} wants feature level {level} of region {self._region}, but {names} run an older version: upgrade them first")
+            raise NotAllowed(
+                f"{what} wants feature level {level} of region {self._region}, but {names} run an older version: upgrade them first"
+            )
         await self._raise(level)
 
     async def _everybody(self) -> dict[str, int]:

@@ -53,7 +53,12 @@ class ReplicatedSchemas:
         changed: Callable[[str], None],
         unpark: Callable[[str], None],
     ) -> None:
-        self._registry, self._region_number, self._partitions, self._changed = registry, region_number, partitions, changed
+        self._registry, self._region_number, self._partitions, self._changed = (
+            registry,
+            region_number,
+            partitions,
+            changed,
+        )
         self._unpark = unpark
         self._topics: dict[str, None] = {}
         self.close = meta.watch(_PREFIX, self._on_key)
@@ -77,8 +82,13 @@ class ReplicatedSchemas:
         if parted:
             numbers = ", ".join(map(str, parted[:_NAMED]))
             arriving = dict(rows)
-            others = [number for number in sorted(here) if number not in arriving]  # a source that takes what is here must not give these numbers again
-            raise SchemaConflict(f"other schemas are here under the numbers {numbers}", _told([(number, here[number]) for number in (*parted, *others)]))
+            others = [
+                number for number in sorted(here) if number not in arriving
+            ]  # a source that takes what is here must not give these numbers again
+            raise SchemaConflict(
+                f"other schemas are here under the numbers {numbers}",
+                _told([(number, here[number]) for number in (*parted, *others)]),
+            )
         if fresh:
             new = await self._registry.restore(name, fresh)
             log.info("schemas.adopted", extra={"topic": topic, "versions": new})

@@ -60,7 +60,9 @@ class ReplicatedSubscriptions:
         found.reset(mark_delete)
         return True
 
-    def begin_earlier(self, topic: str, name: str, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]) -> bool:
+    def begin_earlier(
+        self, topic: str, name: str, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]
+    ) -> bool:
         loaded = self._loaded(topic)
         found = None if loaded is None else loaded.subscriptions.get(name)
         if found is None:
@@ -76,7 +78,11 @@ class ReplicatedSubscriptions:
 
     def redelivered(self, topic: str, name: str) -> int:
         found = self._subscription(topic, name)
-        return 0 if found is None else found.messages_redelivered + sum(consumer.messages_redelivered for consumer in found.consumers)
+        return (
+            0
+            if found is None
+            else found.messages_redelivered + sum(consumer.messages_redelivered for consumer in found.consumers)
+        )
 
     def redeliveries(self, topic: str, name: str, most: int) -> Mapping[Position, int]:
         found = self._subscription(topic, name)

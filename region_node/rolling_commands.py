@@ -33,8 +33,13 @@ Data = Annotated[Path, typer.Option("--data", help="The data folder of the insta
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say in which order, and do nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Region = Annotated[str, typer.Option("--region", help="The region's name; it may be left out where there is one only.")]
-Patience = Annotated[float, typer.Option("--wait", help="Seconds to wait for the region to be well between two processes.", min=1, max=3600)]
-Token = Annotated[str, typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A super user's token, where the brokers want one.")]
+Patience = Annotated[
+    float,
+    typer.Option("--wait", help="Seconds to wait for the region to be well between two processes.", min=1, max=3600),
+]
+Token = Annotated[
+    str, typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A super user's token, where the brokers want one.")
+]
 _DEFAULT_DATA = Path(".heliograph")
 _POLL_S = 0.2
 _PAUSE_S = 600.0
@@ -47,7 +52,9 @@ _COPIES = 2
 
 
 def register(app: typer.Typer) -> None:
-    rolling = typer.Typer(help="Restart or upgrade all processes of a region, one at a time, while clients work.", no_args_is_help=True)
+    rolling = typer.Typer(
+        help="Restart or upgrade all processes of a region, one at a time, while clients work.", no_args_is_help=True
+    )
     rolling.command()(restart)
     rolling.command()(upgrade)
     app.add_typer(rolling, name="rolling")
@@ -66,7 +73,12 @@ def restart(
 
 
 def upgrade(
-    python: Annotated[Path, typer.Option("--python", help="The interpreter of the environment in which the other version is installed.", exists=True)],
+    python: Annotated[
+        Path,
+        typer.Option(
+            "--python", help="The interpreter of the environment in which the other version is installed.", exists=True
+        ),
+    ],
     region: Region = "",
     data: Data = _DEFAULT_DATA,
     wait: Patience = 120.0,
@@ -86,10 +98,18 @@ def _roll(data: Path, region: str, python: str, wait_s: float, token: str, dry_r
         wrong = f"there is no region {region!r}" if region else "it is not said which region"
         raise ConfigError(f"{wrong}: give one of {', '.join(regions)} by --region")
     rows = regions[region]["processes"]
-    health = Health(data, region, {row["name"]: f"http://127.0.0.1:{row['ports']['admin']}" for row in rows if "broker" in row["role"]}, token)
+    health = Health(
+        data,
+        region,
+        {row["name"]: f"http://127.0.0.1:{row['ports']['admin']}" for row in rows if "broker" in row["role"]},
+        token,
+    )
     with contextlib.nullcontext() if dry_run else _alone(data, region):
         running = {row["name"]: int(row["pid"] or 0) for row in rows}
-        notes, emptied = Notes(data / f"rolling-{region}.json", python, release_of(python), running, time.time()), health.emptied()
+        notes, emptied = (
+            Notes(data / f"rolling-{region}.json", python, release_of(python), running, time.time()),
+            health.emptied(),
+        )
         down = [row["name"] for row in rows if not row["ready"] and row["name"] not in emptied]
         left = [*down, *(row["name"] for row in rows if row["ready"] and row["name"] not in notes.done)]
         if dry_run:
@@ -98,7 +118,9 @@ def _roll(data: Path, region: str, python: str, wait_s: float, token: str, dry_r
             return
         console, began = Console(stderr=True, quiet=json_output), time.monotonic()
         if notes.done:
-            console.print(f"an earlier run stopped after {notes.done[-1]}: going on, {len(left)} of {len(rows)} processes are left")
+            console.print(
+                f"an earlier run stopped after {notes.done[-1]}: going on, {len(left)} of {len(rows)} processes are left"
+            )
         try:
             for at, name in enumerate(left):
                 console.print(f"[{len(rows) - len(left) + at + 1}/{len(rows)}] {name}")

@@ -31,7 +31,9 @@ def register(app: typer.Typer) -> None:
 
 
 def autoscale(
-    rules: Annotated[Path, typer.Argument(help="A TOML file of [[rule]] tables; see docs/operating/scaling.md.", exists=True)],
+    rules: Annotated[
+        Path, typer.Argument(help="A TOML file of [[rule]] tables; see docs/operating/scaling.md.", exists=True)
+    ],
     admin: AdminOption = ADMIN,
     every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1, max=3600)] = 10.0,
     looks: Annotated[int, typer.Option(help="End after so many; 0: never.", min=0)] = 0,
@@ -60,7 +62,10 @@ def measures(admin: str, token: str, scaler: Scaler) -> dict[str, list[float]]:
     try:
         if any(name.startswith("broker.") for name in wanted):
             brokers = json.loads(_read(f"{admin}/heliograph/v1/balance", token))["brokers"]
-            found |= {"broker.load": [row["load"] for row in brokers], "broker.bundles": [row["bundles"] for row in brokers]}
+            found |= {
+                "broker.load": [row["load"] for row in brokers],
+                "broker.bundles": [row["bundles"] for row in brokers],
+            }
         if any(name.startswith("bookie.") for name in wanted):
             bookies = [row for row in json.loads(_read(f"{admin}/heliograph/v1/bookies", token)) if row["registered"]]
             found["bookie.free_bytes"] = [row["free_bytes"] for row in bookies if row["free_bytes"]]
@@ -89,10 +94,18 @@ def _fire(rule: Rule, value: float) -> str:
     said = {"HELIOGRAPH_RULE": rule.name, "HELIOGRAPH_TIER": rule.tier, "HELIOGRAPH_VALUE": str(value)}
     try:
         if rule.run:
-            ended = subprocess.run(rule.run, env={**os.environ, **said}, timeout=_HOOK_S, capture_output=True, text=True)
-            return "done" if ended.returncode == 0 else f"the command ended with {ended.returncode}: {ended.stderr.strip()[-200:]}"
+            ended = subprocess.run(
+                rule.run, env={**os.environ, **said}, timeout=_HOOK_S, capture_output=True, text=True
+            )
+            return (
+                "done"
+                if ended.returncode == 0
+                else f"the command ended with {ended.returncode}: {ended.stderr.strip()[-200:]}"
+            )
         body = json.dumps({"rule": rule.name, "tier": rule.tier, "value": value}).encode()
-        with urllib.request.urlopen(urllib.request.Request(rule.call, data=body, headers={"Content-Type": "application/json"}), timeout=_HOOK_S):
+        with urllib.request.urlopen(
+            urllib.request.Request(rule.call, data=body, headers={"Content-Type": "application/json"}), timeout=_HOOK_S
+        ):
             return "done"
     except subprocess.TimeoutExpired:
         return f"the command did not end within {_HOOK_S:.0f} s"

@@ -147,9 +147,13 @@ class BrokerSettings:
         if max(self.port, self.tls_port) < 0:
             raise ConfigError("broker.port and broker.tls_port are both -1: no client could connect")
         if self.admin_tls_port >= 0 and self.admin_port < 0:
-            raise ConfigError("broker.admin_tls_port wants an admin_port too, where the region's brokers ask each other")
+            raise ConfigError(
+                "broker.admin_tls_port wants an admin_port too, where the region's brokers ask each other"
+            )
         if self.link_drain_floor < 0:
-            raise ConfigError(f"broker.link_drain_floor is {self.link_drain_floor:g}; give bytes a second, or 0: drains never give way to publishers")
+            raise ConfigError(
+                f"broker.link_drain_floor is {self.link_drain_floor:g}; give bytes a second, or 0: drains never give way to publishers"
+            )
         if not 0 <= self.link_left_grace_s <= 366 * 86_400:
             raise ConfigError(f"broker.link_left_grace_s is {self.link_left_grace_s:g}; give 0 s to a year")
         try:
@@ -157,7 +161,9 @@ class BrokerSettings:
         except NotAllowed as error:
             raise ConfigError(f"broker.policies: {error}") from error
         if self.connections_max < 0 or not 1 <= self.topic_loads_max <= 100_000:
-            raise ConfigError("broker.connections_max must be 0 (as the system allows) or more, and broker.topic_loads_max 1 to 100000")
+            raise ConfigError(
+                "broker.connections_max must be 0 (as the system allows) or more, and broker.topic_loads_max 1 to 100000"
+            )
         if not 1 <= self.cache_mb <= 1 << 20:
             raise ConfigError(f"broker.cache_mb must be at least 1, not {self.cache_mb}")
         if not 1 <= self.racks_min <= 64:
@@ -168,14 +174,18 @@ class BrokerSettings:
             raise ConfigError(f"broker.drain_timeout_s must be above 0 and at most 600, not {self.drain_timeout_s}")
         for name, url in self.listeners.items():
             if not url.startswith(("pulsar://", "pulsar+ssl://")):
-                raise ConfigError(f"broker.listeners.{name}: expected pulsar://host:port or pulsar+ssl://host:port, not {url!r}")
+                raise ConfigError(
+                    f"broker.listeners.{name}: expected pulsar://host:port or pulsar+ssl://host:port, not {url!r}"
+                )
 
     def entry_cache(self) -> CacheSettings:
         """Raises ConfigError."""
         if self.cache_eviction not in (names := [e.value for e in Eviction]):
             raise ConfigError(f"broker.cache_eviction must be one of {', '.join(names)}, not {self.cache_eviction!r}")
         eviction = Eviction(self.cache_eviction)
-        return CacheSettings(eviction=eviction, backlogged_entries=self.cache_backlogged_entries, time_ms=self.cache_time_ms)
+        return CacheSettings(
+            eviction=eviction, backlogged_entries=self.cache_backlogged_entries, time_ms=self.cache_time_ms
+        )
 
     def topic_series(self) -> TopicSeries:
         """Raises ConfigError."""
@@ -220,7 +230,9 @@ class BookieSettings:
             if len(set(getattr(self, name))) < len(getattr(self, name)):
                 raise ConfigError(f"bookie.{name} names a folder twice; each must be one of its own")
         if len(self.journal_dirs) > max(1, len(self.ledger_dirs)):
-            raise ConfigError("bookie.journal_dirs must not be more than bookie.ledger_dirs: a ledger directory writes to one journal")
+            raise ConfigError(
+                "bookie.journal_dirs must not be more than bookie.ledger_dirs: a ledger directory writes to one journal"
+            )
         if not 0 <= self.free_mb_min <= self.free_mb_again:
             raise ConfigError(f"bookie: want 0 <= free_mb_min {self.free_mb_min} <= free_mb_again {self.free_mb_again}")
         if not 0 <= self.gc_interval_s <= 86400:
@@ -309,19 +321,33 @@ class ProcessSettings:
         if any(role != "broker" for role in self.roles) and not self.data_dir:
             raise ConfigError("data_dir is not set: a bookie and a metadata node need a folder of their own")
         if {"broker", "bookie"} & set(self.roles) and not self.meta:
-            raise ConfigError("meta is not set: a broker and a bookie need the addresses of the region's local metadata")
+            raise ConfigError(
+                "meta is not set: a broker and a bookie need the addresses of the region's local metadata"
+            )
         if "broker" in self.roles and not self.config:
             raise ConfigError("config is not set: a broker needs the address of the region's configuration node")
         if self.broker.link_port and self.tls is not None and not self.tls.replicator_cert:
-            raise ConfigError("broker.link_port is set with tls: links between regions then need tls.replicator_cert and tls.replicator_key")
-        if self.broker.link_port and self.tls is None and (self.security.authentication or self.security.anonymous_role):
-            raise ConfigError("broker.link_port is set without tls: a plain link would let anybody in past security.authentication; set tls, or no link_port")
+            raise ConfigError(
+                "broker.link_port is set with tls: links between regions then need tls.replicator_cert and tls.replicator_key"
+            )
+        if (
+            self.broker.link_port
+            and self.tls is None
+            and (self.security.authentication or self.security.anonymous_role)
+        ):
+            raise ConfigError(
+                "broker.link_port is set without tls: a plain link would let anybody in past security.authentication; set tls, or no link_port"
+            )
         if self.bind in LOOPBACK:
             return
         if {"bookie", "meta", "config"} & set(self.roles) and not (self.tls is not None and self.tls.internal):
-            raise ConfigError(f"bind is {self.bind}: bookies and metadata nodes on other addresses than 127.0.0.1 want tls with `internal` on")
+            raise ConfigError(
+                f"bind is {self.bind}: bookies and metadata nodes on other addresses than 127.0.0.1 want tls with `internal` on"
+            )
         if self.broker.link_port and self.tls is None:
-            raise ConfigError(f"bind is {self.bind}: links from other machines need certificates; set tls, or broker.link_port to 0")
+            raise ConfigError(
+                f"bind is {self.bind}: links from other machines need certificates; set tls, or broker.link_port to 0"
+            )
 
 
 def host_and_port(name: str, address: str) -> tuple[str, int]:
@@ -337,7 +363,9 @@ def load(path: str, environment: Mapping[str, str], *, roles: tuple[str, ...] = 
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"the settings file {path} cannot be read ({error.strerror}); give another one with --settings") from error
+        raise ConfigError(
+            f"the settings file {path} cannot be read ({error.strerror}); give another one with --settings"
+        ) from error
     try:
         fields = json.loads(text)
     except ValueError as error:
@@ -437,5 +465,7 @@ def _value(hint: Any, value: Any, path: str) -> Any:
         return float(value)
     if isinstance(hint, type) and type(value) is hint:
         return value
-    wanted = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}.get(hint, "a list" if origin is tuple else "an object")
+    wanted = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}.get(
+        hint, "a list" if origin is tuple else "an object"
+    )
     raise ConfigError(f"{path}: expected {wanted}, not {json.dumps(value)}")

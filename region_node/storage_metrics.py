@@ -19,12 +19,17 @@ _ROWS = 200
 
 
 def _ranges(name: str, bounds: Sequence[float]) -> list[tuple[str, str, str]]:
-    within = [(f"pulsar_ml_{name}", "counter", f',quantile="{low:.1f}_{high:.1f}"') for low, high in pairwise((0.0, *bounds))]
+    within = [
+        (f"pulsar_ml_{name}", "counter", f',quantile="{low:.1f}_{high:.1f}"') for low, high in pairwise((0.0, *bounds))
+    ]
     return [*within, (f"pulsar_ml_{name}_OVERFLOW", "gauge", "")]
 
 
 def _histogram(name: str, bounds: str) -> list[tuple[str, str, str]]:
-    return [(f"pulsar_{name}_{part}", "counter", "") for part in (*(f"le_{bound}" for bound in bounds.split()), "count", "sum")]
+    return [
+        (f"pulsar_{name}_{part}", "counter", "")
+        for part in (*(f"le_{bound}" for bound in bounds.split()), "count", "sum")
+    ]
 
 
 _LATENCIES_MS = [bound * 1000 for bound in LATENCIES_S]

@@ -50,7 +50,14 @@ class StoredBytes:
         clock: Clock,
         settings: UsageSettings,
     ) -> None:
-        self._meta, self._usage, self._open_bytes, self._walks, self._quotas, self._tell_full = meta, usage, open_bytes, walks, quotas, tell_full
+        self._meta, self._usage, self._open_bytes, self._walks, self._quotas, self._tell_full = (
+            meta,
+            usage,
+            open_bytes,
+            walks,
+            quotas,
+            tell_full,
+        )
         self._clock, self._settings = clock, settings
         self._walked_at: float | None = None
         self._full: frozenset[str] = frozenset()
@@ -121,11 +128,22 @@ class StoredBytes:
         return found
 
     async def _judge(self) -> None:
-        over = [tenant for tenant, quota in self._quotas().items() if quota.max_storage_bytes and await self.of(tenant) >= quota.max_storage_bytes]
+        over = [
+            tenant
+            for tenant, quota in self._quotas().items()
+            if quota.max_storage_bytes and await self.of(tenant) >= quota.max_storage_bytes
+        ]
         full = frozenset(over)
         if full != self._full:
             for tenant in sorted(full - self._full):
-                log.warning("tenant.full", extra={"tenant": tenant, "stored_bytes": await self.of(tenant), "may": self._quotas()[tenant].max_storage_bytes})
+                log.warning(
+                    "tenant.full",
+                    extra={
+                        "tenant": tenant,
+                        "stored_bytes": await self.of(tenant),
+                        "may": self._quotas()[tenant].max_storage_bytes,
+                    },
+                )
             for tenant in sorted(self._full - full):
                 log.warning("tenant.has_room_again", extra={"tenant": tenant})
             self._full = full
@@ -133,4 +151,6 @@ class StoredBytes:
 
 
 def closed_bytes(metadata: ManagedLedgerMetadata) -> int:
-    return sum(page.size_bytes for page in metadata.pages) + sum(info.size_bytes for info in metadata.ledgers if info.closed_ms)
+    return sum(page.size_bytes for page in metadata.pages) + sum(
+        info.size_bytes for info in metadata.ledgers if info.closed_ms
+    )

@@ -57,9 +57,21 @@ _TOPICS = "/admin/v2/broker-stats/topics"
 """Of the broker that is asked alone."""
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="The file to write, such as support.tar.gz.")]
-Data = Annotated[Path, typer.Option("--data", help="The data folder of an instance on this machine: says where everything is.", show_default=True)]
-Admin = Annotated[list[str], typer.Option("--admin", envvar="HELIOGRAPH_ADMIN", help="Admin URL of a broker to ask; may be given once a region.")]
-Settings = Annotated[list[Path], typer.Option("--settings", help="A settings file, or a folder of them; may be repeated.")]
+Data = Annotated[
+    Path,
+    typer.Option(
+        "--data", help="The data folder of an instance on this machine: says where everything is.", show_default=True
+    ),
+]
+Admin = Annotated[
+    list[str],
+    typer.Option(
+        "--admin", envvar="HELIOGRAPH_ADMIN", help="Admin URL of a broker to ask; may be given once a region."
+    ),
+]
+Settings = Annotated[
+    list[Path], typer.Option("--settings", help="A settings file, or a folder of them; may be repeated.")
+]
 Logs = Annotated[list[Path], typer.Option("--logs", help="A log file, or a folder of *.log; may be repeated.")]
 LogKb = Annotated[int, typer.Option("--log-kb", help="How much of the end of each log.", min=1, max=1_000_000)]
 Force = Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")]
@@ -93,7 +105,9 @@ def dump(
         raise ConfigError(f"{output} is there already: give another name, or --force")
     plan = load_plan(data) if (data / "instance.json").exists() else None
     if plan is None and not (admin or settings or logs):
-        raise ConfigError(f"{data} is no data folder of an instance: give one with --data, or say with --admin, --settings, and --logs where things are")
+        raise ConfigError(
+            f"{data} is no data folder of an instance: give one with --data, or say with --admin, --settings, and --logs where things are"
+        )
     part = output.with_name(output.name + ".part")
     try:
         part.unlink(missing_ok=True)
@@ -144,12 +158,22 @@ class _Archive:
 
 
 def _clean_lines(text: str) -> str:
-    cut = (line if len(line) <= _LINE_MAX else f"{line[:_LINE_MAX]} … {len(line) - _LINE_MAX} characters more" for line in text.splitlines())
+    cut = (
+        line if len(line) <= _LINE_MAX else f"{line[:_LINE_MAX]} … {len(line) - _LINE_MAX} characters more"
+        for line in text.splitlines()
+    )
     return redaction.text("\n".join(cut)) + "\n"
 
 
 def _gather(
-    made: _Archive, plan: InstancePlan | None, data: Path, admin: list[str], settings: list[Path], logs: list[Path], log_kb: int, token: str
+    made: _Archive,
+    plan: InstancePlan | None,
+    data: Path,
+    admin: list[str],
+    settings: list[Path],
+    logs: list[Path],
+    log_kb: int,
+    token: str,
 ) -> None:
     made.piece("versions.json", _versions)
     if plan is not None:
@@ -176,7 +200,10 @@ def _gather(
         made.piece(f"settings/{file.name}", partial(_json, file))
     for file in _files(logs, "*.log", made):
         made.piece(f"logs/{file.name}", partial(_tail, file, log_kb * 1024))
-    made.piece("manifest.json", lambda: {"format": FORMAT, "made": datetime.now(UTC).isoformat(timespec="seconds"), **_said(made)})
+    made.piece(
+        "manifest.json",
+        lambda: {"format": FORMAT, "made": datetime.now(UTC).isoformat(timespec="seconds"), **_said(made)},
+    )
 
 
 def _said(made: _Archive) -> dict[str, Any]:
@@ -185,7 +212,12 @@ def _said(made: _Archive) -> dict[str, Any]:
 
 def _versions() -> dict[str, Any]:
     packages = {found.name: found.version for found in distributions()}
-    return {"heliograph": __version__, "python": sys.version, "system": platform.platform(), "packages": dict(sorted(packages.items()))}
+    return {
+        "heliograph": __version__,
+        "python": sys.version,
+        "system": platform.platform(),
+        "packages": dict(sorted(packages.items())),
+    }
 
 
 def _files(places: list[Path], pattern: str, made: _Archive) -> Iterator[Path]:
@@ -201,7 +233,9 @@ def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ConfigError(f"{path} is no JSON ({type(error).__name__}): it is left out, since its secrets could not be told apart") from error
+        raise ConfigError(
+            f"{path} is no JSON ({type(error).__name__}): it is left out, since its secrets could not be told apart"
+        ) from error
 
 
 def _tail(path: Path, size_bytes: int) -> str:
@@ -210,4 +244,8 @@ def _tail(path: Path, size_bytes: int) -> str:
         length = file.seek(0, 2)
         file.seek(max(0, length - size_bytes))
         content = file.read(size_bytes)
-    return content.partition(b"\n")[2].decode(errors="replace") if length > size_bytes else content.decode(errors="replace")
+    return (
+        content.partition(b"\n")[2].decode(errors="replace")
+        if length > size_bytes
+        else content.decode(errors="replace")
+    )

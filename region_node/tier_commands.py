@@ -34,8 +34,13 @@ def register(app: typer.Typer) -> None:
 
 
 def list_store(
-    store: Annotated[str, typer.Option("--store", help="s3://bucket/prefix, gs://, az://, cos://, oss://, or file:///folder.")],
-    option: Annotated[list[str] | None, typer.Option("--option", help="NAME=VALUE of the store, such as endpoint=https://...; may be repeated.")] = None,
+    store: Annotated[
+        str, typer.Option("--store", help="s3://bucket/prefix, gs://, az://, cos://, oss://, or file:///folder.")
+    ],
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", help="NAME=VALUE of the store, such as endpoint=https://...; may be repeated."),
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that one request may take.", min=1)] = 30.0,
     json_output: JsonOption = False,
 ) -> None:
@@ -48,7 +53,11 @@ def list_store(
         return
     table = Table("topic", "holder", "ledgers", "bytes", "entries to restore", "manifest of")
     for row in rows:
-        made = datetime.fromtimestamp(row["manifest_ms"] / 1000, UTC).isoformat(timespec="seconds") if row["manifest_ms"] else row["trouble"]
+        made = (
+            datetime.fromtimestamp(row["manifest_ms"] / 1000, UTC).isoformat(timespec="seconds")
+            if row["manifest_ms"]
+            else row["trouble"]
+        )
         table.add_row(row["topic"], row["holder"], str(row["ledgers"]), str(row["bytes"]), str(row["entries"]), made)
     Console().print(table)
 
@@ -73,7 +82,9 @@ async def _listed(url: str, options: dict[str, str], timeout_s: float) -> list[d
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     manifests: dict[tuple[str, str], list[Any]] = {}
     async for name, size in objects(store):
-        row = rows.setdefault((name.topic, name.holder), {"topic": name.topic, "holder": name.holder, "ledgers": 0, "bytes": 0})
+        row = rows.setdefault(
+            (name.topic, name.holder), {"topic": name.topic, "holder": name.holder, "ledgers": 0, "bytes": 0}
+        )
         row["bytes"] += size
         if name.kind == LEDGER:
             row["ledgers"] += 1
@@ -87,14 +98,27 @@ async def _listed(url: str, options: dict[str, str], timeout_s: float) -> list[d
             except CorruptData as error:
                 row["trouble"] = str(error)
                 continue
-            row |= {"entries": sum(i.entries for i in stored_prefix(found.metadata.ledgers)), "manifest_ms": found.made_ms, "trouble": ""}
+            row |= {
+                "entries": sum(i.entries for i in stored_prefix(found.metadata.ledgers)),
+                "manifest_ms": found.made_ms,
+                "trouble": "",
+            }
     return [rows[place] for place in sorted(rows)]
 
 
 def restore(
-    topic: Annotated[str, typer.Option("--topic", help="persistent://tenant/namespace/topic; of a partitioned one, every partition is restored.")],
-    store: Annotated[str, typer.Option("--store", help="Where it lies; without it, the store that the broker is set to.")] = "",
-    holder: Annotated[str, typer.Option("--holder", help="Whose copy, where several regions have stored the topic: see `tier list`.")] = "",
+    topic: Annotated[
+        str,
+        typer.Option(
+            "--topic", help="persistent://tenant/namespace/topic; of a partitioned one, every partition is restored."
+        ),
+    ],
+    store: Annotated[
+        str, typer.Option("--store", help="Where it lies; without it, the store that the broker is set to.")
+    ] = "",
+    holder: Annotated[
+        str, typer.Option("--holder", help="Whose copy, where several regions have stored the topic: see `tier list`.")
+    ] = "",
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
     json_output: JsonOption = False,
@@ -102,13 +126,17 @@ def restore(
     """Bring a topic back from an object store alone: entries under their positions, cursors, state, and what is missing of its policies."""
     TopicName.parse(topic)
     given = {"topic": topic, "store": store, "holder": holder}
-    answer = _region(admin, token).post("/heliograph/v1/tier/restore", {name: value for name, value in given.items() if value})
+    answer = _region(admin, token).post(
+        "/heliograph/v1/tier/restore", {name: value for name, value in given.items() if value}
+    )
     if json_output:
         typer.echo(json.dumps(answer))
         return
     for one in answer:
         cursors = f", {len(one['cursors'])} subscriptions" if one["cursors"] else ""
-        typer.echo(f"restored {one['topic']}: {one['entries']} entries in {one['ledgers']} ledgers through {one['last']}{cursors}")
+        typer.echo(
+            f"restored {one['topic']}: {one['entries']} entries in {one['ledgers']} ledgers through {one['last']}{cursors}"
+        )
         made = datetime.fromtimestamp(one["manifest_ms"] / 1000, UTC).isoformat(timespec="seconds")
         typer.echo(f"subscriptions and policies are as of {made}, from {one['holder']}")
         for note in one["notes"]:
@@ -117,8 +145,17 @@ def restore(
 
 def offload(
     topic: Topic,
-    before: Annotated[str, typer.Option("--before", metavar="POSITION", help="ledger:entry; only ledgers that end before it. Without: every closed one.")] = "",
-    now: Annotated[bool, typer.Option("--now", help="Close the open ledger first: then the store holds all that is there now.")] = False,
+    before: Annotated[
+        str,
+        typer.Option(
+            "--before",
+            metavar="POSITION",
+            help="ledger:entry; only ledgers that end before it. Without: every closed one.",
+        ),
+    ] = "",
+    now: Annotated[
+        bool, typer.Option("--now", help="Close the open ledger first: then the store holds all that is there now.")
+    ] = False,
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
 ) -> None:
@@ -140,10 +177,18 @@ def status(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", js
         typer.echo(json.dumps(answer))
     else:
         first = answer["firstUnoffloadedMessage"]
-        typer.echo({"NOT_RUN": "not run since this broker loaded the topic", "RUNNING": "running", "SUCCESS": "done"}.get(answer["status"], "failed"))
+        typer.echo(
+            {"NOT_RUN": "not run since this broker loaded the topic", "RUNNING": "running", "SUCCESS": "done"}.get(
+                answer["status"], "failed"
+            )
+        )
         if answer["lastError"]:
             typer.echo(answer["lastError"])
-        typer.echo(f"first message that only bookies have: {first['ledgerId']}:{first['entryId']}" if first else "the object store has every message")
+        typer.echo(
+            f"first message that only bookies have: {first['ledgerId']}:{first['entryId']}"
+            if first
+            else "the object store has every message"
+        )
     raise typer.Exit(1 if answer["status"] == "ERROR" else 0)
 
 

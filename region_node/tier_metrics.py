@@ -35,7 +35,12 @@ class TierMetrics:
         for topic, status in statuses.items():
             if status.errors:
                 yield "pulsar_ledgeroffloader_offload_error", "counter", _labels(region, topic), status.errors
-                yield "pulsar_ledgeroffloader_write_storage_error", "counter", _labels(region, topic), status.store_errors
+                yield (
+                    "pulsar_ledgeroffloader_write_storage_error",
+                    "counter",
+                    _labels(region, topic),
+                    status.store_errors,
+                )
         for topic, read_ms in self._tiering.read_ms.items():
             yield from summary("pulsar_ledgeroffloader_read_ledger_latency", _labels(region, topic), read_ms)
         for topic, count in self._tiering.collector.deleted.items() if self._tiering.collector is not None else ():

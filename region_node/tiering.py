@@ -80,7 +80,13 @@ class RestoredTopic:
         self._state = self._fresh()
 
     def _fresh(self) -> TopicState:
-        return TopicState(region=self._region.number, epoch=self._region.epoch, rng=self._rng, deduplication=True, settings=DedupSettings())
+        return TopicState(
+            region=self._region.number,
+            epoch=self._region.epoch,
+            rng=self._rng,
+            deduplication=True,
+            settings=DedupSettings(),
+        )
 
     def begin(self, blob: bytes, *, whole: bool) -> None:
         known = self._fresh()
@@ -130,10 +136,14 @@ class BrokerTier:
     ) -> None:
         """collects: whether this broker is the one that looks for objects that nobody names, and after topics that no broker owns."""
         self._ownership, self._collects, self._level = ownership, collects, level
-        self._schema_changes: dict[str, int] = {}  # topic, without its partition -> versions that came by way of this broker
+        self._schema_changes: dict[
+            str, int
+        ] = {}  # topic, without its partition -> versions that came by way of this broker
         self._region, self._view, self._config, self._topics, self._rng = region, view, config, topics, rng
         self._meta = factory.context.meta
-        self._opened: Callable[[], list[ManagedLedger]] = lambda: [one for one in factory.opened if not isinstance(one, ShadowLedger)]
+        self._opened: Callable[[], list[ManagedLedger]] = lambda: [
+            one for one in factory.opened if not isinstance(one, ShadowLedger)
+        ]
         self.stores = Stores(settings.store, settings.options, settings.timeout_s, maker(disk))
         self.reader = ColdReader(self.stores, settings, factory.context.tasks, partial(opened, factory.context))
         factory.cold = self.reader
@@ -187,7 +197,11 @@ class BrokerTier:
 
     async def give_back(self, topic: str) -> None:
         found = self._topics().loaded.get(topic)
-        if found is not None and not found.producers.producers and not any(one.consumers for one in found.subscriptions.values()):
+        if (
+            found is not None
+            and not found.producers.producers
+            and not any(one.consumers for one in found.subscriptions.values())
+        ):
             await self._topics().unload(topic)
 
     # -- a topic's policies -------------------------------------------------------------------------------------------
@@ -205,7 +219,11 @@ class BrokerTier:
             _TOPIC: self._topics().policies.topic(base),
             _TOPIC_EVERYWHERE: self._view.topic_policies(base),
         }
-        policies = {what: value.encode().decode() for what, value in found.items() if value is not None and value != TopicPolicies()}
+        policies = {
+            what: value.encode().decode()
+            for what, value in found.items()
+            if value is not None and value != TopicPolicies()
+        }
         changed = self._schema_changes.get(base, 0)
         return Described(policies, self._view.partitions(base) if name.partition >= 0 else 0, changed)
 
@@ -227,7 +245,9 @@ class BrokerTier:
     async def restore(self, topic: TopicName, *, url: str = "", holder: str = "") -> list[Restored]:
         """The topic, or each partition of it that the store has and this region has not. Raises what `restore_topic` raises."""
         if not (url or self.stores.own_url):
-            raise StoreRefused("this broker is set to no object store: name one with --store, or set broker.tiered.store")
+            raise StoreRefused(
+                "this broker is set to no object store: name one with --store, or set broker.tiered.store"
+            )
         wanted = await self._names(topic, url, holder)
         restored: list[Restored] = []
         for name in wanted:
@@ -252,7 +272,9 @@ class BrokerTier:
                     raise
                 continue  # a partition that an earlier attempt has brought back
         if not restored:
-            raise AlreadyExists(f"every partition of {topic} exists in this region: delete the topic first, if it is to be replaced")
+            raise AlreadyExists(
+                f"every partition of {topic} exists in this region: delete the topic first, if it is to be replaced"
+            )
         return restored
 
     async def _names(self, topic: TopicName, url: str, holder: str) -> list[TopicName]:
@@ -272,15 +294,21 @@ class BrokerTier:
         if self._view.tenant(name.tenant) is None:
             text = one.policies.get(_TENANT)
             tenant = TenantInfo.decode(text.encode()) if text else TenantInfo()
-            regions = tuple(dict.fromkeys([own, *(r for r in tenant.allowed_regions if self._view.region(r) is not None)]))
+            regions = tuple(
+                dict.fromkeys([own, *(r for r in tenant.allowed_regions if self._view.region(r) is not None)])
+            )
             await self._tolerant(self._config.create_tenant(name.tenant, replace(tenant, allowed_regions=regions)))
         if self._view.namespace(name.namespace) is None:
             text = one.policies.get(_NAMESPACE)
             policies = NamespacePolicies.decode(text.encode()) if text else NamespacePolicies()
-            await self._tolerant(self._config.create_namespace(name.namespace, replace(policies, regions=(own,), allowed_regions=())))
+            await self._tolerant(
+                self._config.create_namespace(name.namespace, replace(policies, regions=(own,), allowed_regions=()))
+            )
             gone = [region for region in policies.regions if region != own]
             if gone:
-                notes.append(f"namespace {name.namespace} was made for {own} alone; it was replicated with {', '.join(gone)}: set its clusters again")
+                notes.append(
+                    f"namespace {name.namespace} was made for {own} alone; it was replicated with {', '.join(gone)}: set its clusters again"
+                )
         elif _NAMESPACE in one.policies:
             notes.append(f"namespace {name.namespace} was there, and keeps its policies")
         base = str(name.partitioned)
@@ -288,7 +316,12 @@ class BrokerTier:
         for level in (_TOPIC_EVERYWHERE, _TOPIC):
             if level in one.policies and book.topic(base) == TopicPolicies():
                 found = TopicPolicies.decode(one.policies[level].encode())
-                await book.change_topic(base, lambda old, found=found: TopicPolicies(policies={**old.policies, **found.policies}, properties=found.properties))  # type: ignore[misc]
+                await book.change_topic(
+                    base,
+                    lambda old, found=found: TopicPolicies(
+                        policies={**old.policies, **found.policies}, properties=found.properties
+                    ),
+                )  # type: ignore[misc]
         if _SCHEMAS in one.policies:
             try:
                 rows = [(int(number), b64decode(value)) for number, value in json.loads(one.policies[_SCHEMAS])]
@@ -327,7 +360,12 @@ class BrokerTier:
         for name, value in counters:
             yield f"heliograph_tier_{name}_total", "counter", labels, value
         for topic, failures in tiering.failures().items():
-            yield "heliograph_tier_failing", "gauge", {**labels, "namespace": TopicName.parse(topic).namespace, "topic": topic}, failures
+            yield (
+                "heliograph_tier_failing",
+                "gauge",
+                {**labels, "namespace": TopicName.parse(topic).namespace, "topic": topic},
+                failures,
+            )
         yield from self._topic_metrics.samples(region)
         for ledger in self._opened():
             size = ledger.stored_bytes

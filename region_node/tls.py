@@ -113,7 +113,9 @@ class Certificates:
         """For connections of role `own` to listeners of these roles."""
         return self._inside(client_context, own, peers)
 
-    def _inside(self, make: Callable[[str, str, str], ssl.SSLContext], own: str, peers: tuple[str, ...]) -> ssl.SSLContext | None:
+    def _inside(
+        self, make: Callable[[str, str, str], ssl.SSLContext], own: str, peers: tuple[str, ...]
+    ) -> ssl.SSLContext | None:
         if self._tls is None or not self._tls.internal:
             return None
         return self.keep(make, self._tls.ca, *self._tls.pair(own), roles=peers)
@@ -129,7 +131,9 @@ class Certificates:
     def for_clients(self) -> ssl.SSLContext:
         """For ordinary clients, who may present a certificate. Raises ConfigError where none is set."""
         if self._tls is None:
-            raise ConfigError("tls is not set, and a listener wants TLS: set tls.ca, tls.server_cert, and tls.server_key")
+            raise ConfigError(
+                "tls is not set, and a listener wants TLS: set tls.ca, tls.server_cert, and tls.server_key"
+            )
         cert, key = self._tls.pair("server")
 
         def make(ca: str, cert: str, key: str) -> ssl.SSLContext:
@@ -163,7 +167,15 @@ class Certificates:
 
     # -- renewal --------------------------------------------------------------------------------------------------------
 
-    def keep(self, make: Callable[[str, str, str], ssl.SSLContext], ca: str, cert: str, key: str, *, roles: tuple[str, ...] = ()) -> ssl.SSLContext:
+    def keep(
+        self,
+        make: Callable[[str, str, str], ssl.SSLContext],
+        ca: str,
+        cert: str,
+        key: str,
+        *,
+        roles: tuple[str, ...] = (),
+    ) -> ssl.SSLContext:
         """A context whose connections are made by what the files hold then. roles: of this region's peers; empty: whoever `make` lets in."""
         for path in (ca, cert, key):
             self._stamps.setdefault(path, _stamp(path))
@@ -223,7 +235,9 @@ class Certificates:
         timer: list[asyncio.TimerHandle] = []
 
         def look() -> None:
-            timer[:] = [loop.call_later(self._tls.reload_s if self._tls is not None else 3600.0, look)]  # first: whatever happens, it looks again
+            timer[:] = [
+                loop.call_later(self._tls.reload_s if self._tls is not None else 3600.0, look)
+            ]  # first: whatever happens, it looks again
             self.tick()
 
         if self._kept or self._others:

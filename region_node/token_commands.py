@@ -34,11 +34,16 @@ def register(app: typer.Typer) -> None:
 
 
 def keys(
-    algorithm: Annotated[str, typer.Option(help="HS256, HS384, HS512 for a secret; RS, PS, ES with 256, 384, 512 for a key pair.")] = "ES256",
+    algorithm: Annotated[
+        str, typer.Option(help="HS256, HS384, HS512 for a secret; RS, PS, ES with 256, 384, 512 for a key pair.")
+    ] = "ES256",
     secret: SecretOption = None,
     private: PrivateOption = None,
     public: PublicOption = None,
-    jwks: Annotated[Path | None, typer.Option(help="Key set to which the public key is added; the brokers read it again by themselves.")] = None,
+    jwks: Annotated[
+        Path | None,
+        typer.Option(help="Key set to which the public key is added; the brokers read it again by themselves."),
+    ] = None,
 ) -> None:
     """Make a secret, or a key pair. Nothing is overwritten; a key set is added to."""
     from region_node.security.issuing import new_key_pair, new_secret, with_key
@@ -49,7 +54,9 @@ def keys(
         _write(secret, new_secret(algorithm, system_rng()), secret=True)
         return
     if private is None or not (public or jwks):
-        raise ConfigError("give --secret FILE for an HS algorithm; or --private FILE, with --public FILE, --jwks FILE, or both")
+        raise ConfigError(
+            "give --secret FILE for an HS algorithm; or --private FILE, with --public FILE, --jwks FILE, or both"
+        )
     for path in (private, *([public] if public else [])):
         _absent(path)
     inner, outer = new_key_pair(algorithm)
@@ -119,7 +126,9 @@ def validate(
     secret: SecretOption = None,
     public: PublicOption = None,
     jwks: Annotated[Path | None, typer.Option(help="File of a key set.")] = None,
-    algorithm: Annotated[list[str] | None, typer.Option(help="Those that the broker accepts; several times. Else all that fit the key.")] = None,
+    algorithm: Annotated[
+        list[str] | None, typer.Option(help="Those that the broker accepts; several times. Else all that fit the key.")
+    ] = None,
     issuer: str = "",
     audience: str = "",
     role_claim: str = "sub",
@@ -130,7 +139,11 @@ def validate(
     from region_node.security.settings import ASYMMETRIC, SECRET_BYTES_MIN, SecuritySettings, TokenSettings
 
     path = _one(secret=secret, public=public, jwks=jwks)
-    fitting = ASYMMETRIC if secret is None else tuple(name for name, size in SECRET_BYTES_MIN.items() if path.stat().st_size >= size)
+    fitting = (
+        ASYMMETRIC
+        if secret is None
+        else tuple(name for name, size in SECRET_BYTES_MIN.items() if path.stat().st_size >= size)
+    )
     source = TokenSettings(
         algorithms=tuple(algorithm or fitting),
         issuer=issuer,
@@ -187,7 +200,9 @@ def _read(path: Path) -> bytes:
 
 def _absent(path: Path) -> None:
     if path.exists():
-        raise ConfigError(f"{path} exists: a key that is overwritten makes every token of it worthless; choose another name, or remove it first")
+        raise ConfigError(
+            f"{path} exists: a key that is overwritten makes every token of it worthless; choose another name, or remove it first"
+        )
 
 
 def _write(path: Path, data: bytes, *, secret: bool) -> None:

@@ -19,7 +19,9 @@ from heliograph.model.names import TopicName
 from region_node import tier_commands
 
 Topic = Annotated[str, typer.Argument(help="persistent://tenant/namespace/topic, or one partition of it.")]
-Coordinate = Annotated[str, typer.Argument(help="region.epoch.incarnation:ledger:entry, as `topics coordinate` prints it.")]
+Coordinate = Annotated[
+    str, typer.Argument(help="region.epoch.incarnation:ledger:entry, as `topics coordinate` prints it.")
+]
 _REPAIR_S = 3600.0
 _RANGES_SHOWN = 3
 _SAYS = {
@@ -34,7 +36,9 @@ _SAYS = {
 
 
 def register(app: typer.Typer) -> None:
-    topics = group(app, "topics", "Where messages of a topic lie in each region, by the coordinate of their first publish.")
+    topics = group(
+        app, "topics", "Where messages of a topic lie in each region, by the coordinate of their first publish."
+    )
     topics.command()(position)
     topics.command()(coordinate)
     topics.command()(vector)
@@ -44,7 +48,13 @@ def register(app: typer.Typer) -> None:
     topics.command("offload-status")(tier_commands.status)
 
 
-def position(topic: Topic, coordinate: Coordinate, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def position(
+    topic: Topic,
+    coordinate: Coordinate,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:
     """The position here of what was first published under a coordinate; exit code 1 where it is not here."""
     _tell(_ask(admin, token, topic, f"positions/{quote(coordinate)}"), "position", json_output)
 
@@ -77,7 +87,10 @@ def vector(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", js
 
 def _missing(row: dict[str, Any]) -> str:
     """The newest ranges, each with why nothing of it came."""
-    lines = [f"{_behind(*one['after'])} to {one['through'][0]}:{one['through'][1]} {one['reason'] or ''}".rstrip() for one in row.get("reasons", ())]
+    lines = [
+        f"{_behind(*one['after'])} to {one['through'][0]}:{one['through'][1]} {one['reason'] or ''}".rstrip()
+        for one in row.get("reasons", ())
+    ]
     older = [f"and {len(lines) - _RANGES_SHOWN} before them: --json"] if len(lines) > _RANGES_SHOWN else []
     return "\n".join(lines[-_RANGES_SHOWN:] + older) or str(len(row["missing"]) or "")
 
@@ -96,7 +109,11 @@ def seek(
 ) -> None:
     """Lets a subscription of the asked region go on with the message of a coordinate."""
     answer = _ask(admin, token, topic, f"subscriptions/{quote(subscription, safe='')}/seek", {"coordinate": coordinate})
-    typer.echo(json.dumps(answer) if json_output else f"{subscription} goes on behind {answer['mark_delete'][0]}:{answer['mark_delete'][1]}")
+    typer.echo(
+        json.dumps(answer)
+        if json_output
+        else f"{subscription} goes on behind {answer['mark_delete'][0]}:{answer['mark_delete'][1]}"
+    )
 
 
 def repair(
@@ -110,16 +127,23 @@ def repair(
     """What of the topic no bookie of the region has any more comes back under the same message ids: from the object store, or from other regions."""
     if check:
         answer = _ask(admin, token, topic, "damage", timeout_s=_REPAIR_S, ledger=ledger)
-        lines = [f"ledger {number}: entries {first} to {last} are on no bookie" for number, ranges in answer["damaged"].items() for first, last in ranges]
+        lines = [
+            f"ledger {number}: entries {first} to {last} are on no bookie"
+            for number, ranges in answer["damaged"].items()
+            for first, last in ranges
+        ]
         lines = lines or [f"{answer['ledgers']} ledgers were read, and every entry is there"]
     else:
         answer = _ask(admin, token, topic, "repair", {} if ledger is None else {"ledger": ledger}, timeout_s=_REPAIR_S)
         lines = [
-            f"ledger {number}: {row['fetched_entries']} entries were fetched" + "".join(f"; {a} to {b} are still missing" for a, b in row["missing"])
+            f"ledger {number}: {row['fetched_entries']} entries were fetched"
+            + "".join(f"; {a} to {b} are still missing" for a, b in row["missing"])
             for number, row in answer["ledgers"].items()
         ] or ["nothing is damaged"]
         if answer["asked_other_regions"]:
-            lines.append("the other regions are asked for what is missing: look again with --check, or at the topic's audit")
+            lines.append(
+                "the other regions are asked for what is missing: look again with --check, or at the topic's audit"
+            )
     typer.echo(json.dumps(answer) if json_output else "\n".join(lines))
     if check and answer["damaged"]:
         raise typer.Exit(1)
@@ -138,7 +162,9 @@ def _tell(answer: dict[str, Any], wanted: str, json_output: bool) -> None:
     raise typer.Exit(0 if here else 1)
 
 
-def _ask(admin: str, token: str, topic: str, path: str, given: Any = None, timeout_s: float = 30, **query: Any) -> dict[str, Any]:
+def _ask(
+    admin: str, token: str, topic: str, path: str, given: Any = None, timeout_s: float = 30, **query: Any
+) -> dict[str, Any]:
     """given: what is posted; None: it is a GET. Raises ConfigError with what the broker says."""
     name = TopicName.parse(topic)
     place = f"/heliograph/v1/topics/{name.namespace}/{quote(name.local, safe='')}/{path}"

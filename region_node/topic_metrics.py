@@ -40,7 +40,11 @@ AHEAD_REST, AHEAD_PAUSE_MAX_S = 10, 10.0
 FORGET_S = 180.0
 """Nobody asked for so long: it is not made ahead any more."""
 
-LATENCY_PARTS = (*(f"le_{bound}" for bound in ["0_5", "1", "5", "10", "20", "50", "100", "200", "1000", "overflow"]), "count", "sum")
+LATENCY_PARTS = (
+    *(f"le_{bound}" for bound in ["0_5", "1", "5", "10", "20", "50", "100", "200", "1000", "overflow"]),
+    "count",
+    "sum",
+)
 Columns = tuple[tuple[str, str], ...]
 ACK_RATE = "pulsar_consumer_msg_ack_rate"
 DELAYED_SIZE = "pulsar_delayed_message_index_size_bytes"
@@ -153,7 +157,10 @@ Way = Callable[[float, float], float]
 WORST: Mapping[str, Way] = {"pulsar_replication_connected_count": min, "pulsar_replication_delay_in_seconds": max}
 """Of a namespace's links, which alerts ask for: whether all are connected, and how old the oldest is."""
 TOP_TOPIC: Columns = (
-    *((name.replace("pulsar_", "heliograph_top_topic_", 1), kind) for name, kind in TOPIC[: [name for name, _ in TOPIC].index(ACK_RATE)]),
+    *(
+        (name.replace("pulsar_", "heliograph_top_topic_", 1), kind)
+        for name, kind in TOPIC[: [name for name, _ in TOPIC].index(ACK_RATE)]
+    ),
     ("heliograph_top_topic_replication_rate_in", "gauge"),
     ("heliograph_top_topic_replication_throughput_in", "gauge"),
 )
@@ -182,7 +189,9 @@ class Rows:
         elif self._ways is None:
             self._rows[labels] = list(map(add, known, numbers))
         else:
-            self._rows[labels] = [way(so_far, number) for way, so_far, number in zip(self._ways, known, numbers, strict=True)]
+            self._rows[labels] = [
+                way(so_far, number) for way, so_far, number in zip(self._ways, known, numbers, strict=True)
+            ]
 
     def __bool__(self) -> bool:
         return bool(self._rows)
@@ -200,7 +209,9 @@ class Rows:
         for at, (name, kind) in enumerate(self.columns):
             for start in range(0, len(rows), _LINES):
                 head = "" if start else f"# TYPE {name} {kind}\n"
-                yield head + "".join([f"{name}{{{labels}}} {row[at]:.17g}\n" for labels, row in rows[start : start + _LINES]])
+                yield head + "".join(
+                    [f"{name}{{{labels}}} {row[at]:.17g}\n" for labels, row in rows[start : start + _LINES]]
+                )
             if more is not None and name in more:
                 yield more[name]
 
@@ -275,9 +286,20 @@ class TopicMetrics:
         single = self._series.by_topic(len(topics))
         began = self._clock.monotonic()
         ranking = self._top.begin(began)
-        by_topic, by_subscription, by_link, by_compaction = Rows(TOPIC), Rows(SUBSCRIPTION), Rows(LINK, WORST), Rows(COMPACTION)
+        by_topic, by_subscription, by_link, by_compaction = (
+            Rows(TOPIC),
+            Rows(SUBSCRIPTION),
+            Rows(LINK, WORST),
+            Rows(COMPACTION),
+        )
         by_filter, by_transaction, by_consumer = Rows(FILTERING), Rows(TRANSACTIONS), Rows(CONSUMER)
-        by_namespace, by_cursor, by_bundle, by_quota, by_mark = Rows(NAMESPACE), Rows(CURSOR), Rows(BUNDLE), Rows(QUOTA), Rows(MARKED)
+        by_namespace, by_cursor, by_bundle, by_quota, by_mark = (
+            Rows(NAMESPACE),
+            Rows(CURSOR),
+            Rows(BUNDLE),
+            Rows(QUOTA),
+            Rows(MARKED),
+        )
         count_of: dict[str, int] = {}
         stored: dict[str, int] = {}
         known: dict[tuple[str, str], str] = {}
@@ -306,11 +328,16 @@ class TopicMetrics:
             found = topic_numbers(topic)
             by_topic.add(labels, found)
             if ranking is not None:
-                ranking.show(topic, int(found[_IN_BYTES] + found[_OUT_BYTES]) + brought_bytes(topic), int(found[_BACKLOG]))
+                ranking.show(
+                    topic, int(found[_IN_BYTES] + found[_OUT_BYTES]) + brought_bytes(topic), int(found[_BACKLOG])
+                )
             space = self._labels(topic.name, False, known)
             by_namespace.add(space, (found[_BACKLOG], found[_SIZE]))
             if topic.name.persistent:
-                by_mark.add(space, (sum(cursor.moves for cursor in topic.ledger.cursors.values() if isinstance(cursor, Cursor)),))
+                by_mark.add(
+                    space,
+                    (sum(cursor.moves for cursor in topic.ledger.cursors.values() if isinstance(cursor, Cursor)),),
+                )
             if (buffer := topic.transactions.buffer if topic.transactional else None) is not None:
                 by_transaction.add(labels, (len(buffer.open), buffer.commits, buffer.aborts))
             if topic.compacted is not None:
@@ -321,7 +348,10 @@ class TopicMetrics:
                 owner = f'namespace="{topic.name.namespace}",ledger_name="{escaped(ledger_name(topic.name))}"'
                 for cursor in topic.ledger.cursors.values():
                     if isinstance(cursor, Cursor):
-                        by_cursor.add(f'{owner},cursor_name="{escaped(cursor.name)}"', (cursor.holes, cursor.writes, cursor.write_errors))
+                        by_cursor.add(
+                            f'{owner},cursor_name="{escaped(cursor.name)}"',
+                            (cursor.holes, cursor.writes, cursor.write_errors),
+                        )
             if single:
                 by_quota.add(labels, ((topic.policies.quota("destination_storage") or (0,))[0],))
                 for name, subscription in topic.subscriptions.items():
@@ -335,7 +365,9 @@ class TopicMetrics:
         for at, link in enumerate(self._links()):
             if at % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
-            labels = f'{self._labels(TopicName.parse(link.topic), single, known)},remote_cluster="{escaped(link.target)}"'
+            labels = (
+                f'{self._labels(TopicName.parse(link.topic), single, known)},remote_cluster="{escaped(link.target)}"'
+            )
             going = link.rate_out, link.throughput_out, int(link.connected), link.backlog_bytes, link.age_s
             by_link.add(labels, (link.backlog_entries, *coming.get((link.topic, link.target), NOTHING), *going))
         for (tenant, local), (count, size) in unused.items():
@@ -350,7 +382,18 @@ class TopicMetrics:
                 await asyncio.sleep(0)
             by_top.add(self._labels(topic.name, True, known), top_topic_numbers(topic))
         families = [] if single else [*_counts(count_of)]
-        some = by_top, by_compaction, by_filter, by_transaction, by_consumer, by_namespace, by_cursor, by_bundle, by_quota, self._rates_of(by_mark)
+        some = (
+            by_top,
+            by_compaction,
+            by_filter,
+            by_transaction,
+            by_consumer,
+            by_namespace,
+            by_cursor,
+            by_bundle,
+            by_quota,
+            self._rates_of(by_mark),
+        )
         besides = {ACK_RATE: by_consumer.column(-1, ACK_RATE), DELAYED_SIZE: by_subscription.column(-1, DELAYED_SIZE)}
         for rows in (by_topic, by_subscription, by_link, *(rows for rows in some if rows)):
             for family in rows.lines(besides if rows is by_topic else None):
@@ -361,7 +404,11 @@ class TopicMetrics:
             await asyncio.sleep(0)
         self.stored = stored
         totals = {name: by_topic.total(at) for at, name in enumerate(TOTALS)}
-        return "".join(families).encode(), {"topics_count": len(topics), **totals, "storage_logical_size": totals["storage_size"]}
+        return "".join(families).encode(), {
+            "topics_count": len(topics),
+            **totals,
+            "storage_logical_size": totals["storage_size"],
+        }
 
     def _rates_of(self, marked: Rows) -> Rows:
         """Of counts by namespace, a second since the last scrape; what came or went meanwhile with its topic does not count."""
@@ -376,7 +423,9 @@ class TopicMetrics:
         """known: of namespaces, so that each is made once."""
         whole = known.get((name.tenant, name.namespace_local))
         if whole is None:
-            whole = known[name.tenant, name.namespace_local] = f'cluster="{escaped(self._region)}",namespace="{name.namespace}"'
+            whole = known[name.tenant, name.namespace_local] = (
+                f'cluster="{escaped(self._region)}",namespace="{name.namespace}"'
+            )
         return f'{whole},topic="{escaped(str(name))}"' if single else whole
 
 
@@ -386,7 +435,9 @@ def ledger_name(name: TopicName) -> str:
 
 
 def _counts(count_of: dict[str, int]) -> Iterable[str]:
-    yield "# TYPE pulsar_topics_count gauge\n" + "".join(f"pulsar_topics_count{{{labels}}} {count}\n" for labels, count in count_of.items())
+    yield "# TYPE pulsar_topics_count gauge\n" + "".join(
+        f"pulsar_topics_count{{{labels}}} {count}\n" for labels, count in count_of.items()
+    )
 
 
 def _is_unused(topic: Topic) -> bool:
@@ -410,12 +461,27 @@ def topic_numbers(topic: Topic) -> list[float]:
         delayed += delayed_count(subscription)
         rate, throughput, acked = rate + rates[0], throughput + rates[1], acked + rates[3]
         for consumer in subscription.consumers:
-            consumers, messages, size_bytes = consumers + 1, messages + consumer.messages_out, size_bytes + consumer.bytes_out
+            consumers, messages, size_bytes = (
+                consumers + 1,
+                messages + consumer.messages_out,
+                size_bytes + consumer.bytes_out,
+            )
     into = topic.meter.rates
     counts = (len(topic.subscriptions), len(topic.producers.producers), consumers, backlog)
     totals = topic.messages_in, topic.bytes_in, messages, size_bytes
     limited = topic.rate_limited, delayed * DELAYED_ENTRY_BYTES
-    return [*counts, *into, rate, throughput, ledger.size_bytes, backlog_bytes, *totals, acked, ledger.size_bytes, *limited]
+    return [
+        *counts,
+        *into,
+        rate,
+        throughput,
+        ledger.size_bytes,
+        backlog_bytes,
+        *totals,
+        acked,
+        ledger.size_bytes,
+        *limited,
+    ]
 
 
 def brought_bytes(topic: Topic) -> int:
@@ -442,7 +508,12 @@ def subscription_numbers(subscription: Subscription) -> list[float]:
     delayed = delayed_count(subscription)
     held = (shared.unacked, int(shared.blocked)) if shared is not None else (0, 0)
     backlog = subscription.cursor.backlog_entries
-    times = subscription.last_expired_ms, subscription.last_acked_ms, subscription.last_flow_ms, subscription.last_consumed_ms
+    times = (
+        subscription.last_expired_ms,
+        subscription.last_acked_ms,
+        subscription.last_flow_ms,
+        subscription.last_consumed_ms,
+    )
     *rates, dropped = subscription.meter.rates
     totals = subscription.expired, backlog - delayed, *times, subscription.last_marked_ms, dropped
     return [backlog, len(subscription.consumers), *held, delayed, *rates, *totals, delayed * DELAYED_ENTRY_BYTES]

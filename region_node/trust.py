@@ -74,7 +74,9 @@ class Checked(ssl.SSLObject):
             role, region = peer_identity(self.getpeercert())
             if role not in self.roles or region != self.region:
                 wanted = ", ".join(sorted(self.roles))
-                raise ssl.SSLCertVerificationError(f"a peer of role {role or 'none'!r} in region {region or 'none'!r}; wanted {wanted}")
+                raise ssl.SSLCertVerificationError(
+                    f"a peer of role {role or 'none'!r} in region {region or 'none'!r}; wanted {wanted}"
+                )
 
     def read(self, len: int = 1024, buffer: Any = None) -> Any:
         if self.made != self.trust.narrowed:
@@ -91,7 +93,9 @@ class Checked(ssl.SSLObject):
         if certificate is not None and not self.trust.signed(certificate):
             role, region = peer_identity(self.getpeercert())
             log.info("tls.distrusted", extra={"role": role, "peer_region": region})
-            raise ssl.SSLCertVerificationError("the peer's certificate is of a CA that was taken out of the file of CAs")
+            raise ssl.SSLCertVerificationError(
+                "the peer's certificate is of a CA that was taken out of the file of CAs"
+            )
         self.made = self.trust.narrowed
 
 
@@ -107,4 +111,3 @@ def _read(path: str) -> list[x509.Certificate]:
         return x509.load_pem_x509_certificates(Path(path).read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"tls: {path} cannot be used as a file of CAs: {error}") from error
-

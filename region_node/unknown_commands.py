@@ -39,10 +39,17 @@ def register(app: typer.Typer) -> None:
 def unknown_ledgers(
     region: RegionOption = "",
     data: DataOption = None,
-    address: Annotated[str, typer.Option("--address", help="HOST:PORT of a metadata node, without a data folder.")] = "",
+    address: Annotated[
+        str, typer.Option("--address", help="HOST:PORT of a metadata node, without a data folder.")
+    ] = "",
     ledger: Annotated[int | None, typer.Option(help="Only this ledger.", min=0)] = None,
-    publish_to: Annotated[str, typer.Option("--publish-to", help="Publish the messages of --ledger to this topic, as they once were.")] = "",
-    service: Annotated[str, typer.Option("--service", help="pulsar://HOST:PORT of a broker; of an instance on this machine it is known.")] = "",
+    publish_to: Annotated[
+        str, typer.Option("--publish-to", help="Publish the messages of --ledger to this topic, as they once were.")
+    ] = "",
+    service: Annotated[
+        str,
+        typer.Option("--service", help="pulsar://HOST:PORT of a broker; of an instance on this machine it is known."),
+    ] = "",
     ca: CaOption = "",
     cert: CertOption = "",
     key: KeyOption = "",
@@ -68,7 +75,10 @@ def unknown_ledgers(
         _show(found)
     if publish_to:
         one = found[0]
-        typer.echo(f"published to {publish_to}: {one.entries - one.replicated_entries} entries of ledger {one.ledger}", err=json_output)
+        typer.echo(
+            f"published to {publish_to}: {one.entries - one.replicated_entries} entries of ledger {one.ledger}",
+            err=json_output,
+        )
 
 
 async def _run(address: str, tls: SSLContext | None, wanted: int | None, topic: str, service: str) -> list[Unknown]:
@@ -78,7 +88,9 @@ async def _run(address: str, tls: SSLContext | None, wanted: int | None, topic: 
     async with _bookies(address, tls) as (meta, bookies):
         held = await find(meta, bookies)
         if wanted is not None and wanted not in held:
-            raise ConfigError(f"ledger {wanted} is on no bookie, or the metadata knows it: `heliograph unknown-ledgers` lists those that it does not know")
+            raise ConfigError(
+                f"ledger {wanted} is on no bookie, or the metadata knows it: `heliograph unknown-ledgers` lists those that it does not know"
+            )
         found: list[Unknown] = []
         for ledger, names in held.items():
             if wanted is None or ledger == wanted:
@@ -114,7 +126,9 @@ async def _publish(runs: AsyncIterator[tuple[int, Run]], ledger: int, topic: str
 
 
 @asynccontextmanager
-async def _bookies(address: str, tls: SSLContext | None) -> AsyncIterator[tuple[MetadataStore, dict[str, BookieClient]]]:
+async def _bookies(
+    address: str, tls: SSLContext | None
+) -> AsyncIterator[tuple[MetadataStore, dict[str, BookieClient]]]:
     """A client of the metadata, and one of each bookie that is registered there."""
     from heliograph.raft.client import MetaClient
     from heliograph.raft.store import prefix_end
@@ -127,7 +141,9 @@ async def _bookies(address: str, tls: SSLContext | None) -> AsyncIterator[tuple[
     try:
         for key, value, _ in await meta.range(keys.BOOKIES, prefix_end(keys.BOOKIES)):
             fields = msgpack.unpackb(value)
-            clients[keys.id_of(key)] = BookieClient(keys.id_of(key), str(fields["host"]), int(fields["port"]), rng=rng, ssl=tls)
+            clients[keys.id_of(key)] = BookieClient(
+                keys.id_of(key), str(fields["host"]), int(fields["port"]), rng=rng, ssl=tls
+            )
         if not clients:
             raise ConfigError(f"no bookie is registered in the metadata at {address}: start them first")
         yield meta, clients
@@ -151,7 +167,15 @@ def _show(found: list[Unknown]) -> None:
         notes += [f"{one.replicated_entries} entries of other regions"] if one.replicated_entries else []
         numbers = (str(one.entries), str(one.messages), str(one.size_bytes))
         names = ", ".join(sorted(one.producers)[:3]) + (" …" if len(one.producers) > 3 else "")
-        table.add_row(str(one.ledger), ", ".join(one.bookies), *numbers, _when(one.first_ms), _when(one.last_ms), names, "; ".join(notes))
+        table.add_row(
+            str(one.ledger),
+            ", ".join(one.bookies),
+            *numbers,
+            _when(one.first_ms),
+            _when(one.last_ms),
+            names,
+            "; ".join(notes),
+        )
     Console().print(table)
 
 

@@ -79,6 +79,11 @@ def samples(region: str, usage: Usage) -> Iterable[tuple[str, str, Mapping[str, 
     """For metrics."""
     for tenant, row in usage.rows().items():
         labels = {"cluster": region, "tenant": tenant}
-        for name, metric in (("messages_in", "in_messages"), ("bytes_in", "in_bytes"), ("messages_out", "out_messages"), ("bytes_out", "out_bytes")):
+        for name, metric in (
+            ("messages_in", "in_messages"),
+            ("bytes_in", "in_bytes"),
+            ("messages_out", "out_messages"),
+            ("bytes_out", "out_bytes"),
+        ):
             yield f"heliograph_tenant_{metric}_total", "counter", labels, row[name]
         yield "heliograph_tenant_storage_bytes", "gauge", labels, row["storage_bytes"]

@@ -17,7 +17,14 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from heliograph.model.errors import CorruptData, HeliographError, MetadataUnavailable, NotAllowed, OutcomeUnknown, VersionConflict
+from heliograph.model.errors import (
+    CorruptData,
+    HeliographError,
+    MetadataUnavailable,
+    NotAllowed,
+    OutcomeUnknown,
+    VersionConflict,
+)
 from heliograph.model.policies import _Value
 from heliograph.raft.store import ABSENT, MetadataStore
 from heliograph.runtime.clock import Clock
@@ -124,7 +131,14 @@ class UsageDays:
         clock: Clock,
         settings: UsageSettings,
     ) -> None:
-        self._store, self._usage, self._stored, self._broker, self._clock, self._settings = store, usage, stored, broker, clock, settings
+        self._store, self._usage, self._stored, self._broker, self._clock, self._settings = (
+            store,
+            usage,
+            stored,
+            broker,
+            clock,
+            settings,
+        )
         self._told: dict[str, dict[str, int]] = {}
         """Tenant -> sums of this broker that a writing was made of."""
         self.waiting: dict[str, list[_Writing]] = {}
@@ -174,12 +188,16 @@ class UsageDays:
         elapsed_s, self._counted_at, self._day = now - self._counted_at, now, day_of(self._clock.wall_ms())
         for tenant, row in self._usage.rows().items():
             told = self._told.get(tenant, {})
-            added = {name: row[name] - told.get(name, 0) for name in COUNTED} | {STORED: int(row["storage_bytes"] * elapsed_s)}
+            added = {name: row[name] - told.get(name, 0) for name in COUNTED} | {
+                STORED: int(row["storage_bytes"] * elapsed_s)
+            }
             if not any(added.values()):
                 continue
             self._told[tenant] = row
             waiting = self.waiting.setdefault(tenant, [])
-            if len(waiting) > 1 and waiting[-1].day == day:  # the first may be stored, without our knowing: it stays as it is
+            if (
+                len(waiting) > 1 and waiting[-1].day == day
+            ):  # the first may be stored, without our knowing: it stays as it is
                 added = {name: value + waiting[-1].added[name] for name, value in added.items()}
                 del waiting[-1]
             self._number += 1
@@ -193,7 +211,10 @@ class UsageDays:
             try:
                 before = UsageDay.decode(found[0]) if found is not None else UsageDay()
             except CorruptData as error:
-                log.error("usage.unreadable", extra={"key": key, "error": str(error), "not_added": asdict(UsageDay()) | dict(writing.added)})
+                log.error(
+                    "usage.unreadable",
+                    extra={"key": key, "error": str(error), "not_added": asdict(UsageDay()) | dict(writing.added)},
+                )
                 return
             after = before.with_added(writing.added, self._broker, number)
             if after is before:

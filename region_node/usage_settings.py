@@ -22,6 +22,10 @@ class UsageSettings:
         if not 1 <= self.write_s <= 3600:
             raise ConfigError(f"broker.usage.write_s must be 1 to 3600, not {self.write_s}")
         if not 0.1 <= self.quota_s <= self.stored_s:
-            raise ConfigError(f"broker.usage.quota_s must be 0.1 to broker.usage.stored_s ({self.stored_s}), not {self.quota_s}")
+            raise ConfigError(
+                f"broker.usage.quota_s must be 0.1 to broker.usage.stored_s ({self.stored_s}), not {self.quota_s}"
+            )
         if not 32 <= self.days_kept <= 4000:
-            raise ConfigError(f"broker.usage.days_kept must be 32 (a month's report needs them) to 4000, not {self.days_kept}")
+            raise ConfigError(
+                f"broker.usage.days_kept must be 32 (a month's report needs them) to 4000, not {self.days_kept}"
+            )

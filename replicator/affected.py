@@ -67,7 +67,11 @@ class AffectedList:
         """For msgpack: the newest DUMPED_MAX ranges."""
         left = self.ranges[:-DUMPED_MAX]
         rows = [[*one.after, *one.through, one.messages, one.at_ms, one.needed] for one in self.ranges[-DUMPED_MAX:]]
-        return [self.forgotten + sum(one.messages for one in left), None if self.since is None else [*self.since[0], *self.since[1:]], rows]
+        return [
+            self.forgotten + sum(one.messages for one in left),
+            None if self.since is None else [*self.since[0], *self.since[1:]],
+            rows,
+        ]
 
     @classmethod
     def read(cls, fields: Sequence[Any]) -> AffectedList:
@@ -75,7 +79,9 @@ class AffectedList:
         found = cls()
         try:
             found.forgotten, since, rows = fields[:3]
-            found.ranges = [Affected((a, b), (c, d), messages, at_ms, needed) for a, b, c, d, messages, at_ms, needed in rows]
+            found.ranges = [
+                Affected((a, b), (c, d), messages, at_ms, needed) for a, b, c, d, messages, at_ms, needed in rows
+            ]
             found.since = None if since is None else ((since[0], since[1]), since[2], since[3])
         except (ValueError, TypeError, IndexError) as error:
             raise CorruptData(f"replicated log: the list of affected messages: {error}") from error

@@ -46,7 +46,10 @@ def in_ranges(ranges: Sequence[tuple[int, int]], low: int, high: int) -> bool:
 
 def repeats(run: Run, held: Callable[[str, int, int], bool], coming: UnderWay) -> list[bool] | None:
     """One bool an entry, True = an alias; None: all of it is new."""
-    found = [low >= 0 and (held(name, low, high) or in_ranges(coming.get(name, ()), low, high)) for name, low, high in sequences(run)]
+    found = [
+        low >= 0 and (held(name, low, high) or in_ranges(coming.get(name, ()), low, high))
+        for name, low, high in sequences(run)
+    ]
     return found if len(found) == run.count and any(found) else None
 
 
@@ -57,7 +60,15 @@ def pieces(run: Run, repeated: Sequence[bool], before: Position) -> list[Run | S
     out: list[Run | SkipRecord] = []
     for start, stop in pairwise(cuts):
         if repeated[start]:
-            out.append(SkipRecord(run.origin, before if start == 0 else run.coordinate(start - 1), run.coordinate(stop - 1), SkipReason.ALIAS, ""))
+            out.append(
+                SkipRecord(
+                    run.origin,
+                    before if start == 0 else run.coordinate(start - 1),
+                    run.coordinate(stop - 1),
+                    SkipReason.ALIAS,
+                    "",
+                )
+            )
         else:
             out.append(run.cut(start, stop))
     return out

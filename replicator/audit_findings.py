@@ -110,7 +110,15 @@ class Report:
         return self.found.total() - self.repaired.total()
 
     def brief(self) -> Brief:
-        return Brief(self.began_ms, self.entries, self.ranges, self.unchecked, self.left, dict(self.found) if self.found else _NONE, self.error)
+        return Brief(
+            self.began_ms,
+            self.entries,
+            self.ranges,
+            self.unchecked,
+            self.left,
+            dict(self.found) if self.found else _NONE,
+            self.error,
+        )
 
     def shown(self) -> dict[str, Any]:
         return {

@@ -86,7 +86,14 @@ class AuditPass:
 
         ended: the name of the region whose origin it was, where that has ended for good; else "".
         """
-        self.log, self.storage, self.region, self.ask, self.regions, self.report = log, storage, region, ask, regions, report
+        self.log, self.storage, self.region, self.ask, self.regions, self.report = (
+            log,
+            storage,
+            region,
+            ask,
+            regions,
+            report,
+        )
         self._take, self.ended = take, ended
         self.names = names
         self.findings: list[Finding] = []
@@ -175,7 +182,9 @@ class AuditPass:
             if own:
                 continue
             if at <= self._seen.get(origin, BEFORE_ALL):
-                self._note_late(origin, at, position, Header(run.time_ms, run.first_index + run.messages_before(i)), passes)
+                self._note_late(
+                    origin, at, position, Header(run.time_ms, run.first_index + run.messages_before(i)), passes
+                )
                 continue
             if origin not in self._compared:
                 self._compared[origin] = (at[0], at[1] - 1) if self._trimmed else BEFORE_ALL
@@ -185,7 +194,9 @@ class AuditPass:
                 hole.after[origin] = at
             self._seen[origin] = at
             if checksums[i] >= 0:
-                self._rows.setdefault(origin, []).append((at, checksums[i], position, Header(run.time_ms, run.first_index + run.messages_before(i)), passes))
+                self._rows.setdefault(origin, []).append(
+                    (at, checksums[i], position, Header(run.time_ms, run.first_index + run.messages_before(i)), passes)
+                )
                 self._count += 1
 
     def _note_skip(self, run: Run) -> None:
@@ -226,7 +237,9 @@ class AuditPass:
             found = await position_of(self.log, origin, at, late=False)
             if found.status is Status.HERE and found.position != position:
                 self.findings.append(Finding(Fault.TWICE, origin, at, position))
-            elif found.status is Status.FILTERED and any(low < at <= high for low, high in self._checked.get(origin, ())):  # else its origin was not asked
+            elif found.status is Status.FILTERED and any(
+                low < at <= high for low, high in self._checked.get(origin, ())
+            ):  # else its origin was not asked
                 self.findings.append(Finding(Fault.EXTRA, origin, at, position))
 
     def _settle(self) -> None:
@@ -236,9 +249,14 @@ class AuditPass:
                 if not any(hole.may_hold(origin, at) for hole in self.holes):
                     self.findings.append(Finding(Fault.LOST, origin, at, None))
         known = {finding.position for finding in self.findings}
-        self.findings += [Finding(Fault.DAMAGED, origin, at, where) for (origin, at), where in self._bad.items() if where not in known]
+        self.findings += [
+            Finding(Fault.DAMAGED, origin, at, where) for (origin, at), where in self._bad.items() if where not in known
+        ]
         for hole in self.holes:
-            self.findings += [Finding(Fault.UNREADABLE, None, None, (hole.ledger, entry)) for entry in range(hole.first, hole.last + 1)]
+            self.findings += [
+                Finding(Fault.UNREADABLE, None, None, (hole.ledger, entry))
+                for entry in range(hole.first, hole.last + 1)
+            ]
 
     # -- what is there -------------------------------------------------------------------------------------------------
 
@@ -255,7 +273,9 @@ class AuditPass:
             return
         self._compared[origin] = through
         region = self.names.get(origin[0])
-        for low, high in _without(after, through, sorted((*self.log.vector.missing(origin), *self._skipped.get(origin, ())))):
+        for low, high in _without(
+            after, through, sorted((*self.log.vector.missing(origin), *self._skipped.get(origin, ())))
+        ):
             part = [row for row in rows if low < row[0] <= high]
             self.report.ranges += 1
             try:
@@ -302,7 +322,9 @@ class AuditPass:
                 at = told.upto
         return whole
 
-    async def _compare(self, region: str, origin: Origin, after: Position, through: Position, rows: list[_Entry]) -> bool:
+    async def _compare(
+        self, region: str, origin: Origin, after: Position, through: Position, rows: list[_Entry]
+    ) -> bool:
         """False: nothing can be said of the range now."""
         passing = origin in self.log.state.trees
         if len(rows) > _LEAF_ENTRIES:
@@ -314,7 +336,9 @@ class AuditPass:
                 return told.upto >= through
             middle = rows[len(rows) // 2][0]
             below = await self._compare(region, origin, after, middle, [row for row in rows if row[0] <= middle])
-            return await self._compare(region, origin, middle, through, [row for row in rows if row[0] > middle]) and below
+            return (
+                await self._compare(region, origin, middle, through, [row for row in rows if row[0] > middle]) and below
+            )
         while after < through:
             told = await self.ask(region, Ask(What.ROWS, origin, after, through, passing))
             if told.refusal or told.holes or told.upto <= after:
@@ -343,7 +367,9 @@ class AuditPass:
                 self.lost.setdefault(origin, []).append(at)
 
 
-def _without(after: Position, through: Position, missing: Sequence[tuple[Position, Position]]) -> list[tuple[Position, Position]]:
+def _without(
+    after: Position, through: Position, missing: Sequence[tuple[Position, Position]]
+) -> list[tuple[Position, Position]]:
     """What is left of (after, through] without the ranges that are missing."""
     out = []
     for low, high in missing:

@@ -54,8 +54,14 @@ class Repairer:
     async def run(self) -> None:
         """Raises what storage raises; what was not reached stays `not tried yet`, and is found again."""
         found = self._pass.findings
-        replaced = [f for f in found if f.fault is Fault.DAMAGED or (f.fault is Fault.DIFFERENT and await self._origin_is_right(f))]
-        await self._fetch((f.origin, f.coordinate) for f in replaced if f.origin is not None and f.coordinate is not None)
+        replaced = [
+            f
+            for f in found
+            if f.fault is Fault.DAMAGED or (f.fault is Fault.DIFFERENT and await self._origin_is_right(f))
+        ]
+        await self._fetch(
+            (f.origin, f.coordinate) for f in replaced if f.origin is not None and f.coordinate is not None
+        )
         await self._replace(replaced)
         await self._refill([f for f in found if f.fault is Fault.UNREADABLE])
         await self._append([f for f in found if f.fault is Fault.LOST])
@@ -101,7 +107,9 @@ class Repairer:
     async def _fetch_from(self, region: str, origin: Origin, after: Position, through: Position) -> None:
         while after < through:
             try:
-                told = await self._pass.ask(region, Ask(What.ENTRIES, origin, after, through, origin in self._log.state.trees))
+                told = await self._pass.ask(
+                    region, Ask(What.ENTRIES, origin, after, through, origin in self._log.state.trees)
+                )
             except HeliographError:
                 return
             for run in told.runs:
@@ -166,7 +174,9 @@ class Repairer:
         for finding in findings:
             finding.left = "what lay here is not known, or " + _NOBODY
         await self._fetch(self._own_in_holes())
-        await self._fetch((origin, at) for origin, lost in self._pass.lost.items() for at in lost if self._in_hole(origin, at))
+        await self._fetch(
+            (origin, at) for origin, lost in self._pass.lost.items() for at in lost if self._in_hole(origin, at)
+        )
         placed: list[_Placed] = []
         for group in self._groups():
             placed += self._place(group, by_position)
@@ -198,16 +208,28 @@ class Repairer:
         places = [(at, hole) for hole in holes for at in _positions(hole)]
         own = {at: (state.origin_at(at), at) for at, _ in places if (state.origin_at(at), at) in self._fetched}
         others = sorted(
-            (key for key in self._fetched if not state.is_own(key[0]) and key[1] in self._pass.lost.get(key[0], ()) and any(h.may_hold(*key) for h in holes)),
+            (
+                key
+                for key in self._fetched
+                if not state.is_own(key[0])
+                and key[1] in self._pass.lost.get(key[0], ())
+                and any(h.may_hold(*key) for h in holes)
+            ),
             key=lambda key: (self._fetched[key].origin_time_ms, key),
         )
         free = [(at, hole) for at, hole in places if at not in own]
         content = dict(own)
-        if len(free) == len(others) and all(hole.may_hold(*key) for (_, hole), key in zip(free, others, strict=True)) and _ascend(others):
+        if (
+            len(free) == len(others)
+            and all(hole.may_hold(*key) for (_, hole), key in zip(free, others, strict=True))
+            and _ascend(others)
+        ):
             content |= dict(zip((at for at, _ in free), others, strict=True))
         elif others:
             for at, _ in free:
-                findings[at].left = f"{len(others)} entries of other regions are lost around it, for {len(free)} places: which lay where is not certain"
+                findings[
+                    at
+                ].left = f"{len(others)} entries of other regions are lost around it, for {len(free)} places: which lay where is not certain"
         placed: list[_Placed] = []
         index: dict[int, int] = {}
         for at, hole in places:
@@ -244,7 +266,9 @@ class Repairer:
     # -- what has no place ---------------------------------------------------------------------------------------------
 
     async def _append(self, findings: Sequence[Finding]) -> None:
-        await self._fetch((f.origin, f.coordinate) for f in findings if f.origin is not None and f.coordinate is not None)
+        await self._fetch(
+            (f.origin, f.coordinate) for f in findings if f.origin is not None and f.coordinate is not None
+        )
         for finding in sorted(findings, key=lambda f: (f.origin or (0, 0, 0), f.coordinate or BEFORE_ALL)):
             assert finding.origin is not None and finding.coordinate is not None
             entry = self._local(finding.origin, finding.coordinate, Header(0, 0))
@@ -273,7 +297,9 @@ class Repairer:
                 continue
             ledger, entry = finding.coordinate
             header = self._pass.headers[finding.position]
-            run = SkipRecord(finding.origin, (ledger, entry - 1), finding.coordinate, SkipReason.FILTERED, HIDDEN_BY_AUDIT).as_run()
+            run = SkipRecord(
+                finding.origin, (ledger, entry - 1), finding.coordinate, SkipReason.FILTERED, HIDDEN_BY_AUDIT
+            ).as_run()
             run.time_ms, run.first_index = header.time_ms, header.first_index
             placed.append(_Placed(finding.position, run, finding))
         await self._store(placed, anew=True)
@@ -287,7 +313,10 @@ class Repairer:
         for region in self._askable(origin):
             own = region == self._names.get(origin[0])
             try:
-                told = await self._pass.ask(region, Ask(What.ROWS, origin, (at[0], at[1] - 1), at, own and origin in self._log.state.trees, taken=own))
+                told = await self._pass.ask(
+                    region,
+                    Ask(What.ROWS, origin, (at[0], at[1] - 1), at, own and origin in self._log.state.trees, taken=own),
+                )
             except HeliographError:
                 continue
             if told.rows:

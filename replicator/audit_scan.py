@@ -47,7 +47,9 @@ class AuditStorage(Protocol):
         """(ledger, first entry, entries up to the last confirmed one) of every ledger that the topic retains, ascending. Raises what the metadata raises."""
         ...
 
-    async def read(self, log: ReplicatedLog, ledger: int, first: int, last: int, max_bytes: int) -> Sequence[tuple[int, Run]]:
+    async def read(
+        self, log: ReplicatedLog, ledger: int, first: int, last: int, max_bytes: int
+    ) -> Sequence[tuple[int, Run]]:
         """(first entry, run) from entry `first` on, at least one entry. CorruptData, NoSuchEntry, NoSuchLedger: no copy has it."""
         ...
 
@@ -69,7 +71,9 @@ class Piece(NamedTuple):
     run: Run | None
 
 
-async def walk(storage: AuditStorage, log: ReplicatedLog, low: Position, high: Position, take: Take) -> AsyncIterator[Piece]:
+async def walk(
+    storage: AuditStorage, log: ReplicatedLog, low: Position, high: Position, take: Take
+) -> AsyncIterator[Piece]:
     """What lies in [low, high], in order. What is trimmed meanwhile is left out. Raises what storage raises."""
     for ledger, first, count in await storage.extents(log):
         if ledger < low[0] or ledger > high[0]:
@@ -180,7 +184,9 @@ class Teller:
                 found += run.count - len(meant)
         return found
 
-    async def _late(self, log: ReplicatedLog, ask: Ask, to: str, known: LateMap) -> tuple[dict[Position, tuple[int, Run]], int]:
+    async def _late(
+        self, log: ReplicatedLog, ask: Ask, to: str, known: LateMap
+    ) -> tuple[dict[Position, tuple[int, Run]], int]:
         """(coordinate -> (checksum, entry) of what audits have appended late, holes). Of more than an answer takes the lowest are left."""
         found: dict[Position, tuple[int, Run]] = {}
         holes = size = 0
@@ -197,12 +203,16 @@ class Teller:
                     found, size = _lowest(found)
         return _lowest(found)[0] if size >= _TOLD_BYTES else found, holes
 
-    async def _parts(self, log: ReplicatedLog, ask: Ask, to: str, low: Position, high: Position, known: LateMap, *, late: bool) -> AsyncIterator[_Part]:
+    async def _parts(
+        self, log: ReplicatedLog, ask: Ask, to: str, low: Position, high: Position, known: LateMap, *, late: bool
+    ) -> AsyncIterator[_Part]:
         """What of the range lies in the local positions [low, high]. late: of it what `known` leads to; else the rest.
 
         That is said of each entry, because two readers do not cut a run in the same places.
         """
-        filtered = log.state.is_own(ask.origin) or (ask.passing and ask.what is not What.ENTRIES)  # entries are asked for that somebody knows of
+        filtered = log.state.is_own(ask.origin) or (
+            ask.passing and ask.what is not What.ENTRIES
+        )  # entries are asked for that somebody knows of
         async for piece in walk(self._storage, log, low, high, self._take):
             position = (piece.ledger, piece.first)
             if piece.run is None:
@@ -217,15 +227,23 @@ class Teller:
             checksums = _checksums(piece.run)
             at = list(coordinates(piece.run, piece.ledger, piece.first))
             readable = [i for i in chosen if checksums[i] >= 0]
-            good = [i for i in readable if known.covers(origin, (piece.ledger, piece.first + i), at[i]) == late] if known else readable
-            yield _Part(position, piece.run, good, [(at[i], checksums[i]) for i in good], checksums, len(chosen) - len(readable))
+            good = (
+                [i for i in readable if known.covers(origin, (piece.ledger, piece.first + i), at[i]) == late]
+                if known
+                else readable
+            )
+            yield _Part(
+                position, piece.run, good, [(at[i], checksums[i]) for i in good], checksums, len(chosen) - len(readable)
+            )
 
     def _between(self, log: ReplicatedLog, ask: Ask, own: bool) -> tuple[Position, Position]:
         """Local positions between which the range lies."""
         end = log.ledger.last_confirmed
         if own:
             return (ask.after[0], ask.after[1] + 1), min(ask.through, end)
-        return log.state.positions.around(ask.origin, ask.after)[0], log.state.positions.around(ask.origin, ask.through)[1] or end
+        return log.state.positions.around(ask.origin, ask.after)[0], log.state.positions.around(
+            ask.origin, ask.through
+        )[1] or end
 
 
 def _undecided(log: ReplicatedLog) -> Position | None:
@@ -237,7 +255,9 @@ def _stays(log: ReplicatedLog, run: Run, whole: bool) -> bool:
     """What no other region gets: SKIPs, and what a transaction published that was aborted. whole: the ends of those that were committed are told."""
     if is_marker(run):
         return not whole or not is_commit(run)
-    return (hidden(run) and not is_passing(run)) or (log.state.transactions is not None and log.state.transactions.is_aborted(run))
+    return (hidden(run) and not is_passing(run)) or (
+        log.state.transactions is not None and log.state.transactions.is_aborted(run)
+    )
 
 
 def _checksums(run: Run) -> list[int]:
@@ -303,7 +323,9 @@ def _reach(log: ReplicatedLog, piece: Piece, ask: Ask, to: str) -> frozenset[str
 def _chosen(piece: Piece, ask: Ask, reach: frozenset[str] | None) -> list[int]:
     """Indexes of the entries whose coordinates are asked for. reach: only what was published for one of these regions; None: for whomever."""
     assert piece.run is not None
-    inside = [i for i, at in enumerate(coordinates(piece.run, piece.ledger, piece.first)) if ask.after < at <= ask.through]
+    inside = [
+        i for i, at in enumerate(coordinates(piece.run, piece.ledger, piece.first)) if ask.after < at <= ask.through
+    ]
     if reach is None or not inside or is_marker(piece.run) or (meant := addressed_to(piece.run, reach)) is None:
         return inside
     kept = frozenset(meant)

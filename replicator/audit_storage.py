@@ -40,14 +40,22 @@ class BookieCopies:
         await log.ledger.whole()
         first, end = log.ledger.first_position(), log.ledger.last_confirmed
         return [
-            (info.ledger, first[1] if info.ledger == first[0] else 0, end[1] + 1 if info.ledger == end[0] else info.entries)
+            (
+                info.ledger,
+                first[1] if info.ledger == first[0] else 0,
+                end[1] + 1 if info.ledger == end[0] else info.entries,
+            )
             for info in log.ledger.ledgers()
             if first[0] <= info.ledger <= end[0]
         ]
 
-    async def read(self, log: ReplicatedLog, ledger: int, first: int, last: int, max_bytes: int) -> Sequence[tuple[int, Run]]:
+    async def read(
+        self, log: ReplicatedLog, ledger: int, first: int, last: int, max_bytes: int
+    ) -> Sequence[tuple[int, Run]]:
         if local_gone(await log.ledger.ledger_info(ledger)):
-            return [(start, run) for _, start, run in await log.ledger.read((ledger, first), last - first + 1, max_bytes)]
+            return [
+                (start, run) for _, start, run in await log.ledger.read((ledger, first), last - first + 1, max_bytes)
+            ]
         known = self._known
         if known is None or known.ledger != ledger:
             known = await ledger_metadata(self._context, ledger)
@@ -56,7 +64,9 @@ class BookieCopies:
             return await read_open(self._context, known, first, last, max_bytes)
         except BookieUnavailable as error:
             if await self._all_answer(known.write_set(first), ledger):
-                raise CorruptData(f"every bookie that has entry {ledger}:{first} answers, and none can read it: {error}") from error
+                raise CorruptData(
+                    f"every bookie that has entry {ledger}:{first} answers, and none can read it: {error}"
+                ) from error
             raise
 
     async def _all_answer(self, bookies: Sequence[str], ledger: int) -> bool:
@@ -88,7 +98,9 @@ class BookieCopies:
             bookies = metadata.write_set(first)
             await self._throttle.take(run.size_bytes * len(bookies))
             for bookie in bookies:
-                await self._context.pool.client(bookie).add_recovery(ledger, first, run.count, block, metadata.last_entry)
+                await self._context.pool.client(bookie).add_recovery(
+                    ledger, first, run.count, block, metadata.last_entry
+                )
         log.ledger.forget_cached(ledger)
         return sum(run.count for _, run in runs)
 

@@ -102,7 +102,9 @@ class Auditor:
         self._rate = Rate(self.settings, clock)
         self._round: list[str] = []
         self._round_ends = self._spacing_s = 0.0
-        self._begins = clock.monotonic() + min(60.0, self.settings.period_s / 10)  # by then the broker has loaded what it owns
+        self._begins = clock.monotonic() + min(
+            60.0, self.settings.period_s / 10
+        )  # by then the broker has loaded what it owns
         self._wanted: dict[str, None] = {}
         self._running = ""
         self._running_wanted = False
@@ -145,7 +147,10 @@ class Auditor:
         if not self._round and now >= max(self._round_ends, self._begins):
             self._round = self._channels.topics()
             self._round.reverse()
-            self._round_ends, self._spacing_s = now + self.settings.period_s, self.settings.period_s / (len(self._round) + 1)
+            self._round_ends, self._spacing_s = (
+                now + self.settings.period_s,
+                self.settings.period_s / (len(self._round) + 1),
+            )
             for gone in [topic for topic in self.reports if self._channels.log(topic) is None]:
                 del self.reports[gone]
             for gone in [topic for topic in self.briefs if self._channels.log(topic) is None]:
@@ -159,7 +164,17 @@ class Auditor:
         report = Report(began_ms=self._clock.wall_ms())
         channels = self._channels
         asks, regions = partial(self.ask, log), channels.regions(log)
-        found = AuditPass(log, self.storage, channels.region, asks, regions, channels.names(log), self._rate.take, report, channels.ended)
+        found = AuditPass(
+            log,
+            self.storage,
+            channels.region,
+            asks,
+            regions,
+            channels.names(log),
+            self._rate.take,
+            report,
+            channels.ended,
+        )
         try:
             await found.run()
             if found.findings:
@@ -194,16 +209,27 @@ class Auditor:
         self.passes += 1
         self.found.update(report.found)
         self.repaired.update(report.repaired)
-        self.entries, self.size_bytes, self.ranges = self.entries + report.entries, self.size_bytes + report.size_bytes, self.ranges + report.ranges
+        self.entries, self.size_bytes, self.ranges = (
+            self.entries + report.entries,
+            self.size_bytes + report.size_bytes,
+            self.ranges + report.ranges,
+        )
         self.reports.pop(log.topic, None)  # to the end of the order
         self.reports[log.topic] = report
         if self._running_wanted:
             self.briefs[log.topic] = report.brief()
         if len(self.reports) > REPORTS_MAX:
-            del self.reports[next((topic for topic, one in self.reports.items() if not one.findings and not one.error), next(iter(self.reports)))]
+            del self.reports[
+                next(
+                    (topic for topic, one in self.reports.items() if not one.findings and not one.error),
+                    next(iter(self.reports)),
+                )
+            ]
         for finding in report.findings:
             shown = finding.shown()
-            events.warning("audit.finding topic=%s %s", log.topic, " ".join(f"{name}={value}" for name, value in shown.items()))
+            events.warning(
+                "audit.finding topic=%s %s", log.topic, " ".join(f"{name}={value}" for name, value in shown.items())
+            )
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -218,7 +244,9 @@ class Auditor:
                 raise LinkError(Cause.CONNECTION_LOST, f"there is no link with {region} now")
             return await asyncio.wait_for(answer, self.settings.answer_timeout_s)
         except TimeoutError as error:
-            raise LinkError(Cause.TIMEOUT, f"{region} did not answer in {self.settings.answer_timeout_s:g} s") from error
+            raise LinkError(
+                Cause.TIMEOUT, f"{region} did not answer in {self.settings.answer_timeout_s:g} s"
+            ) from error
         finally:
             del self._waiting[request]
 

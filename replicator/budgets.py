@@ -20,7 +20,11 @@ class Budgets(Generic[M]):
     """
 
     def __init__(
-        self, configured: Mapping[str, float], brokers: Callable[[], int], now: Callable[[], float], run_later: Callable[[Callable[[], None], float], None]
+        self,
+        configured: Mapping[str, float],
+        brokers: Callable[[], int],
+        now: Callable[[], float],
+        run_later: Callable[[Callable[[], None], float], None],
     ) -> None:
         self._configured, self._brokers, self._now, self._run_later = configured, brokers, now, run_later
         self._made: dict[str, Budget[M]] = {}
@@ -31,7 +35,9 @@ class Budgets(Generic[M]):
         """None: links to it share nothing but their connections."""
         found = self._made.get(region)
         if found is None and (bytes_per_s := self._share(region)) > 0:
-            made = found = self._made[region] = Budget(bytes_per_s, self._now, lambda after_s: self._run_later(made.run, after_s))
+            made = found = self._made[region] = Budget(
+                bytes_per_s, self._now, lambda after_s: self._run_later(made.run, after_s)
+            )
         return found
 
     def traffic_to(self, region: str) -> Traffic:

@@ -134,7 +134,9 @@ class Claims:
     def summary(self) -> dict[str, Any]:
         """For people: by origin, how far it goes, and in how many ranges; how many batches are acknowledged in part, how many entries came again."""
         rows = {
-            "{}.{}.{:x}".format(*origin): {"through": list(ranges[-1][1]), "ranges": len(ranges)} for origin, ranges in sorted(self.ranges.items()) if ranges
+            "{}.{}.{:x}".format(*origin): {"through": list(ranges[-1][1]), "ranges": len(ranges)}
+            for origin, ranges in sorted(self.ranges.items())
+            if ranges
         }
         return {"origins": rows, "partly": len(self.partly), "counts": len(self.counts)}
 
@@ -146,10 +148,16 @@ class Claims:
         """For msgpack. level: feature level of whoever reads it."""
         origins = sorted({*self.base, *self.ranges})
         rows = [
-            [*origin, *self.base.get(origin, BEFORE_ALL), [number for pair in self.ranges.get(origin, ()) for at in pair for number in at]]
+            [
+                *origin,
+                *self.base.get(origin, BEFORE_ALL),
+                [number for pair in self.ranges.get(origin, ()) for at in pair for number in at],
+            ]
             for origin in origins
         ]
-        partly = [[*o, *at, left.to_bytes((left.bit_length() + 7) // 8, "little")] for (o, at), left in self.partly.items()]
+        partly = [
+            [*o, *at, left.to_bytes((left.bit_length() + 7) // 8, "little")] for (o, at), left in self.partly.items()
+        ]
         out = [list(self.epoch), rows, partly]
         return [*out, [[*o, *at, count] for (o, at), count in self.counts.items()]] if level >= COUNTS_LEVEL else out
 
@@ -168,7 +176,10 @@ class Claims:
                     claims.base[origin] = base
                 ranges: list[Range] = []
                 for i in range(0, len(flat), 4):
-                    after, through = (_number(flat[i], -1), _number(flat[i + 1], -1)), (_number(flat[i + 2]), _number(flat[i + 3], -1))
+                    after, through = (
+                        (_number(flat[i], -1), _number(flat[i + 1], -1)),
+                        (_number(flat[i + 2]), _number(flat[i + 3], -1)),
+                    )
                     if after >= through or (ranges and after <= ranges[-1][1]):
                         raise CorruptData("claims: ranges overlap or run backwards")
                     ranges.append((after, through))
@@ -177,11 +188,16 @@ class Claims:
                 raise CorruptData(f"claims: more than {PARTLY_MAX} batches")
             for number, epoch, incarnation, ledger, entry, bits in partly:
                 left = int.from_bytes(bits, "little")
-                claims.partly[(_number(number), _number(epoch), _number(incarnation)), (_number(ledger), _number(entry))] = left
+                claims.partly[
+                    (_number(number), _number(epoch), _number(incarnation)), (_number(ledger), _number(entry))
+                ] = left
             if more and len(more[0]) > COUNTS_MAX:
                 raise CorruptData(f"claims: more than {COUNTS_MAX} counts")
             for number, epoch, incarnation, ledger, entry, count in more[0] if more else ():
-                claims.add_count(((_number(number), _number(epoch), _number(incarnation)), (_number(ledger), _number(entry))), _number(count, 1))
+                claims.add_count(
+                    ((_number(number), _number(epoch), _number(incarnation)), (_number(ledger), _number(entry))),
+                    _number(count, 1),
+                )
         except (ValueError, TypeError) as error:
             raise CorruptData(f"claims: {error}") from error
         return claims

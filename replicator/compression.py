@@ -49,7 +49,11 @@ class RunPacker:
     def codec(self, rtt_ms: float) -> int:
         """0: nothing is compressed. rtt_ms: 0 while it is not known."""
         own = self.settings
-        return _CODECS[own.mode] if self.level >= LEVEL and (own.mode != "auto" or rtt_ms >= max(own.auto_rtt_ms, 0.001)) else 0
+        return (
+            _CODECS[own.mode]
+            if self.level >= LEVEL and (own.mode != "auto" or rtt_ms >= max(own.auto_rtt_ms, 0.001))
+            else 0
+        )
 
     def frame(self, stream: int, attempt: int, previous: Position, run: Run, rtt_ms: float) -> list[Buffer]:
         """The RUN frame."""

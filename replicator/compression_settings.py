@@ -24,4 +24,6 @@ class CompressionSettings:
         if self.mode not in MODES:
             raise ConfigError(f"broker.link_compression.mode must be one of {', '.join(MODES)}, not {self.mode!r}")
         if self.auto_rtt_ms < 0 or self.run_bytes_min < 0 or not 0 <= self.gain_min < 1:
-            raise ConfigError("broker.link_compression: auto_rtt_ms and run_bytes_min must be 0 or more, gain_min 0 to below 1")
+            raise ConfigError(
+                "broker.link_compression: auto_rtt_ms and run_bytes_min must be 0 or more, gain_min 0 to below 1"
+            )

@@ -144,7 +144,9 @@ class LinkConnection:
             if (stream := self.streams.get(number)) is not None and (told := stream.beat()) is not None:
                 streams.append(StreamBeat(number, *told))
         age_ms = int((self._clock.monotonic() - self._echo_at) * 1000) if self._echo_ms else 0
-        self._client.write(wire.heartbeat_frame(Heartbeat(self._clock.wall_ms(), self._echo_ms, age_ms, tuple(streams))))
+        self._client.write(
+            wire.heartbeat_frame(Heartbeat(self._clock.wall_ms(), self._echo_ms, age_ms, tuple(streams)))
+        )
 
     def _on_beat(self, beat: Heartbeat) -> None:
         now = self._clock.wall_ms()

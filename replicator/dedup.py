@@ -93,7 +93,9 @@ class Producers:
         self._submitted: dict[str, int] = NOTHING  # local: the highest one on its way, only of names that have one
         self._ranges: dict[str, list[tuple[int, int]]] = NOTHING  # of other regions, disjoint and ascending
         self._range_count = 0
-        self._local: dict[str, list[tuple[int, int]]] | None = None  # what is stored of local producers, exactly; the highest alone does not say that
+        self._local: dict[str, list[tuple[int, int]]] | None = (
+            None  # what is stored of local producers, exactly; the highest alone does not say that
+        )
         self._local_count = 0
         self.forgotten = 0
 
@@ -107,7 +109,9 @@ class Producers:
 
     def holds(self, name: str, low: int, high: int) -> bool:
         """Whether the sequences low..high are stored here, each of them, wherever they were first published."""
-        return self._elsewhere(name, low, high) or (self._local is not None and _within(self._local.get(name, ()), low, high))
+        return self._elsewhere(name, low, high) or (
+            self._local is not None and _within(self._local.get(name, ()), low, high)
+        )
 
     def submit(self, run: Run, coming: Mapping[str, Sequence[tuple[int, int]]] | None = None) -> list[bool] | None:
         """Judges a local run and counts what is new in it as submitted. None: all of it is new; else one bool an entry, True = new.
@@ -138,7 +142,9 @@ class Producers:
             self._submitted.update(ends)
         return None
 
-    def _submit_each(self, run: Run, coming: Mapping[str, Sequence[tuple[int, int]]] | None = None) -> list[bool] | None:
+    def _submit_each(
+        self, run: Run, coming: Mapping[str, Sequence[tuple[int, int]]] | None = None
+    ) -> list[bool] | None:
         new: list[bool] = []
         self._submitted = own(self._submitted)
         for name, count, first, pairs in run.producers:
@@ -250,8 +256,14 @@ class Producers:
 
     def load(self, dumped: list[Any]) -> None:
         durable, ranges, *later = dumped
-        self._local = {name: [(low, high) for low, high in pairs] for name, pairs in later[0].items()} if later and later[0] else None
+        self._local = (
+            {name: [(low, high) for low, high in pairs] for name, pairs in later[0].items()}
+            if later and later[0]
+            else None
+        )
         self._local_count = sum(map(len, self._local.values())) if self._local else 0
         self._durable = dict(durable) if durable else NOTHING
-        self._ranges = {name: [(low, high) for low, high in pairs] for name, pairs in ranges.items()} if ranges else NOTHING
+        self._ranges = (
+            {name: [(low, high) for low, high in pairs] for name, pairs in ranges.items()} if ranges else NOTHING
+        )
         self._range_count = sum(map(len, self._ranges.values()))

@@ -46,7 +46,11 @@ async def truncate(log: ReplicatedLog) -> dict[str, int]:
     if not links:
         return await ledger.truncate()
     upto, given_up = ledger.last_confirmed, dict[str, int]()
-    if not state.trees and state.transactions is None and any(ledger.cursors[name].mark_delete < upto for name in links):
+    if (
+        not state.trees
+        and state.transactions is None
+        and any(ledger.cursors[name].mark_delete < upto for name in links)
+    ):
         note_removed(state, ledger.first_position(), upto)
         await ledger.store_state()
         given_up = await expiry.move(ledger, upto, links)
@@ -95,7 +99,11 @@ def untold_from(state: TopicState, vector: Vector, mark: Position) -> Position:
 
 def ends(state: TopicState) -> list[tuple[Origin, Position]]:
     """How far each incarnation of the topic in this region reached that no tree passes on, those before it among them: the newest DEAD_MAX."""
-    own = [(origin, state.vector.prefix(origin)) for origin in (*(past for past, _ in state.past), state.origin) if origin not in state.trees]
+    own = [
+        (origin, state.vector.prefix(origin))
+        for origin in (*(past for past, _ in state.past), state.origin)
+        if origin not in state.trees
+    ]
     return [*state.dead, *((origin, end) for origin, end in own if end > BEFORE_ALL)][-DEAD_MAX:]
 
 
@@ -122,7 +130,10 @@ async def recall(log: ReplicatedLog, meta: MetadataStore) -> None:
         if found is None:
             return
         try:
-            dead = [((region, epoch, incarnation), (a, b)) for region, epoch, incarnation, a, b in unpack("end of a deleted topic", found[0])]
+            dead = [
+                ((region, epoch, incarnation), (a, b))
+                for region, epoch, incarnation, a, b in unpack("end of a deleted topic", found[0])
+            ]
         except (CorruptData, TypeError, ValueError) as error:
             events.error("topic.end_unreadable topic=%s error=%s", log.topic, error)
             return

@@ -136,7 +136,9 @@ class RegionWaits:
         def stored(segments: Segments) -> None:
             new = [(ledger, first + count - 1) for count, ledger, first in segments if ledger >= 0]
             through = max(new) if new else last_own()  # of a duplicate: what it repeats is at or below
-            self._hold(_Receipt(through, regions, run.messages if new else 0, due, lambda: done(segments), failed, only))
+            self._hold(
+                _Receipt(through, regions, run.messages if new else 0, due, lambda: done(segments), failed, only)
+            )
 
         def refused(error: HeliographError) -> None:
             self._hold(_Receipt(None, None, 0, due, lambda: failed(error), failed))
@@ -176,7 +178,10 @@ class RegionWaits:
         """What so many other regions have, of those in `only`."""
         if needed <= 0:
             return (1 << 63, 0)
-        reached = sorted((self._reached.get(region, BEFORE_ALL) for region in self.targets if only is None or region in only), reverse=True)
+        reached = sorted(
+            (self._reached.get(region, BEFORE_ALL) for region in self.targets if only is None or region in only),
+            reverse=True,
+        )
         return reached[needed - 1] if needed <= len(reached) else BEFORE_ALL
 
     def _settle(self) -> None:

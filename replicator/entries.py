@@ -34,7 +34,9 @@ _crc = crc32c.crc32c
 
 def checked_and_addressed(run: Run, reach: frozenset[str]) -> tuple[list[int], list[int] | None]:
     """(checksum of each entry as it was first stored, indexes of the entries that are addressed to a region in `reach`; None: all of them)."""
-    if is_marker(run):  # of entries that were published for other regions only it may be the end, too: it is harmless there
+    if is_marker(
+        run
+    ):  # of entries that were published for other regions only it may be the end, too: it is harmless there
         return [_crc(part) for part in run.parts], None if is_commit(run) else []
     checksums: list[int] = []
     skipped: list[int] = []
@@ -58,7 +60,9 @@ def checked_and_addressed(run: Run, reach: frozenset[str]) -> tuple[list[int], l
 
 def addressed_to(run: Run, reach: frozenset[str]) -> list[int] | None:
     """Indexes of the entries that were published for a region in `reach`; None: all of them."""
-    left_out = [i for i, part in enumerate(run.parts) if _REPLICATE_TO in _metadata(part) and not _addressed(part, reach)]
+    left_out = [
+        i for i, part in enumerate(run.parts) if _REPLICATE_TO in _metadata(part) and not _addressed(part, reach)
+    ]
     return [i for i in range(run.count) if i not in left_out] if left_out else None
 
 
@@ -135,7 +139,11 @@ def received(run: Run, source: str) -> Run:
     body = b"".join(chunks)
     view = memoryview(body)
     lengths = [length + grown for length in run.lengths]
-    stored = run.with_parts([view[end - size : end] for end, size in zip(accumulate(lengths), lengths, strict=True)], flags=run.flags, body=body)
+    stored = run.with_parts(
+        [view[end - size : end] for end, size in zip(accumulate(lengths), lengths, strict=True)],
+        flags=run.flags,
+        body=body,
+    )
     stored.time_ms = stored.first_index = 0  # of this region, when it is appended
     return stored
 
@@ -149,7 +157,10 @@ def passing(run: Run, region: str) -> list[Run]:
     cuts = [0, *(i for i in range(1, run.count) if (i in kept) != (i - 1 in kept)), run.count]
     pieces = [run.cut(start, stop) for start, stop in pairwise(cuts)]
     hidden = bytes([_PASSING])
-    return [piece if start in kept else piece.with_parts(piece.parts, flags=hidden * piece.count) for start, piece in zip(cuts, pieces, strict=False)]
+    return [
+        piece if start in kept else piece.with_parts(piece.parts, flags=hidden * piece.count)
+        for start, piece in zip(cuts, pieces, strict=False)
+    ]
 
 
 def _without_checksum(part: Buffer, checksum: int, suffix: bytes) -> tuple[Buffer, ...]:

@@ -29,9 +29,13 @@ async def give_up(link: Link, *, dry_run: bool = False) -> tuple[Position, Posit
     """
     core, log = link.core, link.log
     if core is None or link.cause is not Cause.STORAGE:
-        raise NotAllowed(f"the link of {log.topic} to {link.target} does not wait for entries that cannot be read ({link.cause}): there is nothing to give up")
+        raise NotAllowed(
+            f"the link of {log.topic} to {link.target} does not wait for entries that cannot be read ({link.cause}): there is nothing to give up"
+        )
     read_at = core.read_at
-    ledger, entry = await log.ledger.first_from(read_at) or read_at  # what it read last may be the end of the ledger before
+    ledger, entry = (
+        await log.ledger.first_from(read_at) or read_at
+    )  # what it read last may be the end of the ledger before
     damaged = await log.ledger.damaged(ledger, entry)
     if link.ended:
         raise NotAllowed(f"{log.topic} was moved to another broker meanwhile: nothing is given up, ask again")

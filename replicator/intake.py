@@ -60,7 +60,11 @@ class Intake:
         have = self.submitted(record.origin)
         self._submitted = own(self._submitted)
         self._submitted[record.origin] = record.through
-        return record if record.after >= have else SkipRecord(record.origin, have, record.through, record.reason, record.route)
+        return (
+            record
+            if record.after >= have
+            else SkipRecord(record.origin, have, record.through, record.reason, record.route)
+        )
 
     def confirm(self, origin: Origin, through: Position) -> None:
         """Entries of `origin` up to `through` are durable."""

@@ -67,7 +67,9 @@ class LateMap:
 
     def covers(self, origin: Origin, position: Position, coordinate: Position) -> bool:
         """Whether what lies at the local `position` under `coordinate` is, or may be, late."""
-        return any(row.first <= position <= row.last and row.low <= coordinate <= row.high for row in self._of.get(origin, ()))
+        return any(
+            row.first <= position <= row.last and row.low <= coordinate <= row.high for row in self._of.get(origin, ())
+        )
 
     def prune(self, first: Position) -> None:
         """Nothing before the local position `first` is there any more."""
@@ -79,7 +81,10 @@ class LateMap:
                 del self._of[origin]
 
     def dump(self) -> list[Any]:
-        return [[*origin, [number for row in rows for at in row for number in at]] for origin, rows in sorted(self._of.items())]
+        return [
+            [*origin, [number for row in rows for at in row for number in at]]
+            for origin, rows in sorted(self._of.items())
+        ]
 
     def load(self, dumped: list[Any]) -> None:
         for region, epoch, incarnation, flat in dumped:

@@ -26,7 +26,9 @@ class Cursor(Protocol):
 class Leaving:
     """One broker's. `known(region)`: whether the configuration has it. `over(topic, region)`: it does not come back."""
 
-    def __init__(self, clock: Clock, grace_s: float, known: Callable[[str], bool], over: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, clock: Clock, grace_s: float, known: Callable[[str], bool], over: Callable[[str, str], None]
+    ) -> None:
         self._clock, self._grace_ms, self._known, self._over = clock, int(grace_s * 1000), known, over
         self._left: dict[str, dict[str, int]] = {}
         """Topic -> region -> wall ms at which its time is over."""
@@ -62,7 +64,9 @@ class Leaving:
                 for region, until_ms in list(regions.items()):
                     self._look(topic, region, until_ms)
             self._left = {topic: regions for topic, regions in self._left.items() if regions}
-            self._next_ms = min((until_ms for regions in self._left.values() for until_ms in regions.values()), default=0)
+            self._next_ms = min(
+                (until_ms for regions in self._left.values() for until_ms in regions.values()), default=0
+            )
 
     def _look(self, topic: str, region: str, until_ms: int) -> None:
         if self._clock.wall_ms() >= until_ms or not self._known(region):

@@ -50,9 +50,37 @@ class Link:
     """Made by LinkManager.attach; `begin` once its cursor is open."""
 
     __slots__ = (
-        "_behind_at", "_behind_s", "_cursor", "_level", "_opened_at", "_pump", "_rated", "_stop_telling", "_stop_waking", "_timer", "_told",
-        "_watchdog", "_window", "cause", "cause_text", "connection", "core", "failures", "history", "log", "manager", "number", "parked", "rate_out",
-        "restarts", "schemas", "start", "state", "target", "throughput_out", "weight"
+        "_behind_at",
+        "_behind_s",
+        "_cursor",
+        "_level",
+        "_opened_at",
+        "_pump",
+        "_rated",
+        "_stop_telling",
+        "_stop_waking",
+        "_timer",
+        "_told",
+        "_watchdog",
+        "_window",
+        "cause",
+        "cause_text",
+        "connection",
+        "core",
+        "failures",
+        "history",
+        "log",
+        "manager",
+        "number",
+        "parked",
+        "rate_out",
+        "restarts",
+        "schemas",
+        "start",
+        "state",
+        "target",
+        "throughput_out",
+        "weight",
     )
 
     def __init__(self, manager: LinkManager, log: ReplicatedLog, target: str) -> None:
@@ -102,7 +130,9 @@ class Link:
             return
         self._cursor = cursor
         self._pump.begins = begins_of(cursor.properties)
-        self.core = core = LinkSender(self.target, self.log.state, cursor.mark_delete, self.manager.settings.sender, self.manager.region)
+        self.core = core = LinkSender(
+            self.target, self.log.state, cursor.mark_delete, self.manager.settings.sender, self.manager.region
+        )
         cursor.reading = lambda: core.read_at
         self._rated = self.core.done[1:]
         self._stop_waking = self.log.ledger.wake_on_append(self.pump)
@@ -142,7 +172,9 @@ class Link:
         self.state = "opening"
         self.connection = connection
         self.number = connection.open(self, self.log.topic, self.manager.region, self.manager.region_number())
-        self._timer = self.manager.timers.after(self.manager.settings.open_timeout_s, lambda: self.restart(Cause.TIMEOUT, "no answer to OPEN"))
+        self._timer = self.manager.timers.after(
+            self.manager.settings.open_timeout_s, lambda: self.restart(Cause.TIMEOUT, "no answer to OPEN")
+        )
 
     def restart(self, cause: Cause, text: str) -> None:
         """Gives the connection up, and comes again after a while."""
@@ -312,7 +344,9 @@ class Link:
     def _rewound(self, went_back: bool) -> None:
         assert self.core is not None and self._cursor is not None
         if went_back and self.core.mark < self._cursor.mark_delete:
-            events.warning("link.target_went_back topic=%s target=%s mark=%s", self.log.topic, self.target, self.core.mark)
+            events.warning(
+                "link.target_went_back topic=%s target=%s mark=%s", self.log.topic, self.target, self.core.mark
+            )
             self._cursor.reset(self.core.mark)
         self.move_cursor()
         self.pump()
@@ -341,7 +375,11 @@ class Link:
         for region, vector in vectors.items():
             if region != self.manager.region:
                 self.log.learn(region, vector, self.manager.clock.wall_ms(), self.target)
-        if self.core is not None and self.target in vectors and (went_back := self.core.heard(vectors[self.target])) is not None:
+        if (
+            self.core is not None
+            and self.target in vectors
+            and (went_back := self.core.heard(vectors[self.target])) is not None
+        ):
             self._rewound(went_back)
 
     def touch(self) -> None:
@@ -365,7 +403,12 @@ class Link:
         if self.log.state.trees:
             self._look_at_trees(core, elapsed_s)
         connection = self.connection
-        if self.parked is not None and self.state == "open" and not self.schemas.sending and self.manager.clock.monotonic() - self._opened_at > _STEADY_S:
+        if (
+            self.parked is not None
+            and self.state == "open"
+            and not self.schemas.sending
+            and self.manager.clock.monotonic() - self._opened_at > _STEADY_S
+        ):
             settled(self)
         if self.state == "open" and connection is not None:
             if self._pump.held_back or not core.behind(self._pump.last_sendable()):
@@ -404,7 +447,9 @@ class Link:
             self._rewound(went_back)
 
     def _give_up(self, connection: LinkConnection, cause: Cause, text: str) -> None:
-        events.warning("link.stands_still topic=%s target=%s cause=%s text=%s", self.log.topic, self.target, cause, text)
+        events.warning(
+            "link.stands_still topic=%s target=%s cause=%s text=%s", self.log.topic, self.target, cause, text
+        )
         if cause is Cause.WRITE_BLOCKED:  # another stream on the same connection would stand still as well
             connection.close(LinkError(cause, text))
         else:

@@ -41,8 +41,24 @@ class LinkPump:
     """Of one link."""
 
     __slots__ = (
-        "_budget", "_bulk", "_drains", "_filter_timer", "_gave_up", "_link", "_log", "_manager", "_pace_timer", "_rate", "_reads", "_upto_bytes", "begins",
-        "given_up", "lives_s", "pace", "packer", "reading"
+        "_budget",
+        "_bulk",
+        "_drains",
+        "_filter_timer",
+        "_gave_up",
+        "_link",
+        "_log",
+        "_manager",
+        "_pace_timer",
+        "_rate",
+        "_reads",
+        "_upto_bytes",
+        "begins",
+        "given_up",
+        "lives_s",
+        "pace",
+        "packer",
+        "reading",
     )
 
     def __init__(self, link: Link) -> None:
@@ -171,7 +187,12 @@ class LinkPump:
     def _is_given_up(self, position: Position) -> bool:
         """What lies there cannot be read. Whether it is passed over from now on."""
         core = self._link.core
-        if self.given_up is None or core is None or not self.given_up[0] <= position <= self.given_up[1] or self._gave_up == core.attempt:
+        if (
+            self.given_up is None
+            or core is None
+            or not self.given_up[0] <= position <= self.given_up[1]
+            or self._gave_up == core.attempt
+        ):
             return False
         self._gave_up = core.attempt
         return True
@@ -189,7 +210,10 @@ class LinkPump:
                 begins, why = (ledger, entry + 1), SkipReason.EXPIRED
         if self.given_up is not None and self._link.core is not None:
             (ledger, entry), last = self.given_up
-            if begins <= (ledger, entry) <= self._link.core.read_at <= last and self._gave_up == self._link.core.attempt:
+            if (
+                begins <= (ledger, entry) <= self._link.core.read_at <= last
+                and self._gave_up == self._link.core.attempt
+            ):
                 begins, why = (last[0], last[1] + 1), SkipReason.LOST
         return begins, why
 
@@ -199,7 +223,11 @@ class LinkPump:
         assert core is not None and connection is not None
         try:
             for ledger, first, run in runs:
-                if self.given_up is not None and self.given_up[0] <= (ledger, first + run.count - 1) and (ledger, first) <= self.given_up[1]:
+                if (
+                    self.given_up is not None
+                    and self.given_up[0] <= (ledger, first + run.count - 1)
+                    and (ledger, first) <= self.given_up[1]
+                ):
                     self.given_up = None  # it was repaired meanwhile
                 while isinstance(lost := core.lacks(run), SendRun):
                     sends.append(lost)
@@ -211,7 +239,9 @@ class LinkPump:
             if self._is_given_up(core.read_at):
                 self._manager.soon(self.pump)
                 return sends
-            self._link.restart(Cause.STORAGE, f"{core.read_at[0]}:{core.read_at[1]} is damaged here ({error}): the audit repairs it")
+            self._link.restart(
+                Cause.STORAGE, f"{core.read_at[0]}:{core.read_at[1]} is damaged here ({error}): the audit repairs it"
+            )
         return sends
 
     def _send(self, connection: LinkConnection, sends: list[Send]) -> None:
@@ -249,7 +279,9 @@ class LinkPump:
 
     def open_transaction(self) -> str:
         buffer = self._log.state.transactions
-        (_, coordinator, number), found = next(iter(buffer.open.items())) if buffer is not None else ((None, 0, 0), None)
+        (_, coordinator, number), found = (
+            next(iter(buffer.open.items())) if buffer is not None else ((None, 0, 0), None)
+        )
         where = f", from {found.first[0]}:{found.first[1]} on" if found is not None else ""
         return f"transaction {coordinator}:{number} is open{where}: what was published behind its first message waits for its end"
 
@@ -262,7 +294,11 @@ class LinkPump:
         size = min(room_bytes, _READ_BYTES, self._upto_bytes)
         if self._budget is not None:
             size = min(size, self._budget.turn_bytes * self._link.weight)
-        return (_READ_ENTRIES, size) if self.pace is None else (min(_READ_ENTRIES, self.pace.entries_max), min(size, self.pace.bytes_max))
+        return (
+            (_READ_ENTRIES, size)
+            if self.pace is None
+            else (min(_READ_ENTRIES, self.pace.entries_max), min(size, self.pace.bytes_max))
+        )
 
     def _paced(self, taken: Sequence[tuple[int, int, Run]] = ()) -> bool:
         """Whether the rate lets nothing more go now: then the link goes on by itself. taken: what was just read to be sent."""
@@ -289,7 +325,9 @@ class LinkPump:
         attempt, connection, position = core.attempt, self._link.connection, core.read_at
         try:
             live = self._manager.publishing.live(self._manager.clock.monotonic())
-            runs = await self._log.ledger.read(position, *self._at_once(min(max(1, core.room_bytes), SHORT_TURN_BYTES if live else TURN_BYTES)))
+            runs = await self._log.ledger.read(
+                position, *self._at_once(min(max(1, core.room_bytes), SHORT_TURN_BYTES if live else TURN_BYTES))
+            )
         except HeliographError as error:
             if number != self.reading:
                 return
@@ -303,7 +341,13 @@ class LinkPump:
         if number != self.reading:
             return  # it was given up meanwhile
         self.reading = 0
-        if self._link.ended or connection is None or connection is not self._link.connection or attempt != core.attempt or position != core.read_at:
+        if (
+            self._link.ended
+            or connection is None
+            or connection is not self._link.connection
+            or attempt != core.attempt
+            or position != core.read_at
+        ):
             self.pump()
             return
         if (undecided := self._undecided()) is not None:
@@ -314,7 +358,9 @@ class LinkPump:
         self._link.move_cursor()
         self._paced(runs)
         if runs or core.read_at < self._log.ledger.first_position():
-            self._manager.soon(self.pump)  # what was fetched ahead is read without a wait: else a drain keeps the loop for all of it
+            self._manager.soon(
+                self.pump
+            )  # what was fetched ahead is read without a wait: else a drain keeps the loop for all of it
 
     # -- skips ---------------------------------------------------------------------------------------------------------
 
@@ -324,7 +370,13 @@ class LinkPump:
         assert core is not None
         attempt = core.attempt
         if record.loss:
-            events.warning("link.skip topic=%s target=%s from=%s through=%s", self._log.topic, self._link.target, record.after, record.through)
+            events.warning(
+                "link.skip topic=%s target=%s from=%s through=%s",
+                self._log.topic,
+                self._link.target,
+                record.after,
+                record.through,
+            )
 
         def stored(_: object) -> None:
             if connection is self._link.connection and (out := core.skip_stored(attempt, record)) is not None:
@@ -341,15 +393,21 @@ class LinkPump:
         assert self._link.core is not None
         due = self._link.core.next_deadline()
         if due is not None and self._filter_timer is None:
-            self._filter_timer = self._manager.timers.after(max(0.0, due - self._manager.clock.monotonic()), self._on_filtered)
+            self._filter_timer = self._manager.timers.after(
+                max(0.0, due - self._manager.clock.monotonic()), self._on_filtered
+            )
 
     def _on_filtered(self) -> None:
         self._filter_timer = None
         core, connection = self._link.core, self._link.connection
         if core is None or connection is None:
             return
-        if core.read_at <= self.last_sendable():  # a run may follow yet; a deadline that is over is not waited for at once
-            self._filter_timer = self._manager.timers.after(self._manager.settings.sender.filtered_after_s, self._on_filtered)
+        if (
+            core.read_at <= self.last_sendable()
+        ):  # a run may follow yet; a deadline that is over is not waited for at once
+            self._filter_timer = self._manager.timers.after(
+                self._manager.settings.sender.filtered_after_s, self._on_filtered
+            )
         elif (record := core.filtered(self._manager.clock.monotonic())) is not None:
             self._store_skip(connection, record)
         else:

@@ -257,7 +257,9 @@ class ReplicatedLog:
         if self.tracing is not None:
             done = self._traced(self.tracing, run, done)
         if self.state.deduplication and run.producers:
-            fresh = self.state.producers.submit(run, under_way(self._under_way(elsewhere=True)) if self._arriving else None)
+            fresh = self.state.producers.submit(
+                run, under_way(self._under_way(elsewhere=True)) if self._arriving else None
+            )
             if fresh is not None:
                 self._publish_parts(run, fresh, done, failed)
                 return
@@ -298,7 +300,12 @@ class ReplicatedLog:
     def _under_way(self, *, elsewhere: bool = False) -> Iterator[Run]:
         """Runs of producers that are appended, and not durable. elsewhere: only what was first published there."""
         for waiting in self._order:
-            if not waiting.duplicate and waiting.skip is None and waiting.state != waiting.FAILED and not (elsewhere and waiting.run.origin is None):
+            if (
+                not waiting.duplicate
+                and waiting.skip is None
+                and waiting.state != waiting.FAILED
+                and not (elsewhere and waiting.run.origin is None)
+            ):
                 yield waiting.run
 
     def _append_pieces(self, found: list[Run | SkipRecord], done: Done, failed: Failed) -> None:
@@ -385,7 +392,9 @@ class ReplicatedLog:
                     head.state = head.DONE
                 else:  # what it repeats has failed, or was forgotten meanwhile: the client tries again
                     head.state = head.FAILED
-                    head.error = self._last_failure or TopicClosed("the entry that this one repeats was not stored; send it again")
+                    head.error = self._last_failure or TopicClosed(
+                        "the entry that this one repeats was not stored; send it again"
+                    )
             order.popleft()
             if self._arriving and head.run.origin is not None and head.skip is None:
                 self._arriving -= 1

@@ -106,7 +106,12 @@ async def position_of(log: ReplicatedLog, origin: Origin, at: Position, *, late:
             break
     for low_late, high_late in state.late.between(origin, (at[0], at[1] - 1), at) if late else ():
         async for ledger, start, run in _runs(log, max(low_late, first), high_late):
-            if run.origin == origin and not _hidden(run) and (index := _index(run.spans, at)) < run.count and run.coordinate(index) == at:
+            if (
+                run.origin == origin
+                and not _hidden(run)
+                and (index := _index(run.spans, at)) < run.count
+                and run.coordinate(index) == at
+            ):
                 return Found(Status.HERE, (ledger, start + index), following)
     if not state.vector.holds(origin, at):
         reason = state.reasons.of(HERE, origin, at)
@@ -150,7 +155,9 @@ async def coordinate_of(log: ReplicatedLog, position: Position) -> Published:
     return Published(Status.UNKNOWN)
 
 
-async def vector_at(log: ReplicatedLog, position: Position, since: tuple[Position, dict[Origin, Position]] = (BEFORE_ALL, {})) -> dict[Origin, Position]:
+async def vector_at(
+    log: ReplicatedLog, position: Position, since: tuple[Position, dict[Origin, Position]] = (BEFORE_ALL, {})
+) -> dict[Origin, Position]:
     """By origin, the last coordinate at or below the local `position`; an origin without any is left out. Raises what storage raises.
 
     since: an earlier position and what this function said of it: nothing below is read again.
@@ -206,7 +213,9 @@ async def _runs(log: ReplicatedLog, low: Position, high: Position) -> AsyncItera
         at = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
 
 
-def entries_until(state: TopicState, ledger: int, first: int, run: Run, origin: Origin, after: Position, through: Position) -> tuple[int, int, Position]:
+def entries_until(
+    state: TopicState, ledger: int, first: int, run: Run, origin: Origin, after: Position, through: Position
+) -> tuple[int, int, Position]:
     """(start, stop, last): the entries [start, stop) of the run at (ledger, first) have coordinates of `origin` in (after, through].
 
     last: the highest coordinate of `origin` in the run; BEFORE_ALL where there is none.
@@ -219,7 +228,11 @@ def entries_until(state: TopicState, ledger: int, first: int, run: Run, origin: 
         spans = run.spans
     else:
         return 0, 0, BEFORE_ALL
-    return _index(spans, (after[0], after[1] + 1)), _index(spans, (through[0], through[1] + 1)), (spans[-1][0], spans[-1][1] + spans[-1][2] - 1)
+    return (
+        _index(spans, (after[0], after[1] + 1)),
+        _index(spans, (through[0], through[1] + 1)),
+        (spans[-1][0], spans[-1][1] + spans[-1][2] - 1),
+    )
 
 
 def _index(spans: tuple[tuple[int, int, int], ...], at: Position) -> int:

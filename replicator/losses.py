@@ -89,7 +89,9 @@ class Losses(Way):
                     through = just_before((ledger, entry))
             after = self.previous(origin)
             if through <= after or self._begins_behind(origin, after, through):
-                self._unsure[origin] = through  # nothing is missing; the mark waits until the target has what was sent before
+                self._unsure[origin] = (
+                    through  # nothing is missing; the mark waits until the target has what was sent before
+                )
             elif self.ready(origin):
                 return self._lost(origin, after, through, SkipReason.TRIMMED)
         return None
@@ -97,7 +99,11 @@ class Losses(Way):
     def _begins_behind(self, origin: Origin, after: Position, through: Position) -> bool:
         """Whether `origin` published nothing up to `through`, because the record behind it is a whole one. A target that knows nothing of it refuses a SKIP."""
         book, record = self.state.trees, self.state.trees.next_record(origin, after)
-        return record is not None and through == just_before(record) and book.governing(origin, record) is book.following(origin, record)
+        return (
+            record is not None
+            and through == just_before(record)
+            and book.governing(origin, record) is book.following(origin, record)
+        )
 
     def _lost(self, origin: Origin, after: Position, through: Position, reason: SkipReason) -> Send:
         """(after, through] is not here any more, but for the records of trees: those are known, and behind one another region may be the parent."""

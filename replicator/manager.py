@@ -136,7 +136,10 @@ class LinkManager:
         self.left_elsewhere: Callable[[], int] = lambda: 0
         """Bytes that others than links have before them, who drain and give way as links do."""
         self.yielding: Yielding[Any] = Yielding(
-            appends, self.settings.drain_floor_bytes_per_s, clock.monotonic, lambda after_s: self._run_later(self.yielding.run, after_s)
+            appends,
+            self.settings.drain_floor_bytes_per_s,
+            clock.monotonic,
+            lambda after_s: self._run_later(self.yielding.run, after_s),
         )
         self.incoming = Incoming()
         """What comes the other way: for whoever makes receivers."""
@@ -148,7 +151,10 @@ class LinkManager:
         self.parked: dict[Link | PulsarLink, None] = {}
         """Links that wait for a decision."""
         self.budgets: Budgets[Link] = Budgets(
-            self.settings.budget, brokers if self.settings.budget_shared else lambda: 1, clock.monotonic, self._run_later
+            self.settings.budget,
+            brokers if self.settings.budget_shared else lambda: 1,
+            clock.monotonic,
+            self._run_later,
         )
         self._links: dict[str, dict[str, Link | PulsarLink]] = {}
         self.logs: dict[str, ReplicatedLog] = {}
@@ -191,14 +197,18 @@ class LinkManager:
             if link.log is not log or target not in targets:
                 link.detach()
                 del links[target]
-        if self._view.namespace(TopicName.parse(log.topic).namespace) is not None:  # else nobody knows which regions it has
+        if (
+            self._view.namespace(TopicName.parse(log.topic).namespace) is not None
+        ):  # else nobody knows which regions it has
             for name, cursor in list(log.ledger.cursors.items()):
                 region = name.removeprefix(CURSOR_PREFIX)
                 if region not in (name, *targets):
                     self._leaving.left(log.topic, region, cursor)
         for target in targets:
             if target != self.region and target not in links:
-                link = links[target] = PulsarLink(self, log, target) if self.cluster(target) is not None else Link(self, log, target)
+                link = links[target] = (
+                    PulsarLink(self, log, target) if self.cluster(target) is not None else Link(self, log, target)
+                )
                 self.spawn(self._begin(link, log.ledger.last_confirmed))
                 self.keep_looking(link)
         if log.syncing is not None:  # subscriptions that were kept in step before the topic came here
@@ -321,7 +331,9 @@ class LinkManager:
             if link.ended or self._closed:
                 return
             link.state, link.cause, link.cause_text = "waiting", Cause.of(error), f"opening the cursor: {error}"
-            self.timers.after(self.backoff_s(link.failures), lambda: None if link.ended else self.spawn(self._begin(link, last)))
+            self.timers.after(
+                self.backoff_s(link.failures), lambda: None if link.ended else self.spawn(self._begin(link, last))
+            )
             link.failures += 1
             return
         if not link.ended:
@@ -359,7 +371,11 @@ class LinkManager:
 
     def peers(self, log: ReplicatedLog) -> list[str]:
         """The other regions of the configuration that have the topic, by a link in either direction."""
-        here = [source for source in self.tails.sources(log) if source != self.region and self._view.region(source) is not None]
+        here = [
+            source
+            for source in self.tails.sources(log)
+            if source != self.region and self._view.region(source) is not None
+        ]
         return sorted({*self._regions_of(log), *here})
 
     def hears(self, log: ReplicatedLog, region: str) -> bool:
@@ -440,13 +456,17 @@ class LinkManager:
     # -- once a second -------------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        self.timers.after(self.settings.heartbeat_s, self._tick)  # first: whatever fails in this one, the next one comes
+        self.timers.after(
+            self.settings.heartbeat_s, self._tick
+        )  # first: whatever fails in this one, the next one comes
         now = self.clock.monotonic()
         elapsed_s, self._ticked_at = max(0.001, now - self._ticked_at), now
         self._owners.beat(now)
         self.budgets.tick()
         self.cluster_connections.tick()
-        self.yielding.look_at((link for link in self._active if isinstance(link, Link)), self.left_elsewhere(), elapsed_s)
+        self.yielding.look_at(
+            (link for link in self._active if isinstance(link, Link)), self.left_elsewhere(), elapsed_s
+        )
         for link in list(self._active):
             if link.tick(elapsed_s) is False or link.ended:
                 self._active.pop(link, None)

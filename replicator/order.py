@@ -39,7 +39,9 @@ class Waiting:
 
     WAITS, DONE, FAILED = 0, 1, 2
 
-    def __init__(self, log: Order, run: Run, done: Done, failed: Failed, duplicate: bool = False, skip: SkipRecord | None = None) -> None:
+    def __init__(
+        self, log: Order, run: Run, done: Done, failed: Failed, duplicate: bool = False, skip: SkipRecord | None = None
+    ) -> None:
         self.log, self.run, self.done, self.failed, self.duplicate, self.skip = log, run, done, failed, duplicate, skip
         self.state = self.WAITS
         self.ledger = self.first = -1

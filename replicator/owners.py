@@ -71,7 +71,9 @@ class Owners:
             if connection.closed:
                 continue
             if now - connection.heard_at > self._settings.heartbeat_lost_s and connection.streams:
-                connection.close(LinkError(Cause.HEARTBEAT_LOST, f"nothing heard for {self._settings.heartbeat_lost_s:g} s"))
+                connection.close(
+                    LinkError(Cause.HEARTBEAT_LOST, f"nothing heard for {self._settings.heartbeat_lost_s:g} s")
+                )
                 continue
             if connection.streams:
                 self._idle_since.pop(connection.key, None)
@@ -106,10 +108,18 @@ class Owners:
     async def _owner(self, link: Link) -> LinkConnection:
         """A connection to the broker that owns the topic in the target region."""
         info = self._view.region(link.target)
-        urls = (info.link_urls.get(self._region) or ([info.service_url] if info.service_url else [])) if info is not None else []
+        urls = (
+            (info.link_urls.get(self._region) or ([info.service_url] if info.service_url else []))
+            if info is not None
+            else []
+        )
         if not urls:
-            raise LinkError(Cause.NO_ADDRESS, f"region {link.target} publishes no address for links from {self._region}")
-        turn = self._turn[link.target] = self._turn.get(link.target, -1) + 1 if link.failures else self._turn.get(link.target, 0)
+            raise LinkError(
+                Cause.NO_ADDRESS, f"region {link.target} publishes no address for links from {self._region}"
+            )
+        turn = self._turn[link.target] = (
+            self._turn.get(link.target, -1) + 1 if link.failures else self._turn.get(link.target, 0)
+        )
         address, authoritative = Address.parse(urls[turn % len(urls)]), False
         for _ in range(REDIRECTS_MAX):
             connection = await self._connect(link.target, address)
@@ -122,7 +132,9 @@ class Owners:
             address, authoritative = answer.address(self._ssl is not None), answer.authoritative
             if not answer.redirect:
                 return await self._connect(link.target, address)
-        raise LinkError(Cause.LOOKUP_FAILED, f"the look-up of {link.log.topic} in {link.target} was redirected too often")
+        raise LinkError(
+            Cause.LOOKUP_FAILED, f"the look-up of {link.log.topic} in {link.target} was redirected too often"
+        )
 
     async def _connect(self, target: str, address: Address) -> LinkConnection:
         key = (target, address)
@@ -139,7 +151,10 @@ class Owners:
         client = await PulsarConnection.connect(key[1], ssl=self._ssl, timeout_s=self._settings.connect_timeout_s)
         if self._ssl is not None and peer_identity(client.certificate) != (REPLICATOR, key[0]):
             client.close()
-            raise LinkError(Cause.UNAUTHORIZED, f"{key[1]} does not prove to be region {key[0]}: its link address leads to somebody else")
+            raise LinkError(
+                Cause.UNAUTHORIZED,
+                f"{key[1]} does not prove to be region {key[0]}: its link address leads to somebody else",
+            )
         connection = self._connections[key] = LinkConnection(key, client, self._clock, self._on_ended, self._soon)
         return connection
 

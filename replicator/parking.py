@@ -83,7 +83,9 @@ async def resolve(link: Link, choice: Choice, *, dry_run: bool = False) -> list[
     if parked.cause is not Cause.SCHEMA_CONFLICT or host is None or not parked.rows:
         raise NotAllowed(f"there is nothing to take ({parked.cause}): {parked.cause.remedy}")
     here = dict(await host.dump(link.log.topic))
-    numbers = [number for number, value in parked.rows if here.get(number, value if choice is Choice.OURS else None) != value]
+    numbers = [
+        number for number, value in parked.rows if here.get(number, value if choice is Choice.OURS else None) != value
+    ]
     if choice is Choice.OURS and link.level < LEVEL:
         raise NotAllowed(f"{link.target} runs a version that cannot be overruled: upgrade it, or take theirs")
     if not dry_run:

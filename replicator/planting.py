@@ -25,7 +25,9 @@ events = logging.getLogger("replicator")
 CHANGES_MAX = 16
 
 
-def plant(log: ReplicatedLog, region: str, parents: Mapping[str, str], targets: Iterable[str], again: Callable[[], None]) -> bool:
+def plant(
+    log: ReplicatedLog, region: str, parents: Mapping[str, str], targets: Iterable[str], again: Callable[[], None]
+) -> bool:
     """Makes `parents` (target -> region that delivers to it) the tree of what is published here in `region` from now on.
 
     again: called once the record is durable, or has failed: whoever wants a tree compares anew. Returns False where a change has to wait.
@@ -58,7 +60,9 @@ def plant(log: ReplicatedLog, region: str, parents: Mapping[str, str], targets: 
 class Planter:
     """Of one broker. logs: the loaded topics by name. targets: to which regions a topic's entries go."""
 
-    def __init__(self, region: str, logs: Mapping[str, ReplicatedLog], targets: Callable[[ReplicatedLog], list[str]]) -> None:
+    def __init__(
+        self, region: str, logs: Mapping[str, ReplicatedLog], targets: Callable[[ReplicatedLog], list[str]]
+    ) -> None:
         self._region, self._logs, self._targets = region, logs, targets
         self._topologies: dict[str, Topology | None] = {}
         """Topic -> its policy, of those that have one or have a tree."""

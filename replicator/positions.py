@@ -75,7 +75,9 @@ class PositionMap:
             return (ledger, first) > points.last_local
         points.entries += run.count
         points.size_bytes += run.size_bytes
-        if start > points.last and (not points.locals or points.entries >= EVERY_ENTRIES or points.size_bytes >= EVERY_BYTES):
+        if start > points.last and (
+            not points.locals or points.entries >= EVERY_ENTRIES or points.size_bytes >= EVERY_BYTES
+        ):
             points.coordinates.append(start)
             points.locals.append((ledger, first))
             points.entries = points.size_bytes = 0

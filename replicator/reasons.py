@@ -52,7 +52,9 @@ class Reasons:
 
     def of(self, region: str, origin: Origin, at: Position) -> SkipReason | None:
         """Why the entry of coordinate `at` is missing there, where it is."""
-        return next((reason for after, through, reason in self._of.get((region, origin), ()) if after < at <= through), None)
+        return next(
+            (reason for after, through, reason in self._of.get((region, origin), ()) if after < at <= through), None
+        )
 
     def explain(self, region: str, origin: Origin, missing: Sequence[Range]) -> list[Reasoned]:
         """The missing ranges, cut where their reasons change."""
@@ -71,9 +73,14 @@ class Reasons:
         return out
 
     def dump(self) -> list[Any]:
-        return [[region, *origin, [[*a, *b, int(why)] for a, b, why in ranges]] for (region, origin), ranges in sorted(self._of.items())]
+        return [
+            [region, *origin, [[*a, *b, int(why)] for a, b, why in ranges]]
+            for (region, origin), ranges in sorted(self._of.items())
+        ]
 
     def load(self, dumped: list[Any]) -> None:
         for region, *rest, ranges in dumped:
             self._of = own(self._of)
-            self._of[region, (rest[0], rest[1], rest[2])] = [((a, b), (c, d), SkipReason(why)) for a, b, c, d, why in ranges]
+            self._of[region, (rest[0], rest[1], rest[2])] = [
+                ((a, b), (c, d), SkipReason(why)) for a, b, c, d, why in ranges
+            ]

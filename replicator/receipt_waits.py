@@ -62,7 +62,9 @@ class ReceiptWaits:
         """The list of affected messages goes with the topic's state. Where that cannot be written the topic ends, and who waits hears that."""
         log.state.affected = waits.listed
         if waits.listed.since is not None:
-            events.warning("durability.degraded topic=%s regions=%s reached=%s", log.topic, waits.regions, waits.shown()["reached"])
+            events.warning(
+                "durability.degraded topic=%s regions=%s reached=%s", log.topic, waits.regions, waits.shown()["reached"]
+            )
         try:
             await log.ledger.store_state()
         except HeliographError as error:

@@ -165,7 +165,11 @@ class LinkReceiver:
             self._write(wire.close_frame(number, Cause.UNAUTHORIZED, text))
             return
         if level < 1 or self._region_number(source) != source_number:
-            self._write(wire.close_frame(number, Cause.REFUSED, f"{self._region} knows no region {source} with number {source_number}"))
+            self._write(
+                wire.close_frame(
+                    number, Cause.REFUSED, f"{self._region} knows no region {source} with number {source_number}"
+                )
+            )
             return
         task = asyncio.get_running_loop().create_task(self._open(number, topic, source, source_number, level))
         self._opening[number] = task
@@ -324,6 +328,10 @@ class LinkReceiver:
         grown, self._grown = self._grown, {}
         for stream in grown.values():
             log = stream.log
-            vectors = {region: vector for region, (vector, _) in log.known.items() if region != stream.source} if log.state.trees else {}
+            vectors = (
+                {region: vector for region, (vector, _) in log.known.items() if region != stream.source}
+                if log.state.trees
+                else {}
+            )
             answers.append(StreamBeat(stream.number, log.last_own(), {**vectors, self._region: log.vector}))
         self._write(wire.heartbeat_frame(Heartbeat(now, beat.wall_ms, 0, tuple(answers))))

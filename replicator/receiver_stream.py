@@ -68,7 +68,11 @@ class ReceiverStream:
         """Origins of other regions that come on this stream -> their region."""
         self._trees = False
         """Some origin has a tree: what comes may be meant for regions further down."""
-        self._stops = [log.watch_vector(self._on_vector), log.watch_rollback(self._on_rollback), log.ledger.wake_on_append(lambda: grew(self))]
+        self._stops = [
+            log.watch_vector(self._on_vector),
+            log.watch_rollback(self._on_rollback),
+            log.ledger.wake_on_append(lambda: grew(self)),
+        ]
         if level >= 2:
             self._stops.append(log.subscriptions.channel(source, self._tell_claims))
         if level >= AUDIT_LEVEL:
@@ -105,7 +109,9 @@ class ReceiverStream:
         size, give = run.size_bytes, self._give
         self._take(size)
         begin_ns = 0 if self.log.tracing is None else self.log.tracing.now_ns()
-        verdict = self.log.append_replicated(previous, run, lambda _: self._stored(run, size, begin_ns), lambda _: give(size))
+        verdict = self.log.append_replicated(
+            previous, run, lambda _: self._stored(run, size, begin_ns), lambda _: give(size)
+        )
         if verdict is not Verdict.ACCEPT:
             give(size)
         self._answer(attempt, run.origin, last, verdict)
@@ -143,13 +149,19 @@ class ReceiverStream:
     def _passes(self, attempt: int, origin: Origin, last: Position, run: Run | None = None) -> bool:
         own = self.log.state.is_own(origin)
         if own or (origin[0] != self.source_number and not self._known(origin, run)):
-            raise PeerError(f"link: {self.source} is not where region {origin[0]} publishes, and no tree of that region's says that it passes its entries on")
+            raise PeerError(
+                f"link: {self.source} is not where region {origin[0]} publishes, and no tree of that region's says that it passes its entries on"
+            )
         if attempt < self._attempt:
             raise PeerError("link: attempts count upwards")
         self._attempt = attempt
         if attempt <= self._gapped:
             return False
-        if origin[0] != self.source_number and not self._from_parent(origin) and last > self.log.state.intake.submitted(origin):
+        if (
+            origin[0] != self.source_number
+            and not self._from_parent(origin)
+            and last > self.log.state.intake.submitted(origin)
+        ):
             self._gap(attempt)  # it goes by another way now, as this region's vector says
             return False
         return True

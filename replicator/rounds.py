@@ -40,7 +40,11 @@ class SubscriptionRounds:
             if log.replicate_all and log.closed is None:
                 log.subscriptions.enable_all()
             sync = log.synced
-            if log.closed is not None or self._manager.logs.get(log.topic) is not log or not (log.replicate_all or (sync is not None and sync.active)):
+            if (
+                log.closed is not None
+                or self._manager.logs.get(log.topic) is not log
+                or not (log.replicate_all or (sync is not None and sync.active))
+            ):
                 del self._in_step[log]
             elif sync is not None and sync.active and sync.due() and log not in self._waiting:
                 self._waiting.append(log)

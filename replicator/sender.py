@@ -43,7 +43,9 @@ class SenderSettings:
 class LinkSender(Losses):
     """One link's decisions. `mark`: everything at or below it needs no sending any more. region: this one's name; "": there are no trees."""
 
-    def __init__(self, target: str, state: TopicState, mark: Position, settings: SenderSettings, region: str = "") -> None:
+    def __init__(
+        self, target: str, state: TopicState, mark: Position, settings: SenderSettings, region: str = ""
+    ) -> None:
         super().__init__(target, state, mark, region)
         self.settings = settings
         self.attempt = 0
@@ -91,7 +93,9 @@ class LinkSender(Losses):
         self.attempt += 1
         self.remote = vector
         went_back = False
-        if (confirmed := self.state.delivered.get(self.target)) is not None and vector.prefix(confirmed[0]) < confirmed[1]:
+        if (confirmed := self.state.delivered.get(self.target)) is not None and vector.prefix(confirmed[0]) < confirmed[
+            1
+        ]:
             self.state.delivered = own(self.state.delivered)
             self.state.delivered[self.target] = (confirmed[0], vector.prefix(confirmed[0]))
             went_back = vector.prefix(confirmed[0]) < self.mark
@@ -137,8 +141,12 @@ class LinkSender(Losses):
             if prefix >= self.state.vector.prefix(origin) or prefix >= self.mark:
                 continue
             if first <= prefix:
-                self.read_at = min(self.read_at, (prefix[0], prefix[1] + 1))  # what was not meant for the target is told again
-            elif prefix < (through := min(self.state.outbox.last_at(self.mark), self.state.vector.prefix(origin))) and self.ready(origin):
+                self.read_at = min(
+                    self.read_at, (prefix[0], prefix[1] + 1)
+                )  # what was not meant for the target is told again
+            elif prefix < (
+                through := min(self.state.outbox.last_at(self.mark), self.state.vector.prefix(origin))
+            ) and self.ready(origin):
                 self._filtered[origin] = (through, 0.0)
         if self.read_at <= self.mark:
             self._read_totals = self.state.outbox.at((self.read_at[0], self.read_at[1] - 1))
@@ -202,7 +210,11 @@ class LinkSender(Losses):
             sends = self._pass_skip(SkipRecord.decode(run.parts[0]), last, now)
         else:
             assert run.origin is not None
-            sends = self._nothing(last) if self.state.is_own(run.origin) else self._send(run.origin, run, last, self._read_totals, now, aborted)
+            sends = (
+                self._nothing(last)
+                if self.state.is_own(run.origin)
+                else self._send(run.origin, run, last, self._read_totals, now, aborted)
+            )
         self.read_at = (ledger, first + run.count)
         return sends
 
@@ -272,7 +284,11 @@ class LinkSender(Losses):
         """A SKIP that lies here. What was lost on the way here is lost for those behind; what this region issued itself is not meant for them."""
         origin = record.origin
         tree = self.state.trees.governing(origin, record.through)
-        if record.route != self.region or self.state.is_own(origin) or not self._is_parent(origin, tree, record.through):
+        if (
+            record.route != self.region
+            or self.state.is_own(origin)
+            or not self._is_parent(origin, tree, record.through)
+        ):
             return self._nothing(last)
         previous = self.previous(origin)
         if record.through <= previous:
@@ -359,13 +375,17 @@ class LinkSender(Losses):
         for origin in vector:
             if self.state.trees:
                 self.receipt(origin, vector.prefix(origin))
-            elif not self.state.is_own(origin):  # told once: the record of a tree by which this region passes it on may come later
+            elif not self.state.is_own(
+                origin
+            ):  # told once: the record of a tree by which this region passes it on may come later
                 self.remote.advance(origin, vector.prefix(origin))
         return self.go_back()
 
     def go_back(self) -> bool | None:
         """Begins again where the target is now so far that what was read before is this region's to send. As `gap`; None: it is not."""
-        return self._rewind(self.remote) if self.connected and any(self.ready(origin) for origin in self._held) else None
+        return (
+            self._rewind(self.remote) if self.connected and any(self.ready(origin) for origin in self._held) else None
+        )
 
     def _advance(self) -> None:
         passed = self._steps.advance(self.remote.prefix)

@@ -43,7 +43,12 @@ def joined(sends: list[Send]) -> list[Send]:
         run = send.run
         fits = group and count + run.count <= COUNT_MAX and size + run.size_bytes <= BYTES_MAX
         alike = fits and run.origin == group[0].origin and run.transaction == group[0].transaction and not _control(run)
-        if alike and not _control(group[0]) and run.time_ms - group[0].time_ms <= _JOIN_MS and send.previous == last_of(group[-1]):
+        if (
+            alike
+            and not _control(group[0])
+            and run.time_ms - group[0].time_ms <= _JOIN_MS
+            and send.previous == last_of(group[-1])
+        ):
             group.append(run)
             count, size = count + run.count, size + run.size_bytes
             continue

@@ -47,6 +47,8 @@ def _begins(log: ReplicatedLog, policy: Mapping[str, Any], last: Position) -> Po
         case "coordinate":
             origin, at = parse_coordinate(policy.get("coordinate", ""))
             if not log.state.is_own(origin):
-                raise NotAllowed(f"{log.topic}: replicationStart names {policy.get('coordinate')}, which another region published: this one sends its own only")
+                raise NotAllowed(
+                    f"{log.topic}: replicationStart names {policy.get('coordinate')}, which another region published: this one sends its own only"
+                )
             return at
     return BEFORE_ALL

@@ -107,7 +107,9 @@ class TopicState:
             return
         version, *fields = unpack("replicated log", blob)
         if version != VERSION or len(fields) < 6:
-            raise CorruptData(f"replicated log: state version {version} is not known here (this version reads {VERSION})")
+            raise CorruptData(
+                f"replicated log: state version {version} is not known here (this version reads {VERSION})"
+            )
         origin, past, vector, producers, outbox, delivered = fields[:6]
         self.origin = _origin(origin)
         self.past = [(_origin(o), (p[0], p[1])) for o, p in past]
@@ -159,14 +161,22 @@ class TopicState:
             fields += [None] * (9 - len(fields)) + [None if self.affected is None else self.affected.dump()]
         if self.trees or self.late or gone:
             fields.append(self.trees.dump())
-            fields.append([[region, *origin, *at] for region, found in sorted(self.relayed.items()) for origin, at in sorted(found.items())])
+            fields.append(
+                [
+                    [region, *origin, *at]
+                    for region, found in sorted(self.relayed.items())
+                    for origin, at in sorted(found.items())
+                ]
+            )
         if self.late or gone:
             fields.append(self.late.dump())
         if gone:
             dead = [[*origin, *end] for origin, end in self.dead]
             fields.append([[[*first, *last] for first, last in self.removed], dead, self.reasons.dump()])
         blob = pack(fields)
-        if (over := len(blob) - STATE_BYTES_MAX) > 0:  # several parts are at their bounds at once: producers give way, who are heard of again
+        if (
+            over := len(blob) - STATE_BYTES_MAX
+        ) > 0:  # several parts are at their bounds at once: producers give way, who are heard of again
             fields[_PRODUCERS] = self.producers.dump(max(0, len(pack([fields[_PRODUCERS]])) - over))
             blob = pack(fields)
         return blob
@@ -223,13 +233,19 @@ class TopicState:
             if self.host is not None:
                 self.host.first_transaction()
         self.transactions.confirm(ledger, first, run)
-        if run.origin is not None and self.reasons and self._is_over(run.origin, run.coordinate(0)):  # late, and of its end nothing is known any more
+        if (
+            run.origin is not None and self.reasons and self._is_over(run.origin, run.coordinate(0))
+        ):  # late, and of its end nothing is known any more
             self.transactions.give_up(run.origin)
 
     def _over(self) -> list[Origin]:
         """Incarnations of which transactions are known, and that were deleted at their source."""
         assert self.transactions is not None
-        return [origin for origin in self.transactions.origins() if self._is_over(origin, self.vector.prefix(origin))] if self.reasons else []
+        return (
+            [origin for origin in self.transactions.origins() if self._is_over(origin, self.vector.prefix(origin))]
+            if self.reasons
+            else []
+        )
 
     def _is_over(self, origin: Origin, at: Position) -> bool:
         """Whether nothing comes of that incarnation any more, at `at` or behind it: a SKIP(deleted) is the last that was told of it."""
@@ -245,7 +261,9 @@ class TopicState:
         if record.loss:
             after = max(record.after, self.vector.prefix(record.origin))
             self.reasons.note(HERE, record.origin, after, record.through, record.reason)
-            if record.reason is SkipReason.DELETED and self.transactions is not None and after < record.through:  # else it is replayed again
+            if (
+                record.reason is SkipReason.DELETED and self.transactions is not None and after < record.through
+            ):  # else it is replayed again
                 # Truncation names nothing of a topic that ever held a transaction: behind one that is open here it is the end of its incarnation.
                 self.transactions.give_up(record.origin)
         self.intake.confirm_skip(record)

@@ -61,7 +61,9 @@ class SyncCursor(Protocol):
 class SyncedCursor:
     """One replicated subscription and its cursor here."""
 
-    def __init__(self, log: ReplicatedLog, name: str, state: SubscriptionState, region_number: Callable[[str], int]) -> None:
+    def __init__(
+        self, log: ReplicatedLog, name: str, state: SubscriptionState, region_number: Callable[[str], int]
+    ) -> None:
         self._log, self.name, self.state = log, name, state
         self._region_number = region_number
         self.inbox: dict[str, Claims] = {}
@@ -118,7 +120,9 @@ class SyncedCursor:
             self.state.reset(mark)
             self.start_over()
             self.nothing_given_up(cursor)
-            events.info("subscription.reset topic=%s subscription=%s epoch=%s", self._log.topic, self.name, self.state.epoch)
+            events.info(
+                "subscription.reset topic=%s subscription=%s epoch=%s", self._log.topic, self.name, self.state.epoch
+            )
             self.store(cursor)
 
     def see(self, cursor: SyncCursor) -> None:
@@ -132,7 +136,12 @@ class SyncedCursor:
     async def claim(self, cursor: SyncCursor, counts: Mapping[Position, int] | None = None) -> bool:
         """Puts what the cursor says into coordinates. counts: entries that are not acknowledged, and how often they were handed out again."""
         state, epoch = self.state, self.state.epoch
-        mark, ranges, partly, given_up = cursor.mark_delete, _ranges(cursor), dict(cursor.partly_acked), read_given_up(cursor.properties)
+        mark, ranges, partly, given_up = (
+            cursor.mark_delete,
+            _ranges(cursor),
+            dict(cursor.partly_acked),
+            read_given_up(cursor.properties),
+        )
         claims, translated = Claims(epoch, {}), list(self.translated)
         fresh = subtract([(BEFORE_ALL, mark), *ranges], translated)
         below: dict[Origin, Position] | None = None
@@ -169,7 +178,10 @@ class SyncedCursor:
                 break
             insert(translated, after, through)
         for position, left in partly.items():
-            if not cursor.is_acked(position) and (looked := await coordinate_of(self._log, position)).coordinate is not None:
+            if (
+                not cursor.is_acked(position)
+                and (looked := await coordinate_of(self._log, position)).coordinate is not None
+            ):
                 claims.add_partly(looked.coordinate, left)
         counted = not counts or await self.counting().claim(counts, claims)
         self.observe(cursor)
@@ -180,7 +192,9 @@ class SyncedCursor:
             self.below = (mark, below)
         if state.claim(claims):
             self.left_out = max(1, self.left_out, len(ranges))
-        if self.left_out and len(ranges) <= self.left_out * 9 // 10:  # holes have closed: there may be room for what had none
+        if (
+            self.left_out and len(ranges) <= self.left_out * 9 // 10
+        ):  # holes have closed: there may be room for what had none
             self.translated, self.left_out = [], 0
             return False
         return read_bytes <= ROUND_BYTES and counted
@@ -221,7 +235,9 @@ class SyncedCursor:
         assert state.base is not None
         base, floor, vector = state.base, self.floor[1], self._log.vector
         for origin, through in below.items():
-            left = subtract([(max(base.get(origin, BEFORE_ALL), floor.get(origin, BEFORE_ALL)), through)], vector.missing(origin))
+            left = subtract(
+                [(max(base.get(origin, BEFORE_ALL), floor.get(origin, BEFORE_ALL)), through)], vector.missing(origin)
+            )
             for after, upto in subtract(left, self.given_up[1].get(origin, ())):
                 claims.add(origin, after, upto)
 
@@ -230,7 +246,9 @@ class SyncedCursor:
         if run.flags is not None and run.flags[0] & FLAG_HIDDEN:
             return
         if run.origin is None:
-            self._claim_behind(claims, self._log.state.origin_at((ledger, first)), (ledger, first - 1), (ledger, first + count - 1))
+            self._claim_behind(
+                claims, self._log.state.origin_at((ledger, first)), (ledger, first - 1), (ledger, first + count - 1)
+            )
             return
         for number, start, length in run.spans:
             if count <= 0:
@@ -285,7 +303,9 @@ class SyncedCursor:
         state.applied(todo)
         return budget
 
-    async def _places(self, todo: Todo, above: Position) -> AsyncIterator[tuple[list[tuple[int, int, int]], Position, int, bool]]:
+    async def _places(
+        self, todo: Todo, above: Position
+    ) -> AsyncIterator[tuple[list[tuple[int, int, int]], Position, int, bool]]:
         """Where behind `above` what `todo` names lies, read by read.
 
         (ranges, highest coordinate of them, bytes read, whether more is to be read). Hidden entries between count too.
@@ -328,7 +348,9 @@ class SyncedCursor:
             async for ranges, *_ in self._places(Todo(HERE, origin, after, through), start):
                 named += ranges
             for region, claims in list(state.others.items()):
-                for low, high in subtract([(after, through)], subtract([(after, through)], claims.ranges.get(origin, ()))):
+                for low, high in subtract(
+                    [(after, through)], subtract([(after, through)], claims.ranges.get(origin, ()))
+                ):
                     async for ranges, *_ in self._places(Todo(region, origin, low, high), start):
                         claimed += ranges
         wanted: list[Range] = []

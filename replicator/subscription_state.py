@@ -56,7 +56,9 @@ class Todo(NamedTuple):
 class SubscriptionState:
     """`base` None: to be read off the cursor first, where `start` says."""
 
-    def __init__(self, number: int, epoch: Epoch = CREATED, base: Base | None = None, start: Position | None = None) -> None:
+    def __init__(
+        self, number: int, epoch: Epoch = CREATED, base: Base | None = None, start: Position | None = None
+    ) -> None:
         self.number, self.epoch, self.base = number, epoch, base
         self.start = start
         """The local mark-delete position at which it began here: what the cursor has at or below, nobody here was ever given as part of it.
@@ -87,10 +89,17 @@ class SubscriptionState:
         try:
             found = json.loads(text)
             if found["version"] != 1:
-                raise CorruptData(f"replicated subscription: version {found['version']} is not known here (this version reads 1)")
+                raise CorruptData(
+                    f"replicated subscription: version {found['version']} is not known here (this version reads 1)"
+                )
             base = None if found["base"] is None else {(r, e, i): (a, b) for r, e, i, a, b in found["base"]}
             start = found.get("start")
-            return cls(number, (int(found["epoch"][0]), int(found["epoch"][1])), base, None if start is None else (int(start[0]), int(start[1])))
+            return cls(
+                number,
+                (int(found["epoch"][0]), int(found["epoch"][1])),
+                base,
+                None if start is None else (int(start[0]), int(start[1])),
+            )
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise CorruptData(f"replicated subscription: {error}") from error
 
@@ -192,7 +201,13 @@ class SubscriptionState:
 
     def waiting(self, prefix: Callable[[Origin], Position]) -> int:
         """How many claimed ranges wait for entries that have not arrived."""
-        return sum(1 for _, ranges in self._sources() for origin, claimed in ranges.items() for _, through in claimed if through > prefix(origin))
+        return sum(
+            1
+            for _, ranges in self._sources()
+            for origin, claimed in ranges.items()
+            for _, through in claimed
+            if through > prefix(origin)
+        )
 
     def _sources(self) -> list[tuple[str, dict[Origin, list[Range]]]]:
         own = {origin: [(BEFORE_ALL, at)] for origin, at in (self.base or {}).items()}

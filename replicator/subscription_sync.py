@@ -43,7 +43,9 @@ class SubscriptionHost(Protocol):
         """Moves it, its consumers are closed; False: nobody has it loaded, the caller moves the cursor."""
         ...
 
-    def begin_earlier(self, topic: str, name: str, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]) -> bool:
+    def begin_earlier(
+        self, topic: str, name: str, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]
+    ) -> bool:
         """The same, but what was acknowledged behind `start` stays so, except `never`: (ledger, first entry, last entry)."""
         ...
 
@@ -136,7 +138,12 @@ class SubscriptionSync:
     def enable_all(self) -> None:
         """By policy. One that was switched off by hand stays off."""
         for name, cursor in list(self._log.ledger.cursors.items()):
-            if not name.startswith(INTERNAL) and name not in self._subscriptions and PROPERTY not in cursor.properties and cursor.durable:
+            if (
+                not name.startswith(INTERNAL)
+                and name not in self._subscriptions
+                and PROPERTY not in cursor.properties
+                and cursor.durable
+            ):
                 self.enable(name)
 
     def disable(self, name: str) -> None:
@@ -159,7 +166,11 @@ class SubscriptionSync:
             "applied": not (self._running or found.unfinished or found.inbox),
             "claims": state.mine.summary(),
             "parts": state.mine.parts(),
-            "told": {region: found.told.get(region) == state.version for region, channels in self._channels.items() if channels},
+            "told": {
+                region: found.told.get(region) == state.version
+                for region, channels in self._channels.items()
+                if channels
+            },
             "heard": {region: claims.summary() for region, claims in sorted(state.others.items())},
             "heard_parts": {region: claims.parts() for region, claims in sorted(state.others.items())},
             "waiting_ranges": state.waiting(self._log.vector.prefix),
@@ -218,11 +229,19 @@ class SubscriptionSync:
 
     def _due(self, found: SyncedCursor) -> bool:
         cursor = self._cursor(found.name)
-        if cursor is None or found.inbox or found.unfinished or found.state.base is None or cursor.changes != found.seen_changes:
+        if (
+            cursor is None
+            or found.inbox
+            or found.unfinished
+            or found.state.base is None
+            or cursor.changes != found.seen_changes
+        ):
             return True
         if self._redelivered(found) != (0 if found.redeliveries is None else found.redeliveries.seen):
             return True
-        return any(channels and found.told.get(region) != found.state.version for region, channels in self._channels.items())
+        return any(
+            channels and found.told.get(region) != found.state.version for region, channels in self._channels.items()
+        )
 
     def _redelivered(self, found: SyncedCursor) -> int:
         return 0 if self.host is None else self.host.redelivered(self._log.topic, found.name)
@@ -240,7 +259,9 @@ class SubscriptionSync:
                         found.synced_ms = now_ms
                 except HeliographError as error:
                     found.unfinished = True
-                    events.info("subscription.sync_failed topic=%s subscription=%s error=%r", self._log.topic, found.name, error)
+                    events.info(
+                        "subscription.sync_failed topic=%s subscription=%s error=%r", self._log.topic, found.name, error
+                    )
                 self._tell(found)
         finally:
             self._running = False
@@ -341,7 +362,9 @@ class SubscriptionSync:
         never: list[tuple[int, int, int]] = []
         if start is not None and state.kept:
             never = await found.never_given(start)
-            await self._log.ledger.read_back_to(min(mark, start)[0])  # the cursor's move below asks how many entries its ledgers have
+            await self._log.ledger.read_back_to(
+                min(mark, start)[0]
+            )  # the cursor's move below asks how many entries its ledgers have
         found.observe(cursor)
         if state.epoch != epoch or state.base is None:
             return False
@@ -351,7 +374,9 @@ class SubscriptionSync:
                 found.store(cursor)
                 return True
             mark = start
-        events.info("subscription.moved topic=%s subscription=%s epoch=%s mark=%s kept=%s", topic, name, epoch, mark, state.kept)
+        events.info(
+            "subscription.moved topic=%s subscription=%s epoch=%s mark=%s kept=%s", topic, name, epoch, mark, state.kept
+        )
         state.begun_at(mark)  # first: the move below is reported back, and is no reset by a client
         found.start_over()
         found.seen_mark, found.seen_ranges = BEFORE_ALL, []

@@ -134,18 +134,26 @@ class Tails:
                 continue
             for origin in (vector := log.known[region][0]):
                 through = vector.prefix(origin)
-                if through > log.state.intake.submitted(origin) and through > found.get(origin, BEFORE_ALL) and self._fetched(log, origin):
+                if (
+                    through > log.state.intake.submitted(origin)
+                    and through > found.get(origin, BEFORE_ALL)
+                    and self._fetched(log, origin)
+                ):
                     found[origin] = through
         return found
 
     def _fetched(self, log: ReplicatedLog, origin: Origin) -> bool:
         state = log.state
-        routed = origin not in state.vector and log.topic in self._routes  # whether it may come here at all is not known then
+        routed = (
+            origin not in state.vector and log.topic in self._routes
+        )  # whether it may come here at all is not known then
         return self.ended(origin) and not state.is_own(origin) and not routed
 
     def gone(self, log: ReplicatedLog, origin: Origin, at: Position) -> bool:
         """Whether a coordinate beyond what this region holds will never come: its origin has ended, and every region has told that it holds less."""
-        return self.ended(origin) and all(region in log.known and log.known[region][0].prefix(origin) < at for region in self._manager.peers(log))
+        return self.ended(origin) and all(
+            region in log.known and log.known[region][0].prefix(origin) < at for region in self._manager.peers(log)
+        )
 
     # -- one topic -----------------------------------------------------------------------------------------------------
 
@@ -155,8 +163,12 @@ class Tails:
                 count = await self._pull(log, origin, through)
                 self.entries += count
                 if log.state.intake.submitted(origin) < through:
-                    raise LinkError(Cause.MOVED, f"nobody tells any more of what was told to be held of {origin} up to {through}")
-                events.warning("link.tail_fetched topic=%s origin=%s through=%s entries=%s", log.topic, origin, through, count)
+                    raise LinkError(
+                        Cause.MOVED, f"nobody tells any more of what was told to be held of {origin} up to {through}"
+                    )
+                events.warning(
+                    "link.tail_fetched topic=%s origin=%s through=%s entries=%s", log.topic, origin, through, count
+                )
         except HeliographError as error:
             self._not_before = (now := self._manager.clock.monotonic()) + _AGAIN_S
             self._waits(log, str(error), now)
@@ -170,11 +182,18 @@ class Tails:
         while (after := log.state.intake.submitted(origin)) < through:
             told = {}
             for region in regions:
-                answer = await self._manager.auditor.ask(log, region, Ask(What.ENTRIES, origin, after, through, whole=True))
+                answer = await self._manager.auditor.ask(
+                    log, region, Ask(What.ENTRIES, origin, after, through, whole=True)
+                )
                 if answer.refusal and answer.refusal != NOTHING_HELD:
-                    raise LinkError(Cause.REFUSED, f"{region} does not tell what it holds of {origin}: {answer.refusal}")
+                    raise LinkError(
+                        Cause.REFUSED, f"{region} does not tell what it holds of {origin}: {answer.refusal}"
+                    )
                 if answer.holes:
-                    raise LinkError(Cause.STORAGE, f"{region} cannot read {answer.holes} entries that it holds of {origin}: its audit repairs them")
+                    raise LinkError(
+                        Cause.STORAGE,
+                        f"{region} cannot read {answer.holes} entries that it holds of {origin}: its audit repairs them",
+                    )
                 if not answer.refusal and answer.upto > after:
                     told[region] = answer
             if not told:
@@ -186,20 +205,34 @@ class Tails:
                 continue  # something has come meanwhile, or somebody else is to be asked, too
             upto = min(answer.upto for answer in told.values())
             entries, plain = merged(told.values(), origin, upto, self._manager.region, log.state.trees)
-            plain = plain and log.state.transactions is None  # else an end of one may be what an old version keeps to itself
+            plain = (
+                plain and log.state.transactions is None
+            )  # else an end of one may be what an old version keeps to itself
             if not plain and (old := [region for region, answer in told.items() if not answer.whole]):
-                raise LinkError(Cause.REFUSED, f"{', '.join(old)}: of a version that does not tell of trees, or how transactions ended: upgrade it")
-            lost = may_be_lost([self._lost(log, region, answer, origin, after, upto) for region, answer in told.items()], _named(told.values(), upto))
-            await _append(log, in_order(origin, after, upto, entries, lost, self._manager.region), name, self._manager.region)
+                raise LinkError(
+                    Cause.REFUSED,
+                    f"{', '.join(old)}: of a version that does not tell of trees, or how transactions ended: upgrade it",
+                )
+            lost = may_be_lost(
+                [self._lost(log, region, answer, origin, after, upto) for region, answer in told.items()],
+                _named(told.values(), upto),
+            )
+            await _append(
+                log, in_order(origin, after, upto, entries, lost, self._manager.region), name, self._manager.region
+            )
             count += len(entries)
         return count
 
-    def _lost(self, log: ReplicatedLog, region: str, told: Told, origin: Origin, after: Position, upto: Position) -> list[Range]:
+    def _lost(
+        self, log: ReplicatedLog, region: str, told: Told, origin: Origin, after: Position, upto: Position
+    ) -> list[Range]:
         """What of (after, upto] this region may have lost, or trimmed."""
         out = [(after, min(told.low, upto))] if told.low > after else []
         known = log.known.get(region)
         missing = () if known is None else known[0].missing(origin)
-        return out + [(max(low, after), min(high, upto)) for low, high in missing if low < upto and high > max(after, told.low)]
+        return out + [
+            (max(low, after), min(high, upto)) for low, high in missing if low < upto and high > max(after, told.low)
+        ]
 
     async def _name(self, log: ReplicatedLog, origin: Origin) -> str:
         """Of the origin's region, also where the configuration has forgotten it: what came from it before says so."""
@@ -217,7 +250,9 @@ class Tails:
         return known or f"region-{origin[0]}"
 
 
-def merged(told: Iterable[Told], origin: Origin, upto: Position, region: str, trees: TreeBook) -> tuple[dict[Position, Run], bool]:
+def merged(
+    told: Iterable[Told], origin: Origin, upto: Position, region: str, trees: TreeBook
+) -> tuple[dict[Position, Run], bool]:
     """By coordinate, each entry of `told` up to `upto` that was published for `region`, or goes by it to regions behind; whether all go without a tree or
     a transaction.
 
@@ -233,18 +268,34 @@ def merged(told: Iterable[Told], origin: Origin, upto: Position, region: str, tr
         plain = plain and run.transaction is None
         for index in range(run.count):
             at = run.coordinate(index)
-            if at <= upto and at not in found and _wanted(entry := run.cut(index, index + 1), book.governing(origin, at), region):
+            if (
+                at <= upto
+                and at not in found
+                and _wanted(entry := run.cut(index, index + 1), book.governing(origin, at), region)
+            ):
                 found[at] = entry
     return found, plain
 
 
 def _wanted(entry: Run, tree: Tree | None, region: str) -> bool:
-    return is_tree(entry) or is_marker(entry) or addressed_to(entry, frozenset((region,)) if tree is None else tree.reach(region)) is None
+    return (
+        is_tree(entry)
+        or is_marker(entry)
+        or addressed_to(entry, frozenset((region,)) if tree is None else tree.reach(region)) is None
+    )
 
 
 def _named(told: Iterable[Told], upto: Position) -> list[Position]:
     """Every coordinate up to `upto` that somebody tells of, whomever it was meant for."""
-    return sorted({at for answer in told for run in answer.runs for at in (run.coordinate(index) for index in range(run.count)) if at <= upto})
+    return sorted(
+        {
+            at
+            for answer in told
+            for run in answer.runs
+            for at in (run.coordinate(index) for index in range(run.count))
+            if at <= upto
+        }
+    )
 
 
 def may_be_lost(ranges: Sequence[Sequence[Range]], named: Sequence[Position]) -> list[Range]:
@@ -274,7 +325,9 @@ def common(ranges: Sequence[Sequence[Range]]) -> list[Range]:
     return sorted(out)
 
 
-def in_order(origin: Origin, after: Position, upto: Position, entries: Mapping[Position, Run], lost: Sequence[Range], region: str) -> list[Send]:
+def in_order(
+    origin: Origin, after: Position, upto: Position, entries: Mapping[Position, Run], lost: Sequence[Range], region: str
+) -> list[Send]:
     """What moves the prefix from `after` to `upto`: entries, what is lost between them, and what is not meant for this region. lost: ascending, apart."""
     out: list[Send] = []
     at = after
@@ -326,7 +379,11 @@ async def _append(log: ReplicatedLog, sends: list[Send], name: str, region: str)
             ended.set_exception(error)
 
     for send in stored:
-        append = partial(log.append_skip, send) if isinstance(send, SkipRecord) else partial(log.append_replicated, send.previous, send.run)
+        append = (
+            partial(log.append_skip, send)
+            if isinstance(send, SkipRecord)
+            else partial(log.append_replicated, send.previous, send.run)
+        )
         if append(done, failed) is not Verdict.ACCEPT:
             raise LinkError(Cause.GAPS, "what came meanwhile is judged first")
     await ended

@@ -105,7 +105,9 @@ class Tracing:
 
     # -- what happens to them -----------------------------------------------------------------------------------------
 
-    def published(self, topic: str, origin: Origin, run: Run, segments: Sequence[tuple[int, int, int]], begin_ns: int) -> None:
+    def published(
+        self, topic: str, origin: Origin, run: Run, segments: Sequence[tuple[int, int, int]], begin_ns: int
+    ) -> None:
         """A run of local producers is durable; segments: [(count, ledger, first entry)], ledger -1: duplicates."""
         now, start = self.now_ns(), 0
         for count, ledger, first in segments:
@@ -114,7 +116,9 @@ class Tracing:
                     root = self._span(one.trace, "publish", self.region)
                     more = self._attributes(topic, one)
                     self._emit(Span(one.trace, root, one.client, "publish", begin_ns, now, more, one.client > 0))
-                    self._emit(Span(one.trace, self._span(one.trace, "store", self.region), root, "store", begin_ns, now, more))
+                    self._emit(
+                        Span(one.trace, self._span(one.trace, "store", self.region), root, "store", begin_ns, now, more)
+                    )
             start += count
 
     def sent(self, topic: str, target: str, run: Run) -> None:
@@ -157,7 +161,18 @@ class Tracing:
         for one in self.chosen(run, run.spans, run.origin):
             span = self._span(one.trace, "link.in", self.region)
             more = {**self._attributes(topic, one), "heliograph.source": source}
-            self._emit(Span(one.trace, span, self._span(one.trace, "link.out", source, self.region), "link.in", begin_ns, now, more, True))
+            self._emit(
+                Span(
+                    one.trace,
+                    span,
+                    self._span(one.trace, "link.out", source, self.region),
+                    "link.in",
+                    begin_ns,
+                    now,
+                    more,
+                    True,
+                )
+            )
             self._emit(Span(one.trace, self._span(one.trace, "store", self.region), span, "store", begin_ns, now, more))
 
     def dispatched(self, topic: str, subscription: str, own: Origin, ledger: int, first: int, run: Run) -> None:
@@ -171,7 +186,12 @@ class Tracing:
 
     def _attributes(self, topic: str, one: Chosen) -> dict[str, str | int]:
         coordinate = f"{'.'.join(str(number) for number in one.origin)}:{one.at[0]}:{one.at[1]}"
-        return {"messaging.system": "heliograph", "messaging.destination.name": topic, "heliograph.region": self.region, "heliograph.coordinate": coordinate}
+        return {
+            "messaging.system": "heliograph",
+            "messaging.destination.name": topic,
+            "heliograph.region": self.region,
+            "heliograph.coordinate": coordinate,
+        }
 
     @staticmethod
     def _span(trace: int, *where: str) -> int:
@@ -179,7 +199,7 @@ class Tracing:
 
 
 def _property(entry: Buffer) -> str:
-    """"": it has none; of a batch, only its first message's own metadata could have one, and that is not looked into."""
+    """ "": it has none; of a batch, only its first message's own metadata could have one, and that is not looked into."""
     try:
         metadata, _ = entry_metadata(entry)
     except CorruptData:

@@ -103,7 +103,9 @@ def read_marker(blob: Any) -> tuple[int, int]:
     except struct.error as error:
         raise CorruptData(f"transaction marker: {error}") from error
     if version != VERSION or action not in (COMMIT, ABORT):
-        raise CorruptData(f"transaction marker: version {version}, action {action}; this version reads version {VERSION}")
+        raise CorruptData(
+            f"transaction marker: version {version}, action {action}; this version reads version {VERSION}"
+        )
     return action, low
 
 
@@ -169,7 +171,18 @@ def below(pieces: list[Piece], end: Position) -> list[Piece]:
 class TransactionBuffer:
     """Of one topic in one region."""
 
-    __slots__ = ("_committed", "_forgotten", "_held_from", "_low", "aborted", "aborts", "commits", "held", "on_held", "open")
+    __slots__ = (
+        "_committed",
+        "_forgotten",
+        "_held_from",
+        "_low",
+        "aborted",
+        "aborts",
+        "commits",
+        "held",
+        "on_held",
+        "open",
+    )
 
     def __init__(self) -> None:
         self.open: dict[Key, Open] = {}
@@ -210,7 +223,9 @@ class TransactionBuffer:
         last = (ledger, first + run.count - 1)
         if key in self.aborted:
             self.aborted[key] = max(last, self.aborted[key])
-        elif key in self._committed:  # the rest of one that was committed here by a verdict; of our own it cannot be: `refuses` stands before it
+        elif (
+            key in self._committed
+        ):  # the rest of one that was committed here by a verdict; of our own it cannot be: `refuses` stands before it
             return
         elif (found := self.open.get(key)) is None:
             self.open[key] = Open((ledger, first), last, run.count, run.messages)
@@ -248,9 +263,16 @@ class TransactionBuffer:
 
         Of those below the watermark the log may no longer tell: they have ended, and their ends came before whatever told the watermark.
         """
-        origins = [origin for origin, by in self._low if by == coordinator and origin is not None and origin[:2] == (region, epoch)]
+        origins = [
+            origin
+            for origin, by in self._low
+            if by == coordinator and origin is not None and origin[:2] == (region, epoch)
+        ]
         keys: list[Key] = [(origin, coordinator, number) for origin in origins]
-        return any(key in self._committed or key in self.held or key in self.aborted or number < self._low[key[:2]] for key in keys)
+        return any(
+            key in self._committed or key in self.held or key in self.aborted or number < self._low[key[:2]]
+            for key in keys
+        )
 
     def _end(self, key: Key, action: int, low: int) -> None:
         coordinator = key[:2]
@@ -285,7 +307,11 @@ class TransactionBuffer:
 
     def trimmed(self, first: Position, over: Container[Origin | None] = ()) -> None:
         """Nothing before `first` is in the log any more. over: of these incarnations nothing comes any more, and no watermark."""
-        gone = [key for key, last in self.aborted.items() if last < first and (key[2] < self._low.get(key[:2], 0) or key[0] in over)]
+        gone = [
+            key
+            for key, last in self.aborted.items()
+            if last < first and (key[2] < self._low.get(key[:2], 0) or key[0] in over)
+        ]
         for key in gone:
             del self.aborted[key]
 
@@ -303,7 +329,11 @@ class TransactionBuffer:
     def refuses(self, txn: TxnId) -> str:
         """Why nothing may be published in this transaction here; "": it may."""
         key = (None, *txn)
-        if key in self.aborted or key in self._committed or (txn[1] < self._low.get((None, txn[0]), 0) and key not in self.open):
+        if (
+            key in self.aborted
+            or key in self._committed
+            or (txn[1] < self._low.get((None, txn[0]), 0) and key not in self.open)
+        ):
             return f"transaction {txn[0]}:{txn[1]} has ended in this topic: begin another one"
         if key not in self.open and len(self.open) >= OPEN_MAX:
             return f"{len(self.open)} transactions are open in this topic, and no more are allowed: wait until some have ended"
@@ -355,7 +385,10 @@ class TransactionBuffer:
     def dump(self) -> list[Any]:
         held = self._dump_held()
         return [
-            [[_listed(k[0]), k[1], k[2], *found.first, *found.last, found.entries, found.messages] for k, found in self.open.items()],
+            [
+                [_listed(k[0]), k[1], k[2], *found.first, *found.last, found.entries, found.messages]
+                for k, found in self.open.items()
+            ],
             self._dump_aborted(),
             [[_listed(k[0]), k[1], low] for k, low in self._low.items()],
             self.commits,
@@ -394,13 +427,19 @@ class TransactionBuffer:
 
     def load(self, dumped: list[Any]) -> None:
         opened, aborted, low, self.commits, self.aborts, committed = dumped[:6]
-        self.open = {(_origin(o), tc, n): Open((a, b), (c, d), entries, messages) for o, tc, n, a, b, c, d, entries, messages in opened}
+        self.open = {
+            (_origin(o), tc, n): Open((a, b), (c, d), entries, messages)
+            for o, tc, n, a, b, c, d, entries, messages in opened
+        }
         self.aborted = {(_origin(o), tc, n): (a, b) for o, tc, a, b, deltas in aborted for n in accumulate(deltas)}
         self._low = {(_origin(o), tc): number for o, tc, number in low}
         self._committed = {(_origin(o), tc, n): None for o, tc, n in committed}
         held = dumped[6] if len(dumped) > 6 else []
         times = dumped[7] if len(dumped) > 7 else [0] * len(held)
-        self.held = {(_origin(o), tc, n): Held((a, b), waits, at_ms) for (o, tc, n, a, b, waits), at_ms in zip(held, times, strict=True)}
+        self.held = {
+            (_origin(o), tc, n): Held((a, b), waits, at_ms)
+            for (o, tc, n, a, b, waits), at_ms in zip(held, times, strict=True)
+        }
         self._held_from = None
         self._forgotten = {(_origin(o), tc): number for o, tc, number in (dumped[8] if len(dumped) > 8 else ())}
 

@@ -205,7 +205,11 @@ class TreeBook:
         """Whether surely nothing lies between `mark` and `first`."""
         if first <= (mark[0], mark[1] + 1):
             return True
-        following = [ledger for ledger in (*self._ends, *((self._last[0],) if self._last is not None else ())) if ledger > mark[0]]
+        following = [
+            ledger
+            for ledger in (*self._ends, *((self._last[0],) if self._last is not None else ()))
+            if ledger > mark[0]
+        ]
         return first[1] == 0 and self._ends.get(mark[0]) == mark[1] and first[0] <= min(following, default=first[0])
 
     # -- the stored state ----------------------------------------------------------------------------------------------

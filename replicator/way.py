@@ -36,7 +36,9 @@ class Way:
         own = self.state.is_own(origin)
         if tree is None:
             return own
-        return tree.parent(self.target) == self.region or (own and self.takes_over is not None and at <= self.takes_over)
+        return tree.parent(self.target) == self.region or (
+            own and self.takes_over is not None and at <= self.takes_over
+        )
 
     def ready(self, origin: Origin) -> bool:
         """Whether what follows at the target is this region's to send: else another region closes its range first."""
@@ -51,7 +53,11 @@ class Way:
     def _foreign(self) -> list[Origin]:
         """Other regions' origins that some tree sends to the target from here."""
         book = self.state.trees
-        return [origin for origin in book if not self.state.is_own(origin) and book.uses(origin, self.region, self.target, self.remote.prefix(origin))]
+        return [
+            origin
+            for origin in book
+            if not self.state.is_own(origin) and book.uses(origin, self.region, self.target, self.remote.prefix(origin))
+        ]
 
     def _relays(self) -> bool:
         return bool(self.state.trees) and bool(self._foreign())

@@ -68,7 +68,9 @@ class Draining(Protocol):
 class Yielding(Generic[M]):
     """Of one broker. `wake_after(seconds)`: `run` is to be called then. floor_bytes_per_s: 0: drains never give way."""
 
-    def __init__(self, appends: Appends, floor_bytes_per_s: float, now: Callable[[], float], wake_after: Callable[[float], None]) -> None:
+    def __init__(
+        self, appends: Appends, floor_bytes_per_s: float, now: Callable[[], float], wake_after: Callable[[float], None]
+    ) -> None:
         self.backlog_bytes = 0
         """What all drains have left, as it was last told."""
         self.grows_bytes_per_s = 0.0
@@ -116,7 +118,9 @@ class Yielding(Generic[M]):
         left = {link: link.unread_bytes for link in links}
         published = {link: link.published_bytes for link, size in left.items() if size > LIVE_BYTES}
         self.backlog_bytes = sum(left.values()) + left_elsewhere
-        self.grows_bytes_per_s = sum(size - self._published[link] for link, size in published.items() if link in self._published) / elapsed_s
+        self.grows_bytes_per_s = (
+            sum(size - self._published[link] for link, size in published.items() if link in self._published) / elapsed_s
+        )
         self._published = published
         self._told.append((self._now(), self._appends.newest.count, self._size()))
 
@@ -132,7 +136,9 @@ class Yielding(Generic[M]):
             self._begin(_Phase.SETTLES if self._told and self._little(now, *self._told[0]) else _Phase.FREE, now)
         elif self._silent and self._little(now, self._since, self._runs, self._bytes):
             self._begin(_Phase.SETTLES, now)  # somebody has begun
-        elif now - self._since >= self._phase.value * (1 if self._searching or self._phase is not _Phase.DRAINS else _KNOWN_LONGER):
+        elif now - self._since >= self._phase.value * (
+            1 if self._searching or self._phase is not _Phase.DRAINS else _KNOWN_LONGER
+        ):
             self._begin(self._next(now), now)
 
     def _next(self, now: float) -> _Phase:
@@ -145,12 +151,16 @@ class Yielding(Generic[M]):
             self._alone.extend(took[-_ALONE_KEPT // 4 :])
             return _Phase.DRAINS
         if self._phase is _Phase.DRAINS:
-            self._adapt(sorted(took), sorted(self._alone), (self._budget.spent_bytes - self._spent) / (now - self._since))
+            self._adapt(
+                sorted(took), sorted(self._alone), (self._budget.spent_bytes - self._spent) / (now - self._since)
+            )
         return _Phase.SETTLES
 
     def _little(self, now: float, since: float, runs: int, size_bytes: int) -> bool:
         """Whether somebody publishes, and not much: by what had been appended then."""
-        return self._appends.newest.count - runs >= _FEW and self._size() - size_bytes <= _MUCH_BYTES_PER_S * (now - since)
+        return self._appends.newest.count - runs >= _FEW and self._size() - size_bytes <= _MUCH_BYTES_PER_S * (
+            now - since
+        )
 
     def _adapt(self, beside: list[float], alone: list[float], used_bytes_per_s: float) -> None:
         """beside, alone: what appends took, ascending."""
@@ -160,7 +170,9 @@ class Yielding(Generic[M]):
             self._searching = False
         elif used_bytes_per_s > 0.7 * self._rate:
             self._rate *= _AT_ONCE if self._searching else _CAREFUL
-        self._rate = max(self._rate, self._floor, self.backlog_bytes / _TAKES_AT_MOST_S + _WITH_PAUSES * self.grows_bytes_per_s)
+        self._rate = max(
+            self._rate, self._floor, self.backlog_bytes / _TAKES_AT_MOST_S + _WITH_PAUSES * self.grows_bytes_per_s
+        )
 
     def _begin(self, phase: _Phase, now: float) -> None:
         self._silent = phase is _Phase.FREE and self._appends.newest.count - self._runs < _FEW

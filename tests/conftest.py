@@ -51,7 +51,11 @@ def cluster(rest: Rest) -> str:
 def client(region: Any) -> Iterator[Any]:
     """Its requests have a minute, on a machine that does other things too."""
     pulsar = pytest.importorskip("pulsar")
-    made = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=60)
+    made = pulsar.Client(
+        region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=60
+    )
     yield made
-    with contextlib.suppress(pulsar.AlreadyClosed):  # of a producer whose topic was terminated, it depends on what the client heard
+    with contextlib.suppress(
+        pulsar.AlreadyClosed
+    ):  # of a producer whose topic was terminated, it depends on what the client heard
         made.close()

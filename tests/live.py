@@ -20,12 +20,21 @@ PATIENCE_S = 60.0
 
 
 @contextmanager
-def provisioned(folder: Path, *, brokers: int = 1, namespace: dict[str, Any] | None = None, **settings: Any) -> Iterator[Region]:
+def provisioned(
+    folder: Path, *, brokers: int = 1, namespace: dict[str, Any] | None = None, **settings: Any
+) -> Iterator[Region]:
     """Two bookies, and namespace public/default, which keeps everything. namespace: its policies, in place of that; settings: of all brokers."""
     with Region(folder) as region:
         region.start(bookies=2, brokers=brokers, **settings)
         rest = Rest(region.admin_url())
-        assert rest("PUT", "/admin/v2/clusters/us", {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()})[0] == 204
+        assert (
+            rest(
+                "PUT",
+                "/admin/v2/clusters/us",
+                {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()},
+            )[0]
+            == 204
+        )
         assert rest("PUT", "/admin/v2/tenants/public", {"adminRoles": [], "allowedClusters": ["us"]})[0] == 204
         assert rest("PUT", NAMESPACE, {"retention_policies": FOR_EVER} if namespace is None else namespace)[0] == 204
         known_to_all(region)
@@ -34,7 +43,11 @@ def provisioned(folder: Path, *, brokers: int = 1, namespace: dict[str, Any] | N
 
 def known_to_all(region: Region) -> None:
     """Waits until every broker has heard of namespace public/default: it was made by way of one of them."""
-    brokers = [Rest(f"http://127.0.0.1:{process.ports['admin']}") for name, process in region.processes.items() if "-broker-" in name]
+    brokers = [
+        Rest(f"http://127.0.0.1:{process.ports['admin']}")
+        for name, process in region.processes.items()
+        if "-broker-" in name
+    ]
     until(lambda: all(rest("GET", NAMESPACE)[0] == 200 for rest in brokers))
 
 

@@ -82,14 +82,20 @@ def _run(task: tuple[int, str]) -> tuple[int, str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="tests.storage_soak", description="Runs many seeds of the simulations of storage.")
+    parser = argparse.ArgumentParser(
+        prog="tests.storage_soak", description="Runs many seeds of the simulations of storage."
+    )
     parser.add_argument("--seeds", type=int, default=3000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--suite", choices=list(SUITES), default="", help="this one alone")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     chosen = parser.parse_args(arguments)
     if os.environ.get("PYTHONHASHSEED") != "0":
-        os.execve(sys.executable, [sys.executable, "-m", "tests.storage_soak", *(arguments or sys.argv[1:])], {**os.environ, "PYTHONHASHSEED": "0"})
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "tests.storage_soak", *(arguments or sys.argv[1:])],
+            {**os.environ, "PYTHONHASHSEED": "0"},
+        )
     began = time.monotonic()
     tasks = [(seed, suite_of(seed, chosen.suite)) for seed in range(chosen.first, chosen.first + chosen.seeds)]
     ran: Counter[str] = Counter()
@@ -99,10 +105,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ran[suite] += 1
             if text:
                 failed[suite] += 1
-                print(f"\rseed {seed} of {suite} failed: {text}\n    python -m tests.storage_soak --suite {suite} --first {seed} --seeds 1", flush=True)
+                print(
+                    f"\rseed {seed} of {suite} failed: {text}\n    python -m tests.storage_soak --suite {suite} --first {seed} --seeds 1",
+                    flush=True,
+                )
             spent = time.monotonic() - began
             left = (len(tasks) - count) * spent / count
-            print(f"\r{count} of {len(tasks)} seeds, {failed.total()} failed, {spent:.0f} s, {left:.0f} s left  ", end="", flush=True)
+            print(
+                f"\r{count} of {len(tasks)} seeds, {failed.total()} failed, {spent:.0f} s, {left:.0f} s left  ",
+                end="",
+                flush=True,
+            )
     print()
     for suite, count in sorted(ran.items()):
         print(f"  {count:6} {suite}{f', {failed[suite]} failed' if failed[suite] else ''}")

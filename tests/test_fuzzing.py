@@ -13,6 +13,8 @@ from tests.pulsar.fuzz import run as run_pulsar
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("run", [run_pulsar, run_kafka], ids=["pulsar", "kafka"])
-def test_nothing_that_a_client_sends_harms_another(run: Callable[[int], None], seed: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_that_a_client_sends_harms_another(
+    run: Callable[[int], None], seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
     run(seed)
     assert [r for r in caplog.records if r.levelname == "ERROR"] == []

@@ -12,7 +12,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("heliograph", "global_config", "local_meta", "storage", "replicator", "region_node")
 DRAWERS = {"util", "utils", "helper", "helpers", "common", "misc", "base"}
-WORKPLACE = re.compile("|".join((r"/w[o]rk/", r"\bT[O]DO\b", r"\bF[I]XME\b", r"\bX[X]X\b", r"NotImplementedErr[o]r\(\)")))
+WORKPLACE = re.compile(
+    "|".join((r"/w[o]rk/", r"\bT[O]DO\b", r"\bF[I]XME\b", r"\bX[X]X\b", r"NotImplementedErr[o]r\(\)"))
+)
 
 
 def sources() -> list[Path]:
@@ -35,7 +37,11 @@ def test_nothing_speaks_of_the_workplace() -> None:
     found = []
     for name in filter(None, listed.stdout.split("\0")):
         path = ROOT / name
-        if path.suffix in (".py", ".md", ".toml", ".txt", ".conf", ".xml") and path.exists() and WORKPLACE.search(path.read_text()):
+        if (
+            path.suffix in (".py", ".md", ".toml", ".txt", ".conf", ".xml")
+            and path.exists()
+            and WORKPLACE.search(path.read_text())
+        ):
             found.append(name)
     assert not found, found
 

@@ -47,7 +47,11 @@ class Board:
 
 
 NAMESPACE = ("namespace", "Namespace", f"label_values(pulsar_rate_in{{{HERE}}}, namespace)")
-SUBSCRIPTION = ("subscription", "Subscription", f"label_values(pulsar_subscription_back_log{{{OF_TOPICS}}}, subscription)")
+SUBSCRIPTION = (
+    "subscription",
+    "Subscription",
+    f"label_values(pulsar_subscription_back_log{{{OF_TOPICS}}}, subscription)",
+)
 
 REGIONS = Board(
     "regions",
@@ -70,14 +74,29 @@ REGIONS = Board(
                 ("Bytes in", "Bps", f"sum by (cluster) (pulsar_broker_throughput_in{{{HERE}}})", "{{cluster}}"),
                 ("Bytes out", "Bps", f"sum by (cluster) (pulsar_broker_throughput_out{{{HERE}}})", "{{cluster}}"),
                 ("Stored", "bytes", f"sum by (cluster) (pulsar_broker_storage_size{{{HERE}}})", "{{cluster}}"),
-                ("Messages in by tenant", "mps", f"sum by (tenant) (rate(heliograph_tenant_in_messages_total{{{HERE}}}[$__rate_interval]))", "{{tenant}}"),
+                (
+                    "Messages in by tenant",
+                    "mps",
+                    f"sum by (tenant) (rate(heliograph_tenant_in_messages_total{{{HERE}}}[$__rate_interval]))",
+                    "{{tenant}}",
+                ),
             ),
         ),
         (
             "Brokers",
             (
-                ("Load, as a share of what a broker can", "percentunit", f"max by (cluster, instance) (heliograph_broker_load{{{HERE}}})", PROCESS),
-                ("Topics loaded", "short", f"sum by (cluster, instance) (pulsar_broker_topics_count{{{HERE}}})", PROCESS),
+                (
+                    "Load, as a share of what a broker can",
+                    "percentunit",
+                    f"max by (cluster, instance) (heliograph_broker_load{{{HERE}}})",
+                    PROCESS,
+                ),
+                (
+                    "Topics loaded",
+                    "short",
+                    f"sum by (cluster, instance) (pulsar_broker_topics_count{{{HERE}}})",
+                    PROCESS,
+                ),
                 ("Bundles owned", "short", f"sum by (cluster, instance) (heliograph_owned_bundles{{{HERE}}})", PROCESS),
                 ("Connections", "short", f"sum by (cluster, instance) (pulsar_active_connections{{{HERE}}})", PROCESS),
                 (
@@ -86,7 +105,12 @@ REGIONS = Board(
                     f'max by (cluster, instance) (pulsar_broker_publish_latency{{{HERE}, quantile="0.99"}})',
                     PROCESS,
                 ),
-                ("CPU", "percentunit", f"sum by (cluster, instance) (rate(process_cpu_seconds_total{{{HERE}}}[$__rate_interval]))", PROCESS),
+                (
+                    "CPU",
+                    "percentunit",
+                    f"sum by (cluster, instance) (rate(process_cpu_seconds_total{{{HERE}}}[$__rate_interval]))",
+                    PROCESS,
+                ),
                 ("Memory", "bytes", f"sum by (cluster, instance) (process_resident_memory_bytes{{{HERE}}})", PROCESS),
                 ("Open files", "short", f"sum by (cluster, instance) (process_open_fds{{{HERE}}})", PROCESS),
             ),
@@ -94,8 +118,18 @@ REGIONS = Board(
         (
             "Metadata and configuration",
             (
-                ("Somebody leads", "short", f"max by (cluster, group) (heliograph_metadata_leader{{{HERE}}})", "{{cluster}} {{group}}"),
-                ("Voters", "short", f"max by (cluster, group) (heliograph_metadata_voters{{{HERE}}})", "{{cluster}} {{group}}"),
+                (
+                    "Somebody leads",
+                    "short",
+                    f"max by (cluster, group) (heliograph_metadata_leader{{{HERE}}})",
+                    "{{cluster}} {{group}}",
+                ),
+                (
+                    "Voters",
+                    "short",
+                    f"max by (cluster, group) (heliograph_metadata_voters{{{HERE}}})",
+                    "{{cluster}} {{group}}",
+                ),
                 (
                     "A write, the 99th percentile",
                     "s",
@@ -108,7 +142,12 @@ REGIONS = Board(
                     f"max by (cluster, group, member) (heliograph_metadata_member_lag_entries{{{HERE}}})",
                     "{{cluster}} {{group}} {{member}}",
                 ),
-                ("How old a copy of the configuration may be", "s", f"max by (cluster) (heliograph_config_stale_seconds{{{HERE}}})", "{{cluster}}"),
+                (
+                    "How old a copy of the configuration may be",
+                    "s",
+                    f"max by (cluster) (heliograph_config_stale_seconds{{{HERE}}})",
+                    "{{cluster}}",
+                ),
             ),
         ),
     ),
@@ -122,7 +161,12 @@ LINKS = Board(
         ("Messages at risk", "short", f"sum(pulsar_replication_backlog{{{HERE}}}) or vector(0)", ""),
         ("Bytes at risk", "bytes", f"sum(heliograph_replication_backlog_bytes{{{HERE}}}) or vector(0)", ""),
         ("Links that are down", "short", f"count(pulsar_replication_connected_count{{{HERE}}} == 0) or vector(0)", ""),
-        ("Links that wait for a decision", "short", f"sum(heliograph_replication_parked_links{{{HERE}}}) or vector(0)", ""),
+        (
+            "Links that wait for a decision",
+            "short",
+            f"sum(heliograph_replication_parked_links{{{HERE}}}) or vector(0)",
+            "",
+        ),
     ),
     (
         (
@@ -134,8 +178,18 @@ LINKS = Board(
                     f"max by (cluster, remote_cluster) (pulsar_replication_delay_in_seconds{{{OF_TOPICS}}})",
                     TO,
                 ),
-                ("Messages", "short", f"sum by (cluster, remote_cluster) (pulsar_replication_backlog{{{OF_TOPICS}}})", TO),
-                ("Bytes", "bytes", f"sum by (cluster, remote_cluster) (heliograph_replication_backlog_bytes{{{OF_TOPICS}}})", TO),
+                (
+                    "Messages",
+                    "short",
+                    f"sum by (cluster, remote_cluster) (pulsar_replication_backlog{{{OF_TOPICS}}})",
+                    TO,
+                ),
+                (
+                    "Bytes",
+                    "bytes",
+                    f"sum by (cluster, remote_cluster) (heliograph_replication_backlog_bytes{{{OF_TOPICS}}})",
+                    TO,
+                ),
                 (
                     "Topics with the oldest",
                     "s",
@@ -166,8 +220,18 @@ LINKS = Board(
                     f"(rate(heliograph_replication_latency_seconds_bucket{{{HERE}}}[$__rate_interval])))",
                     FROM,
                 ),
-                ("Round trip", "s", f"max by (cluster, remote_cluster) (heliograph_replication_round_trip_seconds{{{HERE}}})", FROM),
-                ("Clock offset", "s", f"max by (cluster, remote_cluster) (heliograph_replication_clock_offset_seconds{{{HERE}}})", FROM),
+                (
+                    "Round trip",
+                    "s",
+                    f"max by (cluster, remote_cluster) (heliograph_replication_round_trip_seconds{{{HERE}}})",
+                    FROM,
+                ),
+                (
+                    "Clock offset",
+                    "s",
+                    f"max by (cluster, remote_cluster) (heliograph_replication_clock_offset_seconds{{{HERE}}})",
+                    FROM,
+                ),
                 (
                     "On the wire",
                     "Bps",
@@ -180,7 +244,12 @@ LINKS = Board(
                     f"sum by (cluster) (heliograph_durability_degraded_topics{{{HERE}}})",
                     "{{cluster}}",
                 ),
-                ("Entries that an audit found wrong, and left", "short", f"sum by (cluster) (heliograph_audit_left_entries{{{HERE}}})", "{{cluster}}"),
+                (
+                    "Entries that an audit found wrong, and left",
+                    "short",
+                    f"sum by (cluster) (heliograph_audit_left_entries{{{HERE}}})",
+                    "{{cluster}}",
+                ),
             ),
         ),
     ),
@@ -196,11 +265,36 @@ TOPICS = Board(
             "Topics",
             (
                 ("Messages in, the ten largest", "mps", f"topk(10, sum by (topic) ({named('rate_in')}))", "{{topic}}"),
-                ("Messages out, the ten largest", "mps", f"topk(10, sum by (topic) ({named('rate_out')}))", "{{topic}}"),
-                ("Backlog, the ten largest", "short", f"topk(10, sum by (topic) ({named('msg_backlog')}))", "{{topic}}"),
-                ("Bytes in by namespace", "Bps", f"sum by (namespace) (pulsar_throughput_in{{{OF_TOPICS}}})", "{{namespace}}"),
-                ("Stored by namespace", "bytes", f"sum by (namespace) (pulsar_storage_size{{{OF_TOPICS}}})", "{{namespace}}"),
-                ("Producers by namespace", "short", f"sum by (namespace) (pulsar_producers_count{{{OF_TOPICS}}})", "{{namespace}}"),
+                (
+                    "Messages out, the ten largest",
+                    "mps",
+                    f"topk(10, sum by (topic) ({named('rate_out')}))",
+                    "{{topic}}",
+                ),
+                (
+                    "Backlog, the ten largest",
+                    "short",
+                    f"topk(10, sum by (topic) ({named('msg_backlog')}))",
+                    "{{topic}}",
+                ),
+                (
+                    "Bytes in by namespace",
+                    "Bps",
+                    f"sum by (namespace) (pulsar_throughput_in{{{OF_TOPICS}}})",
+                    "{{namespace}}",
+                ),
+                (
+                    "Stored by namespace",
+                    "bytes",
+                    f"sum by (namespace) (pulsar_storage_size{{{OF_TOPICS}}})",
+                    "{{namespace}}",
+                ),
+                (
+                    "Producers by namespace",
+                    "short",
+                    f"sum by (namespace) (pulsar_producers_count{{{OF_TOPICS}}})",
+                    "{{namespace}}",
+                ),
                 (
                     "Entries that took more than 200 ms until they were durable",
                     "ops",
@@ -213,7 +307,12 @@ TOPICS = Board(
         (
             "Subscriptions",
             (
-                ("Backlog, the ten largest", "short", f"topk(10, sum by (topic, subscription) (pulsar_subscription_back_log{{{OF_READERS}}}))", READER),
+                (
+                    "Backlog, the ten largest",
+                    "short",
+                    f"topk(10, sum by (topic, subscription) (pulsar_subscription_back_log{{{OF_READERS}}}))",
+                    READER,
+                ),
                 (
                     "Delivered and not acknowledged, the ten largest",
                     "short",
@@ -237,8 +336,18 @@ TOPICS = Board(
         (
             "Reading",
             (
-                ("Hits of the entry cache", "ops", f"sum by (instance) (pulsar_ml_cache_hits_rate{{{HERE}}})", "{{instance}}"),
-                ("Misses of the entry cache", "ops", f"sum by (instance) (pulsar_ml_cache_misses_rate{{{HERE}}})", "{{instance}}"),
+                (
+                    "Hits of the entry cache",
+                    "ops",
+                    f"sum by (instance) (pulsar_ml_cache_hits_rate{{{HERE}}})",
+                    "{{instance}}",
+                ),
+                (
+                    "Misses of the entry cache",
+                    "ops",
+                    f"sum by (instance) (pulsar_ml_cache_misses_rate{{{HERE}}})",
+                    "{{instance}}",
+                ),
             ),
         ),
     ),
@@ -274,10 +383,30 @@ BOOKIES = Board(
         (
             "Care",
             (
-                ("Given back by compaction", "Bps", f"rate(bookie_compaction_reclaimed_bytes_total{{{HERE}}}[$__rate_interval])", PROCESS),
-                ("Ledgers deleted", "ops", f"rate(bookie_gc_deleted_ledgers_total{{{HERE}}}[$__rate_interval])", PROCESS),
-                ("Read by the scrub", "Bps", f"rate(bookie_scrub_checked_bytes_total{{{HERE}}}[$__rate_interval])", PROCESS),
-                ("Blocks brought from other copies", "ops", f"rate(bookie_refilled_blocks_total{{{HERE}}}[$__rate_interval])", PROCESS),
+                (
+                    "Given back by compaction",
+                    "Bps",
+                    f"rate(bookie_compaction_reclaimed_bytes_total{{{HERE}}}[$__rate_interval])",
+                    PROCESS,
+                ),
+                (
+                    "Ledgers deleted",
+                    "ops",
+                    f"rate(bookie_gc_deleted_ledgers_total{{{HERE}}}[$__rate_interval])",
+                    PROCESS,
+                ),
+                (
+                    "Read by the scrub",
+                    "Bps",
+                    f"rate(bookie_scrub_checked_bytes_total{{{HERE}}}[$__rate_interval])",
+                    PROCESS,
+                ),
+                (
+                    "Blocks brought from other copies",
+                    "ops",
+                    f"rate(bookie_refilled_blocks_total{{{HERE}}}[$__rate_interval])",
+                    PROCESS,
+                ),
             ),
         ),
     ),
@@ -294,7 +423,12 @@ SPARK = Board(
         (
             "Lag",
             (
-                ("Messages behind, by query", "short", f"sum by (cluster, subscription) (pulsar_subscription_back_log{{{OF_READERS}}})", QUERY),
+                (
+                    "Messages behind, by query",
+                    "short",
+                    f"sum by (cluster, subscription) (pulsar_subscription_back_log{{{OF_READERS}}})",
+                    QUERY,
+                ),
                 (
                     "Messages behind, the ten largest topics",
                     "short",
@@ -318,7 +452,12 @@ SPARK = Board(
         (
             "What they read",
             (
-                ("Messages in, by namespace", "mps", f"sum by (cluster, namespace) (pulsar_rate_in{{{OF_TOPICS}}})", "{{cluster}} {{namespace}}"),
+                (
+                    "Messages in, by namespace",
+                    "mps",
+                    f"sum by (cluster, namespace) (pulsar_rate_in{{{OF_TOPICS}}})",
+                    "{{cluster}} {{namespace}}",
+                ),
                 (
                     "Held for them, the longest backlog",
                     "bytes",
@@ -344,8 +483,18 @@ KAFKA = Board(
         (
             "Traffic",
             (
-                ("Bytes in", "Bps", f"sum by (cluster, instance) (rate(heliograph_kafka_bytes_in_total{{{HERE}}}[$__rate_interval]))", PROCESS),
-                ("Bytes out", "Bps", f"sum by (cluster, instance) (rate(heliograph_kafka_bytes_out_total{{{HERE}}}[$__rate_interval]))", PROCESS),
+                (
+                    "Bytes in",
+                    "Bps",
+                    f"sum by (cluster, instance) (rate(heliograph_kafka_bytes_in_total{{{HERE}}}[$__rate_interval]))",
+                    PROCESS,
+                ),
+                (
+                    "Bytes out",
+                    "Bps",
+                    f"sum by (cluster, instance) (rate(heliograph_kafka_bytes_out_total{{{HERE}}}[$__rate_interval]))",
+                    PROCESS,
+                ),
                 (
                     "Records converted on the way in",
                     "ops",
@@ -369,9 +518,24 @@ KAFKA = Board(
                     f'sum by (cluster, subscription) (pulsar_subscription_back_log{{{HERE}, subscription=~"kafka\\\\..*"}}) or vector(0)',
                     QUERY,
                 ),
-                ("Offsets committed", "ops", f"sum by (cluster) (rate(heliograph_kafka_offset_commits_total{{{HERE}}}[$__rate_interval]))", "{{cluster}}"),
-                ("Partitions loaded", "short", f"sum by (cluster, instance) (heliograph_kafka_partitions_loaded{{{HERE}}})", PROCESS),
-                ("Fetch sessions", "short", f"sum by (cluster, instance) (heliograph_kafka_fetch_sessions{{{HERE}}})", PROCESS),
+                (
+                    "Offsets committed",
+                    "ops",
+                    f"sum by (cluster) (rate(heliograph_kafka_offset_commits_total{{{HERE}}}[$__rate_interval]))",
+                    "{{cluster}}",
+                ),
+                (
+                    "Partitions loaded",
+                    "short",
+                    f"sum by (cluster, instance) (heliograph_kafka_partitions_loaded{{{HERE}}})",
+                    PROCESS,
+                ),
+                (
+                    "Fetch sessions",
+                    "short",
+                    f"sum by (cluster, instance) (heliograph_kafka_fetch_sessions{{{HERE}}})",
+                    PROCESS,
+                ),
             ),
         ),
     ),
@@ -397,18 +561,49 @@ def make(board: Board) -> str:
         .description(board.says)
         .refresh("15s")
         .time("now-1h", "now")
-        .link(dashboard.DashboardLink("Heliograph").tags(["heliograph"]).as_dropdown(True).keep_time(True).include_vars(True))
+        .link(
+            dashboard.DashboardLink("Heliograph")
+            .tags(["heliograph"])
+            .as_dropdown(True)
+            .keep_time(True)
+            .include_vars(True)
+        )
         .with_variable(dashboard.DatasourceVariable("source").label("Prometheus").type("prometheus"))
     )
-    for name, label, text in (("region", "Region", "label_values(pulsar_broker_topics_count, cluster)"), *board.variables):
+    for name, label, text in (
+        ("region", "Region", "label_values(pulsar_broker_topics_count, cluster)"),
+        *board.variables,
+    ):
         variable = dashboard.QueryVariable(name).label(label).query(text)
-        made.with_variable(variable.datasource(SOURCE).refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).multi(True).include_all(True).all_value(".*"))
+        made.with_variable(
+            variable.datasource(SOURCE)
+            .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+            .multi(True)
+            .include_all(True)
+            .all_value(".*")
+        )
     for title, unit, text, legend in board.stats:
-        made.with_panel(stat.Panel().title(title).unit(unit).height(4).span(24 // len(board.stats)).datasource(SOURCE).with_target(_query(text, legend)))
+        made.with_panel(
+            stat.Panel()
+            .title(title)
+            .unit(unit)
+            .height(4)
+            .span(24 // len(board.stats))
+            .datasource(SOURCE)
+            .with_target(_query(text, legend))
+        )
     for row, panels in board.rows:
         made.with_row(dashboard.Row(row))
         for title, unit, text, legend in panels:
-            made.with_panel(timeseries.Panel().title(title).unit(unit).height(8).span(12).datasource(SOURCE).with_target(_query(text, legend)))
+            made.with_panel(
+                timeseries.Panel()
+                .title(title)
+                .unit(unit)
+                .height(8)
+                .span(12)
+                .datasource(SOURCE)
+                .with_target(_query(text, legend))
+            )
     return JSONEncoder(sort_keys=True, indent=1).encode(made.build()) + "\n"
 
 

@@ -35,7 +35,11 @@ def proto_text(rows: list[dict[str, str]]) -> str:
         nested = [n for n in blocks if n.startswith(f"{name}.")]
         out.append(f"{kinds[name]} {name} {{")
         for inner in nested:
-            out += [f"  enum {inner.split('.')[1]} {{", *(f"    {r['field_or_value']} = {r['number']};" for r in blocks[inner]), "  }"]
+            out += [
+                f"  enum {inner.split('.')[1]} {{",
+                *(f"    {r['field_or_value']} = {r['number']};" for r in blocks[inner]),
+                "  }",
+            ]
         if kinds[name] == "enum":
             out += [f"  {r['field_or_value']} = {r['number']};" for r in fields]
         else:

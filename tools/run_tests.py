@@ -12,7 +12,11 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SIDE_BY_SIDE = ("tests/system/test_same_as_pulsar.py", "tests/system/test_pulsar_admin.py", "tests/system/test_java_client.py")
+SIDE_BY_SIDE = (
+    "tests/system/test_same_as_pulsar.py",
+    "tests/system/test_pulsar_admin.py",
+    "tests/system/test_java_client.py",
+)
 
 
 def pytest(title: str, *arguments: str, **environment: str) -> int:
@@ -25,17 +29,38 @@ def pytest(title: str, *arguments: str, **environment: str) -> int:
 
 def main() -> int:
     arguments = sys.argv[1:]
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background jobs have it, and all that they start: tests interrupt programs
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # as a shell's background jobs have it, and all that they start: tests interrupt programs
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if "--system" in arguments:
         arguments.remove("--system")
         return pytest("with a real peer", "-n", "2", "--dist", "loadfile", "-m", "system", "--durations=10", *arguments)
     if "--oracle" in arguments:
         arguments.remove("--oracle")
-        alone = pytest("our behaviour tests, against Apache Pulsar", "-m", "either", "--durations=5", *arguments, HELIOGRAPH_ORACLE="pulsar")
+        alone = pytest(
+            "our behaviour tests, against Apache Pulsar",
+            "-m",
+            "either",
+            "--durations=5",
+            *arguments,
+            HELIOGRAPH_ORACLE="pulsar",
+        )
         return pytest("both, side by side", "-m", "system", "--durations=5", *SIDE_BY_SIDE, *arguments) or alone
-    first = pytest("units and simulations", "-n", "2", "--dist", "worksteal", "-m", "not wan and not system", "--durations=10", *arguments)
-    second = pytest("real processes", "-n", "2", "--dist", "loadfile", "-m", "wan and not system", "--durations=10", *arguments)
+    first = pytest(
+        "units and simulations",
+        "-n",
+        "2",
+        "--dist",
+        "worksteal",
+        "-m",
+        "not wan and not system",
+        "--durations=10",
+        *arguments,
+    )
+    second = pytest(
+        "real processes", "-n", "2", "--dist", "loadfile", "-m", "wan and not system", "--durations=10", *arguments
+    )
     return first or second
 
 

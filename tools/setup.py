@@ -42,7 +42,19 @@ def make_venv() -> Path:
     step("installing locked versions", [str(python), "-m", "pip", "install", "-q", "-r", "requirements/lock.txt"])
     step(
         "installing heliograph and heliograph-server from this checkout",
-        [str(python), "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "-e", ".", "-e", "packaging/server"],
+        [
+            str(python),
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--no-build-isolation",
+            "-e",
+            ".",
+            "-e",
+            "packaging/server",
+        ],
     )
     return python
 

@@ -60,7 +60,9 @@ class Audits:
             if report.found or report.gone:
                 raise Violation(f"an audit of {topic} in {region} finds what nobody did: {report.shown()}")
             if report.entries < len(found[topic][region]):
-                raise Violation(f"an audit of {topic} in {region} looked at {report.entries} of {len(found[topic][region])} entries")
+                raise Violation(
+                    f"an audit of {topic} in {region} looked at {report.entries} of {len(found[topic][region])} entries"
+                )
         self._world.trace(f"{len(reports)} audits found nothing")
 
     async def _audit(self, topic: str, region: str) -> Report:
@@ -79,7 +81,9 @@ class Audits:
             if report.began_ms >= since_ms and not report.error and not report.unchecked:
                 return report
             await asyncio.sleep(0.5)
-        raise Violation(f"no audit of {topic} in {region} comes to its end within {_LIMIT_S:.0f} virtual seconds: {report.shown()}")
+        raise Violation(
+            f"no audit of {topic} in {region} comes to its end within {_LIMIT_S:.0f} virtual seconds: {report.shown()}"
+        )
 
     def _begun(self, topic: str, region: str) -> tuple[Auditor, int] | None:
         """Who makes the pass, and from when on its report counts. None: nobody can now."""
@@ -107,7 +111,9 @@ class Audits:
             kind = "exchanged"
             await self._spoil(kind, topic, region, victim, taken)
         report = await self._audit(topic, region)
-        text = f"{victim.producer} {victim.sequence} of {topic} was {kind} in {region} at {victim.ledger}:{victim.entry}"
+        text = (
+            f"{victim.producer} {victim.sequence} of {topic} was {kind} in {region} at {victim.ledger}:{victim.entry}"
+        )
         if report.found != {KINDS[kind]: 1}:
             raise Violation(f"{text}: the audit finds {report.shown()}")
         if report.left:
@@ -129,12 +135,18 @@ class Audits:
             for there, name, node, log in self._world.probes.owners():
                 if (there, name) == (region, topic):
                     try:
-                        return bool(await node.machine.ask(self._write, node.roles[0].links.auditor.storage, log, kind, victim, taken))
+                        return bool(
+                            await node.machine.ask(
+                                self._write, node.roles[0].links.auditor.storage, log, kind, victim, taken
+                            )
+                        )
                     except HeliographError as error:
                         self._world.trace(f"not spoilt: {error}")
             await asyncio.sleep(0.2)
 
-    async def _write(self, storage: Any, log: ReplicatedLog, kind: str, victim: Delivered, taken: Sequence[Position]) -> bool:
+    async def _write(
+        self, storage: Any, log: ReplicatedLog, kind: str, victim: Delivered, taken: Sequence[Position]
+    ) -> bool:
         """False: this one cannot be spoilt so."""
         ((_, run),) = await storage.read(log, victim.ledger, victim.entry, victim.entry, 1)
         if kind == "extra":

@@ -58,7 +58,13 @@ class World:
     """`load(bundle, second)`: the share of a broker that serving it truly takes. `messages(bundle)`: messages/s for each unit of load."""
 
     def __init__(
-        self, seed: int, brokers: int, bundles: int, load: Callable[[int, int], float], balancer: Balancer, start: Callable[[int], int] | None = None
+        self,
+        seed: int,
+        brokers: int,
+        bundles: int,
+        load: Callable[[int, int], float],
+        balancer: Balancer,
+        start: Callable[[int], int] | None = None,
     ) -> None:
         self.rng = random.Random(seed)
         self.now = 0
@@ -69,7 +75,9 @@ class World:
         size = random.Random(seed + 1)
         self.messages_of = {bundle: math.exp(size.gauss(0, 1)) * 10_000 for bundle in self.bundles}
         spread = start or (lambda index: self.rng.randrange(brokers))
-        self.owner: dict[Bundle, str] = {bundle: self.brokers[spread(index)] for index, bundle in enumerate(self.bundles)}
+        self.owner: dict[Bundle, str] = {
+            bundle: self.brokers[spread(index)] for index, bundle in enumerate(self.bundles)
+        }
         self.measured: dict[str, Carried] = {}
         self.outcome = Outcome()
         self._left: dict[tuple[Bundle, str], int] = {}
@@ -219,7 +227,10 @@ class Average:
     def shed(self, world: World) -> None:
         if world.now % 60:
             return
-        usage = {n: min(1.0, sum(world.true_load(b) for b, owner in world.owner.items() if owner == n)) for n in world.brokers}
+        usage = {
+            n: min(1.0, sum(world.true_load(b) for b, owner in world.owner.items() if owner == n))
+            for n in world.brokers
+        }
         order = sorted(usage, key=lambda n: (usage[n], n))
         for low, high in zip(order[: len(order) // 2], reversed(order), strict=False):
             difference = usage[high] - usage[low]
@@ -269,7 +280,9 @@ class Transfer:
                 return
             high, low = max(loads, key=lambda n: loads[n]), min(loads, key=lambda n: loads[n])
             wanted = (loads[high] - loads[low]) / 2
-            for bundle in sorted((b for b, owner in world.owner.items() if owner == high), key=lambda b: -world.true_load(b)):
+            for bundle in sorted(
+                (b for b, owner in world.owner.items() if owner == high), key=lambda b: -world.true_load(b)
+            ):
                 load = world.true_load(bundle)
                 if load <= wanted:
                     wanted -= load

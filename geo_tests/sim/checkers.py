@@ -72,7 +72,9 @@ class History:
                 acknowledged = [m for m in lacking if m in self.acknowledged]
                 kind = "acknowledged" if acknowledged else "submitted"
                 others = [r for r in sets if lacking[0] in sets[r]]
-                raise Violation(f"{self.topic} in {region} lacks {len(lacking)} {kind} messages that {others} have: {lacking[:5]}")
+                raise Violation(
+                    f"{self.topic} in {region} lacks {len(lacking)} {kind} messages that {others} have: {lacking[:5]}"
+                )
         lost = sorted(m for m in self.acknowledged if m not in everywhere)
         if lost:
             raise Violation(f"{self.topic}: {len(lost)} acknowledged messages are nowhere: {lost[:5]}")
@@ -81,9 +83,15 @@ class History:
     def check_consumed(self, regions: Mapping[str, Sequence[Delivered]]) -> None:
         """The last rule, once the subscriptions had time."""
         for region, found in regions.items():
-            missing = [(d.producer, d.sequence) for d in found if (d.producer, d.sequence) not in self.consumed.get(region, set())]
+            missing = [
+                (d.producer, d.sequence)
+                for d in found
+                if (d.producer, d.sequence) not in self.consumed.get(region, set())
+            ]
             if missing:
-                raise Violation(f"{self.topic} in {region}: the subscription never delivered {len(missing)} messages: {missing[:5]}")
+                raise Violation(
+                    f"{self.topic} in {region}: the subscription never delivered {len(missing)} messages: {missing[:5]}"
+                )
 
     def _check_region(self, region: str, found: Sequence[Delivered]) -> None:
         places: dict[Message, Delivered] = {}
@@ -94,19 +102,24 @@ class History:
             if message in places:
                 raise Violation(f"{self.topic} in {region}: stored twice: {places[message]} and {item}")
             if last.get(item.producer, -1) >= item.sequence:
-                raise Violation(f"{self.topic} in {region}: {item} behind sequence {last[item.producer]} of the same producer")
+                raise Violation(
+                    f"{self.topic} in {region}: {item} behind sequence {last[item.producer]} of the same producer"
+                )
             last[item.producer] = item.sequence
             places[message] = item
         for message, position in self.acknowledged.items():
             if self.submitted[message][0] == region and position[0] >= 0 and message in places:
                 item = places[message]
                 if (item.ledger, item.entry) != position:
-                    raise Violation(f"{self.topic} in {region}: the receipt of {message} said {position}, it lies at {(item.ledger, item.entry)}")
+                    raise Violation(
+                        f"{self.topic} in {region}: the receipt of {message} said {position}, it lies at {(item.ledger, item.entry)}"
+                    )
 
     def _check_origin_order(self, regions: Mapping[str, Sequence[Delivered]]) -> None:
         for origin in regions:
             orders = {
-                region: [(d.producer, d.sequence) for d in found if (d.replicated_from or region) == origin] for region, found in regions.items()
+                region: [(d.producer, d.sequence) for d in found if (d.replicated_from or region) == origin]
+                for region, found in regions.items()
             }
             expected = orders[origin]
             for region, order in orders.items():

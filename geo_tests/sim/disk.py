@@ -46,7 +46,7 @@ class _Inode:
     def __init__(self, number: int) -> None:
         self.number = number
         self.now, self.durable = bytearray(), bytearray()
-        self.unsynced: list[tuple[int, bytes | None]] = []     # (offset, data), or (size, None) for a truncation
+        self.unsynced: list[tuple[int, bytes | None]] = []  # (offset, data), or (size, None) for a truncation
 
     def write(self, data: bytes, offset: int) -> None:
         _put(self.now, data, offset)
@@ -77,14 +77,14 @@ class Platter:
         self.fast = False
         """Whether lone records are synced from within the call."""
         self.on_power_cut: Callable[[], None] | None = None
-        self.on_operation: Callable[[str, str], None] | None = None    # (operation, file name), before each mutating one
+        self.on_operation: Callable[[str, str], None] | None = None  # (operation, file name), before each mutating one
         self.operations = 0
         self.syncs = 0
         self._cut_at = 0
         self._inodes = 0
         self._now: dict[str, _Inode] = {}
         self._durable: dict[str, _Inode] = {}
-        self._unsynced: list[tuple[str, str, _Inode]] = []             # create/remove/rename: (name gone, name there, inode)
+        self._unsynced: list[tuple[str, str, _Inode]] = []  # create/remove/rename: (name gone, name there, inode)
         self._disks: list[SimDisk] = []
 
     # -- for tests ------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class Platter:
         """The process is gone, and what was not synced is lost in whole, in part, or not at all."""
         self.unplug()
         self._cut_at = 0
-        mode = self.rng.randrange(4)           # 0: nothing unsynced survives, 1: all, 2: prefixes, 3: any sectors
+        mode = self.rng.randrange(4)  # 0: nothing unsynced survives, 1: all, 2: prefixes, 3: any sectors
         names = dict(self._durable)
         survived = {0: 0, 1: len(self._unsynced)}.get(mode, self.rng.randrange(len(self._unsynced) + 1))
         for gone, there, inode in self._unsynced[:survived]:
@@ -148,7 +148,7 @@ class Platter:
                 if rng.random() < chance:
                     _resize(content, offset)
                 continue
-            last = mode == 2 and position == kept - 1          # the write during which power went may be torn
+            last = mode == 2 and position == kept - 1  # the write during which power went may be torn
             at = 0
             while at < len(data):
                 size = min(SECTOR_BYTES - (offset + at) % SECTOR_BYTES, len(data) - at)
@@ -202,7 +202,7 @@ class Platter:
         try:
             self._check_sync()
         except OSError:
-            inode.unsynced.clear()             # the kernel marks the pages clean: a later sync succeeds without them
+            inode.unsynced.clear()  # the kernel marks the pages clean: a later sync succeeds without them
             raise
         inode.sync()
 
@@ -223,7 +223,11 @@ class SimFile:
         self._check(writing=True)
         platter, data = self.disk.platter, b"".join(buffers)
         grown = offset + len(data) - len(self.inode.now)
-        if grown > 0 and platter.capacity_bytes < UNLIMITED_BYTES and platter.used_bytes() + grown > platter.capacity_bytes:
+        if (
+            grown > 0
+            and platter.capacity_bytes < UNLIMITED_BYTES
+            and platter.used_bytes() + grown > platter.capacity_bytes
+        ):
             self.failure = OSError(errno.ENOSPC, "no space left on device (simulated)")
             raise self.failure
         if data:
@@ -269,7 +273,9 @@ class SimFile:
         if self._closed:
             raise OSError(errno.EBADF, "the file is closed")
         if writing and self.failure is not None:
-            raise OSError(self.failure.errno, f"{self.name}: failed before and is not used again: {self.failure.strerror}")
+            raise OSError(
+                self.failure.errno, f"{self.name}: failed before and is not used again: {self.failure.strerror}"
+            )
 
 
 _Request = tuple[SimFile, int, Sequence[Buffer], Callable[[BaseException | None], None], contextvars.Context]
@@ -334,7 +340,9 @@ class SimDisk:
     def submit(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         self._submit((job, done, contextvars.copy_context()))
 
-    def submit_sync(self, file: Any, offset: int, buffers: Sequence[Buffer], done: Callable[[BaseException | None], None]) -> None:
+    def submit_sync(
+        self, file: Any, offset: int, buffers: Sequence[Buffer], done: Callable[[BaseException | None], None]
+    ) -> None:
         self._submit((file, offset, buffers, done, contextvars.copy_context()))
 
     def sync_at_once(self, file: Any, offset: int, buffers: Sequence[Buffer]) -> bool:

@@ -71,7 +71,9 @@ class _Shadows:
 
     async def make(self, shadow: str, policies: NamespacePolicies) -> None:
         try:
-            await self._config.create_namespace(shadow, replace(policies, policies={**policies.policies, "properties": mark(shadow)}))
+            await self._config.create_namespace(
+                shadow, replace(policies, policies={**policies.policies, "properties": mark(shadow)})
+            )
         except AlreadyExists:
             pass
 
@@ -85,7 +87,10 @@ class _Shadows:
         return []  # each drill is gone on with, and cleans up itself
 
     async def sign(self, report: dict[str, Any]) -> dict[str, Any]:
-        return cast(dict[str, Any], await self._world.on(self._world.settings.regions[-1], lambda admin: _signer(admin).sign(report)))
+        return cast(
+            dict[str, Any],
+            await self._world.on(self._world.settings.regions[-1], lambda admin: _signer(admin).sign(report)),
+        )
 
 
 async def _drop(admin: Admin, shadow: str) -> None:
@@ -125,7 +130,11 @@ class DrillWorld(PassiveWorld):
 
     def _conductor(self) -> tuple[MetaClient, Conductor]:
         machine = self.sim.machines[_DRILLER]
-        store = MetaClient([f"{region.metadata.name}:{CONFIG_PORT}" for region in self.regions.values()], clock=machine.clock, rng=machine.rng)
+        store = MetaClient(
+            [f"{region.metadata.name}:{CONFIG_PORT}" for region in self.regions.values()],
+            clock=machine.clock,
+            rng=machine.rng,
+        )
         view = _Policies(NamespacePolicies(regions=self.settings.regions))
 
         async def facts_of(region: str, namespace: str) -> dict[str, Any]:
@@ -136,7 +145,9 @@ class DrillWorld(PassiveWorld):
 
         conductor = Conductor(store, view, facts_of=facts_of, counts_of=counts_of, wall_ms=machine.clock.wall_ms)
         conductor.switching = _Watched(store, machine.clock.wall_ms)
-        conductor.drill = Drill(_Shadows(self, ConfigAdmin(store)), conductor, view.namespace, facts_of, machine.clock.wall_ms, 2.0)
+        conductor.drill = Drill(
+            _Shadows(self, ConfigAdmin(store)), conductor, view.namespace, facts_of, machine.clock.wall_ms, 2.0
+        )
         return store, conductor
 
     async def _step(self, *, begin: bool) -> Operation | None:
@@ -177,7 +188,13 @@ class DrillWorld(PassiveWorld):
         if op.id <= before:
             op = await self._to_its_end()
         report = op.report["signed"]
-        if not report["passed"] or report["rpo"]["messages"] or report["audit"]["left"] or report["duplicates"] or report["audit"]["topics"] < 1:
+        if (
+            not report["passed"]
+            or report["rpo"]["messages"]
+            or report["audit"]["left"]
+            or report["duplicates"]
+            or report["audit"]["topics"] < 1
+        ):
             raise Violation(f"a healthy world does not pass a drill: {report}")
 
     async def _to_its_end(self) -> Operation:
@@ -205,7 +222,9 @@ class DrillWorld(PassiveWorld):
         try:
             if await store.get(keys.namespace(shadow_of(op))) is not None:
                 raise Violation(f"{shadow_of(op)} is still there")
-            if not await self.on(self.settings.regions[0], lambda admin: _signer(admin).known(signed["signed_by"], signed["public_key"])):
+            if not await self.on(
+                self.settings.regions[0], lambda admin: _signer(admin).known(signed["signed_by"], signed["public_key"])
+            ):
                 raise Violation(f"nobody knows the key of {op.report['signed']}")
         except HeliographError as error:
             self.trace(f"drill: {error}")

@@ -92,7 +92,11 @@ class Faults:
             now = self.world.sim.now()
             for region in self.world.regions:
                 waiting = [p for name, p in self.world.producers if name == region and p.pending]
-                if not waiting or now < self._disturbed_until.get(region, 0.0) or not self.world.reconfiguration.serves(region):
+                if (
+                    not waiting
+                    or now < self._disturbed_until.get(region, 0.0)
+                    or not self.world.reconfiguration.serves(region)
+                ):
                     self._served[region] = now
                 elif now - self._served.get(region, now) > SERVES_WITHIN_S:
                     text = f"{region} serves nobody, though nothing is wrong with it: {waiting[0].name} waits, {waiting[0].last_error}"
@@ -110,7 +114,9 @@ class Faults:
         self.world.verdict.faults.append(text)
         self.world.verdict.kinds.append(kind.__name__.strip("_").replace("_", " "))
         self.world.trace(f"fault {number}: {text}")
-        self.world.sim.loop.call_later(self.rng.choice((0.3, 1.0, 2.0, 4.0, 6.0)) * self.rng.uniform(0.7, 1.3), self._end, number)
+        self.world.sim.loop.call_later(
+            self.rng.choice((0.3, 1.0, 2.0, 4.0, 6.0)) * self.rng.uniform(0.7, 1.3), self._end, number
+        )
 
     def _end(self, number: int) -> None:
         undo = self._undo.pop(number, None)
@@ -373,7 +379,9 @@ class Faults:
         if len(reconfiguration.wish.members) < len(self.world.regions):
             return None
         region = self.rng.choice(sorted(self.world.regions))
-        return f"{region} leaves: a {reconfiguration.leave(region)}", lambda: self.world.trace(f"{region} comes back: a {reconfiguration.come(region)}")
+        return f"{region} leaves: a {reconfiguration.leave(region)}", lambda: self.world.trace(
+            f"{region} comes back: a {reconfiguration.come(region)}"
+        )
 
     def _reset_clients(self) -> tuple[str, Undo]:
         """Producers come back while the broker still waits for what they sent, and send it again."""

@@ -16,7 +16,16 @@ from typing import Any, TypeVar
 
 from geo_tests.sim.loop import run_alone
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, OutcomeUnknown, RegionPassive
-from heliograph.model.leadership import DRAINING, FENCED, OPEN, Leadership, leadership, name_of, subscription_name, writer
+from heliograph.model.leadership import (
+    DRAINING,
+    FENCED,
+    OPEN,
+    Leadership,
+    leadership,
+    name_of,
+    subscription_name,
+    writer,
+)
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import RANGE_LIMIT, Op, WatchCallback
 from region_node.dr.leases import LeaseSettings, WriteLeases
@@ -135,7 +144,13 @@ class Broker:
         self.clock = DriftingClock(rng.uniform(0.92, 1.08))
         self.dead = False
         self.leases = WriteLeases(
-            self.far, region=region, broker=name, clock=self.clock, url_of=lambda found: f"pulsar://{found}", on_change=self.changed, settings=settings
+            self.far,
+            region=region,
+            broker=name,
+            clock=self.clock,
+            url_of=lambda found: f"pulsar://{found}",
+            on_change=self.changed,
+            settings=settings,
         )
 
     def changed(self, namespace: str) -> None:
@@ -202,7 +217,9 @@ class LeadershipWorld:
     def confirmed(self, broker: Broker, namespace: str) -> None:
         truth = self.truth(namespace)
         if truth.active != broker.region:
-            raise Confirmed(f"{broker.name} of {broker.region} confirms in {namespace}, which is active in {truth.active} under epoch {truth.epoch}")
+            raise Confirmed(
+                f"{broker.name} of {broker.region} confirms in {namespace}, which is active in {truth.active} under epoch {truth.epoch}"
+            )
         self.count("confirmed")
         self.by_region[broker.region] += 1
 
@@ -309,7 +326,9 @@ class LeadershipWorld:
         await asyncio.sleep(20)
         for namespace in self.names:
             open_in = {broker.region for broker in self.brokers if broker.open(namespace)}
-            assert open_in == {self.truth(namespace).active}, f"{namespace}: open in {open_in}, active in {self.truth(namespace)}"
+            assert open_in == {self.truth(namespace).active}, (
+                f"{namespace}: open in {open_in}, active in {self.truth(namespace)}"
+            )
 
 
 class Consuming(Broker):
@@ -331,7 +350,9 @@ class Consuming(Broker):
         self.world.confirmed(self, namespace)
         self.held[namespace] += 1
         if self.world.rng.random() < 0.9:
-            asyncio.get_running_loop().call_later(self.world.rng.choice((0.05, 0.5, 3.0)), lambda: self._acked(namespace))
+            asyncio.get_running_loop().call_later(
+                self.world.rng.choice((0.05, 0.5, 3.0)), lambda: self._acked(namespace)
+            )
 
     def changed(self, namespace: str) -> None:
         turn = self.leases.turn(namespace)
@@ -372,7 +393,14 @@ class TurnWorld(LeadershipWorld):
             if old is not None and old.active != new.active and old.state == DRAINING and not self.healing:
                 self.count("drained")
                 for broker in self.brokers:
-                    if isinstance(broker, Consuming) and broker.region == old.active and broker.registered and broker.held[name]:
-                        self._failure = self._failure or Confirmed(f"{broker.name} has {broker.held[name]} messages out in {name}, which was moved by a drain")
+                    if (
+                        isinstance(broker, Consuming)
+                        and broker.region == old.active
+                        and broker.registered
+                        and broker.held[name]
+                    ):
+                        self._failure = self._failure or Confirmed(
+                            f"{broker.name} has {broker.held[name]} messages out in {name}, which was moved by a drain"
+                        )
 
         self.store.watch("/subscription-leadership/", heard)

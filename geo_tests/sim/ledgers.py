@@ -58,7 +58,12 @@ SMALL_BOOKIE = BookieSettings(
 QUICK_LEDGER = LedgerSettings(add_timeout_s=1.0, lost_after_s=3.0, retry_max_s=0.5)
 QUICK_RECOVERY = AutoRecoverySettings(lost_after_s=0.5, scan_s=2.0, check_s=2.0, rescan_s=0.5, tick_s=0.1)
 SMALL_LEDGERS = ManagedLedgerSettings(
-    ledger_entries_max=40, checkpoint_entries=16, checkpoint_bytes=8 << 10, checkpoint_interval_s=0.05, pending_timeout_s=8.0, close_timeout_s=2.0
+    ledger_entries_max=40,
+    checkpoint_entries=16,
+    checkpoint_bytes=8 << 10,
+    checkpoint_interval_s=0.05,
+    pending_timeout_s=8.0,
+    close_timeout_s=2.0,
 )
 
 
@@ -132,34 +137,50 @@ class LedgerHistory:
         for place, entry in self.confirmed.items():
             if place < first:
                 if place not in self.acked:
-                    raise Violation(f"{entry} was confirmed at {place} and was trimmed (up to {first}), though nobody acknowledged it")
+                    raise Violation(
+                        f"{entry} was confirmed at {place} and was trimmed (up to {first}), though nobody acknowledged it"
+                    )
                 continue
             if place not in places:
                 raise Violation(f"{entry} was confirmed at {place} and is gone")
             if _ENTRY.unpack_from(places[place]) != entry:
                 raise Violation(f"{entry} was confirmed at {place}, where now {_ENTRY.unpack_from(places[place])} lies")
-        if any(state.last.get(life) != number for life, number in last.items()) or (first <= (0, 0) and state.entries != len(found)):
-            raise Violation(f"the restored state says {state.entries} entries, {state.last}; the log holds {len(found)}, {last}")
+        if any(state.last.get(life) != number for life, number in last.items()) or (
+            first <= (0, 0) and state.entries != len(found)
+        ):
+            raise Violation(
+                f"the restored state says {state.entries} entries, {state.last}; the log holds {len(found)}, {last}"
+            )
 
-    def check_cursor(self, mark_delete: Position, is_acked: Callable[[Position], bool], found: list[tuple[Position, bytes]]) -> None:
+    def check_cursor(
+        self, mark_delete: Position, is_acked: Callable[[Position], bool], found: list[tuple[Position, bytes]]
+    ) -> None:
         """What counts as acknowledged was acknowledged; what was acknowledged and flushed still is."""
         for place, _ in found:
             counted = place <= mark_delete or is_acked(place)
             if counted and place not in self.acked:
-                raise Violation(f"{place} counts as acknowledged (mark-delete position {mark_delete}), and nobody acknowledged it")
+                raise Violation(
+                    f"{place} counts as acknowledged (mark-delete position {mark_delete}), and nobody acknowledged it"
+                )
             if not counted and place in self.acked_durably:
-                raise Violation(f"{place} was acknowledged durably, and is not any more (mark-delete position {mark_delete})")
+                raise Violation(
+                    f"{place} was acknowledged durably, and is not any more (mark-delete position {mark_delete})"
+                )
 
 
 class LedgerWorld:
     """One run."""
 
-    def __init__(self, seed: int, settings: LedgerWorldSettings | None = None, trace: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, seed: int, settings: LedgerWorldSettings | None = None, trace: Callable[[str], None] | None = None
+    ) -> None:
         self.seed, self.settings = seed, settings or LedgerWorldSettings()
         self.sim = Simulation(seed)
         self.rng = self.sim.rng("world")
         self.history = LedgerHistory()
-        count, self.quorums = self.rng.choice(((4, (2, 2, 2)), (3, (2, 2, 2)), (4, (3, 3, 2)), (3, (3, 3, 2)), (5, (3, 3, 3)), (2, (2, 2, 2))))
+        count, self.quorums = self.rng.choice(
+            ((4, (2, 2, 2)), (3, (2, 2, 2)), (4, (3, 3, 2)), (3, (3, 3, 2)), (5, (3, 3, 3)), (2, (2, 2, 2)))
+        )
         """How many bookies; ensemble, write quorum, ack quorum."""
         self.bookies = [self.sim.machine(f"bookie-{i}") for i in range(count)]
         self.writers = [self.sim.machine(f"writer-{i}") for i in range(self.settings.writers)]
@@ -203,7 +224,9 @@ class LedgerWorld:
             if not machine.running:
                 machine.start(self._metadata if machine.host == META else self._bookie)
         await asyncio.sleep(1.0)
-        for bookie in self.rng.sample(self.bookies, self.quorums[2] - 1):  # a confirmed entry survives the loss of so many
+        for bookie in self.rng.sample(
+            self.bookies, self.quorums[2] - 1
+        ):  # a confirmed entry survives the loss of so many
             if self.quorums[0] < len(self.bookies):
                 self.trace(f"{bookie.host} is gone for good")
                 bookie.power_cut()
@@ -215,7 +238,14 @@ class LedgerWorld:
     # -- processes ------------------------------------------------------------------------------------------------
 
     async def _metadata(self, machine: Machine) -> None:
-        await LocalMetaNode(node_id=META, disk=machine.disk("meta"), clock=machine.clock, rng=machine.rng, host=machine.host, port=META_PORT).start()
+        await LocalMetaNode(
+            node_id=META,
+            disk=machine.disk("meta"),
+            clock=machine.clock,
+            rng=machine.rng,
+            host=machine.host,
+            port=META_PORT,
+        ).start()
 
     async def _bookie(self, machine: Machine) -> None:
         bookie = Bookie(
@@ -317,7 +347,9 @@ class LedgerWorld:
                 found += [((ledger, first + i), bytes(part)) for i, part in enumerate(run.parts)]
             position = log.next_position(found[-1][0])
         cursor = await log.open_cursor("sub", BEFORE_ALL)
-        self.trace(f"read {len(found)} entries, {len(self.history.confirmed)} confirmed; mark-delete position {cursor.mark_delete}")
+        self.trace(
+            f"read {len(found)} entries, {len(self.history.confirmed)} confirmed; mark-delete position {cursor.mark_delete}"
+        )
         self.history.check(found, state, log.first_position() if self.trims else (0, 0))
         self.history.check_cursor(cursor.mark_delete, cursor.is_acked, found)
         await self._complete(factory.context)
@@ -331,7 +363,9 @@ class LedgerWorld:
             if self.sim.now() > deadline:
                 raise Violation(f"all is healed, and there is a copy too few: {missing}")
             await asyncio.sleep(0.5)
-        self.trace(f"copies are complete: {recovery.check.found} ledgers lacked some, {recovery.repair.copied_bytes} bytes were copied")
+        self.trace(
+            f"copies are complete: {recovery.check.found} ledgers lacked some, {recovery.repair.copied_bytes} bytes were copied"
+        )
         self.copied_bytes = recovery.repair.copied_bytes
         await recovery.stop()
 
@@ -365,7 +399,11 @@ class LedgerWorld:
     async def _factory(self, machine: Machine) -> ManagedLedgerFactory:
         store = self._store(machine)
         client = BookieClientSettings(connect_timeout_s=0.5, answer_timeout_s=1.0, backoff_max_s=0.3)
-        pool = BookiePool(store, lambda bookie, host, port: BookieClient(bookie, host, port, rng=machine.rng, settings=client), machine.rng)
+        pool = BookiePool(
+            store,
+            lambda bookie, host, port: BookieClient(bookie, host, port, rng=machine.rng, settings=client),
+            machine.rng,
+        )
         await pool.ready()
         return ManagedLedgerFactory(
             store, pool, EntryCache(64 << 10), SMALL_LEDGERS, machine.clock, machine.rng, ledger_settings=QUICK_LEDGER
@@ -376,7 +414,7 @@ class LedgerWorld:
     def _take_over(self) -> None:
         machine = self.rng.choice(self.writers)
         if machine.running and self.rng.random() < 0.6:
-            machine = next((m for m in self.writers if not m.running), machine)     # the other one lives on, as a zombie
+            machine = next((m for m in self.writers if not m.running), machine)  # the other one lives on, as a zombie
         if machine.running:
             machine.kill() if self.rng.random() < 0.5 else machine.power_cut()
         machine.start(self._writer)
@@ -399,7 +437,9 @@ class LedgerWorld:
             self.sim.network.cut(self.rng.choice(self.writers).host, bookie.host, one_way=self.rng.random() < 0.5)
         elif kind == 5:
             self.sim.network.latency(self.rng.choice(self.writers).host, bookie.host, 0.05, 0.4)
-        elif kind >= 7:     # it goes while the metadata is slow: an ensemble change takes long, and its writer may die in it
+        elif (
+            kind >= 7
+        ):  # it goes while the metadata is slow: an ensemble change takes long, and its writer may die in it
             for writer in self.writers:
                 self.sim.network.latency(writer.host, META, 0.1, 0.6)
             bookie.kill()
@@ -409,7 +449,9 @@ class LedgerWorld:
                 machine.power_cut()
                 self.sim.loop.call_later(self.rng.uniform(0.2, 2.0), self._heal, machine)
         if self.rng.random() < 0.6:
-            self.sim.loop.call_later(self.rng.choice((0.001, 0.01, 0.1, 0.5, 1.5)) * self.rng.uniform(0.5, 1.5), self._take_over)
+            self.sim.loop.call_later(
+                self.rng.choice((0.001, 0.01, 0.1, 0.5, 1.5)) * self.rng.uniform(0.5, 1.5), self._take_over
+            )
         self.sim.loop.call_later(self.rng.choice((0.05, 0.3, 2.0)) * self.rng.uniform(0.5, 2.0), self._heal, bookie)
 
     def _heal(self, bookie: Machine) -> None:

@@ -79,7 +79,13 @@ LIFE: contextvars.ContextVar[Life | None] = contextvars.ContextVar("LIFE", defau
 class _Handle(asyncio.Handle):
     """What asyncio's is when nobody debugs, made with fewer calls: a run makes some thousands of them for each virtual second."""
 
-    def __init__(self, callback: Callable[..., object], args: Sequence[Any], loop: SimLoop, context: contextvars.Context | None = None) -> None:
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: Sequence[Any],
+        loop: SimLoop,
+        context: contextvars.Context | None = None,
+    ) -> None:
         self._context = contextvars.copy_context() if context is None else context
         self._loop, self._callback, self._args = loop, callback, args
         self._cancelled, self._repr, self._source_traceback = False, None, None
@@ -88,7 +94,14 @@ class _Handle(asyncio.Handle):
 class _TimerHandle(asyncio.TimerHandle):
     """The same, at a time."""
 
-    def __init__(self, when: float, callback: Callable[..., object], args: Sequence[Any], loop: SimLoop, context: contextvars.Context | None = None) -> None:
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: Sequence[Any],
+        loop: SimLoop,
+        context: contextvars.Context | None = None,
+    ) -> None:
         self._context = contextvars.copy_context() if context is None else context
         self._loop, self._callback, self._args = loop, callback, args
         self._cancelled, self._repr, self._source_traceback = False, None, None
@@ -184,7 +197,9 @@ class SimLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
-    def _make_task(self, _loop: asyncio.AbstractEventLoop, coro: Any, context: contextvars.Context | None = None) -> _Task:
+    def _make_task(
+        self, _loop: asyncio.AbstractEventLoop, coro: Any, context: contextvars.Context | None = None
+    ) -> _Task:
         life = LIFE.get() if context is None else context.get(LIFE)
         task = _Task(coro, loop=self, context=context)
         self._task_count += 1
@@ -200,7 +215,9 @@ class SimLoop(asyncio.BaseEventLoop):
             while scheduled and (scheduled[0][1]._cancelled or _is_dead(scheduled[0][1])):
                 heapq.heappop(scheduled)[1]._scheduled = False
             if not scheduled:
-                self.fail(f"at {self._now - START_S:.3f} s: everything waits and nothing can happen any more{self._stacks()}")
+                self.fail(
+                    f"at {self._now - START_S:.3f} s: everything waits and nothing can happen any more{self._stacks()}"
+                )
                 return
             when = scheduled[0][0]
             if when > self._limit:
@@ -225,7 +242,9 @@ class SimLoop(asyncio.BaseEventLoop):
             handle._run()
             budget -= 1
             if not budget:
-                self.fail(f"at {self._now - START_S:.3f} s: {CALLBACKS_AT_ONE_INSTANT_MAX} callbacks and time stands still; last {handle!r}{self._stacks(60)}")
+                self.fail(
+                    f"at {self._now - START_S:.3f} s: {CALLBACKS_AT_ONE_INSTANT_MAX} callbacks and time stands still; last {handle!r}{self._stacks(60)}"
+                )
         self.callbacks_run += CALLBACKS_AT_ONE_INSTANT_MAX - budget
         self._current = handle = None
 
@@ -236,28 +255,42 @@ class SimLoop(asyncio.BaseEventLoop):
         """What nobody handled fails the run, unless it happened to a dead process or after the end."""
         error = context.get("exception")
         task = context.get("task") or context.get("future")
-        life = task.life if isinstance(task, _Task) else LIFE.get() if self._current is None else self._current._context.get(LIFE)  # type: ignore[attr-defined]
+        life = (
+            task.life
+            if isinstance(task, _Task)
+            else LIFE.get()
+            if self._current is None
+            else self._current._context.get(LIFE)
+        )  # type: ignore[attr-defined]
         if self._closing or isinstance(error, ProcessDied) or (life is not None and not life.alive):
             return
         what = context.get("task") or context.get("future") or context.get("handle")
         self.fail(f"at {self._now - START_S:.3f} s in {life}: {context.get('message')}: {error!r} ({what!r})", error)
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:  # type: ignore[override]
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:  # type: ignore[override]
         handle = _Handle(callback, args, self, context)
         if not self._closing:
             self._ready.append(handle)  # type: ignore[attr-defined]
         return handle
 
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:  # type: ignore[override]
         handle = _TimerHandle(when, callback, args, self, context)
         if not self._closing:
             heapq.heappush(self._scheduled, (when, handle))  # type: ignore[attr-defined]
         return handle
 
-    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:  # type: ignore[override]
         return self.call_at(self._now + delay, callback, *args, context=context)
 
-    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:  # type: ignore[override]
+    def call_soon_threadsafe(
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:  # type: ignore[override]
         return self.call_soon(callback, *args, context=context)
 
     def _process_events(self, event_list: object) -> None:
@@ -275,7 +308,9 @@ class SimLoop(asyncio.BaseEventLoop):
             future.set_exception(error)
         return future
 
-    async def create_server(self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: Any = None, port: Any = None, **_: Any) -> SimServer:  # type: ignore[override]
+    async def create_server(
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: Any = None, port: Any = None, **_: Any
+    ) -> SimServer:  # type: ignore[override]
         return self.network.listen(protocol_factory, host, port or 0)
 
     async def create_connection(  # type: ignore[override]
@@ -288,7 +323,9 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _stacks(self, limit: int = 12) -> str:
         """Where the living tasks wait."""
-        lines: Sequence[asyncio.Task[Any]] = sorted((t for t in asyncio.all_tasks(self) if isinstance(t, _Task)), key=hash)
+        lines: Sequence[asyncio.Task[Any]] = sorted(
+            (t for t in asyncio.all_tasks(self) if isinstance(t, _Task)), key=hash
+        )
         text = ""
         for task in lines[:limit]:
             frames = [f"{f.f_code.co_qualname}:{f.f_lineno}" for f in task.get_stack()]

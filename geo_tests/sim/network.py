@@ -42,7 +42,7 @@ class Network:
         self.loop, self.rng = loop, rng
         loop.network = self
         self.bytes_carried = 0
-        self.neutral = contextvars.copy_context()    # of the wires themselves, which never die
+        self.neutral = contextvars.copy_context()  # of the wires themselves, which never die
         self.neutral.run(LIFE.set, None)
         self._zones: dict[str, str] = {}
         self._down: dict[str, bool] = {}
@@ -90,7 +90,9 @@ class Network:
 
     def largest_write_buffer(self) -> int:
         """Bytes that the worst of all connections has taken from its writer and could not send."""
-        return max((end.get_write_buffer_size() for connection in self._connections for end in connection.ends), default=0)
+        return max(
+            (end.get_write_buffer_size() for connection in self._connections for end in connection.ends), default=0
+        )
 
     def end_of_life(self, life: Life, *, silent: bool) -> None:
         """The process is dead: its listeners and connections go. `silent`: its machine lost power, and peers hear nothing."""
@@ -107,7 +109,9 @@ class Network:
         for connection in list(self._connections) if on else ():
             for end in connection.ends:
                 if end.is_dead() and end.host == host and not end.peer.is_dead() and end.peer.is_waiting():
-                    end.peer.schedule_lost(ConnectionResetError(104, "connection reset by peer"), self.rng.uniform(0.02, 1.5))
+                    end.peer.schedule_lost(
+                        ConnectionResetError(104, "connection reset by peer"), self.rng.uniform(0.02, 1.5)
+                    )
 
     # -- for the loop ---------------------------------------------------------------------------------------------
 
@@ -129,13 +133,15 @@ class Network:
         if server in bound:
             bound.remove(server)
 
-    async def connect(self, factory: Callable[[], asyncio.BaseProtocol], host: str | None, port: int) -> tuple[SimTransport, asyncio.BaseProtocol]:
+    async def connect(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str | None, port: int
+    ) -> tuple[SimTransport, asyncio.BaseProtocol]:
         life = LIFE.get()
         own = life.host if life else "test"
         target = self._resolve(own, host, int(port))
         waited = 0.0
         while self._down.get(target, False) or self.is_cut(own, target) or self.is_cut(target, own):
-            step = max(1.0, waited)                # SYNs are sent again after 1, 2, 4, ... seconds
+            step = max(1.0, waited)  # SYNs are sent again after 1, 2, 4, ... seconds
             if waited + step >= CONNECT_TIMEOUT_S:
                 raise TimeoutError(f"connect to {host}:{port} timed out")
             await asyncio.sleep(step)
@@ -187,7 +193,13 @@ class SimServer(asyncio.AbstractServer):
     """One listener."""
 
     def __init__(
-        self, network: Network, factory: Callable[[], asyncio.BaseProtocol], own: str, host: str, port: int, life: Life | None
+        self,
+        network: Network,
+        factory: Callable[[], asyncio.BaseProtocol],
+        own: str,
+        host: str,
+        port: int,
+        life: Life | None,
     ) -> None:
         self.network, self.factory, self.own, self.host, self.port, self.life = network, factory, own, host, port, life
         self.context = contextvars.copy_context()

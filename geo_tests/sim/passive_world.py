@@ -53,7 +53,8 @@ class PassiveHistory(History):
         """An alias is in each region where that one had it first: what both have of one origin is in one order."""
         for origin in regions:
             orders = {
-                region: [(d.producer, d.sequence) for d in found if (d.replicated_from or region) == origin] for region, found in regions.items()
+                region: [(d.producer, d.sequence) for d in found if (d.replicated_from or region) == origin]
+                for region, found in regions.items()
             }
             for region, order in orders.items():
                 both = set(order) & set(orders[origin])
@@ -64,8 +65,16 @@ class PassiveHistory(History):
 class PassiveFaults(Faults):
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        stopped: list[tuple[int, Callable[[], tuple[str, Undo] | None]]] = [(5, self._stop_broker), (1, self._stop_bookie), (2, self._stop_metadata)]
-        self.kinds += [(weight, kind) for weight, kind in stopped if not world.settings.kinds or kind.__name__.strip("_") in world.settings.kinds]
+        stopped: list[tuple[int, Callable[[], tuple[str, Undo] | None]]] = [
+            (5, self._stop_broker),
+            (1, self._stop_bookie),
+            (2, self._stop_metadata),
+        ]
+        self.kinds += [
+            (weight, kind)
+            for weight, kind in stopped
+            if not world.settings.kinds or kind.__name__.strip("_") in world.settings.kinds
+        ]
 
     async def _watch_service(self) -> None:
         """A region that is not the active one serves nobody, and may be that for long."""
@@ -96,7 +105,11 @@ class PassiveWorld(World):
             verdict = super().run()
         finally:
             Gate.leave = original  # type: ignore[method-assign]
-        verdict.kinds += [f"leadership: {what}" for what, count in sorted(self.counts.items()) for _ in range(count if "confirm" not in what else 1)]
+        verdict.kinds += [
+            f"leadership: {what}"
+            for what, count in sorted(self.counts.items())
+            for _ in range(count if "confirm" not in what else 1)
+        ]
         return verdict
 
     def _judge(self, gate: Gate) -> None:
@@ -107,7 +120,12 @@ class PassiveWorld(World):
 
     def truth(self) -> Leadership | None:
         """As the configuration node knows it that is the furthest."""
-        nodes = [role.node for region in self.regions.values() for role in region.metadata.roles if isinstance(getattr(role, "node", None), ConfigNode)]
+        nodes = [
+            role.node
+            for region in self.regions.values()
+            for role in region.metadata.roles
+            if isinstance(getattr(role, "node", None), ConfigNode)
+        ]
         machines = [node.service.machine for node in nodes if node is not None]
         found = max(machines, key=lambda machine: machine.index).get(leadership(NAMESPACE)) if machines else None
         return None if found is None else Leadership.decode(found[0])
@@ -122,7 +140,11 @@ class PassiveWorld(World):
 
     def _switching(self) -> tuple[MetaClient, Switching]:
         machine = self.sim.machines[_OPERATOR]
-        store = MetaClient([f"{region.metadata.name}:{CONFIG_PORT}" for region in self.regions.values()], clock=machine.clock, rng=machine.rng)
+        store = MetaClient(
+            [f"{region.metadata.name}:{CONFIG_PORT}" for region in self.regions.values()],
+            clock=machine.clock,
+            rng=machine.rng,
+        )
         return store, Switching(store, lambda: 0)
 
     async def _begin(self) -> None:
@@ -189,7 +211,9 @@ class PassiveWorld(World):
     def _producer(self, client: Client, topic: str, name: str, history: History) -> Producer:
         """It looks for the topic in any region; a receipt is that of the region which it is connected with."""
         made = super()._producer(client, topic, name, history)
-        made.client = Client([address for region in self.regions.values() for address in region.addresses()], client.rng)
+        made.client = Client(
+            [address for region in self.regions.values() for address in region.addresses()], client.rng
+        )
         told = made.on_receipt
 
         def on_receipt(sequence: int, ledger: int, entry: int) -> None:
@@ -217,4 +241,3 @@ def run_passive(seed: int, settings: WorldSettings | None = None, trace: Any = N
         return world.run(), world.counts
     finally:
         collect()
-

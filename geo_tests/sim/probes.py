@@ -83,16 +83,28 @@ class Probes:
         if self.world.settings.replicated:
             delivered = set().union(*history.consumed.values())
             for message, position in history.acknowledged.items():
-                if history.submitted[message][0] == region and (-1, -1) < position <= cursor.mark_delete and message not in delivered:
-                    raise Violation(f"{topic} in {region}: the mark-delete position {cursor.mark_delete} has passed {message}, which no region delivered")
+                if (
+                    history.submitted[message][0] == region
+                    and (-1, -1) < position <= cursor.mark_delete
+                    and message not in delivered
+                ):
+                    raise Violation(
+                        f"{topic} in {region}: the mark-delete position {cursor.mark_delete} has passed {message}, which no region delivered"
+                    )
             return
         acked: set[Position] = set()
         for name, consumer in self.world.consumers:
             if name == region and consumer.topic == topic:
                 acked |= consumer.acked
         for message, position in history.acknowledged.items():
-            if history.submitted[message][0] == region and (-1, -1) < position <= cursor.mark_delete and position not in acked:
-                raise Violation(f"{topic} in {region}: the mark-delete position {cursor.mark_delete} has passed {position}, which nobody acknowledged")
+            if (
+                history.submitted[message][0] == region
+                and (-1, -1) < position <= cursor.mark_delete
+                and position not in acked
+            ):
+                raise Violation(
+                    f"{topic} in {region}: the mark-delete position {cursor.mark_delete} has passed {position}, which nobody acknowledged"
+                )
 
     def _look_at_links(self, region: str, topic: str, log: Any) -> None:
         """A replication cursor never passes what is not durable in the other region. (No SKIP is expected in these worlds.)
@@ -108,7 +120,9 @@ class Probes:
             target = name.removeprefix(REPLICATION_CURSOR)
             there = self._durable.get((topic, target, log.origin), (-1, -1))
             passed = [
-                p for message, p in history.acknowledged.items() if there < p <= cursor.mark_delete and history.submitted[message][0] == region
+                p
+                for message, p in history.acknowledged.items()
+                if there < p <= cursor.mark_delete and history.submitted[message][0] == region
             ]
             owned = any(r == target and t == topic and other.ledger.failed is None for r, t, other in self._topics())
             if not passed:

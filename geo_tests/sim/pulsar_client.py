@@ -17,7 +17,13 @@ from typing import Any, NamedTuple, cast
 
 import crc32c
 
-from heliograph.wire.pulsar_pb2 import BaseCommand, CommandAck, CommandLookupTopicResponse, CommandSubscribe, MessageMetadata
+from heliograph.wire.pulsar_pb2 import (
+    BaseCommand,
+    CommandAck,
+    CommandLookupTopicResponse,
+    CommandSubscribe,
+    MessageMetadata,
+)
 
 ASK_TIMEOUT_S = 6.0
 PING_S = 1.5
@@ -44,7 +50,9 @@ class Delivered(NamedTuple):
 
 def encode_entry(producer: str, sequence: int, payload: bytes, publish_ms: int) -> bytes:
     """What follows a SEND command: magic, checksum, metadata, payload."""
-    metadata = MessageMetadata(producer_name=producer, sequence_id=sequence, publish_time=publish_ms).SerializeToString()
+    metadata = MessageMetadata(
+        producer_name=producer, sequence_id=sequence, publish_time=publish_ms
+    ).SerializeToString()
     body = len(metadata).to_bytes(4, "big") + metadata + payload
     return b"\x0e\x01" + int(crc32c.crc32c(body)).to_bytes(4, "big") + body
 
@@ -56,7 +64,9 @@ def decode_entry(entry: bytes) -> tuple[MessageMetadata, bytes]:
         at = 6 + int.from_bytes(entry[2:6], "big")
     assert entry[at : at + 2] == b"\x0e\x01", "an entry without checksum"
     body = entry[at + 6 :]
-    assert int.from_bytes(entry[at + 2 : at + 6], "big") == crc32c.crc32c(body), "an entry whose checksum is wrong was delivered"
+    assert int.from_bytes(entry[at + 2 : at + 6], "big") == crc32c.crc32c(body), (
+        "an entry whose checksum is wrong was delivered"
+    )
     size = int.from_bytes(body[:4], "big")
     return MessageMetadata.FromString(body[4 : 4 + size]), body[4 + size :]
 
@@ -96,7 +106,9 @@ class Connection(asyncio.Protocol):
 
     def send(self, command: BaseCommand, payload: bytes = b"") -> None:
         body = command.SerializeToString()
-        self.transport.write((4 + len(body) + len(payload)).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body + payload)
+        self.transport.write(
+            (4 + len(body) + len(payload)).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body + payload
+        )
 
     async def ask(self, command: BaseCommand, part: Any) -> BaseCommand:
         """Sends `command`, whose `part` has a request id, and returns the answer. Raises Refused, TimeoutError."""
@@ -249,7 +261,9 @@ class _Staying:
 class Producer(_Staying):
     """A named producer: sends in order, keeps what has no receipt, sends all of it again after a reconnect."""
 
-    def __init__(self, client: Client, topic: str, name: str, on_receipt: Callable[[int, int, int], None], window: int = 100) -> None:
+    def __init__(
+        self, client: Client, topic: str, name: str, on_receipt: Callable[[int, int, int], None], window: int = 100
+    ) -> None:
         super().__init__(client, topic)
         self.name, self.on_receipt, self.window = name, on_receipt, window
         self.pending: deque[Pending] = deque()
@@ -271,7 +285,12 @@ class Producer(_Staying):
         try:
             command = BaseCommand(type=BaseCommand.PRODUCER)
             part = command.producer
-            part.topic, part.producer_id, part.producer_name, part.user_provided_producer_name = self.topic, 1, self.name, True
+            part.topic, part.producer_id, part.producer_name, part.user_provided_producer_name = (
+                self.topic,
+                1,
+                self.name,
+                True,
+            )
             ended: list[BaseCommand] = []
             connection.on_producer = ended.append
             answer = await connection.ask(command, part)
@@ -309,7 +328,9 @@ class Producer(_Staying):
         receipt = command.send_receipt
         if not self.pending or receipt.sequence_id < self.pending[0].sequence:
             return
-        assert receipt.sequence_id == self.pending[0].sequence, f"{self.name}: receipt {receipt.sequence_id}, expected {self.pending[0].sequence}"
+        assert receipt.sequence_id == self.pending[0].sequence, (
+            f"{self.name}: receipt {receipt.sequence_id}, expected {self.pending[0].sequence}"
+        )
         self.pending.popleft()
         ledger, entry = _id(receipt.message_id)
         self.on_receipt(receipt.sequence_id, ledger, entry)
@@ -318,7 +339,15 @@ class Producer(_Staying):
 class Consumer(_Staying):
     """A consumer of a durable subscription: acknowledges some messages one by one, in an order of its own, and is given the others again later."""
 
-    def __init__(self, client: Client, topic: str, subscription: str, on_message: Callable[[Delivered], None], *, shared: bool = True) -> None:
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        subscription: str,
+        on_message: Callable[[Delivered], None],
+        *,
+        shared: bool = True,
+    ) -> None:
         super().__init__(client, topic)
         self.subscription, self.on_message, self.shared = subscription, on_message, shared
         self.acked: set[tuple[int, int]] = set()
@@ -343,7 +372,9 @@ class Consumer(_Staying):
             part.subType = CommandSubscribe.Shared if self.shared else CommandSubscribe.Exclusive
             part.initialPosition = CommandSubscribe.Earliest
             await connection.ask(command, part)
-            if self._connection is not connection:  # right behind the answer, before this task went on: the topic was to be unloaded while it was loaded
+            if (
+                self._connection is not connection
+            ):  # right behind the answer, before this task went on: the topic was to be unloaded while it was loaded
                 raise Refused("the consumer was closed at once")
             self._flow(1000)
             while not (self.closed or connection.lost or self._connection is not connection):
@@ -417,7 +448,11 @@ class Reader:
             connection.on_lost.append(self._changed.set)
             command = BaseCommand(type=BaseCommand.SUBSCRIBE)
             part = command.subscribe
-            part.topic, part.subscription, part.consumer_id = self.topic, f"reader-{self.client.rng.getrandbits(40):x}", 1
+            part.topic, part.subscription, part.consumer_id = (
+                self.topic,
+                f"reader-{self.client.rng.getrandbits(40):x}",
+                1,
+            )
             part.subType, part.durable = CommandSubscribe.Exclusive, False
             part.start_message_id.ledgerId, part.start_message_id.entryId = (1 << 64) - 1, (1 << 64) - 1
             part.initialPosition = CommandSubscribe.Earliest
@@ -447,7 +482,9 @@ class Reader:
         delivered = _delivered(command, payload)
         if self.found:
             before = self.found[-1]
-            assert (delivered.ledger, delivered.entry) > (before.ledger, before.entry), f"a reader went back: {before} then {delivered}"
+            assert (delivered.ledger, delivered.entry) > (before.ledger, before.entry), (
+                f"a reader went back: {before} then {delivered}"
+            )
         self.found.append(delivered)
 
 

@@ -26,7 +26,9 @@ class Client:
         self._versions = dict.fromkeys(KEYS, 0)
         self._home = world.rng.choice(("", *world.asked))  # asks here first each time
         self._target = ""
-        self._kinds = world.rng.choice((("get", "put", "cas", "cas"), ("get", "get", "get", "get", "get", "get", "put")))
+        self._kinds = world.rng.choice(
+            (("get", "put", "cas", "cas"), ("get", "get", "get", "get", "get", "get", "put"))
+        )
         self._done: Callable[[], None] | None = None
 
     def next(self) -> None:
@@ -50,7 +52,9 @@ class Client:
         world = self._world
         if request.operation.returned != FOREVER:
             return
-        if attempt == 8 and self._done is None:  # give up: nobody knows; a new session, so that the old request can never be mistaken for a new one
+        if (
+            attempt == 8 and self._done is None
+        ):  # give up: nobody knows; a new session, so that the old request can never be mistaken for a new one
             self._session += 1
             self._sequence = 0
             self.next()
@@ -80,7 +84,14 @@ class Client:
             member.reads[world.tokens] = (request.key, lambda state: self._reply(request, state, 0))
             core.read(world.tokens)
         else:
-            command = [request.client, request.sequence, operation.kind, request.key, operation.value.decode(), operation.expected]
+            command = [
+                request.client,
+                request.sequence,
+                operation.kind,
+                request.key,
+                operation.value.decode(),
+                operation.expected,
+            ]
             member.waiting[request.client, request.sequence] = lambda version: self._reply(request, None, version)
             core.propose([json.dumps(command).encode()])
         world._pump(member)

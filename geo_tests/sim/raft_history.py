@@ -39,7 +39,9 @@ def is_linearizable(operations: Sequence[Operation]) -> bool:
     made = {o.seen[0]: o.seen[1] for o in operations if o.kind == "get" and o.seen is not None}
     made |= {o.value: o.version for o in operations if o.version > 0}
     for number, operation in enumerate(operations):
-        made.setdefault(operation.value, -2 - number)  # a version that nobody has seen: unlike all that a compare-and-set can expect
+        made.setdefault(
+            operation.value, -2 - number
+        )  # a version that nobody has seen: unlike all that a compare-and-set can expect
     calls = sorted((o for o in operations if o.kind != "get" or o.returned != FOREVER), key=lambda o: o.called)
     needed = sum(1 << i for i, o in enumerate(calls) if o.returned != FOREVER)
     seen: set[tuple[int, State]] = set()

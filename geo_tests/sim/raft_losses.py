@@ -21,7 +21,13 @@ class LosingWorld(RaftWorld):
     def _start(self, name: str) -> None:
         member = self.members[name]
         nobody = all(other.durable.owed is None for other in self.members.values())
-        if member.core is None and nobody and len(self.config.voters) > 2 and self.time < FAULTS_S and self.rng.random() < 0.3:
+        if (
+            member.core is None
+            and nobody
+            and len(self.config.voters) > 2
+            and self.time < FAULTS_S
+            and self.rng.random() < 0.3
+        ):
             member.durable.lose()
             self.losses += 1
         super()._start(name)

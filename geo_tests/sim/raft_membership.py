@@ -27,7 +27,9 @@ class MembershipWorld(RaftWorld):
         self.alone = True  # a group of one may come and go: look at what a leader makes when it is durable
         self.changes: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
-        if self.rng.random() < 0.7:  # a change takes several round trips: let most worlds be such that it comes to its end
+        if (
+            self.rng.random() < 0.7
+        ):  # a change takes several round trips: let most worlds be such that it comes to its end
             self.delay_s, self.sync_s, self.trouble_s = (0.001, 0.02), (0.0005, 0.01), 0.6
         self.hurry_s = self.rng.choice((0.05, 0.1, 0.3))
         self._settled: tuple[str, int] | None = None
@@ -92,7 +94,9 @@ class MembershipWorld(RaftWorld):
         if len(set(before.voters) ^ set(core.config.voters)) > 1:
             raise Violation(f"one by one: {member.name} goes from {before.voters} to {core.config.voters}")
         if not any(entry[0] == core.term for entry in self.committed.values()):
-            raise Violation(f"own term first: {member.name} changes the group at {index} before an entry of term {core.term} is committed")
+            raise Violation(
+                f"own term first: {member.name} changes the group at {index} before an entry of term {core.term} is committed"
+            )
         pending = [at for at in range(core.commit + 1, index) if core.log.slice(at, at + 1)[0][1] == CONFIG]
         if pending:
             raise Violation(f"one by one: {member.name} changes the group at {index} while {pending} is not committed")

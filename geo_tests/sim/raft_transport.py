@@ -15,7 +15,9 @@ from collections.abc import Callable
 class RaftNetwork:
     """delay_s: low and high, drawn for each message by itself, so messages overtake each other."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, rng: random.Random, *, delay_s: tuple[float, float] = (0.0005, 0.002)) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, rng: random.Random, *, delay_s: tuple[float, float] = (0.0005, 0.002)
+    ) -> None:
         self.loop, self.rng, self.delay_s = loop, rng, delay_s
         self.loss, self.repetition = 0.0, 0.0
         self.cut: set[tuple[str, str]] = set()
@@ -42,7 +44,9 @@ class RaftNetwork:
         for _ in range(2 if self.rng.random() < self.repetition else 1):
             if self.rng.random() >= self.loss and to in self._receivers:
                 context = self._receivers[to][1]
-                self.loop.call_later(self.rng.uniform(*self.delay_s), self._deliver, sender, to, message, context=context)
+                self.loop.call_later(
+                    self.rng.uniform(*self.delay_s), self._deliver, sender, to, message, context=context
+                )
 
     def _deliver(self, sender: str, to: str, message: bytes) -> None:
         if (sender, to) not in self.cut:

@@ -35,7 +35,9 @@ class RaftWorld:
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._number = 0
         self.config, spare = self._draw_group()
-        self.alone = len(self.config.voters) == 1  # it leads before its vote for itself is durable: nobody can have seen that
+        self.alone = (
+            len(self.config.voters) == 1
+        )  # it leads before its vote for itself is durable: nobody can have seen that
         self.members = {name: Member(name) for name in (*self.config.members, *spare)}
         self.asked = (*self.config.voters, *spare)  # whom clients turn to
         self.settings = CoreSettings(
@@ -52,7 +54,9 @@ class RaftWorld:
         self.delay_s = rng.choice(((0.001, 0.005), (0.001, 0.05), (0.02, 0.06), (0.001, 0.2), (0.001, 1.0)))
         self.sync_s = rng.choice(((0.0005, 0.003), (0.001, 0.05), (0.01, 0.2)))
         self.trouble_s = rng.choice((0.15, 0.4, 1.0))
-        self.cruelty = rng.choice((0.0, 0.01, 0.05))  # chance of a power cut right after something was sent or is about to be stored
+        self.cruelty = rng.choice(
+            (0.0, 0.01, 0.05)
+        )  # chance of a power cut right after something was sent or is about to be stored
         self.coups = rng.choice((0.0, 0.0, 0.6))  # chance that a new leader does not last
         self.cut: set[tuple[str, str]] = set()
         for number, member in enumerate(self.members.values()):
@@ -253,7 +257,9 @@ class RaftWorld:
             self._check_digest(member)
         for tokens, index in actions.reads:
             if member.kv.index < index:
-                raise Violation("reads: answered before the index is applied")  # batches are released in order, so it is applied
+                raise Violation(
+                    "reads: answered before the index is applied"
+                )  # batches are released in order, so it is applied
             for token in tokens:
                 key, reply = member.reads.pop(token)
                 reply(member.kv.table.get(key))
@@ -296,7 +302,9 @@ class RaftWorld:
                 self.cut = {(a, b) for a in names for b in names if (a in side) != (b in side)}
             case 5:
                 leader = max(names, key=self._leads)
-                self.cut = {pair for other in names for pair in ((leader, other), (other, leader)) if rng.random() < 0.9}
+                self.cut = {
+                    pair for other in names for pair in ((leader, other), (other, leader)) if rng.random() < 0.9
+                }
                 if rng.random() < 0.7:  # and it thinks that less time goes by than does
                     self.members[leader].set_rate(self.time, 0.2)
             case 6:
@@ -364,7 +372,11 @@ class RaftWorld:
             before = entry[0]
 
     def _check(self, member: Member, core: RaftCore) -> None:
-        if core.role is Role.LEADER and core.term != member.led and (not self.alone or member.durable.term == core.term):
+        if (
+            core.role is Role.LEADER
+            and core.term != member.led
+            and (not self.alone or member.durable.term == core.term)
+        ):
             member.led = core.term
             first = self.leaders.setdefault(core.term, (member.name, member.lives))
             if first != (member.name, member.lives):
@@ -375,7 +387,9 @@ class RaftWorld:
                 self.after(ends + self.rng.choice((0.03, 0.5, 1.5)), self._start, member.name)
             for index, entry in self.committed.items():
                 if index > core.log.base_index and core.log.term(index) != entry[0]:
-                    raise Violation(f"leader completeness: {member.name} leads {core.term} without committed entry {index}")
+                    raise Violation(
+                        f"leader completeness: {member.name} leads {core.term} without committed entry {index}"
+                    )
         if core.commit != member.seen_commit:
             if core.commit < member.seen_commit:
                 raise Violation(f"commits only grow: {member.name} from {member.seen_commit} to {core.commit}")
@@ -390,7 +404,9 @@ class RaftWorld:
                 voters = core.config.voters  # the first that knows it committed is the leader that did it
                 holders = sum(self.members[name].durable.holds(index, entry[0]) for name in voters)
                 if holders * 2 <= len(voters):
-                    raise Violation(f"durability: {member.name} commits {index}, which {holders} of {len(voters)} voters hold")
+                    raise Violation(
+                        f"durability: {member.name} commits {index}, which {holders} of {len(voters)} voters hold"
+                    )
                 self.committed[index] = entry
                 self.committed_at = self.time
             elif known != entry:
@@ -400,10 +416,14 @@ class RaftWorld:
         """What a disk says is committed was committed, and lies there; so whoever comes back alone may apply it."""
         disk = member.durable
         if disk.commit > disk.base + len(disk.entries):
-            raise Violation(f"commit note: {member.name} notes {disk.commit} and holds entries to {disk.base + len(disk.entries)}")
+            raise Violation(
+                f"commit note: {member.name} notes {disk.commit} and holds entries to {disk.base + len(disk.entries)}"
+            )
         for index in range(disk.base + 1, disk.commit + 1):
             if self.committed.get(index) != disk.entries[index - disk.base - 1]:
-                raise Violation(f"commit note: {member.name} notes {disk.commit}, and its entry {index} was not committed")
+                raise Violation(
+                    f"commit note: {member.name} notes {disk.commit}, and its entry {index} was not committed"
+                )
 
     def _check_digest(self, member: Member) -> None:
         if self.digests.setdefault(member.kv.index, member.kv.digest) != member.kv.digest:
@@ -419,7 +439,9 @@ class RaftWorld:
             if member.kv.index < core.commit - 8:
                 raise Violation(f"liveness: {member.name} is at {member.kv.index}, the leader at {core.commit}")
             if not self.alone and self.time - self.committed_at > NOTED_S and member.durable.commit < core.commit:
-                raise Violation(f"liveness: {member.name} notes {member.durable.commit}, the leader has committed {core.commit}")
+                raise Violation(
+                    f"liveness: {member.name} notes {member.durable.commit}, the leader has committed {core.commit}"
+                )
 
 
 def violations(core: type[RaftCore], seeds: range, world: type[RaftWorld] = RaftWorld) -> Iterator[tuple[int, str]]:

@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     from geo_tests.sim.world import World
 
 NAMESPACE = "sim/ns"
-META_PORT, CONFIG_PORT, RAFT_PORT, BOOKIE_PORT, BROKER_PORT, ADMIN_PORT, LINK_PORT = 7001, 7002, 7003, 3181, 6650, 8080, 6700
+META_PORT, CONFIG_PORT, RAFT_PORT, BOOKIE_PORT, BROKER_PORT, ADMIN_PORT, LINK_PORT = (
+    7001,
+    7002,
+    7003,
+    3181,
+    6650,
+    8080,
+    6700,
+)
 RESTART_S = 0.5
 TUNED: dict[type, object] = {
     type(value): value
@@ -72,7 +80,13 @@ class Node:
     async def _main(self, machine: Machine) -> None:
         """What `region_node.process` does, and, where it ends, what its supervisor does."""
         self.roles = []
-        runtime = Runtime(clock=machine.clock, rng=machine.rng, disk=machine.disk, config_transport=self._config_transport, tuned=TUNED)
+        runtime = Runtime(
+            clock=machine.clock,
+            rng=machine.rng,
+            disk=machine.disk,
+            config_transport=self._config_transport,
+            tuned=TUNED,
+        )
         try:
             for name in self.role_names:
                 role = build(name, self.region.settings(self), runtime)
@@ -90,7 +104,9 @@ class Node:
 
     def _config_transport(self, settings: ProcessSettings) -> SimConfigTransport:
         names = self.region.names
-        return SimConfigTransport(self.region.name, {other: f"{other}-meta" for other in names}, RAFT_PORT, self.machine.rng)
+        return SimConfigTransport(
+            self.region.name, {other: f"{other}-meta" for other in names}, RAFT_PORT, self.machine.rng
+        )
 
     def _ended(self, why: str) -> None:
         self.region.world.trace(f"{self.name} ends: {why}")
@@ -102,7 +118,9 @@ class Node:
 class Region:
     """The machines of one region: metadata (with the region's voter of the global configuration), bookies, brokers."""
 
-    def __init__(self, world: World, name: str, number: int, names: tuple[str, ...], *, bookies: int, brokers: int) -> None:
+    def __init__(
+        self, world: World, name: str, number: int, names: tuple[str, ...], *, bookies: int, brokers: int
+    ) -> None:
         self.world, self.name, self.number, self.names = world, name, number, names
         self.metadata = Node(self, f"{name}-meta", ("meta", "config"))
         self.bookies = [Node(self, f"{name}-bookie-{i}", ("bookie",)) for i in range(bookies)]
@@ -174,11 +192,16 @@ class Region:
                 link_port=LINK_PORT,
                 advertised_host=name,
                 auto_recovery=self.world.settings.auto_recovery,
-                listeners={f"link-{source}": f"pulsar://{name}:{LINK_PORT}" for source in self.names if source != self.name},
+                listeners={
+                    f"link-{source}": f"pulsar://{name}:{LINK_PORT}" for source in self.names if source != self.name
+                },
             ),
             bookie=BookieSettings(port=BOOKIE_PORT, bookie_id=name, advertised_host=name),
             meta_node=MetaNodeSettings(node_id=name, port=META_PORT),
             config_node=ConfigNodeSettings(
-                node_id=self.name, port=CONFIG_PORT, raft_port=RAFT_PORT, peers={other: f"{other}-meta:{RAFT_PORT}" for other in self.names}
+                node_id=self.name,
+                port=CONFIG_PORT,
+                raft_port=RAFT_PORT,
+                peers={other: f"{other}-meta:{RAFT_PORT}" for other in self.names},
             ),
         )

@@ -150,7 +150,9 @@ class Simulation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -176,7 +178,9 @@ class Simulation:
             self.machines[host] = Machine(self, host, zone or host)
         return self.machines[host]
 
-    async def call(self, host: str, call: Callable[..., Coroutine[Any, Any, T]], *args: Any, limit_s: float = 60.0) -> T:
+    async def call(
+        self, host: str, call: Callable[..., Coroutine[Any, Any, T]], *args: Any, limit_s: float = 60.0
+    ) -> T:
         """Awaits a coroutine on a host of its own, which is started if need be."""
         machine = self.machine(host)
         if not machine.running:

@@ -39,12 +39,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     chosen = parser.parse_args(arguments)
     if os.environ.get("PYTHONHASHSEED") != "0":
-        os.execve(sys.executable, [sys.executable, "-m", "geo_tests.sim.soak", *(arguments or sys.argv[1:])], {**os.environ, "PYTHONHASHSEED": "0"})
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "geo_tests.sim.soak", *(arguments or sys.argv[1:])],
+            {**os.environ, "PYTHONHASHSEED": "0"},
+        )
     began, messages, failed = time.monotonic(), 0, []
     faults: Counter[str] = Counter()
     seeds = range(chosen.first, chosen.first + chosen.seeds)
     with multiprocessing.get_context("spawn").Pool(chosen.jobs, maxtasksperchild=50) as pool:
-        for count, (seed, verdict, text) in enumerate(pool.imap_unordered(_run, [(seed, chosen.passive) for seed in seeds]), 1):
+        for count, (seed, verdict, text) in enumerate(
+            pool.imap_unordered(_run, [(seed, chosen.passive) for seed in seeds]), 1
+        ):
             if verdict is None:
                 failed.append(seed)
                 replay = f"python -m geo_tests.sim.world{' --passive' if chosen.passive else ''} --seed {seed} --trace"

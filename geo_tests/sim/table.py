@@ -75,7 +75,9 @@ class SimTable:
 
         def job() -> None:
             assert self._file is not None
-            self._file.pwritev([len(body).to_bytes(4, "big") + crc32c.crc32c(body).to_bytes(4, "big") + body], self._end)
+            self._file.pwritev(
+                [len(body).to_bytes(4, "big") + crc32c.crc32c(body).to_bytes(4, "big") + body], self._end
+            )
             self._file.datasync()
 
         def stored(_: None, error: BaseException | None) -> None:

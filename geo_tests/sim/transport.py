@@ -104,21 +104,23 @@ class SimTransport(asyncio.Transport):
             "peer_host": peer_name[0],
         }
         self._protocol: asyncio.BaseProtocol | None = None
-        self._closing = False       # close() or abort() was called, or the connection is lost
-        self._lost = False          # connection_lost is scheduled or done
-        self._eof_wanted = False    # write_eof() or close(): a FIN follows the write buffer
+        self._closing = False  # close() or abort() was called, or the connection is lost
+        self._lost = False  # connection_lost is scheduled or done
+        self._eof_wanted = False  # write_eof() or close(): a FIN follows the write buffer
         self._eof_sent = False
         self._high, self._low = 64 * 1024, 16 * 1024
         self._writing_paused = False
         self._reading_paused = False
-        self._buffer: deque[bytes] = deque()            # not yet sent: the window is full
+        self._buffer: deque[bytes] = deque()  # not yet sent: the window is full
         self._buffer_bytes = 0
-        self._in_flight: deque[tuple[float, bytes | None]] = deque()   # (arrival time, data or None for FIN) on the way to the peer
-        self._window_used = 0                           # in flight, or arrived and unread by the peer
+        self._in_flight: deque[tuple[float, bytes | None]] = (
+            deque()
+        )  # (arrival time, data or None for FIN) on the way to the peer
+        self._window_used = 0  # in flight, or arrived and unread by the peer
         self._last_arrival = 0.0
         self._flight_timer: asyncio.TimerHandle | None = None
-        self._stalled = False                           # a cut holds what is in flight
-        self._received: deque[bytes | None] = deque()   # arrived here, not yet given to the protocol
+        self._stalled = False  # a cut holds what is in flight
+        self._received: deque[bytes | None] = deque()  # arrived here, not yet given to the protocol
         self._reading_soon = False
 
     # -- asyncio.Transport ----------------------------------------------------------------------------------------
@@ -250,7 +252,9 @@ class SimTransport(asyncio.Transport):
         """The cut ended: what is in flight is sent again."""
         if self._stalled and not self.network.is_cut(self.host, self.peer.host):
             self._stalled = False
-            again = self._loop.time() + self.network.rng.uniform(0.0, 0.4) + self.network.delay(self.host, self.peer.host)
+            again = (
+                self._loop.time() + self.network.rng.uniform(0.0, 0.4) + self.network.delay(self.host, self.peer.host)
+            )
             self._in_flight = deque((max(at, again), data) for at, data in self._in_flight)
             self._last_arrival = max(self._last_arrival, again)
             self._start_flight()
@@ -320,14 +324,14 @@ class SimTransport(asyncio.Transport):
         while self._in_flight and self._in_flight[0][0] <= now:
             data = self._in_flight.popleft()[1]
             if peer._lost:
-                if self.network.is_down(peer.host):        # nobody answers
+                if self.network.is_down(peer.host):  # nobody answers
                     continue
                 self._window_used -= len(data or b"")
-                if data is not None and not self._lost:    # bytes for a closed socket are answered by a reset
+                if data is not None and not self._lost:  # bytes for a closed socket are answered by a reset
                     delay = self.network.delay(peer.host, self.host)
                     self.schedule_lost(ConnectionResetError(104, "connection reset by peer"), delay)
                 continue
-            if peer._closing:                              # closed here, but still sending: what arrives is not read
+            if peer._closing:  # closed here, but still sending: what arrives is not read
                 self._window_used -= len(data or b"")
                 continue
             peer._received.append(data)

@@ -40,8 +40,16 @@ SERVE_S = 12.0
 """A region whose own machines are well serves a publish within this, whatever the WAN does."""
 CITIES = ("us", "eu", "ap", "sa", "af")
 LATENCIES_S = {
-    ("us", "eu"): 0.040, ("us", "ap"): 0.075, ("us", "sa"): 0.055, ("us", "af"): 0.090,
-    ("eu", "ap"): 0.100, ("eu", "sa"): 0.095, ("eu", "af"): 0.060, ("ap", "sa"): 0.140, ("ap", "af"): 0.110, ("sa", "af"): 0.120,
+    ("us", "eu"): 0.040,
+    ("us", "ap"): 0.075,
+    ("us", "sa"): 0.055,
+    ("us", "af"): 0.090,
+    ("eu", "ap"): 0.100,
+    ("eu", "sa"): 0.095,
+    ("eu", "af"): 0.060,
+    ("ap", "sa"): 0.140,
+    ("ap", "af"): 0.110,
+    ("sa", "af"): 0.120,
 }
 COUNTS = (3, 3, 3, 3, 4, 4, 4, 5, 5, 5)
 """How many regions a world has whose settings do not say which: one of these, by its seed."""
@@ -88,7 +96,9 @@ class Verdict:
 class World:
     """One run. Everything follows from the seed."""
 
-    def __init__(self, seed: int, settings: WorldSettings | None = None, trace: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, seed: int, settings: WorldSettings | None = None, trace: Callable[[str], None] | None = None
+    ) -> None:
         self.sim = Simulation(seed)
         self.seed, self.settings = seed, drawn(settings or WorldSettings(), self.sim.rng("regions"))
         self.rng = self.sim.rng("world")
@@ -158,7 +168,9 @@ class World:
                 continue
             self.sim.network.latency(a, b, one_way * 0.95, one_way * 1.15)
         for number, name in enumerate(names, 1):
-            self.regions[name] = Region(self, name, number, names, bookies=self.settings.bookies, brokers=self.settings.brokers)
+            self.regions[name] = Region(
+                self, name, number, names, bookies=self.settings.bookies, brokers=self.settings.brokers
+            )
         for region in self.regions.values():
             region.start_metadata()
         await self.regions[names[0]].provision(self.regions)
@@ -180,8 +192,17 @@ class World:
                     client = Client(region.addresses(), rng)
                     producer = machine.run(self._producer, client, topic, name, history)
                     self.producers.append((region.name, producer))
-                    tasks += [machine.run(_task, producer.run), machine.run(_task, self._publish, region.name, producer, history, rng)]
-                consumer = machine.run(self._consumer, Client(region.addresses(), self.sim.rng(f"{region.name}-{number}-c")), topic, region.name, history)
+                    tasks += [
+                        machine.run(_task, producer.run),
+                        machine.run(_task, self._publish, region.name, producer, history, rng),
+                    ]
+                consumer = machine.run(
+                    self._consumer,
+                    Client(region.addresses(), self.sim.rng(f"{region.name}-{number}-c")),
+                    topic,
+                    region.name,
+                    history,
+                )
                 self.consumers.append((region.name, consumer))
                 if not self.settings.replicated:
                     tasks.append(machine.run(_task, consumer.run))
@@ -224,7 +245,9 @@ class World:
         while sequence < count:
             burst = rng.choice((1, 1, 1, 2, 5, 20))
             for _ in range(min(burst, count - sequence)):
-                payload = f"{producer.name}:{sequence}:".encode() + bytes([sequence % 256]) * rng.choice((5, 50, 200, 1000))
+                payload = f"{producer.name}:{sequence}:".encode() + bytes([sequence % 256]) * rng.choice(
+                    (5, 50, 200, 1000)
+                )
                 history.submit(region, producer.name, sequence, payload)
                 while not producer.send(sequence, payload):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
@@ -268,7 +291,10 @@ class World:
     async def _check_coordinates(self, topic: str, found: dict[str, Sequence[Delivered]]) -> None:
         """A message's coordinate is the same wherever it is asked for, and leads to its copy in every region."""
         logs = {region: (node, log) for region, name, node, log in self.probes.owners() if name == topic}
-        places = {region: {(d.producer, d.sequence): (d.ledger, d.entry) for d in delivered} for region, delivered in found.items()}
+        places = {
+            region: {(d.producer, d.sequence): (d.ledger, d.entry) for d in delivered}
+            for region, delivered in found.items()
+        }
         messages = sorted(set.intersection(*(set(held) for held in places.values())))
         for message in self.sim.rng(f"coordinates {topic}").sample(messages, min(8, len(messages))):
             told = {}
@@ -279,7 +305,9 @@ class World:
             for region, (node, log) in logs.items():
                 at = (await node.machine.ask(position_of, log, *next(iter(told.values())))).position
                 if at != places[region][message]:
-                    raise Violation(f"{topic} in {region}: the coordinate of {message} leads to {at}, it lies at {places[region][message]}")
+                    raise Violation(
+                        f"{topic} in {region}: the coordinate of {message} leads to {at}, it lies at {places[region][message]}"
+                    )
 
     def _consumed_everywhere(self) -> str:
         """The durable subscription of each region has delivered all that was acknowledged anywhere; a replicated one in any region, and all know it."""
@@ -299,9 +327,19 @@ class World:
             vectors = {region: str(log.vector) for region, name, _, log in self.probes.owners() if name == topic}
             if len(set(vectors.values())) > 1:
                 return f"{topic}: {vectors}"
-        backlogs = {(region, topic): log.ledger.cursors["sub"].backlog_entries for region, topic, _, log in self.probes.owners() if topic in self.histories}
+        backlogs = {
+            (region, topic): log.ledger.cursors["sub"].backlog_entries
+            for region, topic, _, log in self.probes.owners()
+            if topic in self.histories
+        }
         left = {where: entries for where, entries in backlogs.items() if entries}
-        return f"backlogs {left}" if left else "" if len(backlogs) == len(self.regions) * len(self.topics) else f"owners of {sorted(backlogs)} only"
+        return (
+            f"backlogs {left}"
+            if left
+            else ""
+            if len(backlogs) == len(self.regions) * len(self.topics)
+            else f"owners of {sorted(backlogs)} only"
+        )
 
     async def _until(self, what: str, condition: Callable[[], bool | str], limit_s: float = CONVERGE_S) -> None:
         """`condition` returns True or "" when it is met; a text says what is missing."""
@@ -341,11 +379,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="geo_tests.sim.world", description="One simulated world, from its seed.")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--trace", action="store_true", help="show what happens, with virtual times")
-    parser.add_argument("--passive", action="store_true", help="the namespace is active-passive (geo_tests.sim.passive_world)")
+    parser.add_argument(
+        "--passive", action="store_true", help="the namespace is active-passive (geo_tests.sim.passive_world)"
+    )
     parser.add_argument("--log-level", default="ERROR", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     chosen = parser.parse_args(arguments)
     if os.environ.get("PYTHONHASHSEED") != "0":
-        os.execve(sys.executable, [sys.executable, "-m", "geo_tests.sim.world", *(arguments or sys.argv[1:])], {**os.environ, "PYTHONHASHSEED": "0"})
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "geo_tests.sim.world", *(arguments or sys.argv[1:])],
+            {**os.environ, "PYTHONHASHSEED": "0"},
+        )
     logging.basicConfig(level=chosen.log_level, format="            %(name)s %(message)s", stream=sys.stdout)
     trace = print if chosen.trace else None
     if chosen.passive:

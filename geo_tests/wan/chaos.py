@@ -59,7 +59,9 @@ class Chaos:
 
     def around(self) -> tuple[str, list[Link]]:
         region = self.rng.choice(self.regions)
-        return region, [link for other in self.regions if other != region for link in ((region, other), (other, region))]
+        return region, [
+            link for other in self.regions if other != region for link in ((region, other), (other, region))
+        ]
 
     def proxies(self, links: list[Link]) -> list[Any]:
         return [proxy for link in links for proxy in self.instance.proxies("link", *link)]
@@ -76,7 +78,9 @@ class Chaos:
         proxies = self.proxies(links)
         for proxy in proxies:
             proxy.add_toxic(name=f"chaos_{kind}", type=kind, stream=stream, attributes=attributes)
-        return name, lambda: [proxy.get_toxic(f"chaos_{kind}") and proxy.destroy_toxic(f"chaos_{kind}") for proxy in proxies]
+        return name, lambda: [
+            proxy.get_toxic(f"chaos_{kind}") and proxy.destroy_toxic(f"chaos_{kind}") for proxy in proxies
+        ]
 
     def cut(self, where: Where) -> tuple[str, Heal]:
         name, self.cut_links = where()
@@ -137,7 +141,9 @@ class Chaos:
 
     def caught_up(self) -> bool:
         rows = self.instance.links(TOPIC)
-        return len(rows) == len(self.regions) * (len(self.regions) - 1) and all(row["connected"] and not row["backlog_messages"] for row in rows.values())
+        return len(rows) == len(self.regions) * (len(self.regions) - 1) and all(
+            row["connected"] and not row["backlog_messages"] for row in rows.values()
+        )
 
     def settle(self) -> None:
         """Something is published everywhere, and has arrived everywhere."""
@@ -229,7 +235,9 @@ def run(data: Path, regions: Sequence[str], kinds: Sequence[str], seed: int, min
         wrong = chaos.check()
         slowest = max(chaos.events, key=lambda event: event[2])
         sent, tried = sum(stream.sent for stream in chaos.streams), len({kind for kind, _, _ in chaos.events})
-        print(f"{len(chaos.events)} faults of {tried} kinds, {sent} messages, slowest recovery {slowest[2]:.1f} s after {slowest[0]} at {slowest[1]}")
+        print(
+            f"{len(chaos.events)} faults of {tried} kinds, {sent} messages, slowest recovery {slowest[2]:.1f} s after {slowest[0]} at {slowest[1]}"
+        )
         print(f"{chaos.compared} numbers of what is at risk compared with what was")
         return wrong
     finally:

@@ -29,7 +29,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     folder = tmp_path_factory.mktemp("pair")
     (folder / "wan.json").write_text(json.dumps({"us-eu": {"rtt_ms": 20, "jitter_ms": 4}}))
     tiered = {"HELIOGRAPH_BROKER__TIERED__STORE": f"file://{folder}/objects", "HELIOGRAPH_BROKER__TIERED__TICK_S": "1"}
-    instance = Instance(folder / "data", regions=("us", "eu"), wan=str(folder / "wan.json"), brokers="us=2,eu=1", bookies=3, environment=tiered)
+    instance = Instance(
+        folder / "data",
+        regions=("us", "eu"),
+        wan=str(folder / "wan.json"),
+        brokers="us=2,eu=1",
+        bookies=3,
+        environment=tiered,
+    )
     try:
         instance.namespace("public/geo", ["us", "eu"])
         yield instance

@@ -24,7 +24,9 @@ class Load:
 
     def __init__(self, client: Any, topic: str, name: str, first: int = 0, every_s: float = 0.005) -> None:
         self.first, self.ids, self._every_s = first, dict[int, tuple[int, int]](), every_s
-        self._producer = client.create_producer(topic, producer_name=name, send_timeout_millis=0, block_if_queue_full=True, batching_enabled=False)
+        self._producer = client.create_producer(
+            topic, producer_name=name, send_timeout_millis=0, block_if_queue_full=True, batching_enabled=False
+        )
         self.confirmed: list[int] = []
         self.sent = first
         self._stop = threading.Event()
@@ -35,7 +37,9 @@ class Load:
         while not self._stop.is_set():
             number = self.sent
             self.sent += 1
-            self._producer.send_async(str(number).encode(), lambda result, at, number=number: self._answered(result, at, number))
+            self._producer.send_async(
+                str(number).encode(), lambda result, at, number=number: self._answered(result, at, number)
+            )
             self._stop.wait(self._every_s)
 
     def _answered(self, result: Any, at: Any, number: int) -> None:

@@ -39,7 +39,9 @@ def heliograph(
     environment: beside what this process has.
     """
     variables = {**os.environ, **(environment or {})}
-    process = subprocess.Popen([PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
+    process = subprocess.Popen(
+        [PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables
+    )
     try:
         said, told = process.communicate(timeout=timeout_s)
     except BaseException:
@@ -77,16 +79,36 @@ class Instance:
     """`heliograph up` on a folder. environment: of all its processes, beside what this one has."""
 
     def __init__(
-        self, data: Path, *, regions: Iterable[str], wan: str, brokers: str = "1", bookies: int = 2, environment: Mapping[str, str] | None = None
+        self,
+        data: Path,
+        *,
+        regions: Iterable[str],
+        wan: str,
+        brokers: str = "1",
+        bookies: int = 2,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.data, self._environment = data, environment
-        self._arguments = ("--data", str(data), "--regions", ",".join(regions), "--wan", wan, "--brokers", brokers, "--bookies", str(bookies))
+        self._arguments = (
+            "--data",
+            str(data),
+            "--regions",
+            ",".join(regions),
+            "--wan",
+            wan,
+            "--brokers",
+            brokers,
+            "--bookies",
+            str(bookies),
+        )
         self.clients: list[Any] = []
         self.up()
 
     def up(self) -> None:
         try:
-            self.state: dict[str, Any] = json.loads(heliograph("up", *self._arguments, "--json", environment=self._environment).stdout)
+            self.state: dict[str, Any] = json.loads(
+                heliograph("up", *self._arguments, "--json", environment=self._environment).stdout
+            )
         except BaseException:  # else a supervisor that took too long would stay, and nobody would know of it
             heliograph("down", "--data", str(self.data), check=False)
             raise
@@ -120,7 +142,9 @@ class Instance:
         return str(self.state["regions"][region]["admin_url"])
 
     def client(self, region: str) -> Any:
-        client = pulsar.Client(self.state["regions"][region]["service_url"], logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        client = pulsar.Client(
+            self.state["regions"][region]["service_url"], logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        )
         self.clients.append(client)
         return client
 
@@ -128,14 +152,20 @@ class Instance:
         """Replicated, kept for ever, seen in every region when this returns."""
         first = self.admin(regions[0])
         rest("PUT", f"{first}/admin/v2/namespaces/{name}", {"replication_clusters": regions})
-        rest("POST", f"{first}/admin/v2/namespaces/{name}/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+        rest(
+            "POST",
+            f"{first}/admin/v2/namespaces/{name}/retention",
+            {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
+        )
         rest("POST", f"{first}/admin/v2/namespaces/{name}/deduplication", deduplication)
         for region in regions:
             eventually(lambda region=region: self._has(region, name), f"{name} in {region}")
 
     def _has(self, region: str, name: str) -> bool:
         try:
-            return bool(rest("GET", f"{self.admin(region)}/admin/v2/namespaces/{name}/retention").get("retentionSizeInMB") == -1)
+            return bool(
+                rest("GET", f"{self.admin(region)}/admin/v2/namespaces/{name}/retention").get("retentionSizeInMB") == -1
+            )
         except Exception:
             return False
 

@@ -33,7 +33,9 @@ SECRET = b"0123456789abcdef0123456789abcdef"
 
 def rest(region: Region, method: str, path: str, body: Any = None, broker: int = 0) -> None:
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(region.admin_url(broker) + path, data, {"Content-Type": "application/json"}, method=method)
+    request = urllib.request.Request(
+        region.admin_url(broker) + path, data, {"Content-Type": "application/json"}, method=method
+    )
     urllib.request.urlopen(request, timeout=DEADLINE_S).read()
 
 
@@ -62,7 +64,12 @@ def create(region: Region, topic: str, partitions: int = 1, **config: str) -> No
 
 def producer(region: Region, *brokers: int, **settings: Any) -> Any:
     """A request has as long as a test waits: one that times out earlier is sent again, and what is not idempotent may then be there twice."""
-    fields = {"bootstrap.servers": servers(region, *brokers), "acks": "all", "request.timeout.ms": int(DEADLINE_S * 1000), "log_level": 0}
+    fields = {
+        "bootstrap.servers": servers(region, *brokers),
+        "acks": "all",
+        "request.timeout.ms": int(DEADLINE_S * 1000),
+        "log_level": 0,
+    }
     return ck.Producer({**fields, **{k.replace("_", "."): v for k, v in settings.items()}})
 
 
@@ -88,7 +95,13 @@ def send(made: Any, topic: str, values: list[bytes | None], **fields: Any) -> li
 
 
 def consumer(region: Region, group: str, *brokers: int, **settings: Any) -> Any:
-    fields = {"bootstrap.servers": servers(region, *brokers), "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False, "log_level": 0}
+    fields = {
+        "bootstrap.servers": servers(region, *brokers),
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "log_level": 0,
+    }
     return ck.Consumer({**fields, **{k.replace("_", "."): v for k, v in settings.items()}})
 
 
@@ -190,7 +203,10 @@ def token(role: str) -> str:
 def secure_region(folder: Path) -> Iterator[Region]:
     """A region that asks who is there: ann may do all with topics, bob only consume, root anything; passwords are their first letters."""
     passwords = {"ann": "a", "bob": "b", "root": "r"}
-    lines = [f"{user}:{bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()}\n" for user, password in passwords.items()]
+    lines = [
+        f"{user}:{bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()}\n"
+        for user, password in passwords.items()
+    ]
     (folder / "users").write_text("".join(lines))
     (folder / "secret").write_bytes(SECRET)
     ensure_certificates(folder / "tls", ["us"])
@@ -201,7 +217,11 @@ def secure_region(folder: Path) -> Iterator[Region]:
         "authorization": True,
         "super_users": ["root"],
     }
-    tls = {"ca": str(folder / "tls" / "ca.pem"), "server_cert": str(folder / "tls" / "broker.us.pem"), "server_key": str(folder / "tls" / "broker.us.key")}
+    tls = {
+        "ca": str(folder / "tls" / "ca.pem"),
+        "server_cert": str(folder / "tls" / "broker.us.pem"),
+        "server_key": str(folder / "tls" / "broker.us.key"),
+    }
     with Region(folder) as made:
         made.start(brokers=0)
         ports = {"port": 0, "tls_port": 0, "admin_port": 0, "admin_tls_port": 0}
@@ -213,7 +233,9 @@ def secure_region(folder: Path) -> Iterator[Region]:
 
         def rest(method: str, path: str, body: Any = None) -> None:
             headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token('root')}"}
-            request = urllib.request.Request(made.admin_url() + path, None if body is None else json.dumps(body).encode(), headers, method=method)
+            request = urllib.request.Request(
+                made.admin_url() + path, None if body is None else json.dumps(body).encode(), headers, method=method
+            )
             urllib.request.urlopen(request, timeout=DEADLINE_S).read()
 
         rest("PUT", "/admin/v2/clusters/us", {})

@@ -56,19 +56,26 @@ class Risk:
             if acked > self.before[source]:
                 self.confirmed.setdefault(source, asked)
             try:
-                told = rest("GET", f"{self.instance.admin(source)}/heliograph/v1/topics/{self.topic.removeprefix('persistent://')}/risk")["not_yet_elsewhere"]
+                told = rest(
+                    "GET",
+                    f"{self.instance.admin(source)}/heliograph/v1/topics/{self.topic.removeprefix('persistent://')}/risk",
+                )["not_yet_elsewhere"]
             except ConfigError:
                 continue
             for link in self.links:
                 if link[0] == source and (row := told.get(link[1])) is not None:
-                    self.samples.append(Sample(link, asked, time.monotonic(), acked, stream.sent, row["messages"], row["age_s"]))
+                    self.samples.append(
+                        Sample(link, asked, time.monotonic(), acked, stream.sent, row["messages"], row["age_s"])
+                    )
 
     def verdict(self) -> tuple[list[str], int]:
         """(what was said and was not so, how many numbers were compared). Waits until all that was sent is confirmed; the cut must still hold."""
         for source in {source for source, _ in self.links}:
             self.streams[source].finish()
         self.sample()
-        arrived = {target: self.instance.read_all(target, self.topic) for target in {target for _, target in self.links}}
+        arrived = {
+            target: self.instance.read_all(target, self.topic) for target in {target for _, target in self.links}
+        }
         wrong = []
         for one in self.samples:
             source, target = one.link
@@ -77,9 +84,13 @@ class Risk:
             if not least <= one.messages <= most:
                 wrong.append(f"{source}-{target}: {one.messages} messages at risk are reported, {least} to {most} are")
             oldest = one.answered - self.began + EXACT_S
-            youngest = one.asked - self.confirmed.get(source, one.asked) - EXACT_S if there == self.before[source] else 0.0
+            youngest = (
+                one.asked - self.confirmed.get(source, one.asked) - EXACT_S if there == self.before[source] else 0.0
+            )
             if one.messages and not youngest <= one.age_s <= oldest:
-                wrong.append(f"{source}-{target}: the oldest message at risk is reported {one.age_s:.1f} s old, it is {youngest:.1f} to {oldest:.1f}")
+                wrong.append(
+                    f"{source}-{target}: the oldest message at risk is reported {one.age_s:.1f} s old, it is {youngest:.1f} to {oldest:.1f}"
+                )
         if not self.samples:
             wrong.append("no region said what is at risk while it was cut")
         return wrong, 2 * len(self.samples)

@@ -38,7 +38,11 @@ ENGINE = "engine"
 KINDS = ("driver", "jvm", "worker", READER, "offset", "broker", "bookie")
 ALL_AT_ONCE = ("worker", "offset")
 """Of these each query has its own, so all of them die: what is killed is something that each sink uses."""
-LIMITS = ("light_bytes_s = 1e12, heavy_bytes_s = 1e12", "light_bytes_s = 0, heavy_bytes_s = 0", "light_bytes_s = 0, queries_max = 2")
+LIMITS = (
+    "light_bytes_s = 1e12, heavy_bytes_s = 1e12",
+    "light_bytes_s = 0, heavy_bytes_s = 0",
+    "light_bytes_s = 0, queries_max = 2",
+)
 """All topics light; each by itself; all in the middle."""
 CHDB = ("chdb==4.4.0", "chdb-core==26.9.0")
 _TICK_S = 0.02
@@ -105,11 +109,17 @@ class Job(Sinks):
         twice: Counter[str] | None = None,
     ) -> None:
         """As Sinks. modules: a folder with packages that the job wants and this environment lacks."""
-        super().__init__(instance, folder, name, sinks, servers, region=region, sources=sources, source=source, twice=twice)
+        super().__init__(
+            instance, folder, name, sinks, servers, region=region, sources=sources, source=source, twice=twice
+        )
         self.killed, self.in_batch, self.kinds = Counter[str](), Counter[str](), Counter[str]()
         """By sink, how many deaths of something it uses came behind a batch that it had committed since the one before, and how many of them while the next
         one was planned and not committed; by kind, how many deaths there were."""
-        admin = ",".join(sorted({row["admin_url"] for row in rest("GET", f"{instance.admin(region)}/heliograph/v1/status")["brokers"]}))
+        admin = ",".join(
+            sorted(
+                {row["admin_url"] for row in rest("GET", f"{instance.admin(region)}/heliograph/v1/status")["brokers"]}
+            )
+        )
         text = f"""
             heliograph.admin_url = "{admin}"
             supervise = {{ progress_s = 1, pause_max_s = 2, stop_s = 240 }}
@@ -126,7 +136,9 @@ class Job(Sinks):
         self._log = (folder / "job.log").open("ab")
         paths = [path for path in (os.environ.get("PYTHONPATH", ""), modules) if path]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        self.process = subprocess.Popen([PROGRAM, "spark", "run", str(folder / "job.toml")], stdout=self._log, stderr=subprocess.STDOUT, env=env)
+        self.process = subprocess.Popen(
+            [PROGRAM, "spark", "run", str(folder / "job.toml")], stdout=self._log, stderr=subprocess.STDOUT, env=env
+        )
 
     def turn(self, number: int) -> None:
         """What the driver reads at its next start: for `tiers`, other limits each time."""
@@ -146,7 +158,11 @@ class Job(Sinks):
     def victims(self, kind: str, rng: random.Random) -> list[int]:
         """Process ids; of most kinds one."""
         if kind in ("broker", "bookie"):
-            rows = [row for row in self.instance.status()["regions"][self.region]["processes"] if row["pid"] and kind in row["name"]]
+            rows = [
+                row
+                for row in self.instance.status()["regions"][self.region]["processes"]
+                if row["pid"] and kind in row["name"]
+            ]
             return [int(rng.choice(sorted(rows, key=lambda row: str(row["name"])))["pid"])] if rows else []
         wanted: dict[str, Callable[[str], bool]] = {
             "driver": lambda line: "heliograph.spark.driver" in line,
@@ -177,7 +193,9 @@ class Job(Sinks):
     def died(self, kind: str, counted: Mapping[str, int]) -> dict[str, int]:
         """Counts a death of that kind. counted: batches at the one before. Returns what is committed now."""
         now, within = self.committed(), self.under_way()
-        using = {ENGINE: ("embedded",), READER: ()}.get(kind, self.sinks)  # of one worker nobody knows whose task it had
+        using = {ENGINE: ("embedded",), READER: ()}.get(
+            kind, self.sinks
+        )  # of one worker nobody knows whose task it had
         behind = [sink for sink in using if now[sink] > counted[sink]]
         self.kinds[kind] += 1
         self.killed.update(behind)
@@ -210,7 +228,12 @@ class Job(Sinks):
 
 
 def kill_some(
-    job: Job, kinds: list[str], rng: random.Random, say: Callable[[str], Any] = lambda _: None, patience_s: float = 600, until: float = math.inf
+    job: Job,
+    kinds: list[str],
+    rng: random.Random,
+    say: Callable[[str], Any] = lambda _: None,
+    patience_s: float = 600,
+    until: float = math.inf,
 ) -> int:
     """A death of each kind in turn, each behind new batches and a moment that the seed picks, before `until`. Returns how many there were.
 
@@ -224,21 +247,35 @@ def kill_some(
         before, slowest_s, drawn = job.committed(), job.slowest_s(), rng.random()
         enough: Callable[..., bool] = all if drawn < 0.7 else any if drawn < 0.9 else lambda _: True
 
-        def on(before: Mapping[str, int] = before, enough: Callable[..., bool] = enough, seen: int = seen, moving: bool = moving) -> bool:
+        def on(
+            before: Mapping[str, int] = before,
+            enough: Callable[..., bool] = enough,
+            seen: int = seen,
+            moving: bool = moving,
+        ) -> bool:
             """A move comes before the first batch of a driver that has one to make."""
             now = job.committed()
-            return job.process.poll() is not None or enough(now[sink] > before[sink] for sink in job.sinks) or (moving and moves(job.log())[0] > seen)
+            return (
+                job.process.poll() is not None
+                or enough(now[sink] > before[sink] for sink in job.sinks)
+                or (moving and moves(job.log())[0] > seen)
+            )
 
         eventually(on, f"batches before a {kind} is killed", patience_s)
         assert job.process.poll() is None, job.log()[-3000:]
         pause.wait(rng.random() * (4 if moving else min(slowest_s, 30)))
         seen = moves(job.log())[0]
-        moving = "tiers" in job.sinks and kind in ("driver", "jvm") and rng.random() < 0.6  # topics move when it starts: the next one dies in the middle
+        moving = (
+            "tiers" in job.sinks and kind in ("driver", "jvm") and rng.random() < 0.6
+        )  # topics move when it starts: the next one dies in the middle
         pids = eventually(lambda kind=kind: job.kill(kind, rng), f"a {kind} to kill", 240)
         killed += 1
         counted = job.died(kind, counted)
         say(f"{time.strftime('%H:%M:%S')} killed a {kind} behind {counted}, in the middle of {job.under_way()}")
-        if kind in ("broker", "bookie"):  # the instance starts it again; two of three bookies down would be another test
+        if kind in (
+            "broker",
+            "bookie",
+        ):  # the instance starts it again; two of three bookies down would be another test
 
             def back(pids: list[int] = pids) -> bool:
                 rows = job.instance.status()["regions"][job.region]["processes"]
@@ -278,16 +315,32 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=42)
     parser.add_argument("--minutes", type=float, default=60, help="no kill begins after that")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--sinks", default=",".join(SINKS), help="some of these, or any other that the head of this module names")
-    parser.add_argument("--kinds", default="", help=f"what is killed: some of {', '.join((*KINDS, ENGINE))}; all, where it is not said")
-    parser.add_argument("--regions", type=int, default=0, help="instead: so many whole regions are killed, one and the other in turn")
+    parser.add_argument(
+        "--sinks", default=",".join(SINKS), help="some of these, or any other that the head of this module names"
+    )
+    parser.add_argument(
+        "--kinds", default="", help=f"what is killed: some of {', '.join((*KINDS, ENGINE))}; all, where it is not said"
+    )
+    parser.add_argument(
+        "--regions", type=int, default=0, help="instead: so many whole regions are killed, one and the other in turn"
+    )
     options = parser.parse_args()
     if {"topic", "portable"} <= set(options.sinks.split(",")):
         parser.error("topic and portable write to the same topic: name one of them")
     if options.regions:
         from geo_tests.wan.spark_regions import soak
 
-        print(json.dumps(soak(options.regions, options.seed, time.monotonic() + options.minutes * 60, lambda line: print(line, flush=True))), flush=True)
+        print(
+            json.dumps(
+                soak(
+                    options.regions,
+                    options.seed,
+                    time.monotonic() + options.minutes * 60,
+                    lambda line: print(line, flush=True),
+                )
+            ),
+            flush=True,
+        )
         return
     from heliograph.spark import session
 
@@ -298,7 +351,9 @@ def main() -> None:
             instance.namespace("public/geo", ["us"])
             sinks = options.sinks.split(",")
             asked = options.kinds.split(",") if options.kinds else [*KINDS, *([ENGINE] if "embedded" in sinks else [])]
-            kinds = [kind for _ in range(-(-options.kills // len(asked))) for kind in rng.sample(asked, len(asked))][: options.kills]
+            kinds = [kind for _ in range(-(-options.kills // len(asked))) for kind in rng.sample(asked, len(asked))][
+                : options.kills
+            ]
             servers, modules = {}, ""
             if wanted := SERVERS if "servers" in sinks else ("redis",) if "profiles" in sinks else ():
                 from tests.system.stores import clickhouse_running, redis_running
@@ -314,7 +369,9 @@ def main() -> None:
             with Job(instance, Path(folder) / "job", "soak", sinks, servers, modules) as job:
                 publisher = Publisher(instance, job.sources)
                 publisher.start()
-                killed = kill_some(job, kinds, rng, lambda line: print(line, flush=True), until=time.monotonic() + options.minutes * 60)
+                killed = kill_some(
+                    job, kinds, rng, lambda line: print(line, flush=True), until=time.monotonic() + options.minutes * 60
+                )
                 published = publisher.stop()
                 spark = session("verdict", settings=job.metastore())
                 verdict(job, published, spark)
@@ -324,8 +381,17 @@ def main() -> None:
                 assert job.stop() == 0, job.log()[-3000:]
                 metastore_verdict(job, published, spark)
                 begun, died = moves(job.log())
-            found = {"kills": killed, "seed": options.seed, "published": len(published), "lost": 0, "duplicated": 0, "by_kind": dict(job.kinds)}
-            found |= {"by_sink": dict(job.killed), "in_batch": dict(job.in_batch)} | ({"told_s": told_s} if "hive" in sinks else {})
+            found = {
+                "kills": killed,
+                "seed": options.seed,
+                "published": len(published),
+                "lost": 0,
+                "duplicated": 0,
+                "by_kind": dict(job.kinds),
+            }
+            found |= {"by_sink": dict(job.killed), "in_batch": dict(job.in_batch)} | (
+                {"told_s": told_s} if "hive" in sinks else {}
+            )
             found |= {"moves": begun, "moves_killed": died} if "tiers" in job.sinks else {}
             print(json.dumps(found), flush=True)
         finally:

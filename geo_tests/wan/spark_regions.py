@@ -56,28 +56,51 @@ def soak(kills: int, seed: int, until: float, say: Callable[[str], Any]) -> dict
                 for client in clients.values():
                     published += _publish(client, topics, len(published), rng.randint(1000, 1600))
                 eventually(lambda: _same(instance, topics), "both regions have what was published", 240)
-                job = job or Job(instance, Path(folder) / "job", "regions", SINKS, region=here, sources=topics, source=_SOURCE)
+                job = job or Job(
+                    instance, Path(folder) / "job", "regions", SINKS, region=here, sources=topics, source=_SOURCE
+                )
                 within = _kill(instance, job, rng)
                 killed += 1
                 in_batch.update(within)
-                job = Job(instance, Path(folder) / "job", "regions", SINKS, region=there, sources=topics, source=_SOURCE, twice=job.twice)
+                job = Job(
+                    instance,
+                    Path(folder) / "job",
+                    "regions",
+                    SINKS,
+                    region=there,
+                    sources=topics,
+                    source=_SOURCE,
+                    twice=job.twice,
+                )
                 verdict(job, published, spark)
                 for name in _processes(instance, here):
                     call(instance.data, "start", process=name, timeout_s=STARTED_S)
                 eventually(lambda: _same(instance, [*topics, *targets]), f"{here} is back", 240)
                 job.twice = Counter(instance.read_all(there, job.target)) - Counter(published)
-                say(f"{time.strftime('%H:%M:%S')} killed {here} in the middle of {within}; it brought {job.twice.total() - twice} again")
+                say(
+                    f"{time.strftime('%H:%M:%S')} killed {here} in the middle of {within}; it brought {job.twice.total() - twice} again"
+                )
                 here, there, twice = there, here, job.twice.total()
             assert job is not None and job.stop() == 0
             verdict(job, published, spark)
-            with Job(instance, Path(folder) / "undisturbed", "undisturbed", SINKS, region=here, sources=topics) as undisturbed:
+            with Job(
+                instance, Path(folder) / "undisturbed", "undisturbed", SINKS, region=here, sources=topics
+            ) as undisturbed:
                 verdict(undisturbed, published, spark)
             assert _rows(job) == _rows(undisturbed), "every column is what it is in a run that nothing happened to"
         finally:
             if job is not None and job.process.poll() is None:
                 job.end()
             instance.down()
-    return {"regions": killed, "seed": seed, "published": len(published), "lost": 0, "duplicated": 0, "in_batch": dict(in_batch), "again": twice}
+    return {
+        "regions": killed,
+        "seed": seed,
+        "published": len(published),
+        "lost": 0,
+        "duplicated": 0,
+        "in_batch": dict(in_batch),
+        "again": twice,
+    }
 
 
 def _publish(client: Any, topics: Sequence[str], first: int, count: int) -> list[str]:
@@ -88,7 +111,13 @@ def _publish(client: Any, topics: Sequence[str], first: int, count: int) -> list
         for _ in range(count):
             number = first + len(made)
             made.append(f'{{"n": {number}}}')
-            producer.send_async(made[-1].encode(), None, partition_key=f"k{number % 7}", properties={"n": str(number)}, event_timestamp=1 + number)
+            producer.send_async(
+                made[-1].encode(),
+                None,
+                partition_key=f"k{number % 7}",
+                properties={"n": str(number)},
+                event_timestamp=1 + number,
+            )
         producer.flush()
         producer.close()
     return made
@@ -97,7 +126,11 @@ def _publish(client: Any, topics: Sequence[str], first: int, count: int) -> list
 def _kill(instance: Instance, job: Job, rng: random.Random) -> list[str]:
     """The region that the job reads, and the job. Returns the sinks in the middle of a micro-batch."""
     pause, wanted = threading.Event(), job.batches() + rng.randint(1, 3)
-    eventually(lambda: job.process.poll() is not None or job.batches() >= wanted, f"micro-batches before {job.region} is killed", 600)
+    eventually(
+        lambda: job.process.poll() is not None or job.batches() >= wanted,
+        f"micro-batches before {job.region} is killed",
+        600,
+    )
     assert job.process.poll() is None, job.log()[-3000:]
     pause.wait(rng.random() * job.slowest_s())
     deadline = time.monotonic() + _AT_REST_S

@@ -57,9 +57,19 @@ class Sinks:
         region: where it reads and writes. sources: topics, else two of its own. source: options of each query's. twice: bodies that a region stored and could
         not send before it was lost: once it was back, `portable`'s topic has them twice.
         """
-        self.folder, self.instance, self.name, self.sinks, self.servers, self.region = folder, instance, name, tuple(sinks), servers or {}, region
+        self.folder, self.instance, self.name, self.sinks, self.servers, self.region = (
+            folder,
+            instance,
+            name,
+            tuple(sinks),
+            servers or {},
+            region,
+        )
         self.twice = twice or Counter[str]()
-        self.sources, self._source = list(sources) or [f"persistent://public/geo/{name}-in-{n}" for n in range(2)], source
+        self.sources, self._source = (
+            list(sources) or [f"persistent://public/geo/{name}-in-{n}" for n in range(2)],
+            source,
+        )
         self.target, self.replayed = f"persistent://public/geo/{name}-out", f"persistent://public/geo/{name}-again"
 
     def queries(self) -> str:
@@ -205,9 +215,19 @@ def wide_rows(store: str, folder: Path, table: str) -> list[dict[str, Any]]:
     if store == "delta":
         if not DeltaTable.is_deltatable(str(folder / table)):
             return []
-        return list(pa.table(QueryBuilder().register("t", DeltaTable(str(folder / table))).execute("select * from t")).to_pylist())
-    catalog = load_catalog("heliograph", type="sql", uri=f"sqlite:///{folder / 'catalog.db'}", warehouse=f"file://{folder}")
-    return list(catalog.load_table(f"default.{table}").scan().to_arrow().to_pylist()) if catalog.table_exists(f"default.{table}") else []
+        return list(
+            pa.table(
+                QueryBuilder().register("t", DeltaTable(str(folder / table))).execute("select * from t")
+            ).to_pylist()
+        )
+    catalog = load_catalog(
+        "heliograph", type="sql", uri=f"sqlite:///{folder / 'catalog.db'}", warehouse=f"file://{folder}"
+    )
+    return (
+        list(catalog.load_table(f"default.{table}").scan().to_arrow().to_pylist())
+        if catalog.table_exists(f"default.{table}")
+        else []
+    )
 
 
 def seen_by(engine: Engine, table: str) -> list[dict[str, Any]]:
@@ -216,7 +236,10 @@ def seen_by(engine: Engine, table: str) -> list[dict[str, Any]]:
         if not int(engine.run(f"SELECT count() FROM system.tables WHERE name = '{table}'")):
             return []
         lines = engine.run(f"SELECT source, seen, total FROM {table} FORMAT TabSeparated").decode().splitlines()
-        return [{"source": source, "seen": int(seen), "total": int(total)} for source, seen, total in (line.split("\t") for line in lines)]
+        return [
+            {"source": source, "seen": int(seen), "total": int(total)}
+            for source, seen, total in (line.split("\t") for line in lines)
+        ]
     finally:
         engine.close()
 
@@ -228,7 +251,10 @@ def server_rows(store: str, url: str, table: str) -> list[dict[str, Any]]:
 
         hashes = Redis.from_url(url, decode_responses=True)
         found = {key: hashes.hmget(key, "seen", "total") for key in hashes.keys(f"{table}:2*")}
-        return [{"source": unquote(key.rpartition(":")[2]), "seen": int(seen or 0), "total": int(total or 0)} for key, (seen, total) in found.items()]
+        return [
+            {"source": unquote(key.rpartition(":")[2]), "seen": int(seen or 0), "total": int(total or 0)}
+            for key, (seen, total) in found.items()
+        ]
     return seen_by(HttpEngine(url), table)
 
 
@@ -244,7 +270,9 @@ def verdict(job: Sinks, published: list[str], spark: Any, patience_s: float = 60
     def files() -> Counter[str]:
         if not (job.folder / "files" / "_spark_metadata").is_dir():
             return Counter()
-        return Counter(row.body for row in spark.read.schema("body string").parquet(str(job.folder / "files")).collect())
+        return Counter(
+            row.body for row in spark.read.schema("body string").parquet(str(job.folder / "files")).collect()
+        )
 
     def topic(name: str = job.target) -> Counter[str]:
         return Counter(job.instance.read_all(job.region, name))
@@ -257,8 +285,14 @@ def verdict(job: Sinks, published: list[str], spark: Any, patience_s: float = 60
         place = job.folder / "iceberg"
         if not (place / "catalog.db").exists():
             return Counter()
-        catalog = load_catalog("heliograph", type="sql", uri=f"sqlite:///{place / 'catalog.db'}", warehouse=f"file://{place}")
-        return _bodies(catalog.load_table("default.all").scan().to_arrow()) if catalog.table_exists("default.all") else Counter()
+        catalog = load_catalog(
+            "heliograph", type="sql", uri=f"sqlite:///{place / 'catalog.db'}", warehouse=f"file://{place}"
+        )
+        return (
+            _bodies(catalog.load_table("default.all").scan().to_arrow())
+            if catalog.table_exists("default.all")
+            else Counter()
+        )
 
     def delta() -> Counter[str]:
         place = str(job.folder / "delta" / "all")
@@ -294,18 +328,38 @@ def verdict(job: Sinks, published: list[str], spark: Any, patience_s: float = 60
     if "profiles" in job.sinks:
         newest = {number % PROFILES: number for number in range(len(published))}
         try:
-            eventually(lambda: profiles(job.servers["redis"]) == newest, "the newest row of each key in Redis", patience_s)
+            eventually(
+                lambda: profiles(job.servers["redis"]) == newest, "the newest row of each key in Redis", patience_s
+            )
         finally:
             there = profiles(job.servers["redis"])
-            assert there == newest, f"profiles: {sorted(set(there.items()) ^ set(newest.items()))[:10]}\n{job.log()[-3000:]}"
-    readers = {"files": files, "topic": topic, "tables": tables, "delta": delta, "iceberg": iceberg, "tiers": lambda: tables("tiers")}
-    readers |= {"hive": lambda: tables("hive"), "folders": lambda: tables("folders"), "replay": lambda: topic(job.replayed), "portable": topic}
+            assert there == newest, (
+                f"profiles: {sorted(set(there.items()) ^ set(newest.items()))[:10]}\n{job.log()[-3000:]}"
+            )
+    readers = {
+        "files": files,
+        "topic": topic,
+        "tables": tables,
+        "delta": delta,
+        "iceberg": iceberg,
+        "tiers": lambda: tables("tiers"),
+    }
+    readers |= {
+        "hive": lambda: tables("hive"),
+        "folders": lambda: tables("folders"),
+        "replay": lambda: topic(job.replayed),
+        "portable": topic,
+    }
     for name, read in readers.items():
         if name not in job.sinks:
             continue
         wanted = expected + job.twice if name == "portable" else expected
         try:
-            eventually(lambda read=read, wanted=wanted: read().total() >= wanted.total(), f"all of {len(published)} messages in {name}", patience_s)
+            eventually(
+                lambda read=read, wanted=wanted: read().total() >= wanted.total(),
+                f"all of {len(published)} messages in {name}",
+                patience_s,
+            )
         finally:
             found = read()
             lost, more = wanted - found, found - wanted
@@ -330,7 +384,13 @@ def metastore_verdict(job: Sinks, published: list[str], spark: Any) -> None:
     """Once the job is over: the same of Hive's tables, by the partitions that the metastore names. Raises AssertionError."""
     of = {sink: f"`{database}`.`{table}`" for sink, (database, table) in IN_HIVE.items() if sink in job.sinks}
     if "hive" in of:
-        assert Counter(bytes(row.value).decode() for row in spark.sql(f"SELECT value FROM {of['hive']}").collect()) == Counter(published), "hive, the metastore"
+        assert Counter(
+            bytes(row.value).decode() for row in spark.sql(f"SELECT value FROM {of['hive']}").collect()
+        ) == Counter(published), "hive, the metastore"
     if "embedded" in of:
-        rows = spark.sql(f"SELECT source, sum(seen) AS seen, sum(total) AS total FROM {of['embedded']} GROUP BY source").collect()
-        assert {row.source: (row.seen, row.total) for row in rows} == sums(job.sources, published), "embedded, the metastore"
+        rows = spark.sql(
+            f"SELECT source, sum(seen) AS seen, sum(total) AS total FROM {of['embedded']} GROUP BY source"
+        ).collect()
+        assert {row.source: (row.seen, row.total) for row in rows} == sums(job.sources, published), (
+            "embedded, the metastore"
+        )

@@ -21,7 +21,11 @@ def audit(instance: Instance, region: str, topic: str, *options: str) -> dict[st
 
 def logs_with(instance: Instance, region: str, body: bytes) -> list[Path]:
     """Entry logs of the region's bookies in which a message lies."""
-    return [path for path in sorted((instance.data).rglob(f"*{region}*/**/log-*")) if path.is_file() and body in path.read_bytes()]
+    return [
+        path
+        for path in sorted((instance.data).rglob(f"*{region}*/**/log-*"))
+        if path.is_file() and body in path.read_bytes()
+    ]
 
 
 def restart_bookies(instance: Instance, region: str) -> None:
@@ -34,7 +38,10 @@ def restart_bookies(instance: Instance, region: str) -> None:
 
 def damage(instance: Instance, region: str, body: bytes) -> None:
     """Every copy of that message in the region."""
-    paths = eventually(lambda: len(found := logs_with(instance, region, body)) >= 2 and found, "flushed by every bookie that has a copy")
+    paths = eventually(
+        lambda: len(found := logs_with(instance, region, body)) >= 2 and found,
+        "flushed by every bookie that has a copy",
+    )
     for path in paths:
         data = bytearray(path.read_bytes())
         at = data.index(body)
@@ -59,7 +66,9 @@ def test_entries_that_every_bookie_lost_come_back_in_place(pair: Instance) -> No
     restart_bookies(pair, "eu")
     for body in (b"audited-us-120", b"audited-eu-60"):
         damage(pair, "eu", body)
-    report = eventually(lambda: not (found := audit(pair, "eu", topic))["error"] and found, "the broker reads from its bookies again")
+    report = eventually(
+        lambda: not (found := audit(pair, "eu", topic))["error"] and found, "the broker reads from its bookies again"
+    )
     assert report["found"].get("unreadable", 0) >= 2 and report["left"] == 0, report
     coordinates = {finding["coordinate"].split(".")[0] for finding in report["findings"]}
     assert coordinates == {"1", "2"}, "own entries, and the other region's"
@@ -96,12 +105,26 @@ def test_what_the_source_lost_before_it_was_sent_is_given_up_by_a_person(pair: I
 
     command = ("topics", "give-up", topic, "--region", "eu", "--json", "--admin", us)
     eventually(waits, "the link stands before what is lost")
-    (would,) = json.loads(eventually(lambda: waits() and heliograph(*command, "--dry-run", check=False).stdout, "which entries those are"))
+    (would,) = json.loads(
+        eventually(lambda: waits() and heliograph(*command, "--dry-run", check=False).stdout, "which entries those are")
+    )
     (ledger, first), (_, last) = would["first"], would["last"]
     assert first <= last and would["dry_run"]
-    eventually(lambda: (done := heliograph(*command, check=False)).returncode == 0 and json.loads(done.stdout)[0]["first"] == [ledger, first], "it is given up")
-    left = eventually(lambda: (found := pair.read_all("eu", topic))[-1:] == bodies[-1:] and found, "what is behind them arrives")
+    eventually(
+        lambda: (
+            (done := heliograph(*command, check=False)).returncode == 0
+            and json.loads(done.stdout)[0]["first"] == [ledger, first]
+        ),
+        "it is given up",
+    )
+    left = eventually(
+        lambda: (found := pair.read_all("eu", topic))[-1:] == bodies[-1:] and found, "what is behind them arrives"
+    )
     gone = [body for body in bodies if body not in left]
-    assert "given-up-020" in gone and len(gone) == last - first + 1 and left == [body for body in bodies if body not in gone]
+    assert (
+        "given-up-020" in gone
+        and len(gone) == last - first + 1
+        and left == [body for body in bodies if body not in gone]
+    )
     vector = rest("GET", f"{pair.admin('eu')}/heliograph/v1/topics/{path}/vectors")["regions"]["eu"]["origins"]
     assert any(origin["missing"] for origin in vector), vector

@@ -27,16 +27,27 @@ SPLITTING = '"split": {"load": 0.02, "reports": 2, "rest_s": 3, "bundles_max": 1
 @pytest.fixture
 def region(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
     """One region with three brokers that look at their load each second, and call a hundredth of a core a load. Parameter: settings of splitting."""
-    monkeypatch.setenv("HELIOGRAPH_BROKER__BALANCE", FAST + f", {getattr(request, 'param', SPLITTING.replace('0.02', '10'))}" + "}")
-    monkeypatch.setenv("HELIOGRAPH_BROKER__OWNERSHIP", '{"lease_ttl_ms": 60000}')  # a machine busy with other tests is no dead broker
+    monkeypatch.setenv(
+        "HELIOGRAPH_BROKER__BALANCE", FAST + f", {getattr(request, 'param', SPLITTING.replace('0.02', '10'))}" + "}"
+    )
+    monkeypatch.setenv(
+        "HELIOGRAPH_BROKER__OWNERSHIP", '{"lease_ttl_ms": 60000}'
+    )  # a machine busy with other tests is no dead broker
     monkeypatch.setenv("HELIOGRAPH_BROKER__KAFKA", '{"port": 0}')
     wan = tmp_path / "wan.json"
     wan.write_text('{"links": []}')
     instance = Instance(tmp_path / "data", regions=("us",), wan=str(wan), brokers="3", bookies=3)
     rest("PUT", f"{instance.admin('us')}/admin/v2/namespaces/public/busy", {"bundles": {"numBundles": BUNDLES}})
-    rest("POST", f"{instance.admin('us')}/admin/v2/namespaces/public/busy/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+    rest(
+        "POST",
+        f"{instance.admin('us')}/admin/v2/namespaces/public/busy/retention",
+        {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
+    )
     try:
-        eventually(lambda: "public/busy" in rest("GET", f"{instance.admin('us')}/admin/v2/namespaces/public"), "the namespace is known")
+        eventually(
+            lambda: "public/busy" in rest("GET", f"{instance.admin('us')}/admin/v2/namespaces/public"),
+            "the namespace is known",
+        )
         yield instance
     finally:
         instance.down()
@@ -49,7 +60,9 @@ class Load:
         self.receipts = self.sent = self.rounds = 0
         self.errors: list[Any] = []
         self._stop = threading.Event()
-        self._producers = [client.create_producer(topic, block_if_queue_full=True, send_timeout_millis=180_000) for topic in topics]
+        self._producers = [
+            client.create_producer(topic, block_if_queue_full=True, send_timeout_millis=180_000) for topic in topics
+        ]
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -82,7 +95,14 @@ class KafkaLoad(threading.Thread):
     def __init__(self, instance: Instance) -> None:
         super().__init__(daemon=True)
         self._instance, self._topic = instance, "rolling"
-        self._producer = ck.Producer({"bootstrap.servers": self._servers(), "enable.idempotence": True, "message.timeout.ms": 240_000, "log_level": 0})
+        self._producer = ck.Producer(
+            {
+                "bootstrap.servers": self._servers(),
+                "enable.idempotence": True,
+                "message.timeout.ms": 240_000,
+                "log_level": 0,
+            }
+        )
         self._stop_asked = threading.Event()
         self.sent, self.stored, self.errors = 0, 0, list[Any]()
         self.start()
@@ -108,7 +128,9 @@ class KafkaLoad(threading.Thread):
         self._stop_asked.set()
         self.join()
         assert self._producer.flush(240) == 0 and (self.errors, self.stored) == ([], self.sent)
-        reader = ck.Consumer({"bootstrap.servers": self._servers(), "group.id": "g", "auto.offset.reset": "earliest", "log_level": 0})
+        reader = ck.Consumer(
+            {"bootstrap.servers": self._servers(), "group.id": "g", "auto.offset.reset": "earliest", "log_level": 0}
+        )
         reader.subscribe([self._topic])
         assert [int(message.value()) for message in take(reader, self.sent)] == list(range(self.sent))
         reader.close()
@@ -119,7 +141,11 @@ def owners(instance: Instance, namespace: str = "public/busy") -> dict[str, str]
     found = {}
     for broker in rest("GET", f"{instance.admin('us')}/heliograph/v1/status")["brokers"]:
         status = rest("GET", f"{broker['admin_url']}/heliograph/v1/status")
-        found |= {bundle.rpartition("/")[2]: broker["id"] for bundle in status["bundles"] if bundle.startswith(f"{namespace}/")}
+        found |= {
+            bundle.rpartition("/")[2]: broker["id"]
+            for bundle in status["bundles"]
+            if bundle.startswith(f"{namespace}/")
+        }
     return found
 
 
@@ -132,12 +158,19 @@ def test_bundles_move_by_command_and_by_load_and_no_client_sees_an_error(region:
     first = rest("GET", f"{admin}/heliograph/v1/status")["brokers"][0]["id"]
     for name in sorted(names):
         heliograph("namespaces", "unload", "public/busy", "--bundle", name, "--to", first, "--admin", admin)
-    eventually(lambda: {owner for bundle, owner in owners(region).items() if bundle in names} == {first}, "one broker has them all")
+    eventually(
+        lambda: {owner for bundle, owner in owners(region).items() if bundle in names} == {first},
+        "one broker has them all",
+    )
 
     shown = rest("GET", f"{admin}/heliograph/v1/balance")
     assert shown["paused_s"] > 0 and shown["leader"] in {broker["broker"] for broker in shown["brokers"]}
     rest("DELETE", f"{admin}/heliograph/v1/balance/pause")
-    eventually(lambda: len({owner for bundle, owner in owners(region).items() if bundle in names}) == 3, "all brokers share the load", 180)
+    eventually(
+        lambda: len({owner for bundle, owner in owners(region).items() if bundle in names}) == 3,
+        "all brokers share the load",
+        180,
+    )
     load.finish()
     nothing_is_lost(region, load)
 
@@ -146,11 +179,17 @@ def test_bundles_move_by_command_and_by_load_and_no_client_sees_an_error(region:
 def test_one_busy_bundle_is_split_by_itself_until_all_brokers_share_it(region: Instance) -> None:
     namespace, admin = "public/one", region.admin("us")
     rest("PUT", f"{admin}/admin/v2/namespaces/{namespace}", {"bundles": {"numBundles": 1}})
-    rest("POST", f"{admin}/admin/v2/namespaces/{namespace}/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+    rest(
+        "POST",
+        f"{admin}/admin/v2/namespaces/{namespace}/retention",
+        {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
+    )
     eventually(lambda: namespace in rest("GET", f"{admin}/admin/v2/namespaces/public"), "the namespace is known")
     topics = [f"persistent://{namespace}/t{index}" for index in range(24)]
     load = Load(region.client("us"), topics)
-    eventually(lambda: len(set(owners(region, namespace).values())) == 3, "three brokers serve what was one bundle", 240)
+    eventually(
+        lambda: len(set(owners(region, namespace).values())) == 3, "three brokers serve what was one bundle", 240
+    )
     load.finish()
     assert len(owners(region, namespace)) >= 3
     nothing_is_lost(region, load, topics)
@@ -170,10 +209,19 @@ def test_a_region_is_restarted_process_by_process_under_load(region: Instance) -
     broken.chmod(0o755)
     load, kafka = Load(region.client("us")), KafkaLoad(region)
     refused = heliograph("rolling", "upgrade", "--data", str(region.data), "--python", str(broken), check=False)
-    assert refused.returncode == 2 and "us-meta-0 does not start with" in refused.stderr and "a library is missing" in refused.stderr
+    assert (
+        refused.returncode == 2
+        and "us-meta-0 does not start with" in refused.stderr
+        and "a library is missing" in refused.stderr
+    )
     before = {row["name"]: row["pid"] for row in region.status()["regions"]["us"]["processes"]}
     assert all(before.values()), "all of it runs as before"
-    first = subprocess.Popen([PROGRAM, "rolling", "restart", "--data", str(region.data)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    first = subprocess.Popen(
+        [PROGRAM, "rolling", "restart", "--data", str(region.data)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert first.stderr is not None
     eventually(lambda: "us-bookie-1" in first.stderr.readline(), "the second bookie has its turn", 240)  # type: ignore[union-attr]
     first.send_signal(signal.SIGINT)

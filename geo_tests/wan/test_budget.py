@@ -31,13 +31,17 @@ def test_a_budget_is_kept_and_what_is_live_passes_a_backlog(tmp_path: Path, monk
         one.send(b"first")
         assert consumer.receive(timeout_millis=60_000).data() == b"first"
         rng = random.Random(5)
-        bodies = [b85encode(rng.randbytes(_ENTRY_BYTES * 4 // 5)).decode() for _ in range(_ENTRIES)]  # a link can hardly compress it
+        bodies = [
+            b85encode(rng.randbytes(_ENTRY_BYTES * 4 // 5)).decode() for _ in range(_ENTRIES)
+        ]  # a link can hardly compress it
         for body in bodies:
             many.send_async(body.encode(), lambda *_: None)
         many.flush()
 
         def link(topic: str) -> dict[str, Any]:
-            found = rest("GET", f"{instance.admin('us')}/heliograph/v1/topics/{topic.removeprefix('persistent://')}/links")
+            found = rest(
+                "GET", f"{instance.admin('us')}/heliograph/v1/topics/{topic.removeprefix('persistent://')}/links"
+            )
             return dict(found["links"][0])
 
         def sent() -> int:

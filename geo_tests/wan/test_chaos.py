@@ -8,7 +8,12 @@ from geo_tests.wan.chaos import KINDS, run
 
 
 def test_faults_end_by_themselves_and_the_history_is_whole(tmp_path: Path) -> None:
-    assert run(tmp_path, ("us", "eu", "ap"), ("island", "kill-broker", "limit-data", "change-and-cut"), seed=7, minutes=0.0) == []
+    assert (
+        run(
+            tmp_path, ("us", "eu", "ap"), ("island", "kill-broker", "limit-data", "change-and-cut"), seed=7, minutes=0.0
+        )
+        == []
+    )
 
 
 def test_there_are_at_least_twenty_kinds() -> None:

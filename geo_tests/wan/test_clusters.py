@@ -55,7 +55,9 @@ def same_everywhere(pair: Instance, cloud: Instance, topic: str, streams: list[S
 
         copy = eventually(whole, f"{sent} messages in {region}")
         for stream in streams:
-            assert [body for body in copy if body.startswith(f"{stream.region}-")] == stream.bodies(), f"{stream.region}'s messages in {region}"
+            assert [body for body in copy if body.startswith(f"{stream.region}-")] == stream.bodies(), (
+                f"{stream.region}'s messages in {region}"
+            )
         assert len(copy) == sent
 
 
@@ -94,7 +96,9 @@ def test_a_replicated_subscription_goes_on_at_either_side(linked: tuple[Instance
     topic = f"persistent://{NAMESPACE}/jobs"
     streams = [Stream(pair, "us", topic), Stream(cloud, "cloud", topic)]
     here, there = (
-        instance.client(region).subscribe(topic, "work", initial_position=pulsar.InitialPosition.Earliest, replicate_subscription_state_enabled=True)
+        instance.client(region).subscribe(
+            topic, "work", initial_position=pulsar.InitialPosition.Earliest, replicate_subscription_state_enabled=True
+        )
         for instance, region in ((pair, "us"), (cloud, "cloud"))
     )
     for consumer in (here, there):
@@ -105,7 +109,9 @@ def test_a_replicated_subscription_goes_on_at_either_side(linked: tuple[Instance
         acknowledge(consumer)
         side = (cloud, "cloud") if other is there else (pair, "us")
 
-        def followed(streams: list[Stream] = streams, side: tuple[Instance, str] = side, consumer: Any = consumer) -> bool:
+        def followed(
+            streams: list[Stream] = streams, side: tuple[Instance, str] = side, consumer: Any = consumer
+        ) -> bool:
             """Only what is newer than the newest snapshot comes again there; a message now and then makes new snapshots."""
             streams[0].publish(1)
             acknowledge(consumer)
@@ -132,6 +138,17 @@ def test_a_cluster_that_a_namespace_names_stays(linked: tuple[Instance, Instance
     pair, _ = linked
     refused = heliograph("clusters", "delete", "cloud", "--admin", pair.admin("us"), check=False)
     assert refused.returncode != 0 and f"still used by namespace {NAMESPACE}" in refused.stderr + refused.stdout
-    taken = heliograph("clusters", "create", "eu", "--gateway", "us", "--broker-url", "pulsar://127.0.0.1:1", "--admin", pair.admin("us"), check=False)
+    taken = heliograph(
+        "clusters",
+        "create",
+        "eu",
+        "--gateway",
+        "us",
+        "--broker-url",
+        "pulsar://127.0.0.1:1",
+        "--admin",
+        pair.admin("us"),
+        check=False,
+    )
     assert taken.returncode != 0 and "name of a region" in taken.stderr + taken.stdout
     assert "cloud" in heliograph("clusters", "list", "--admin", pair.admin("eu")).stdout

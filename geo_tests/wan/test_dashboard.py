@@ -39,8 +39,12 @@ def test_every_metric_of_them_is_given_out(pair: Instance) -> None:
     pair.client("us").create_producer(topic, "d").send(b"x")
     consumer.receive(timeout_millis=60_000)
     processes = [row for row in pair.status()["regions"]["us"]["processes"] if row["role"] in ("broker", "bookie")]
-    urls = [f"http://127.0.0.1:{row['ports']['admin' if row['role'] == 'broker' else 'http']}/metrics" for row in processes]
-    wanted = {name for board in BOARDS if board is not KAFKA for query in queries(board) for name in _NAME.findall(query)}
+    urls = [
+        f"http://127.0.0.1:{row['ports']['admin' if row['role'] == 'broker' else 'http']}/metrics" for row in processes
+    ]
+    wanted = {
+        name for board in BOARDS if board is not KAFKA for query in queries(board) for name in _NAME.findall(query)
+    }
     assert len(wanted) > 40
 
     def missing() -> set[str]:

@@ -31,13 +31,18 @@ def test_a_switchover_under_load_loses_nothing_and_repeats_nothing(pair: Instanc
     load.wait_for(100)
     assert takes(pair, "eu", namespace) and not takes(pair, "us", namespace)
     load.end()
-    both: list[Callable[[], list[str]]] = [lambda region=region: pair.read_all(region, topic) for region in ("us", "eu")]  # type: ignore[misc]
+    both: list[Callable[[], list[str]]] = [
+        lambda region=region: pair.read_all(region, topic) for region in ("us", "eu")
+    ]  # type: ignore[misc]
     eventually(lambda: all(len(read()) >= load.sent for read in both), "everything is in both regions")
     for read in both:
         counted = Counter(int(body) for body in read())
         assert sorted(counted) == list(range(load.sent)), "nothing is lost"
         assert set(counted.values()) == {1}, "nothing comes twice"
-    state = eventually(lambda: (found := dr(pair, "eu", "status", namespace))["targets"]["us"]["can_switch"] and found, "it could be switched back")
+    state = eventually(
+        lambda: (found := dr(pair, "eu", "status", namespace))["targets"]["us"]["can_switch"] and found,
+        "it could be switched back",
+    )
     assert state["active"] == "eu", state
 
 
@@ -53,7 +58,9 @@ def test_a_lost_region_is_failed_over_and_its_tail_is_kept(trio: Instance) -> No
         eventually(lambda: not takes(trio, "us", namespace), "us has not renewed its lease, and stops by itself")
         confirmed = load.settled()
         refused = dr(trio, "eu", "failover", namespace, "--to", "eu", check=False)
-        assert "--yes" in refused and dr(trio, "eu", "status", namespace)["active"] == "us", "nothing is done without a yes"
+        assert "--yes" in refused and dr(trio, "eu", "status", namespace)["active"] == "us", (
+            "nothing is done without a yes"
+        )
         forced = dr(trio, "eu", "failover", namespace, "--to", "eu", "--yes")
         assert forced["state"] == "done" and forced["report"]["after"]["silent_s"] > 0
         eventually(lambda: takes(trio, "eu", namespace), "eu takes messages")
@@ -68,15 +75,24 @@ def test_a_lost_region_is_failed_over_and_its_tail_is_kept(trio: Instance) -> No
         cut_off(trio, "us", cut=False)
     report = dr(trio, "eu", "rejoin", namespace, "--region", "us")["report"]
     load.end()
-    eventually(lambda: all(set(numbers(trio, region, topic)) >= set(range(load.sent)) for region in ("us", "eu")), "both have everything")
+    eventually(
+        lambda: all(set(numbers(trio, region, topic)) >= set(range(load.sent)) for region in ("us", "eu")),
+        "both have everything",
+    )
     assert report["tail"]["messages"] == len(alone), "as reported, so counted"
     for region in ("us", "eu"):
         found = numbers(trio, region, topic)
-        assert {n for n in found if n >= 1_000_000} == set(range(1_000_000, other.sent)), "what eu took meanwhile is kept"
+        assert {n for n in found if n >= 1_000_000} == set(range(1_000_000, other.sent)), (
+            "what eu took meanwhile is kept"
+        )
         assert set(found) >= set(load.confirmed), "and so is what us had alone"
         assert set(found.values()) == {1}, "what the client tried again in eu is there once"
     back = dr(trio, "eu", "switchover", namespace, "--to", "us")
-    assert back["state"] == "done" and [op["kind"] for op in dr(trio, "us", "history", namespace)] == ["failover", "rejoin", "switchover"]
+    assert back["state"] == "done" and [op["kind"] for op in dr(trio, "us", "history", namespace)] == [
+        "failover",
+        "rejoin",
+        "switchover",
+    ]
 
 
 def test_a_broker_that_was_stopped_and_goes_on_confirms_nothing(trio: Instance) -> None:
@@ -92,7 +108,10 @@ def test_a_broker_that_was_stopped_and_goes_on_confirms_nothing(trio: Instance) 
         for pid in bookies:
             os.kill(pid, signal.SIGSTOP)
         before = load.sent
-        eventually(lambda: load.sent > before + 200 and len(load.confirmed) < load.sent - 150, "messages wait for their ack quorum")
+        eventually(
+            lambda: load.sent > before + 200 and len(load.confirmed) < load.sent - 150,
+            "messages wait for their ack quorum",
+        )
         os.kill(broker, signal.SIGSTOP)
         for pid in bookies:
             os.kill(pid, signal.SIGCONT)  # now the quorum is there, and the broker does not know it yet
@@ -108,9 +127,13 @@ def test_a_broker_that_was_stopped_and_goes_on_confirms_nothing(trio: Instance) 
     in_eu: dict[int, set[tuple[int, int]]] = {}
     while reader.has_message_available():
         message = reader.read_next(timeout_millis=60_000)
-        in_eu.setdefault(int(message.data()), set()).add((message.message_id().ledger_id(), message.message_id().entry_id()))
+        in_eu.setdefault(int(message.data()), set()).add(
+            (message.message_id().ledger_id(), message.message_id().entry_id())
+        )
     late = {n: at for n, at in load.ids.items() if n not in confirmed}
-    assert len(late) >= 100 and all(at in in_eu.get(n, set()) or at == (-1, -1) or at[1] > 1 << 40 for n, at in late.items()), "eu alone confirmed it"
+    assert len(late) >= 100 and all(
+        at in in_eu.get(n, set()) or at == (-1, -1) or at[1] > 1 << 40 for n, at in late.items()
+    ), "eu alone confirmed it"
     lease = rest("GET", f"{trio.admin('us')}/heliograph/v1/dr")["lease"]
     assert lease["not_confirmed"] >= 20, "what us had stored and not confirmed before is not confirmed afterwards"
 
@@ -139,7 +162,9 @@ def test_the_health_port_is_open_only_while_messages_are_stored_and_read(trio: I
         eventually(lambda: not accepts(), "brokers run and accept connections, but nothing can be stored")
         with pytest.raises(ConfigError, match="503"):
             rest("GET", f"{trio.admin('ap')}/heliograph/v1/health")
-        socket.create_connection(trio.state["regions"]["ap"]["service_url"].removeprefix("pulsar://").split(":"), timeout=20.0).close()
+        socket.create_connection(
+            trio.state["regions"]["ap"]["service_url"].removeprefix("pulsar://").split(":"), timeout=20.0
+        ).close()
     finally:
         for pid in bookies:
             os.kill(pid, signal.SIGCONT)
@@ -159,18 +184,30 @@ def test_a_drill_leaves_producers_alone_and_its_report_says_what_is(trio: Instan
     assert (row["active"], row["epoch"], row["state"]) == ("us", 1, "open"), "the namespace itself was left alone"
     load.wait_for(50)
     load.end()
-    assert report["passed"] and report["audit"]["entries"] >= 100 and report["audit"]["left"] == report["duplicates"] == 0, report
+    assert (
+        report["passed"] and report["audit"]["entries"] >= 100 and report["audit"]["left"] == report["duplicates"] == 0
+    ), report
     assert report["rto_lost_s"] > report["rto_s"] > 0
-    assert json.loads(heliograph("dr", "verify", str(file), "--admin", trio.admin("ap"), "--json").stdout)["valid"], "any region can tell"
+    assert json.loads(heliograph("dr", "verify", str(file), "--admin", trio.admin("ap"), "--json").stdout)["valid"], (
+        "any region can tell"
+    )
     file.write_text(json.dumps({**report, "passed": not report["passed"]}))
     assert "does not fit" in heliograph("dr", "verify", str(file), "--admin", trio.admin("ap"), check=False).stderr
     listed = f"{trio.admin('us')}/admin/v2/namespaces/public"
-    eventually(lambda: not [name for name in rest("GET", listed) if "-drill-" in name], "us, too, has heard that the shadow is gone")
+    eventually(
+        lambda: not [name for name in rest("GET", listed) if "-drill-" in name],
+        "us, too, has heard that the shadow is gone",
+    )
     dr(trio, "eu", "drill", namespace, "--to", "eu", "--every", "1d")  # the first of them at once
-    eventually(lambda: len(dr(trio, "us", "reports", namespace)) == 2, "the schedule has begun one by itself, and its report is kept")
+    eventually(
+        lambda: len(dr(trio, "us", "reports", namespace)) == 2,
+        "the schedule has begun one by itself, and its report is kept",
+    )
     assert [kept["by"] for kept in dr(trio, "us", "reports", namespace)] == ["anonymous", "schedule"]
     heliograph("dr", "reports", namespace, "--id", "-1", "--out", str(file), "--admin", trio.admin("us"))
-    assert json.loads(heliograph("dr", "verify", str(file), "--admin", trio.admin("ap"), "--json").stdout)["signed_by"] in ("us", "eu", "ap")
+    assert json.loads(heliograph("dr", "verify", str(file), "--admin", trio.admin("ap"), "--json").stdout)[
+        "signed_by"
+    ] in ("us", "eu", "ap")
     heliograph("dr", "drill", namespace, "--every", "off", "--admin", trio.admin("us"))
     dr(trio, "us", "set", namespace, "--active", "us", "--rto", "0.001")
     failed = heliograph("dr", "drill", namespace, "--to", "eu", "--admin", trio.admin("eu"), "--json", check=False)
@@ -180,7 +217,9 @@ def test_a_drill_leaves_producers_alone_and_its_report_says_what_is(trio: Instan
     trio.client("us").create_producer(f"persistent://{own}/mine").send(b"mine")
 
     def refused() -> bool:
-        told = heliograph("dr", "drill", namespace, "--to", "eu", "--wait", "2", "--admin", trio.admin("eu"), check=False)
+        told = heliograph(
+            "dr", "drill", namespace, "--to", "eu", "--wait", "2", "--admin", trio.admin("eu"), check=False
+        )
         return bool(told.returncode) and f"{own} is not the shadow of a drill" in told.stderr + told.stdout
 
     eventually(refused, "the drill goes on up to where it would take what is not its own")
@@ -188,10 +227,15 @@ def test_a_drill_leaves_producers_alone_and_its_report_says_what_is(trio: Instan
     assert trio.read_all("us", f"persistent://{own}/mine") == ["mine"]
     operations = f"{trio.admin('eu')}/heliograph/v1/dr/{namespace}/operations"
     given_up = f"{namespace}-drill-{rest('POST', operations, {'kind': 'drill', 'to': 'eu'})['id']}"
-    eventually(lambda: rest("POST", f"{operations}/advance", {})["step"] == "clean", "the shadow is there, failed over, and has its message")
+    eventually(
+        lambda: rest("POST", f"{operations}/advance", {})["step"] == "clean",
+        "the shadow is there, failed over, and has its message",
+    )
     assert given_up in rest("GET", listed)
     dr(trio, "eu", "cancel", namespace)
-    eventually(lambda: given_up not in rest("GET", listed), "some broker of eu removes the shadow of a drill that was given up")
+    eventually(
+        lambda: given_up not in rest("GET", listed), "some broker of eu removes the shadow of a drill that was given up"
+    )
     assert own in rest("GET", listed) and trio.read_all("us", f"persistent://{own}/mine") == ["mine"]
     heliograph("dr", "unset", namespace, "--admin", trio.admin("us"))
 
@@ -208,7 +252,10 @@ def test_a_deleted_topic_is_unusable_comes_back_and_goes_for_good_in_every_regio
     stats = f"{pair.admin('eu')}/admin/v2/persistent/public/deleting/orders/stats"
     eventually(lambda: rest("GET", stats)["subscriptions"]["s"]["msgBacklog"] == 15, "five are acknowledged in eu")
     preview = dr(pair, "us", "delete", topic, "--dry-run")
-    assert [(row["region"], row["entries"], row["producers"], row["consumers"]) for row in preview] == [("us", 20, 1, 0), ("eu", 20, 0, 1)]
+    assert [(row["region"], row["entries"], row["producers"], row["consumers"]) for row in preview] == [
+        ("us", 20, 1, 0),
+        ("eu", 20, 0, 1),
+    ]
     assert preview[1]["backlog"] == {"s": 15} and not dr(pair, "us", "deletions", namespace)
     assert "--yes" in dr(pair, "us", "delete", topic, check=False)
     consumer.close()
@@ -235,7 +282,9 @@ def test_a_deleted_topic_is_unusable_comes_back_and_goes_for_good_in_every_regio
     heliograph("dr", "delete", topic, "--yes", "--grace", "0", "--admin", pair.admin("us"))
     eventually(lambda: not dr(pair, "us", "deletions", namespace), "both regions have purged")
     for region in ("us", "eu"):
-        eventually(lambda region=region: refused(region) or not back(pair, region, topic), f"nothing of it is left in {region}")
+        eventually(
+            lambda region=region: refused(region) or not back(pair, region, topic), f"nothing of it is left in {region}"
+        )
 
 
 def test_a_deleted_namespace_comes_back_whole_and_goes_for_good_in_every_region(pair: Instance) -> None:
@@ -250,18 +299,25 @@ def test_a_deleted_namespace_comes_back_whole_and_goes_for_good_in_every_region(
     for topic in topics:
         eventually(lambda topic=topic: len(back(pair, "eu", topic)) == 5, "it is in eu")
     preview = dr(pair, "us", "delete", namespace, "--dry-run")
-    assert [(row["region"], row["topics"], row["entries"]) for row in preview] == [("us", 2, 10), ("eu", 2, 10)], preview
+    assert [(row["region"], row["topics"], row["entries"]) for row in preview] == [("us", 2, 10), ("eu", 2, 10)], (
+        preview
+    )
     assert "--yes" in dr(pair, "us", "delete", namespace, check=False) and not dr(pair, "us", "deletions", namespace)
     dr(pair, "us", "delete", namespace, "--yes")
     for region in ("us", "eu"):
-        eventually(lambda region=region: not rest("GET", f"{pair.admin(region)}/admin/v2/persistent/public/leaving"), "no topic is listed")
+        eventually(
+            lambda region=region: not rest("GET", f"{pair.admin(region)}/admin/v2/persistent/public/leaving"),
+            "no topic is listed",
+        )
         eventually(lambda region=region: back(pair, region, topics[0]) == [], f"nobody can use it in {region}")
     with pytest.raises(ConfigError, match="undelete"):
         rest("DELETE", f"{pair.admin('eu')}/admin/v2/namespaces/{namespace}?force=true")
     heliograph("dr", "undelete", namespace, "--admin", pair.admin("eu"))
     for region in ("us", "eu"):
         for topic in topics:
-            eventually(lambda region=region, topic=topic: len(back(pair, region, topic)) == 5, f"{topic} is back in {region}")
+            eventually(
+                lambda region=region, topic=topic: len(back(pair, region, topic)) == 5, f"{topic} is back in {region}"
+            )
     stats = f"{pair.admin('eu')}/admin/v2/persistent/public/leaving/orders/stats"
     eventually(lambda: rest("GET", stats)["subscriptions"]["s"]["msgBacklog"] == 5, "with its subscription")
     dr(pair, "eu", "delete", namespace, "--yes", "--grace", "0")
@@ -317,14 +373,19 @@ def test_interrupted_in_the_middle_it_goes_on_elsewhere_and_broken_promises_are_
         cut_off(pair, "us", cut=False)
     eventually(lambda: events()[-1:] == ["slo.kept"], "the link has caught up")
     path = f"{pair.admin('us')}/heliograph/v1/dr/{namespace}/operations/advance"
-    eventually(lambda: rest("POST", path)["step"] == "deliver", "check and drain are done, and then whoever asked is gone")
+    eventually(
+        lambda: rest("POST", path)["step"] == "deliver", "check and drain are done, and then whoever asked is gone"
+    )
     assert dr(pair, "eu", "status", namespace)["state"] == "draining" and not takes(pair, "us", namespace)
     done = dr(pair, "eu", "switchover", namespace)
     assert done["state"] == "done" and [step["step"] for step in done["steps"]][:2] == ["check", "drain"]
     load.wait_for(50)
     load.end()
     for region in ("us", "eu"):
-        eventually(lambda region=region: sorted(numbers(pair, region, topic).elements()) == list(range(load.sent)), f"each message once in {region}")
+        eventually(
+            lambda region=region: sorted(numbers(pair, region, topic).elements()) == list(range(load.sent)),
+            f"each message once in {region}",
+        )
 
 
 def changed(url: str, value: Any) -> bool:
@@ -350,7 +411,10 @@ def test_policies_edited_while_cut_off_are_obeyed_here_merged_later_and_conflict
         rest("POST", f"{us}/namespaces/{namespace}/messageTTL", 111)
         rest("POST", f"{us}/namespaces/{namespace}/maxProducersPerTopic", 5)
         assert rest("GET", f"{us}/namespaces/{namespace}/messageTTL") == 111, "it is obeyed in us at once"
-        assert [edit["changes"][0][0] for edit in rest("GET", conflicts)["pending"]] == [["messageTTL"], ["maxProducers"]]
+        assert [edit["changes"][0][0] for edit in rest("GET", conflicts)["pending"]] == [
+            ["messageTTL"],
+            ["maxProducers"],
+        ]
         eventually(lambda: changed(f"{eu}/namespaces/{namespace}/messageTTL", 222), "the others have a leader")
         eventually(lambda: rest("GET", f"{eu}/namespaces/{namespace}/messageTTL") == 222, "eu obeys what it was told")
         assert rest("GET", f"{us}/namespaces/{namespace}/messageTTL") == 111
@@ -360,12 +424,22 @@ def test_policies_edited_while_cut_off_are_obeyed_here_merged_later_and_conflict
         cut_off(trio, "us", cut=False)
     eventually(lambda: not rest("GET", conflicts)["pending"], "us has merged what it has")
     for url in (us, eu):
-        eventually(lambda url=url: rest("GET", f"{url}/namespaces/{namespace}/maxProducersPerTopic") == 5, "what nobody else touched is everywhere")
-        eventually(lambda url=url: rest("GET", f"{url}/namespaces/{namespace}/messageTTL") == 222, "the configuration keeps what it had")
+        eventually(
+            lambda url=url: rest("GET", f"{url}/namespaces/{namespace}/maxProducersPerTopic") == 5,
+            "what nobody else touched is everywhere",
+        )
+        eventually(
+            lambda url=url: rest("GET", f"{url}/namespaces/{namespace}/messageTTL") == 222,
+            "the configuration keeps what it had",
+        )
     listed = json.loads(heliograph("conflicts", "list", "--admin", trio.admin("eu"), "--json").stdout)["conflicts"]
-    assert [(row["path"], row["mine"], row["theirs"], row["region"]) for row in listed] == [(["messageTTL"], [111], [222], "us")]
+    assert [(row["path"], row["mine"], row["theirs"], row["region"]) for row in listed] == [
+        (["messageTTL"], [111], [222], "us")
+    ]
     heliograph("conflicts", "resolve", listed[0]["name"], "--take", "mine", "--admin", trio.admin("eu"))
     for url in (us, eu):
-        eventually(lambda url=url: rest("GET", f"{url}/namespaces/{namespace}/messageTTL") == 111, "as an operator decided")
+        eventually(
+            lambda url=url: rest("GET", f"{url}/namespaces/{namespace}/messageTTL") == 111, "as an operator decided"
+        )
     eventually(lambda: not rest("GET", conflicts)["conflicts"], "the conflict is over")
     assert rest("GET", f"{us}/persistent/public/edited/orders/messageTTL") == 60, "a topic's own policy is the region's"

@@ -11,7 +11,9 @@ from heliograph.model.errors import ConfigError
 
 
 def durability(instance: Instance, topic: str) -> dict[str, Any]:
-    answer: dict[str, Any] = rest("GET", f"{instance.admin('us')}/heliograph/v1/topics/{topic.removeprefix('persistent://')}/durability")
+    answer: dict[str, Any] = rest(
+        "GET", f"{instance.admin('us')}/heliograph/v1/topics/{topic.removeprefix('persistent://')}/durability"
+    )
     return answer
 
 
@@ -20,7 +22,11 @@ def test_receipts_mean_two_regions_and_what_does_not_is_listed(pair: Instance) -
     stream = Stream(pair, "us", topic)
     stream.publish(5)
     stream.finish()
-    rest("POST", f"{pair.admin('us')}/admin/v2/persistent/public/geo/durable/durability", {"regions": 2, "degradeAfterMs": 100_000})
+    rest(
+        "POST",
+        f"{pair.admin('us')}/admin/v2/persistent/public/geo/durable/durability",
+        {"regions": 2, "degradeAfterMs": 100_000},
+    )
     eventually(lambda: durability(pair, topic)["regions"] == 2, "the policy holds")
     stream.publish(100)
     stream.finish()
@@ -37,7 +43,11 @@ def test_receipts_mean_two_regions_and_what_does_not_is_listed(pair: Instance) -
         told = durability(pair, topic)
         scraped = urllib.request.urlopen(f"{pair.admin('us')}/metrics", timeout=60).read().decode()
         assert 'heliograph_durability_degraded_topics{cluster="us"}' in scraped
-        assert told["degraded"] and told["affected_messages"] == 30 and not any(a["arrived_since"] for a in told["affected"]), told
+        assert (
+            told["degraded"]
+            and told["affected_messages"] == 30
+            and not any(a["arrived_since"] for a in told["affected"])
+        ), told
     finally:
         heal()
     told = eventually(lambda: not (found := durability(pair, topic))["degraded"] and found, "it goes back by itself")
@@ -55,9 +65,15 @@ def test_the_list_survives_the_broker(pair: Instance) -> None:
     stream = Stream(pair, "us", topic)
     stream.publish(5)
     stream.finish()
-    rest("POST", f"{pair.admin('us')}/admin/v2/{topic.replace('://', '/')}/durability", {"regions": 2, "degradeAfterMs": 2000})
+    rest(
+        "POST",
+        f"{pair.admin('us')}/admin/v2/{topic.replace('://', '/')}/durability",
+        {"regions": 2, "degradeAfterMs": 2000},
+    )
     eventually(lambda: durability(pair, topic)["regions"] == 2, "the policy holds")
-    port = int(rest("GET", f"{pair.admin('us')}/lookup/v2/topic/{topic.replace('://', '/')}")["brokerUrl"].rpartition(":")[2])
+    port = int(
+        rest("GET", f"{pair.admin('us')}/lookup/v2/topic/{topic.replace('://', '/')}")["brokerUrl"].rpartition(":")[2]
+    )
     owner = next(p["name"] for p in pair.status()["regions"]["us"]["processes"] if p["ports"].get("service") == port)
     heal = cut(pair)
     try:
@@ -65,12 +81,18 @@ def test_the_list_survives_the_broker(pair: Instance) -> None:
         stream.finish()
         assert durability(pair, topic)["affected_messages"] == 30
         heliograph("process", "kill", owner, "--data", str(pair.data))
-        told = eventually(lambda: found if (found := shown(pair, topic)).get("affected") else None, "the other broker shows it", 60)
+        told = eventually(
+            lambda: found if (found := shown(pair, topic)).get("affected") else None, "the other broker shows it", 60
+        )
         assert told["affected_messages"] >= 30 and not any(a["arrived_since"] for a in told["affected"]), told
     finally:
         heal()
         heliograph("process", "start", owner, "--data", str(pair.data))
-    eventually(lambda: all(a["arrived_since"] for a in shown(pair, topic).get("affected", [{"arrived_since": False}])), "and that it has arrived", 60)
+    eventually(
+        lambda: all(a["arrived_since"] for a in shown(pair, topic).get("affected", [{"arrived_since": False}])),
+        "and that it has arrived",
+        60,
+    )
     assert_same_everywhere(pair, topic, [stream])
 
 

@@ -16,9 +16,13 @@ from heliograph.model.errors import ConfigError
 COUNT = 200
 
 
-def publish(instance: Instance, region: str, topic: str, bodies: list[str], *, batching: bool = False) -> dict[str, Any]:
+def publish(
+    instance: Instance, region: str, topic: str, bodies: list[str], *, batching: bool = False
+) -> dict[str, Any]:
     """Body -> message id in that region."""
-    producer = instance.client(region).create_producer(topic, batching_enabled=batching, batching_max_messages=7, batching_max_publish_delay_ms=20)
+    producer = instance.client(region).create_producer(
+        topic, batching_enabled=batching, batching_max_messages=7, batching_max_publish_delay_ms=20
+    )
     ids: dict[str, Any] = {}
     for body in bodies:
         if batching:
@@ -35,7 +39,9 @@ def replication(instance: Instance, region: str, topic: str, subscription: str) 
     """Empty where the subscription has not come there yet."""
     path = topic.removeprefix("persistent://")
     try:
-        answer: dict[str, Any] = rest("GET", f"{instance.admin(region)}/heliograph/v1/topics/{path}/subscriptions/{subscription}/replication")
+        answer: dict[str, Any] = rest(
+            "GET", f"{instance.admin(region)}/heliograph/v1/topics/{path}/subscriptions/{subscription}/replication"
+        )
     except ConfigError:
         return {}
     return answer
@@ -85,7 +91,9 @@ def test_a_consumer_goes_on_in_the_other_region_at_the_exact_message(pair: Insta
     for body in chosen:
         consumer.acknowledge(messages[body])
     backlog = f"{pair.admin('us')}/admin/v2/persistent/{topic.removeprefix('persistent://')}/stats"
-    eventually(lambda: rest("GET", backlog)["subscriptions"]["orders"]["isReplicated"], "switched on by the client's flag")
+    eventually(
+        lambda: rest("GET", backlog)["subscriptions"]["orders"]["isReplicated"], "switched on by the client's flag"
+    )
     consumer.close()  # which sends the acknowledgements that it has gathered
     eventually(lambda: heard_all(pair, topic), "eu was told")
     cut = [p for way in (("us", "eu"), ("eu", "us")) for p in pair.proxies("link", *way)]
@@ -118,12 +126,16 @@ def test_how_often_a_message_came_again_is_known_in_the_other_region(pair: Insta
     consumer.close()
     taking_over = subscribe(pair, "eu", topic)
     again = {m.data(): m.redelivery_count() for m in (taking_over.receive(timeout_millis=60_000) for _ in range(2))}
-    assert set(again) == {b"poison", b"good"} and all(count >= most for count in again.values()), "a dead-letter policy goes on counting where it was"
+    assert set(again) == {b"poison", b"good"} and all(count >= most for count in again.values()), (
+        "a dead-letter policy goes on counting where it was"
+    )
     taking_over.close()
 
 
 def settled(instance: Instance, topic: str, backlog: int, region: str) -> bool:
-    found = rest("GET", f"{instance.admin(region)}/admin/v2/persistent/{topic.removeprefix('persistent://')}/stats")["subscriptions"]["orders"]
+    found = rest("GET", f"{instance.admin(region)}/admin/v2/persistent/{topic.removeprefix('persistent://')}/stats")[
+        "subscriptions"
+    ]["orders"]
     return bool(found["msgBacklog"] == backlog)
 
 
@@ -141,8 +153,13 @@ def test_used_in_both_regions_before_it_is_replicated_what_each_acknowledged_cou
         rest("POST", f"{pair.admin(region)}/admin/v2/{path}/subscription/both/replicatedSubscriptionStatus", True)
     for region in ("us", "eu"):
         stats = f"{pair.admin(region)}/admin/v2/{path}/stats"
-        eventually(lambda stats=stats: rest("GET", stats)["subscriptions"]["both"]["msgBacklog"] == 4, f"{region} knows what either has acknowledged")
-        assert rest("GET", stats)["subscriptions"]["both"]["subscriptionProperties"] == {}, "where it began is the broker's affair"
+        eventually(
+            lambda stats=stats: rest("GET", stats)["subscriptions"]["both"]["msgBacklog"] == 4,
+            f"{region} knows what either has acknowledged",
+        )
+        assert rest("GET", stats)["subscriptions"]["both"]["subscriptionProperties"] == {}, (
+            "where it began is the broker's affair"
+        )
     consumer = pair.client("eu").subscribe(topic, "both")
     assert receive_all(consumer, 4) == bodies[6:]
     consumer.close()
@@ -156,7 +173,10 @@ def test_switched_on_and_off_by_rest(pair: Instance) -> None:
     rest("POST", f"{pair.admin('us')}/admin/v2/persistent/{path}", True)
     eventually(lambda: replication(pair, "eu", topic, "late").get("replicated"), "eu has made it")
     stats = f"{pair.admin('eu')}/admin/v2/persistent/public/geo/by-rest/stats"
-    eventually(lambda: rest("GET", stats)["subscriptions"]["late"]["msgBacklog"] == 1, "eu heard of the acknowledgement, which the client gathers")
+    eventually(
+        lambda: rest("GET", stats)["subscriptions"]["late"]["msgBacklog"] == 1,
+        "eu heard of the acknowledgement, which the client gathers",
+    )
     taking_over = pair.client("eu").subscribe(topic, "late")
     assert taking_over.receive(timeout_millis=60_000).data() == b"b", "it begins in eu where it stood in us"
     taking_over.close()
@@ -173,11 +193,19 @@ def test_consumers_see_where_a_message_comes_from_where_the_namespace_asks(pair:
     client = pair.client("us")
     ids: dict[str, Any] = {}
     plain = client.create_producer(topic, "plain", batching_enabled=False)
-    batched = client.create_producer(topic, "batched", batching_enabled=True, compression_type=pulsar.CompressionType.ZSTD, batching_max_publish_delay_ms=100)
+    batched = client.create_producer(
+        topic,
+        "batched",
+        batching_enabled=True,
+        compression_type=pulsar.CompressionType.ZSTD,
+        batching_max_publish_delay_ms=100,
+    )
     for n in range(3):
         ids[f"plain-{n}"] = plain.send(b"plain-%d" % n, properties={"n": str(n)})
     for n in range(20):
-        batched.send_async(b"batched-%d" % n, lambda _, made, n=n: ids.update({f"batched-{n}": made}), properties={"n": str(n)})
+        batched.send_async(
+            b"batched-%d" % n, lambda _, made, n=n: ids.update({f"batched-{n}": made}), properties={"n": str(n)}
+        )
     batched.flush()
     eventually(lambda: len(ids) == 23 == len(pair.read_all("eu", topic)), "all are in both regions")
 
@@ -220,16 +248,24 @@ def test_coordinates_lead_to_the_same_message_in_both_regions(pair: Instance) ->
             assert told["status"] == "here" and told["region"] == source
             there = ask(target, f"positions/{told['coordinate']}")
             assert there["status"] == "here"
-            assert ask(target, "coordinates/" + ":".join(map(str, there["position"])))["coordinate"] == told["coordinate"]
+            assert (
+                ask(target, "coordinates/" + ":".join(map(str, there["position"])))["coordinate"] == told["coordinate"]
+            )
             pair.client(target).subscribe(topic, f"at-{body}").close()
-            rest("POST", f"{pair.admin(target)}/heliograph/v1/topics/public/geo/coordinates/subscriptions/at-{body}/seek", {"coordinate": told["coordinate"]})
+            rest(
+                "POST",
+                f"{pair.admin(target)}/heliograph/v1/topics/public/geo/coordinates/subscriptions/at-{body}/seek",
+                {"coordinate": told["coordinate"]},
+            )
             reader = pair.client(target).subscribe(topic, f"at-{body}")
             assert reader.receive(timeout_millis=60_000).data().decode() == body
             reader.close()
     last = ids["us"]["us-59"]
     coordinate = ask("us", f"coordinates/{last.ledger_id()}:{last.entry_id()}")["coordinate"]
     assert ask("eu", f"positions/{coordinate.rpartition(':')[0]}:{last.entry_id() + 1000}")["status"] == "awaited"
-    shown = json.loads(heliograph("topics", "position", topic, coordinate, "--admin", pair.admin("eu"), "--json").stdout)
+    shown = json.loads(
+        heliograph("topics", "position", topic, coordinate, "--admin", pair.admin("eu"), "--json").stdout
+    )
     assert shown == ask("eu", f"positions/{coordinate}")
     vectors = json.loads(heliograph("topics", "vector", topic, "--admin", pair.admin("eu"), "--json").stdout)["regions"]
     assert set(vectors) == {"us", "eu"} and len(vectors["eu"]["origins"]) == 2

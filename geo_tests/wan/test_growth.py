@@ -114,7 +114,10 @@ def test_a_region_joins_and_leaves_under_writes(instance: Instance) -> None:
         writers.end()
     stream.finish()
     assert follower.finish(stream.sent) == stream.bodies(), "the consumer at work had each in order"
-    assert not writers.failed and writers.configured > 2, (writers.configured, writers.failed)  # they went on; how fast is the machine's affair
+    assert not writers.failed and writers.configured > 2, (
+        writers.configured,
+        writers.failed,
+    )  # they went on; how fast is the machine's affair
     eventually(lambda: len(instance.read_all("eu", topic)) == stream.sent, "all of it in eu")
     assert instance.read_all("eu", topic) == stream.bodies() == instance.read_all("us", topic), "each once, in order"
 
@@ -127,10 +130,14 @@ def grow_and_shrink(instance: Instance, data: str, us: str, topic: str, stream: 
     configure(f"{us}/admin/v2/tenants/public", {"allowedClusters": ["us", "eu", "ap"]})
     configure(f"{us}/admin/v2/namespaces/public/geo/replication", ["us", "eu", "ap"])
     since = stream.sent
-    copy = eventually(lambda: [n for n in numbers(instance, topic) if n >= since][:50], "what is published from now on arrives")
+    copy = eventually(
+        lambda: [n for n in numbers(instance, topic) if n >= since][:50], "what is published from now on arrives"
+    )
     assert copy == list(range(since, since + len(copy))), "in order, each once"
     carried = f"{instance.admin('ap')}/admin/v2/namespaces/public/geo"
-    assert rest("GET", f"{carried}/permissions")["ann"] == ["produce"] and rest("GET", f"{carried}/deduplication") is True, "with who may do what"
+    assert (
+        rest("GET", f"{carried}/permissions")["ann"] == ["produce"] and rest("GET", f"{carried}/deduplication") is True
+    ), "with who may do what"
 
     left = published_where_us_cannot_hear_it(instance)
     moved = rest("POST", f"{us}/heliograph/v1/config/members/ap/lead")
@@ -143,7 +150,11 @@ def grow_and_shrink(instance: Instance, data: str, us: str, topic: str, stream: 
     eventually(lambda: instance.read_all("us", LEFT) == left, "what only eu had of it is in us, too")
     assert instance.read_all("eu", LEFT) == left
     report = members(instance, "us")
-    assert [row["member"] for row in report["members"]] == ["eu", "us"] and report["leader"] in ("eu", "us") and report["writes"]["count"] is not None
+    assert (
+        [row["member"] for row in report["members"]] == ["eu", "us"]
+        and report["leader"] in ("eu", "us")
+        and report["writes"]["count"] is not None
+    )
     assert sorted(call(instance.data, "status")["regions"]) == ["eu", "us"] and (instance.data / "ap").is_dir()
 
 
@@ -172,7 +183,10 @@ def scale_out_and_in(instance: Instance, data: str, us: str, stream: Stream) -> 
     for bundle in held:
         heliograph("namespaces", "unload", "public/geo", "--bundle", bundle, "--to", "us-broker-1", "--admin", us)
     acked = stream.acked
-    eventually(lambda: stream.acked > acked + 10 and owners(instance, "public/geo").get(next(iter(held))) == "us-broker-1", "it serves there")
+    eventually(
+        lambda: stream.acked > acked + 10 and owners(instance, "public/geo").get(next(iter(held))) == "us-broker-1",
+        "it serves there",
+    )
 
     heliograph("process", "remove", "us-broker-0", "--data", data)
     eventually(lambda: ids(f"{us}/heliograph/v1/status", "brokers") == ["us-broker-1"], "the brokers know it")

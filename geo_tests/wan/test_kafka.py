@@ -38,9 +38,19 @@ def test_what_was_written_is_read(region: Region, compression: str) -> None:
     topic = f"matrix-{compression}"
     create(region, topic)
     values: list[bytes | None] = [None if i % 11 == 0 else b"v" * (i * 7 % 2000) for i in range(300)]
-    for acks, settings in ((1, {"max_in_flight_requests_per_connection": 1}), (-1, {"enable_idempotence": True})):  # in order, whatever is sent again
+    for acks, settings in (
+        (1, {"max_in_flight_requests_per_connection": 1}),
+        (-1, {"enable_idempotence": True}),
+    ):  # in order, whatever is sent again
         made = producer(region, compression_type=compression, acks=acks, linger_ms=20, **settings)
-        found = send(made, topic, values, key=b"\xff\x00key", headers=[("a", b"1"), ("a", b"\xfe"), ("n", None)], timestamp=1_700_000_000_123)
+        found = send(
+            made,
+            topic,
+            values,
+            key=b"\xff\x00key",
+            headers=[("a", b"1"), ("a", b"\xfe"), ("n", None)],
+            timestamp=1_700_000_000_123,
+        )
         assert [offset for _, offset in found] == list(range(found[0][1], found[0][1] + 300))
     reader = consumer(region, topic)
     reader.subscribe([topic])
@@ -60,7 +70,13 @@ def test_both_protocols_on_one_topic(region: Region) -> None:
     try:
         theirs = client.create_producer("both", batching_enabled=True, compression_type=pulsar.CompressionType.ZSTD)
         for index in range(100):
-            theirs.send_async(b"pulsar-%d" % index, lambda *_: None, partition_key="p", properties={"from": "pulsar"}, event_timestamp=5000 + index)
+            theirs.send_async(
+                b"pulsar-%d" % index,
+                lambda *_: None,
+                partition_key="p",
+                properties={"from": "pulsar"},
+                event_timestamp=5000 + index,
+            )
         theirs.flush()
         theirs.send(b"alone", properties={"from": "pulsar"})
         reader = client.subscribe("both", "s", initial_position=pulsar.InitialPosition.Earliest)
@@ -71,7 +87,9 @@ def test_both_protocols_on_one_topic(region: Region) -> None:
             reader.acknowledge(message)
     finally:
         client.close()
-    expected = [(b"kafka-%d" % i, "k", {"from": "kafka"}) for i in range(100)] + [(b"pulsar-%d" % i, "p", {"from": "pulsar"}) for i in range(100)]
+    expected = [(b"kafka-%d" % i, "k", {"from": "kafka"}) for i in range(100)] + [
+        (b"pulsar-%d" % i, "p", {"from": "pulsar"}) for i in range(100)
+    ]
     assert seen == [*expected, (b"alone", "", {"from": "pulsar"})]
     kafka = consumer(region, "both")
     kafka.subscribe(["both"])
@@ -79,7 +97,11 @@ def test_both_protocols_on_one_topic(region: Region) -> None:
     kafka.close()
     assert [m.value() for m in messages] == [data for data, _, _ in seen]
     assert [m.offset() for m in messages] == list(range(201))
-    assert messages[150].key() == b"p" and messages[150].headers() == [("from", b"pulsar")] and messages[150].timestamp()[1] == 5050
+    assert (
+        messages[150].key() == b"p"
+        and messages[150].headers() == [("from", b"pulsar")]
+        and messages[150].timestamp()[1] == 5050
+    )
 
 
 def test_offsets_by_time_and_a_log_that_begins_later(region: Region) -> None:
@@ -111,14 +133,18 @@ def test_members_of_a_group_share_partitions_and_offsets_stay(region: Region) ->
         for member in members:
             member.subscribe(["shared"])
         deadline = time.monotonic() + DEADLINE_S
-        while time.monotonic() < deadline and not (len(found) == 200 and all(len(m.assignment()) == 2 for m in members)):
+        while time.monotonic() < deadline and not (
+            len(found) == 200 and all(len(m.assignment()) == 2 for m in members)
+        ):
             for member in members:
                 for message in member.consume(100, 0.1):
                     if message.error() is None:
                         found[message.partition(), message.offset()] = message.value()
         assert len(found) == 200 and all(len(m.assignment()) == 2 for m in members)
         for member in members:
-            member.commit(offsets=[ck.TopicPartition("shared", p.partition, 50) for p in member.assignment()], asynchronous=False)
+            member.commit(
+                offsets=[ck.TopicPartition("shared", p.partition, 50) for p in member.assignment()], asynchronous=False
+            )
         for member in members:  # the first to leave begins a rebalance
             member.close()
         after = consumer(region, f"shared-{strategy}")
@@ -148,7 +174,9 @@ def test_every_compression_of_other_clients(region: Region, compression: str) ->
             for sent in [other.send(topic, value, key=b"k", headers=[("h", b"\xff")]) for value in values]:
                 sent.get(DEADLINE_S)
             other.close()
-        reader = aiokafka.AIOKafkaConsumer(topic, bootstrap_servers=address, group_id=topic, auto_offset_reset="earliest")
+        reader = aiokafka.AIOKafkaConsumer(
+            topic, bootstrap_servers=address, group_id=topic, auto_offset_reset="earliest"
+        )
         await reader.start()
         try:
             messages = [await asyncio.wait_for(reader.getone(), DEADLINE_S) for _ in expected]
@@ -159,7 +187,9 @@ def test_every_compression_of_other_clients(region: Region, compression: str) ->
 
     assert asyncio.run(by_aiokafka()) == expected
     if by_kafka_python:
-        reader = kafka.KafkaConsumer(topic, bootstrap_servers=address, group_id=None, auto_offset_reset="earliest", consumer_timeout_ms=120_000)
+        reader = kafka.KafkaConsumer(
+            topic, bootstrap_servers=address, group_id=None, auto_offset_reset="earliest", consumer_timeout_ms=120_000
+        )
         assert [message.value for message in itertools.islice(reader, len(expected))] == expected
         reader.close()
 
@@ -174,7 +204,9 @@ def test_other_clients(region: Region) -> None:
         for future in [await made.send("others", b"a%d" % i) for i in range(50)]:
             await future
         await made.stop()
-        reader = aiokafka.AIOKafkaConsumer("others", bootstrap_servers=address, group_id="aio", auto_offset_reset="earliest")
+        reader = aiokafka.AIOKafkaConsumer(
+            "others", bootstrap_servers=address, group_id="aio", auto_offset_reset="earliest"
+        )
         await reader.start()
         try:
             return [(await asyncio.wait_for(reader.getone(), DEADLINE_S)).value for _ in range(50)]
@@ -184,11 +216,20 @@ def test_other_clients(region: Region) -> None:
     assert asyncio.run(by_aiokafka()) == [b"a%d" % i for i in range(50)]
     for version in (None, (0, 9), (0, 10, 1)):
         fields = {"api_version": version} if version else {}
-        made = kafka.KafkaProducer(bootstrap_servers=address, compression_type="gzip", **({"enable_idempotence": False, **fields} if version else {}))
+        made = kafka.KafkaProducer(
+            bootstrap_servers=address,
+            compression_type="gzip",
+            **({"enable_idempotence": False, **fields} if version else {}),
+        )
         made.send("others", b"python").get(DEADLINE_S)
         made.close()
         reader = kafka.KafkaConsumer(
-            "others", bootstrap_servers=address, group_id=f"python-{version}", auto_offset_reset="earliest", consumer_timeout_ms=120_000, **fields
+            "others",
+            bootstrap_servers=address,
+            group_id=f"python-{version}",
+            auto_offset_reset="earliest",
+            consumer_timeout_ms=120_000,
+            **fields,
         )
         values = [message.value for message in itertools.islice(reader, 51)]
         reader.close()
@@ -232,4 +273,7 @@ def test_what_groups_left_of_a_topic_goes_with_it_by_either_protocol(region: Reg
     eventually(lambda: reader.committed([part], timeout=DEADLINE_S)[0].offset == ck.OFFSET_INVALID, "no offset is left")
     reader.close()
     create(region, "leaving", 2)
-    eventually(lambda: client.describe_configs([resource])[resource].result(DEADLINE_S)["retention.ms"].value == "604800000", "settings are the default")
+    eventually(
+        lambda: client.describe_configs([resource])[resource].result(DEADLINE_S)["retention.ms"].value == "604800000",
+        "settings are the default",
+    )

@@ -8,7 +8,19 @@ from typing import Any
 import pulsar
 import pytest
 
-from geo_tests.wan.kafka_support import DEADLINE_S, admin_module, ck, consumer, create, get, producer, rest, send, servers, take
+from geo_tests.wan.kafka_support import (
+    DEADLINE_S,
+    admin_module,
+    ck,
+    consumer,
+    create,
+    get,
+    producer,
+    rest,
+    send,
+    servers,
+    take,
+)
 from tests.broker.processes import Region
 
 pytestmark = pytest.mark.wan
@@ -82,7 +94,9 @@ def test_deletions_are_read_for_as_long_as_the_topic_says(kafka_region: Region) 
     made = producer(kafka_region)
     send(made, "tombs", [b"1", b"2", None], key=b"k")
     compacted(kafka_region, "tombs")
-    assert read_all(kafka_region, "tombs") == [(0, b"k", b"1"), (1, b"k", b"2"), (2, b"k", None)], "a day, unless told otherwise"
+    assert read_all(kafka_region, "tombs") == [(0, b"k", b"1"), (1, b"k", b"2"), (2, b"k", None)], (
+        "a day, unless told otherwise"
+    )
 
 
 def test_a_topic_of_which_nothing_is_left_is_empty_and_goes_on(kafka_region: Region) -> None:
@@ -109,7 +123,9 @@ def test_records_without_a_key_and_deletion_by_offset_are_refused(kafka_region: 
 
 
 def test_a_large_topic_is_compacted_by_itself_and_its_log_is_let_go(kafka_region: Region) -> None:
-    create(kafka_region, "itself", **{"cleanup.policy": "compact", "delete.retention.ms": "0", "segment.bytes": "20000"})
+    create(
+        kafka_region, "itself", **{"cleanup.policy": "compact", "delete.retention.ms": "0", "segment.bytes": "20000"}
+    )
     made = producer(kafka_region, linger_ms=5)
     for turn in range(5):
         send(made, "itself", [b"%d" % turn + b"x" * 5000], key=b"a")
@@ -125,9 +141,15 @@ def test_settings_are_policies_and_policies_are_settings(kafka_region: Region) -
     resource = admin_module.ConfigResource(admin_module.ConfigResource.Type.TOPIC, "mapped")
 
     def described() -> dict[str, str]:
-        return {name: entry.value for name, entry in client.describe_configs([resource])[resource].result(DEADLINE_S).items()}
+        return {
+            name: entry.value
+            for name, entry in client.describe_configs([resource])[resource].result(DEADLINE_S).items()
+        }
 
-    assert get(kafka_region, f"{PATH}/mapped/retention?isGlobal=true") == {"retentionTimeInMinutes": 2, "retentionSizeInMB": 10}
+    assert get(kafka_region, f"{PATH}/mapped/retention?isGlobal=true") == {
+        "retentionTimeInMinutes": 2,
+        "retentionSizeInMB": 10,
+    }
     assert described()["retention.ms"] == "90000" and described()["retention.bytes"] == str(10 << 20)
     rest(kafka_region, "POST", f"{PATH}/mapped/retention", {"retentionTimeInMinutes": 30, "retentionSizeInMB": -1})
     deadline = time.monotonic() + DEADLINE_S
@@ -135,14 +157,22 @@ def test_settings_are_policies_and_policies_are_settings(kafka_region: Region) -
         assert time.monotonic() < deadline
     assert described()["retention.bytes"] == "-1"
     entry, kind = admin_module.ConfigEntry, admin_module.AlterConfigOpType
-    wanted = [entry("cleanup.policy", "compact", incremental_operation=kind.APPEND), entry("segment.bytes", "5000", incremental_operation=kind.SET)]
+    wanted = [
+        entry("cleanup.policy", "compact", incremental_operation=kind.APPEND),
+        entry("segment.bytes", "5000", incremental_operation=kind.SET),
+    ]
     changed = admin_module.ConfigResource(admin_module.ConfigResource.Type.TOPIC, "mapped", incremental_configs=wanted)
     client.incremental_alter_configs([changed])[changed].result(DEADLINE_S)
     assert described()["cleanup.policy"] == "delete,compact"
     assert get(kafka_region, f"{PATH}/mapped/compactionThreshold?isGlobal=true") == 5000
     changed = admin_module.ConfigResource(
-        admin_module.ConfigResource.Type.TOPIC, "mapped", incremental_configs=[entry("cleanup.policy", "compact", incremental_operation=kind.SUBTRACT)]
+        admin_module.ConfigResource.Type.TOPIC,
+        "mapped",
+        incremental_configs=[entry("cleanup.policy", "compact", incremental_operation=kind.SUBTRACT)],
     )
     client.incremental_alter_configs([changed])[changed].result(DEADLINE_S)
-    assert described()["cleanup.policy"] == "delete" and get(kafka_region, f"{PATH}/mapped/compactionThreshold?isGlobal=true") is None
+    assert (
+        described()["cleanup.policy"] == "delete"
+        and get(kafka_region, f"{PATH}/mapped/compactionThreshold?isGlobal=true") is None
+    )
     assert described()["retention.ms"] == "1800000", "what others have set stays"

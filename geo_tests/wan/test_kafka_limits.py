@@ -42,7 +42,9 @@ def test_a_publish_rate_slows_producers_and_tells_them(kafka_region: Region) -> 
     create(kafka_region, "free")
     with connect(kafka_region, "slow") as raw, connect(kafka_region, "free") as other:
         assert publish(raw, "slow", 1)[0] == 0
-        policy(kafka_region, "slow", "publishRate", {"publishThrottlingRateInMsg": 100, "publishThrottlingRateInByte": -1})
+        policy(
+            kafka_region, "slow", "publishRate", {"publishThrottlingRateInMsg": 100, "publishThrottlingRateInByte": -1}
+        )
         deadline, offset = time.monotonic() + DEADLINE_S, 1
         while (found := publish(raw, "slow", 150))[2] == 0:  # until the policy is known
             assert found[:2] == (0, offset) and time.monotonic() < deadline
@@ -66,7 +68,9 @@ def test_a_quota_of_a_client_slows_that_client_alone(kafka_region: Region) -> No
         alter(admin, remove=False)
         throttled: list[float] = []
         told = {"throttle_cb": lambda event: throttled.append(event.throttle_time)}
-        eager = ck.Producer({"bootstrap.servers": servers(kafka_region), "client.id": "eager", "acks": "all", "log_level": 0, **told})
+        eager = ck.Producer(
+            {"bootstrap.servers": servers(kafka_region), "client.id": "eager", "acks": "all", "log_level": 0, **told}
+        )
         found = []
         deadline = time.monotonic() + DEADLINE_S
         while not throttled:
@@ -103,13 +107,42 @@ def test_the_rates_of_a_resource_group_hold_for_kafkas_clients(kafka_region: Reg
 def test_a_dispatch_rate_slows_consumers_and_nothing_is_left_out(kafka_region: Region) -> None:
     create(kafka_region, "slowly")
     send(producer(kafka_region), "slowly", [b"%d" % i for i in range(100)])
-    policy(kafka_region, "slowly", "dispatchRate", {"dispatchThrottlingRateInMsg": 50, "dispatchThrottlingRateInByte": -1, "ratePeriodInSecond": 1})
-    wanted = {"partition": 0, "fetch_offset": 0, "log_start_offset": -1, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}
-    fields = {"replica_id": -1, "max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "isolation_level": 0, "session_id": 0, "session_epoch": -1}
+    policy(
+        kafka_region,
+        "slowly",
+        "dispatchRate",
+        {"dispatchThrottlingRateInMsg": 50, "dispatchThrottlingRateInByte": -1, "ratePeriodInSecond": 1},
+    )
+    wanted = {
+        "partition": 0,
+        "fetch_offset": 0,
+        "log_start_offset": -1,
+        "partition_max_bytes": 1 << 20,
+        "current_leader_epoch": -1,
+    }
+    fields = {
+        "replica_id": -1,
+        "max_wait": 0,
+        "min_bytes": 1,
+        "max_bytes": 1 << 20,
+        "isolation_level": 0,
+        "session_id": 0,
+        "session_epoch": -1,
+    }
     with connect(kafka_region, "slowly") as raw:
         deadline = time.monotonic() + DEADLINE_S
         while True:
-            answer = ask(raw, "fetch", 11, {**fields, "topics": [{"topic": "slowly", "partitions": [wanted]}], "forgotten_topics_data": [], "rack_id": ""})
+            answer = ask(
+                raw,
+                "fetch",
+                11,
+                {
+                    **fields,
+                    "topics": [{"topic": "slowly", "partitions": [wanted]}],
+                    "forgotten_topics_data": [],
+                    "rack_id": "",
+                },
+            )
             if answer["throttle_time"]:
                 break
             assert time.monotonic() < deadline, "no fetch was told to wait"
@@ -148,7 +181,12 @@ def test_a_full_backlog_stops_producers_until_somebody_reads(kafka_region: Regio
     try:
         reader = client.subscribe(topic, "s")
         quota = {"limitSize": 100, "limit": 100, "policy": policy_name}
-        rest(kafka_region, "POST", f"/admin/v2/persistent/public/default/{topic}/backlogQuota?backlogQuotaType=destination_storage", quota)
+        rest(
+            kafka_region,
+            "POST",
+            f"/admin/v2/persistent/public/default/{topic}/backlogQuota?backlogQuotaType=destination_storage",
+            quota,
+        )
         with connect(kafka_region, topic) as raw:
             deadline, stored = time.monotonic() + DEADLINE_S, 0
             while (found := publish(raw, topic, 1, 200)[0]) != code:

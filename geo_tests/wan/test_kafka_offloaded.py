@@ -23,10 +23,20 @@ def test_ledgers_in_the_object_store_are_read_at_their_offsets(kafka_region: Reg
     values: list[bytes | None] = [None if i % 13 == 5 else b"%d " % i * (i % 40) for i in range(300)]
     made = producer(region, compression_type="zstd", linger_ms=20)
     for first in range(0, 300, 60):
-        send(made, TOPIC, values[first : first + 60], key=b"k", headers=[("h", b"\xfe")], timestamp=1_700_000_000_000 + first)
+        send(
+            made,
+            TOPIC,
+            values[first : first + 60],
+            key=b"k",
+            headers=[("h", b"\xfe")],
+            timestamp=1_700_000_000_000 + first,
+        )
     rest(region, "PUT", f"{PATH}/offload?rollOver=true")
     found: dict[str, Any] = {}
-    eventually(lambda: found.update(get(region, f"{PATH}/offload")) or found["status"] in ("SUCCESS", "ERROR"), "the offload has ended")
+    eventually(
+        lambda: found.update(get(region, f"{PATH}/offload")) or found["status"] in ("SUCCESS", "ERROR"),
+        "the offload has ended",
+    )
     assert found["status"] == "SUCCESS", found
 
     def rid() -> bool:

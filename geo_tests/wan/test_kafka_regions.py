@@ -59,7 +59,15 @@ def send(address: str, topic: str, values: list[bytes], **settings: Any) -> None
 
 
 def consumer(address: str, group: str, topic: str) -> Any:
-    made = ck.Consumer({"bootstrap.servers": address, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False, "log_level": 0})
+    made = ck.Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
     made.subscribe([topic])
     return made
 
@@ -108,7 +116,9 @@ def watermark(address: str, topic: str, **settings: Any) -> int:
 def metric(instance: Instance, region: str, name: str, *labels: str) -> float:
     """The sum of what has these labels."""
     text = urllib.request.urlopen(f"{instance.admin(region)}/metrics", timeout=DEADLINE_S).read().decode()
-    lines = [line for line in text.splitlines() if line.startswith(f"{name}{{") and all(label in line for label in labels)]
+    lines = [
+        line for line in text.splitlines() if line.startswith(f"{name}{{") and all(label in line for label in labels)
+    ]
     return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
@@ -130,7 +140,9 @@ def test_a_group_goes_on_in_another_region(instance: Instance) -> None:
     rest = take(there, 430 - 257)
     there.close()
     values = {b"eu-%d" % i for i in range(30)} | {b"us-%d" % i for i in range(400)}
-    assert done | {m.value() for m in rest} == values and not done & {m.value() for m in rest}, "each message once, by one of the two"
+    assert done | {m.value() for m in rest} == values and not done & {m.value() for m in rest}, (
+        "each message once, by one of the two"
+    )
 
 
 def test_a_group_works_in_one_region_at_a_time(instance: Instance) -> None:
@@ -145,7 +157,19 @@ def test_a_group_works_in_one_region_at_a_time(instance: Instance) -> None:
         (row,) = dr(instance, "eu", "subscriptions", "public/moving")
         assert row["waiting"] == "it is active in region us" and row["active"] == "us"
         send(us, "turns", [b"%d" % i for i in range(100, 150)])
-        command = [PROGRAM, "dr", "subscription-move", name, "kafka.one", "--to", "eu", "--drain", "120", "--admin", instance.admin("us")]
+        command = [
+            PROGRAM,
+            "dr",
+            "subscription-move",
+            name,
+            "kafka.one",
+            "--to",
+            "eu",
+            "--drain",
+            "120",
+            "--admin",
+            instance.admin("us"),
+        ]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as moving:
             try:
                 while moving.poll() is None:
@@ -182,7 +206,10 @@ def test_where_both_regions_publish_the_repeats_are_counted(instance: Instance) 
     done = [m.value() for m in take(reader, 51)]
     reader.commit(asynchronous=False)
     reader.close()
-    eventually(lambda: metric(instance, "eu", "heliograph_kafka_group_behind_repeats", 'group="wanderers"') == 50, "50 messages that would come again")
+    eventually(
+        lambda: metric(instance, "eu", "heliograph_kafka_group_behind_repeats", 'group="wanderers"') == 50,
+        "50 messages that would come again",
+    )
     assert committed(eu, "wanderers", "mixed") == 1
     there = consumer(eu, "wanderers", "mixed")
     rest = [m.value() for m in take(there, 70)]
@@ -190,8 +217,13 @@ def test_where_both_regions_publish_the_repeats_are_counted(instance: Instance) 
     there.close()
     for proxy in cut:
         instance.toxiproxy.heal(proxy.name)
-    assert rest == [b"eu-%d" % i for i in range(20)] + [b"us-%d" % i for i in range(50)] and done == [b"first", *rest[20:]]
-    eventually(lambda: metric(instance, "eu", "heliograph_kafka_group_repeats_total") == 50, "50 messages that came again")
+    assert rest == [b"eu-%d" % i for i in range(20)] + [b"us-%d" % i for i in range(50)] and done == [
+        b"first",
+        *rest[20:],
+    ]
+    eventually(
+        lambda: metric(instance, "eu", "heliograph_kafka_group_repeats_total") == 50, "50 messages that came again"
+    )
 
 
 def test_a_transaction_over_several_topics_is_shown_in_all_of_them_at_once(instance: Instance) -> None:
@@ -201,7 +233,10 @@ def test_a_transaction_over_several_topics_is_shown_in_all_of_them_at_once(insta
     for topic in topics:
         send(eu, topic, [b"before"])
     eventually(lambda: all(watermark(us, topic) == 1 for topic in topics), "the topics are in us")
-    owners = {rest("GET", f"{instance.admin('us')}/lookup/v2/topic/persistent/public/moving/{topic}-partition-0")["brokerUrl"] for topic in topics}
+    owners = {
+        rest("GET", f"{instance.admin('us')}/lookup/v2/topic/persistent/public/moving/{topic}-partition-0")["brokerUrl"]
+        for topic in topics
+    }
     assert len(owners) == 2, "both brokers have some of them"
     proxies = instance.proxies("link", "eu", "us")
     assert len(proxies) == 2
@@ -222,7 +257,12 @@ def test_a_transaction_over_several_topics_is_shown_in_all_of_them_at_once(insta
         rows = {topic: rest("GET", f"{path}/{topic}-partition-0")["heliograph"]["held"] for topic in topics}
         return {topic: row[0]["waitsFor"] for topic, row in rows.items() if row}
 
-    some = eventually(lambda: found if (found := held()) and all(len(w) == len(topics) - len(found) for w in found.values()) else None, "what has arrived")
+    some = eventually(
+        lambda: (
+            found if (found := held()) and all(len(w) == len(topics) - len(found) for w in found.values()) else None
+        ),
+        "what has arrived",
+    )
     assert 0 < len(some) < len(topics), "some have their part, and know whom they wait for"
     assert all(watermark(us, topic) == 1 for topic in topics), "and nobody shows anything of it"
     uncommitted = {topic: watermark(us, topic, **{"isolation.level": "read_uncommitted"}) for topic in topics}
@@ -243,13 +283,20 @@ def entries(instance: Instance, region: str, topic: str) -> dict[Coordinate, byt
     try:
         snapshot = reader.snapshot(topic)
         found: dict[Coordinate, bytes] = {}
-        for _, ledger, first, run in reader.runs([(topic, number, 0, count - 1) for number, count, _ in snapshot.ledgers if count]):
+        for _, ledger, first, run in reader.runs(
+            [(topic, number, 0, count - 1) for number, count, _ in snapshot.ledgers if count]
+        ):
             if run.flags is not None and run.flags[0] & FLAG_HIDDEN:
                 continue
             if run.origin is None:
-                found |= {(snapshot.origin_at((ledger, first)), (ledger, first + i)): bytes(part) for i, part in enumerate(run.parts)}
+                found |= {
+                    (snapshot.origin_at((ledger, first)), (ledger, first + i)): bytes(part)
+                    for i, part in enumerate(run.parts)
+                }
             else:
-                found |= {(run.origin, run.coordinate(i)): bytes(part) for i, part in enumerate(as_published(run).parts)}
+                found |= {
+                    (run.origin, run.coordinate(i)): bytes(part) for i, part in enumerate(as_published(run).parts)
+                }
         return found
     finally:
         reader.close()
@@ -270,9 +317,20 @@ def test_every_kind_of_message_goes_through_one_link_byte_for_byte(instance: Ins
         return client.create_producer(topic, name, **{"batching_enabled": False, **settings})
 
     single, chunked = producer("single"), producer("chunked", chunking_enabled=True)
-    batched = producer("batched", batching_enabled=True, batching_max_publish_delay_ms=200, compression_type=pulsar.CompressionType.ZSTD)
+    batched = producer(
+        "batched",
+        batching_enabled=True,
+        batching_max_publish_delay_ms=200,
+        compression_type=pulsar.CompressionType.ZSTD,
+    )
     sealed = producer("sealed", encryption_key="k", crypto_key_reader=keys)
-    sealed_batches = producer("sealed batches", batching_enabled=True, batching_max_publish_delay_ms=200, encryption_key="k", crypto_key_reader=keys)
+    sealed_batches = producer(
+        "sealed batches",
+        batching_enabled=True,
+        batching_max_publish_delay_ms=200,
+        encryption_key="k",
+        crypto_key_reader=keys,
+    )
     large = random.Random(3).randbytes(11 << 20)
     for n in range(3):
         single.send(b"value %d" % n, partition_key="same", properties={"n": str(n)})
@@ -302,12 +360,29 @@ def test_every_kind_of_message_goes_through_one_link_byte_for_byte(instance: Ins
     assert entries(instance, "us", topic) == published, "the same bytes under the same coordinates"
     shared = pulsar.ConsumerType.Shared
     consumer = instance.client("us").subscribe(
-        topic, "kinds", shared, initial_position=pulsar.InitialPosition.Earliest, crypto_key_reader=keys, max_pending_chunked_message=10
+        topic,
+        "kinds",
+        shared,
+        initial_position=pulsar.InitialPosition.Earliest,
+        crypto_key_reader=keys,
+        max_pending_chunked_message=10,
     )
     bodies = Counter(bytes(consumer.receive(timeout_millis=120_000).data()) for _ in range(110))
     consumer.close()
-    assert bodies[large] == bodies[b"sealed"] == bodies[b"delayed"] == bodies[b"the last one"] == bodies[b"of kafka"] == bodies[b"value 1"] == 1
-    assert all(bodies[b"%d" % n] == 2 for n in range(50)) and bodies[b"transactional 1"] == 2 and not bodies[b"transactional 0"]
+    assert (
+        bodies[large]
+        == bodies[b"sealed"]
+        == bodies[b"delayed"]
+        == bodies[b"the last one"]
+        == bodies[b"of kafka"]
+        == bodies[b"value 1"]
+        == 1
+    )
+    assert (
+        all(bodies[b"%d" % n] == 2 for n in range(50))
+        and bodies[b"transactional 1"] == 2
+        and not bodies[b"transactional 0"]
+    )
 
 
 TORN = 40
@@ -316,12 +391,24 @@ TORN = 40
 
 def foreign(instance: Instance) -> list[dict[str, Any]]:
     """What stands open in eu of topic "torn"."""
-    found: list[dict[str, Any]] = rest("GET", f"{instance.admin('eu')}/heliograph/v1/topics/public/moving/torn-partition-0/transactions/foreign")
+    found: list[dict[str, Any]] = rest(
+        "GET", f"{instance.admin('eu')}/heliograph/v1/topics/public/moving/torn-partition-0/transactions/foreign"
+    )
     return found
 
 
 def settle(instance: Instance, *, check: bool = True) -> str:
-    command = "transactions", "settle", "--from", "us", "--commit", "--namespace", "public/moving", "--admin", instance.admin("eu")
+    command = (
+        "transactions",
+        "settle",
+        "--from",
+        "us",
+        "--commit",
+        "--namespace",
+        "public/moving",
+        "--admin",
+        instance.admin("eu"),
+    )
     done = heliograph(*command, check=check)
     return done.stdout + done.stderr
 
@@ -386,11 +473,19 @@ def test_a_region_is_killed_under_load(instance: Instance) -> None:
     assert found[0] in begins, "where one of its commits was"
     assert found[0] >= 290 and found == list(range(found[0], end)), "from there on all that eu has, once, in order"
     (torn,) = foreign(instance)
-    assert torn["region"] == "us" and 0 < torn["messages"] < TORN and watermark(eu, "torn") == 1, "readers stand before it"
+    assert torn["region"] == "us" and 0 < torn["messages"] < TORN and watermark(eu, "torn") == 1, (
+        "readers stand before it"
+    )
     for row in instance.status()["regions"]["us"]["processes"]:
         heliograph("process", "kill", row["name"], "--data", str(instance.data), check=False)
-    eventually(lambda: "committed in persistent://public/moving/torn" in settle(instance, check=False), "us answers no more, and an operator decides")
+    eventually(
+        lambda: "committed in persistent://public/moving/torn" in settle(instance, check=False),
+        "us answers no more, and an operator decides",
+    )
     shown = consumer(eu, "reads-torn", "torn")
-    assert [m.value()[:2] for m in take(shown, 1 + torn["messages"])] == [b"be", *(b"%02d" % n for n in range(torn["messages"]))]
+    assert [m.value()[:2] for m in take(shown, 1 + torn["messages"])] == [
+        b"be",
+        *(b"%02d" % n for n in range(torn["messages"])),
+    ]
     shown.close()
     assert foreign(instance) == []

@@ -27,7 +27,10 @@ def test_bad_input_closes_that_connection_only(region: Region) -> None:
     good = producer(region)
     rng = random.Random(7)
     host, port = servers(region).split(":")
-    heads = [struct.pack(">hhih", rng.choice([0, 1, 3, 11, 14, 18, 22]), rng.randrange(13), 1, 4) + b"fuzz" for _ in range(120)]
+    heads = [
+        struct.pack(">hhih", rng.choice([0, 1, 3, 11, 14, 18, 22]), rng.randrange(13), 1, 4) + b"fuzz"
+        for _ in range(120)
+    ]
     frames = [head + rng.randbytes(rng.randrange(80)) for head in heads]
     frames += [rng.randbytes(rng.randrange(1, 60)) for _ in range(60)]
     for frame in frames:
@@ -59,8 +62,15 @@ def test_any_request_is_answered_or_ends_its_connection(region: Region) -> None:
                     fields[key] = rng.choice([0, 100, 6000]) if key == "session_timeout" else rng.choice([0, 50])
                 elif key in ("topic", "name", "group_id") and isinstance(fields[key], str) and rng.random() < 0.7:
                     fields[key] = "x"
-                elif key in ("partition", "index", "partition_index", "partitions", "partition_indexes") and rng.random() < 0.8:
-                    fields[key] = rng.choice([0, 1]) if not isinstance(fields[key], list) or any(isinstance(p, dict) for p in fields[key]) else [0]
+                elif (
+                    key in ("partition", "index", "partition_index", "partitions", "partition_indexes")
+                    and rng.random() < 0.8
+                ):
+                    fields[key] = (
+                        rng.choice([0, 1])
+                        if not isinstance(fields[key], list) or any(isinstance(p, dict) for p in fields[key])
+                        else [0]
+                    )
                     if key in ("partitions", "partition_indexes") and not isinstance(fields[key], list):
                         fields[key] = []
                 else:
@@ -81,7 +91,11 @@ def test_any_request_is_answered_or_ends_its_connection(region: Region) -> None:
             body = encode_fields(api.name, version, fields, answer=False)
         except (TypeError, AttributeError):
             continue  # made senseless beyond what the protocol can say
-        head = struct.pack(">hhih", api.key, version, round_number, 1) + b"f" + (b"\0" if api.is_flexible(version) else b"")
+        head = (
+            struct.pack(">hhih", api.key, version, round_number, 1)
+            + b"f"
+            + (b"\0" if api.is_flexible(version) else b"")
+        )
         with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as raw:
             raw.sendall((len(head) + len(body)).to_bytes(4, "big") + head + body)
             if api.name in ("join_group", "sync_group") or (api.name == "produce" and fields["acks"] == 0):
@@ -94,7 +108,12 @@ def test_any_request_is_answered_or_ends_its_connection(region: Region) -> None:
                 data += more
         if data:
             assert int.from_bytes(data[4:8], "big") == round_number
-            decode_fields(api.name, version, data[9 if api.is_flexible(version) and api.name != "api_versions" else 8 :], answer=True)
+            decode_fields(
+                api.name,
+                version,
+                data[9 if api.is_flexible(version) and api.name != "api_versions" else 8 :],
+                answer=True,
+            )
             answered += 1
     log = region.processes["us-broker-0"].log_path.read_text()
     assert "Traceback" not in log, log[-4000:]
@@ -107,7 +126,9 @@ def test_frames_in_any_pieces(region: Region) -> None:
     create(region, "pieces")
     host, port = servers(region).split(":")
     api = BY_NAME["metadata"]
-    body = struct.pack(">hhih", api.key, 4, 5, -1) + encode_fields("metadata", 4, {"topics": [{"name": "pieces"}]}, answer=False)
+    body = struct.pack(">hhih", api.key, 4, 5, -1) + encode_fields(
+        "metadata", 4, {"topics": [{"name": "pieces"}]}, answer=False
+    )
     frame = len(body).to_bytes(4, "big") + body
 
     def answer(raw: socket.socket) -> bytes:
@@ -118,7 +139,10 @@ def test_frames_in_any_pieces(region: Region) -> None:
             data += more
         return data
 
-    with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as raw, socket.create_connection((host, int(port)), timeout=DEADLINE_S) as other:
+    with (
+        socket.create_connection((host, int(port)), timeout=DEADLINE_S) as raw,
+        socket.create_connection((host, int(port)), timeout=DEADLINE_S) as other,
+    ):
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for index in range(len(frame)):
             raw.sendall(frame[index : index + 1])

@@ -29,7 +29,13 @@ def address(region: Region, tls: bool = False) -> str:
 
 
 def login(region: Region, user: str, password: str, **more: Any) -> dict[str, Any]:
-    fields = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": user, "sasl.password": password, "log_level": 0}
+    fields = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": user,
+        "sasl.password": password,
+        "log_level": 0,
+    }
     return {"bootstrap.servers": address(region), **fields, **more}
 
 
@@ -77,7 +83,15 @@ def test_acls_are_grants(region: Region) -> None:
     while (error := sent(login(region, "bob", "b"), "granted")) is not None and time.monotonic() < deadline:
         assert error.code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
     assert error is None
-    one = acl.AclBindingFilter(kinds.TOPIC, "granted", acl.ResourcePatternType.LITERAL, None, None, acl.AclOperation.ANY, acl.AclPermissionType.ANY)
+    one = acl.AclBindingFilter(
+        kinds.TOPIC,
+        "granted",
+        acl.ResourcePatternType.LITERAL,
+        None,
+        None,
+        acl.AclOperation.ANY,
+        acl.AclPermissionType.ANY,
+    )
     assert root.describe_acls(one).result(DEADLINE_S) == [wanted]
     group = acl.AclBinding(kinds.GROUP, "g", acl.ResourcePatternType.LITERAL, "User:bob", *fields)
     with pytest.raises(ck.KafkaException):
@@ -93,7 +107,11 @@ def test_a_token_in_place_of_a_password_and_tls(region: Region) -> None:
     settings = login(region, "anybody", f"token:{token('ann')}")
     assert sent(settings, "by-token") is None
     folder = region.folder / "tls"
-    fields = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(folder / "ca.pem"), "ssl.endpoint.identification.algorithm": "none"}
+    fields = {
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(folder / "ca.pem"),
+        "ssl.endpoint.identification.algorithm": "none",
+    }
     assert sent({**settings, **fields, "bootstrap.servers": address(region, tls=True)}, "by-token") is None
 
 
@@ -101,8 +119,17 @@ def test_a_certificate_is_who_its_common_name_says(region: Region) -> None:
     folder = region.folder / "tls"
 
     def by(name: str) -> dict[str, Any]:
-        files = {"ssl.ca.location": "ca.pem", "ssl.certificate.location": f"{name}.pem", "ssl.key.location": f"{name}.key"}
-        fields = {"bootstrap.servers": address(region, tls=True), "security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "none", "log_level": 0}
+        files = {
+            "ssl.ca.location": "ca.pem",
+            "ssl.certificate.location": f"{name}.pem",
+            "ssl.key.location": f"{name}.key",
+        }
+        fields = {
+            "bootstrap.servers": address(region, tls=True),
+            "security.protocol": "SSL",
+            "ssl.endpoint.identification.algorithm": "none",
+            "log_level": 0,
+        }
         return {**fields, **{key: str(folder / file) for key, file in files.items()}}
 
     root = admin_module.AdminClient(login(region, "root", "r"))
@@ -141,7 +168,10 @@ def test_scram(region: Region, mechanism: str) -> None:
     root = admin_module.AdminClient(login(region, "root", "r"))
     for future in root.alter_user_scram_credentials([made]).values():
         future.result(DEADLINE_S)
-    assert kind in [each.mechanism for each in root.describe_user_scram_credentials(["ann"])["ann"].result(DEADLINE_S).scram_credential_infos]
+    assert kind in [
+        each.mechanism
+        for each in root.describe_user_scram_credentials(["ann"])["ann"].result(DEADLINE_S).scram_credential_infos
+    ]
     fields = {"sasl.mechanism": mechanism}
     assert sent(login(region, "ann", "scram-password", **fields), "by-scram") is None
     for user, password in (("ann", WRONG), ("nobody", "scram-password")):
@@ -153,7 +183,13 @@ def test_scram(region: Region, mechanism: str) -> None:
         assert errors and errors[0].code() == ck.KafkaError._AUTHENTICATION
     ann = admin_module.AdminClient(login(region, "ann", "a"))
     with pytest.raises(ck.KafkaException):
-        next(iter(ann.alter_user_scram_credentials([admin_module.UserScramCredentialUpsertion("root", info, b"x")]).values())).result(DEADLINE_S)
+        next(
+            iter(
+                ann.alter_user_scram_credentials(
+                    [admin_module.UserScramCredentialUpsertion("root", info, b"x")]
+                ).values()
+            )
+        ).result(DEADLINE_S)
     for future in root.alter_user_scram_credentials([admin_module.UserScramCredentialDeletion("ann", kind)]).values():
         future.result(DEADLINE_S)
     assert sent(login(region, "ann", "a"), "by-scram") is None

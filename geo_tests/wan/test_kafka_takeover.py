@@ -74,7 +74,9 @@ def test_a_broker_dies_under_producers_and_a_group(tmp_path: Path) -> None:
         reader.close()
         assert not failed
         assert len(sent) == 2000
-        assert seen == {where: value for value, where in sent.items()}  # each message once, where its producer was told, nothing lost
+        assert seen == {
+            where: value for value, where in sent.items()
+        }  # each message once, where its producer was told, nothing lost
         for partition in range(8):
             offsets = sorted(offset for p, offset in seen if p == partition)
             assert offsets == list(range(250))
@@ -90,16 +92,24 @@ def test_a_batch_that_comes_again_is_stored_once_also_by_another_broker(tmp_path
             struct.pack_into(">qhi", batch, 43, number, 0, sequence)
             struct.pack_into(">I", batch, 17, crc32c.crc32c(bytes(batch[21:])))
             parts = {"name": "once", "partition_data": [{"index": 0, "records": bytes(batch)}]}
-            answer = ask(raw, "produce", 7, {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": [parts]})
+            answer = ask(
+                raw, "produce", 7, {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": [parts]}
+            )
             row = answer["responses"][0]["partition_responses"][0]
             return row["error_code"], row["base_offset"]
 
         def connect(broker: int) -> socket.socket:
-            return socket.create_connection(("127.0.0.1", region.processes[f"us-broker-{broker}"].ports["kafka"]), timeout=DEADLINE_S)
+            return socket.create_connection(
+                ("127.0.0.1", region.processes[f"us-broker-{broker}"].ports["kafka"]), timeout=DEADLINE_S
+            )
 
         with connect(0) as raw:
-            number = ask(raw, "init_producer_id", 1, {"transactional_id": None, "transaction_timeout": 1000})["producer_id"]
-            ask(raw, "metadata", 4, {"topics": [{"name": "once"}], "allow_auto_topic_creation": False})  # makes an owner
+            number = ask(raw, "init_producer_id", 1, {"transactional_id": None, "transaction_timeout": 1000})[
+                "producer_id"
+            ]
+            ask(
+                raw, "metadata", 4, {"topics": [{"name": "once"}], "allow_auto_topic_creation": False}
+            )  # makes an owner
             assert [publish(raw, 0), publish(raw, 3), publish(raw, 3)] == [(0, 0), (0, 3), (0, 3)]
             assert publish(raw, 9)[0] == 45
         region.processes["us-broker-0"].kill()
@@ -122,7 +132,16 @@ def test_a_group_rebalances_while_its_brokers_are_killed(tmp_path: Path) -> None
         made = producer(region, 0, 1, enable_idempotence=True, message_timeout_ms=300_000)
 
         def member(*brokers: int) -> GroupMember:
-            return GroupMember(consumer(region, "sharers", *brokers, session_timeout_ms=10_000, partition_assignment_strategy="cooperative-sticky"), "shares")
+            return GroupMember(
+                consumer(
+                    region,
+                    "sharers",
+                    *brokers,
+                    session_timeout_ms=10_000,
+                    partition_assignment_strategy="cooperative-sticky",
+                ),
+                "shares",
+            )
 
         members, left = [member(0, 1), member(0, 1)], list[GroupMember]()
         sent: dict[tuple[int, int], bytes] = {}
@@ -133,13 +152,19 @@ def test_a_group_rebalances_while_its_brokers_are_killed(tmp_path: Path) -> None
         def write(count: int) -> None:
             values: list[bytes | None] = [b"%d" % (len(sent) + i) for i in range(count)]
             for partition in range(6):
-                sent.update(dict(zip(send(made, "shares", values, partition=partition), [v or b"" for v in values], strict=True)))
+                sent.update(
+                    dict(
+                        zip(send(made, "shares", values, partition=partition), [v or b"" for v in values], strict=True)
+                    )
+                )
 
         deadline = time.monotonic() + 3 * DEADLINE_S
 
         def wait(there: Callable[[], bool], what: str) -> None:
             while not there():
-                assert time.monotonic() < deadline, f"{what}: {len(seen())} of {len(sent)} read, {[each.partitions() for each in members]}"
+                assert time.monotonic() < deadline, (
+                    f"{what}: {len(seen())} of {len(sent)} read, {[each.partitions() for each in members]}"
+                )
                 time.sleep(0.05)
 
         def shared() -> bool:
@@ -158,7 +183,10 @@ def test_a_group_rebalances_while_its_brokers_are_killed(tmp_path: Path) -> None
                 for each in members:  # who knows of dead brokers alone finds no other
                     each.count_brokers = True
                 wait(lambda: all(each.brokers == 2 for each in members), "its members do not know of the new broker")
-                wait(lambda: len(made.list_topics(timeout=DEADLINE_S).brokers) == 2, "its producer does not know of the new broker")
+                wait(
+                    lambda: len(made.list_topics(timeout=DEADLINE_S).brokers) == 2,
+                    "its producer does not know of the new broker",
+                )
             if step == 3:
                 region.processes["us-broker-1"].kill()
             wait(lambda: len(seen()) >= len(sent), f"step {step}")
@@ -167,7 +195,10 @@ def test_a_group_rebalances_while_its_brokers_are_killed(tmp_path: Path) -> None
         for each in members:
             each.leave()
         after = consumer(region, "sharers", 2)
-        now = {part.partition: part.offset for part in after.committed([ck.TopicPartition("shares", p) for p in range(6)], timeout=DEADLINE_S)}
+        now = {
+            part.partition: part.offset
+            for part in after.committed([ck.TopicPartition("shares", p) for p in range(6)], timeout=DEADLINE_S)
+        }
         after.close()
         committed = [(partition, offset) for each in members + left for partition, offset in each.committed.items()]
         assert len(committed) > 6 and all(now[partition] >= offset for partition, offset in committed), (now, committed)
@@ -200,7 +231,9 @@ def test_all_live_brokers_are_listed_and_nothing_waits_for_a_dead_one(tmp_path: 
             future.result(DEADLINE_S)
         described = client.describe_consumer_groups(["orphans"])["orphans"].result(DEADLINE_S)
         assert not described.members
-        offsets = client.list_consumer_group_offsets([ck.ConsumerGroupTopicPartitions("orphans")])["orphans"].result(DEADLINE_S)
+        offsets = client.list_consumer_group_offsets([ck.ConsumerGroupTopicPartitions("orphans")])["orphans"].result(
+            DEADLINE_S
+        )
         assert not offsets.topic_partitions, "what a deleted topic leaves is nothing"
         region.processes["us-broker-0"].kill()
         eventually(lambda: listed() == {ports[1]}, "the dead one is not listed")

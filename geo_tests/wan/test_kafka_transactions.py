@@ -48,7 +48,9 @@ def test_a_transaction_is_seen_whole_or_not_at_all(region: Region) -> None:
         made.begin_transaction()
         for message in messages:
             made.produce("txn-out", b"aborted" if not commit else message.value(), partition=message.offset() % 2)
-        made.send_offsets_to_transaction([ck.TopicPartition("txn-in", 0, 20)], source.consumer_group_metadata(), DEADLINE_S)
+        made.send_offsets_to_transaction(
+            [ck.TopicPartition("txn-in", 0, 20)], source.consumer_group_metadata(), DEADLINE_S
+        )
         if commit:
             made.commit_transaction(DEADLINE_S)
         else:
@@ -89,7 +91,10 @@ def test_what_is_open_is_not_read_and_an_older_producer_is_fenced(region: Region
     newer.commit_transaction(DEADLINE_S)
     with pytest.raises(ck.KafkaException) as caught:
         old.commit_transaction(DEADLINE_S)
-    assert caught.value.args[0].fatal() or caught.value.args[0].code() in (ck.KafkaError._FENCED, ck.KafkaError.PRODUCER_FENCED)
+    assert caught.value.args[0].fatal() or caught.value.args[0].code() in (
+        ck.KafkaError._FENCED,
+        ck.KafkaError.PRODUCER_FENCED,
+    )
     reader.subscribe(["fenced"])
     assert [m.value() for m in take(reader, 2)] == [b"behind it", b"newer"]
     reader.close()
@@ -128,7 +133,9 @@ def test_transactions_while_brokers_die(tmp_path: Path) -> None:
                             continue
                     except ck.KafkaException:
                         pass
-                    unsure.add(number)  # its outcome is not known: a new producer finishes it, whichever way was decided
+                    unsure.add(
+                        number
+                    )  # its outcome is not known: a new producer finishes it, whichever way was decided
                     made = transactional(region, "dying", 0, 1, transaction_timeout_ms=120_000)
                     return
 
@@ -255,12 +262,27 @@ def test_a_batch_of_a_partition_that_was_not_added_is_refused(region: Region) ->
             if given["error_code"] == 0:
                 break
             assert time.monotonic() < deadline, given
-        who = {"transactional_id": "half", "producer_id": given["producer_id"], "producer_epoch": given["producer_epoch"]}
-        batch = sealed(plain[HEADER_BYTES:], TRANSACTIONAL, 0, 1, 1, 1, producer=given["producer_id"], epoch=given["producer_epoch"])
+        who = {
+            "transactional_id": "half",
+            "producer_id": given["producer_id"],
+            "producer_epoch": given["producer_epoch"],
+        }
+        batch = sealed(
+            plain[HEADER_BYTES:],
+            TRANSACTIONAL,
+            0,
+            1,
+            1,
+            1,
+            producer=given["producer_id"],
+            epoch=given["producer_epoch"],
+        )
 
         def publish(partition: int) -> int:
             rows = [{"name": "half-added", "partition_data": [{"index": partition, "records": batch}]}]
-            answer = ask(raw, "produce", 7, {"transactional_id": "half", "acks": -1, "timeout": 1000, "topic_data": rows})
+            answer = ask(
+                raw, "produce", 7, {"transactional_id": "half", "acks": -1, "timeout": 1000, "topic_data": rows}
+            )
             code: int = answer["responses"][0]["partition_responses"][0]["error_code"]
             return code
 
@@ -270,5 +292,7 @@ def test_a_batch_of_a_partition_that_was_not_added_is_refused(region: Region) ->
         assert ask(raw, "end_txn", 2, {**who, "committed": True})["error_code"] == 0
         assert publish(0) == 48, "what comes when it has ended is in no transaction"
     reader = consumer(region, "half-added", isolation_level="read_committed")
-    assert [reader.get_watermark_offsets(ck.TopicPartition("half-added", p), timeout=DEADLINE_S)[1] for p in (0, 1)] == [1, 0]
+    assert [
+        reader.get_watermark_offsets(ck.TopicPartition("half-added", p), timeout=DEADLINE_S)[1] for p in (0, 1)
+    ] == [1, 0]
     reader.close()

@@ -65,7 +65,9 @@ def compacted_and_offloaded(region: Region, shell: Shell, topic: str, store: Pat
     client = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     try:
         reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
-        assert reader.read_next(timeout_millis=60_000).data() == b"last", "what has no key goes, and of a key the newest stays"
+        assert reader.read_next(timeout_millis=60_000).data() == b"last", (
+            "what has no key goes, and of a key the newest stays"
+        )
     finally:
         client.close()
     shell.run(f"heliograph topics offload {topic} --now")
@@ -89,14 +91,19 @@ def test_the_page_is_true_and_disks_hold_nothing_in_the_clear(tmp_path: Path, mo
                 for tenant in ("public", "shop"):
                     rest(region, "PUT", f"/admin/v2/tenants/{tenant}", {"allowedClusters": ["us"]})
                 rest(region, "PUT", "/admin/v2/namespaces/public/default")
-                shell.environment |= {"HELIOGRAPH_ADMIN": region.admin_url(), "HELIOGRAPH_SERVICE": region.service_url()}
+                shell.environment |= {
+                    "HELIOGRAPH_ADMIN": region.admin_url(),
+                    "HELIOGRAPH_SERVICE": region.service_url(),
+                }
         page.section("Encryption at rest: a tenant that has to be encrypted")
         page.section("Encryption at rest: another data key")
         listed = json.loads(shell.run("heliograph keys list shop --json"))["keys"]
         assert [(key["seals"], key["topics"]) for key in listed] == [(False, 2), (True, 0)]
         publish(region, topic, WORDS[2])
         publish(region, "persistent://public/default/open", b"in the clear for all to see")
-        assert eventually(lambda: on_disk(tmp_path, b"in the clear for all to see"), "what is not sealed is found on disks")
+        assert eventually(
+            lambda: on_disk(tmp_path, b"in the clear for all to see"), "what is not sealed is found on disks"
+        )
         assert not on_disk(tmp_path, WORDS[2]) and not on_disk(tmp_path, RECEIPT)
         assert read(region, "persistent://shop/receipts/all", 1) == [RECEIPT]
         assert [word.split()[0] for word in read(region, topic, 3)] == [word.split()[0] for word in WORDS]
@@ -109,24 +116,37 @@ def test_the_page_is_true_and_disks_hold_nothing_in_the_clear(tmp_path: Path, mo
         broker = region.processes["us-broker-0"]
         settings = json.loads((tmp_path / "us-broker-0.json").read_text())
         broker.kill()
-        for wrong, says in (("", "no master key is set"), (str(tmp_path / "other.keys"), "the master keys given are other")):
+        for wrong, says in (
+            ("", "no master key is set"),
+            (str(tmp_path / "other.keys"), "the master keys given are other"),
+        ):
             if wrong:
                 shell.run("heliograph keys master other.keys --name other")
             refused = tmp_path / "refused.json"
-            refused.write_text(json.dumps({**settings, "broker": {**settings["broker"], "encryption": {"master_key_file": wrong}}}))
+            refused.write_text(
+                json.dumps({**settings, "broker": {**settings["broker"], "encryption": {"master_key_file": wrong}}})
+            )
             command = [sys.executable, "-m", "region_node.process", "--settings", str(refused)]
             done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
             assert done.returncode == 2 and says in done.stderr.splitlines()[-1], done.stderr
-        process = region.processes["us-meta-0"]  # the region forgets all of its topics; the configuration, with the wrapped keys, is there still
+        process = region.processes[
+            "us-meta-0"
+        ]  # the region forgets all of its topics; the configuration, with the wrapped keys, is there still
         process.kill()
         shutil.rmtree(tmp_path / "us-meta-0" / "meta")
-        ports = {"meta_node": {"port": process.ports["meta"]}, "config_node": {"port": process.ports["config"], "raft_port": 0}}
+        ports = {
+            "meta_node": {"port": process.ports["meta"]},
+            "config_node": {"port": process.ports["config"], "raft_port": 0},
+        }
         region.spawn(region.settings("meta-0", ["meta", "config"], **ports)).wait_ready()
         region.spawn(settings).wait_ready()
         shell.environment |= {"HELIOGRAPH_ADMIN": region.admin_url(), "HELIOGRAPH_SERVICE": region.service_url()}
         assert not json.loads(shell.run("heliograph topics list shop/cards --json"))
         restoring = f"heliograph tier restore --topic {topic}"
-        eventually(lambda: shell.run(restoring, codes=(0, 1, 2)) and topic in shell.run("heliograph topics list shop/cards"), "it is back")
+        eventually(
+            lambda: shell.run(restoring, codes=(0, 1, 2)) and topic in shell.run("heliograph topics list shop/cards"),
+            "it is back",
+        )
         assert read(region, topic, 3) == list(WORDS)
 
         guarded: dict[str, Any] = {}
@@ -137,9 +157,16 @@ def test_the_page_is_true_and_disks_hold_nothing_in_the_clear(tmp_path: Path, mo
                 issued.append(said.strip())
                 if not guarded:
                     source = {"algorithms": ["ES256"], "jwks_file": str(tmp_path / "keys.json")}
-                    security = {"authentication": ["token"], "authorization": True, "super_users": ["root"], "tokens": [source]}
+                    security = {
+                        "authentication": ["token"],
+                        "authorization": True,
+                        "super_users": ["root"],
+                        "tokens": [source],
+                    }
                     broker = {**settings["broker"], "port": 0, "admin_port": 0}
-                    guarded = region.settings("broker-1", ["broker"], **region.addresses, security=security, broker=broker)
+                    guarded = region.settings(
+                        "broker-1", ["broker"], **region.addresses, security=security, broker=broker
+                    )
                     region.spawn(guarded).wait_ready()
                 statuses.append(tuple(status_of(region.admin_url(1), token) for token in issued))
             elif "tokens list" in command:

@@ -24,8 +24,12 @@ def keys(folder: Path) -> Any:
     """Of end-to-end encryption."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     private, public = folder / "private.pem", folder / "public.pem"
-    private.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
-    public.write_bytes(key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
+    private.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    public.write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
     return pulsar.CryptoKeyReader(str(public), str(private))
 
 
@@ -34,10 +38,18 @@ def published(client: Any, region: str, reader: Any) -> list[Row]:
     lone = {"batching_enabled": False}
     producers = {
         "plain": client.create_producer(_TOPIC, f"plain-{region}", **lone),
-        "batch": client.create_producer(_TOPIC, f"batch-{region}", batching_enabled=True, batching_max_publish_delay_ms=1000, batching_max_messages=7),
+        "batch": client.create_producer(
+            _TOPIC,
+            f"batch-{region}",
+            batching_enabled=True,
+            batching_max_publish_delay_ms=1000,
+            batching_max_messages=7,
+        ),
         "lz4": client.create_producer(_TOPIC, f"lz4-{region}", compression_type=pulsar.CompressionType.LZ4, **lone),
         "chunks": client.create_producer(_TOPIC, f"chunks-{region}", chunking_enabled=True, **lone),
-        "sealed": client.create_producer(_TOPIC, f"sealed-{region}", encryption_key="k", crypto_key_reader=reader, **lone),
+        "sealed": client.create_producer(
+            _TOPIC, f"sealed-{region}", encryption_key="k", crypto_key_reader=reader, **lone
+        ),
         "delayed": client.create_producer(_TOPIC, f"delayed-{region}", **lone),
         "keyed": client.create_producer(_TOPIC, f"keyed-{region}", **lone),
     }
@@ -59,7 +71,9 @@ def published(client: Any, region: str, reader: Any) -> list[Row]:
 
 
 def rows_in(client: Any, key_reader: Any, *, compacted: bool = False) -> list[Row]:
-    reader = client.create_reader(_TOPIC, pulsar.MessageId.earliest, crypto_key_reader=key_reader, is_read_compacted=compacted)
+    reader = client.create_reader(
+        _TOPIC, pulsar.MessageId.earliest, crypto_key_reader=key_reader, is_read_compacted=compacted
+    )
     found = []
     while reader.has_message_available():
         m = reader.read_next(timeout_millis=60_000)
@@ -81,11 +95,16 @@ def test_messages_of_every_kind_arrive_as_they_were_sent(pair: Instance, tmp_pat
             mine = [row for row in found if row[0].startswith(origin.encode())]
             assert mine == rows, (region, origin, len(mine), len(rows))
     for ends, row in pair.links(_TOPIC).items():
-        assert not {event["cause"] for event in row["history"]} & {"protocol", "connection-lost"}, (ends, row["history"])
+        assert not {event["cause"] for event in row["history"]} & {"protocol", "connection-lost"}, (
+            ends,
+            row["history"],
+        )
     for region, client in clients.items():  # each region compacts its own copy
         url = f"{pair.admin(region)}/admin/v2/{_TOPIC.replace('://', '/')}/compaction"
         rest("PUT", url)
         eventually(lambda url=url: rest("GET", url)["status"] == "SUCCESS", f"compaction in {region}")
         kept = [row for row in rows_in(client, reader, compacted=True) if row[3] == "keyed"]
         assert sorted(row[1] for row in kept) == [f"{origin}-{n}" for origin in ("eu", "us") for n in (0, 1)]
-        assert {row[0].split()[2] for row in kept if row[1].endswith("-0")} == {str((_ROUNDS - 1) // 2 * 2).encode()}, "the newest of each key"
+        assert {row[0].split()[2] for row in kept if row[1].endswith("-0")} == {str((_ROUNDS - 1) // 2 * 2).encode()}, (
+            "the newest of each key"
+        )

@@ -28,7 +28,12 @@ class Stream:
     def __init__(self, instance: Instance, region: str, topic: str, first_sequence: int | None = 1) -> None:
         self.region, self.sent, self.acked = region, 0, 0
         self.repeats: set[int] = set()
-        settings = {"batching_enabled": False, "block_if_queue_full": True, "send_timeout_millis": 0, "initial_sequence_id": first_sequence}
+        settings = {
+            "batching_enabled": False,
+            "block_if_queue_full": True,
+            "send_timeout_millis": 0,
+            "initial_sequence_id": first_sequence,
+        }
         self._producer = instance.client(region).create_producer(topic, f"p-{region}", **settings)
 
     def publish(self, count: int) -> None:
@@ -64,7 +69,9 @@ def missing(stream: Stream, copy: list[str]) -> str:
 def drained(instance: Instance, topic: str) -> bool:
     """Between all regions, each way. A link that is not open yet may not know what it has left."""
     rows, regions = instance.links(topic), len(instance.state["regions"])
-    return len(rows) == regions * (regions - 1) and all(row["connected"] and row["backlog_messages"] == 0 for row in rows.values())
+    return len(rows) == regions * (regions - 1) and all(
+        row["connected"] and row["backlog_messages"] == 0 for row in rows.values()
+    )
 
 
 def assert_same_everywhere(instance: Instance, topic: str, streams: list[Stream]) -> None:
@@ -74,7 +81,9 @@ def assert_same_everywhere(instance: Instance, topic: str, streams: list[Stream]
     for region in ("us", "eu"):
         copy = instance.read_all(region, topic)
         for stream in streams:
-            assert [b for b in copy if b.startswith(stream.region)] == stream.bodies(), f"{stream.region}'s messages in {region}"
+            assert [b for b in copy if b.startswith(stream.region)] == stream.bodies(), (
+                f"{stream.region}'s messages in {region}"
+            )
         assert len(copy) == sum(s.sent for s in streams)
 
 
@@ -124,14 +133,18 @@ def test_a_fault_ends_without_help(pair: Instance, fault: Callable[[Instance], C
     streams = [Stream(pair, region, topic) for region in ("us", "eu")]
     for stream in streams:
         stream.publish(COUNT)
-    eventually(lambda: len(pair.links(topic)) == 2 and all(r["connected"] for r in pair.links(topic).values()), "both links up")
+    eventually(
+        lambda: len(pair.links(topic)) == 2 and all(r["connected"] for r in pair.links(topic).values()), "both links up"
+    )
     heal = fault(pair)
     try:
         began = time.monotonic()
         while time.monotonic() < began + 3:
             for stream in streams:
                 stream.publish(20)
-            eventually(lambda: all(s.acked >= s.sent - 200 for s in streams), "publishing goes on while the link is bent")
+            eventually(
+                lambda: all(s.acked >= s.sent - 200 for s in streams), "publishing goes on while the link is bent"
+            )
     finally:
         heal()
     assert_same_everywhere(pair, topic, streams)
@@ -157,7 +170,9 @@ def test_backlog_and_age_are_true_while_the_link_is_down(pair: Instance) -> None
         eventually(old, "the age grows")
         asked = time.monotonic()
         row = pair.links(topic)[("us", "eu")]
-        assert asked - taken - 1 < row["age_s"] < time.monotonic() - began + 1, "as old as its oldest message, to a second"
+        assert asked - taken - 1 < row["age_s"] < time.monotonic() - began + 1, (
+            "as old as its oldest message, to a second"
+        )
         assert row["backlog_messages"] == 50 and row["backlog_bytes"] > 0
         assert not row["connected"] and row["cause"]
     finally:
@@ -167,7 +182,10 @@ def test_backlog_and_age_are_true_while_the_link_is_down(pair: Instance) -> None
     def flowing() -> bool:
         """Both ends tell of it in Pulsar's words."""
         stream.publish(5)
-        told = {r: rest("GET", f"{pair.admin(r)}/admin/v2/persistent/public/geo/risk/stats")["replication"] for r in ("us", "eu")}
+        told = {
+            r: rest("GET", f"{pair.admin(r)}/admin/v2/persistent/public/geo/risk/stats")["replication"]
+            for r in ("us", "eu")
+        }
         going, coming = told["us"]["eu"], told["eu"]["us"]
         assert not coming["msgRateOut"] and not going["msgRateIn"]
         return bool(min(going["msgRateOut"], going["msgThroughputOut"], coming["msgRateIn"], coming["msgThroughputIn"]))
@@ -188,10 +206,16 @@ def test_owner_killed_then_back(pair: Instance) -> None:
 
     def owner() -> str:
         try:
-            port = int(rest("GET", f"{pair.admin('us')}/lookup/v2/topic/persistent/public/geo/owner")["brokerUrl"].rpartition(":")[2])
+            port = int(
+                rest("GET", f"{pair.admin('us')}/lookup/v2/topic/persistent/public/geo/owner")["brokerUrl"].rpartition(
+                    ":"
+                )[2]
+            )
         except Exception:
             return ""
-        return next((p["name"] for p in pair.status()["regions"]["us"]["processes"] if p["ports"].get("service") == port), "")
+        return next(
+            (p["name"] for p in pair.status()["regions"]["us"]["processes"] if p["ports"].get("service") == port), ""
+        )
 
     first = owner()
     heliograph("process", "kill", first, "--data", str(pair.data))
@@ -232,7 +256,11 @@ def test_a_promise_that_is_broken_and_kept_again_is_told(pair: Instance) -> None
     eventually(lambda: pair.read_all("us", topic) == stream.bodies(), "us has them")
 
     def told() -> list[str]:
-        return [event["event"] for event in rest("GET", f"{admin}/heliograph/v1/dr")["events"] if event["namespace"] == namespace]
+        return [
+            event["event"]
+            for event in rest("GET", f"{admin}/heliograph/v1/dr")["events"]
+            if event["namespace"] == namespace
+        ]
 
     before = told()
     undo = cut(pair)
@@ -254,8 +282,13 @@ def test_a_promise_that_is_broken_and_kept_again_is_told(pair: Instance) -> None
 
 def test_a_client_that_begins_its_sequences_anew_is_told_from_a_loss(pair: Instance) -> None:
     """Its broker dies before the first receipt: with sequences of its own nothing is missing, without, what is missing was never taken."""
-    owned, lent = Stream(pair, "eu", "persistent://public/geo/owned"), Stream(pair, "eu", "persistent://public/geo/lent", first_sequence=None)
-    name, pid = next((row["name"], row["pid"]) for row in pair.status()["regions"]["eu"]["processes"] if "broker" in row["name"])
+    owned, lent = (
+        Stream(pair, "eu", "persistent://public/geo/owned"),
+        Stream(pair, "eu", "persistent://public/geo/lent", first_sequence=None),
+    )
+    name, pid = next(
+        (row["name"], row["pid"]) for row in pair.status()["regions"]["eu"]["processes"] if "broker" in row["name"]
+    )
     os.kill(pid, signal.SIGSTOP)
     for stream in (owned, lent):
         stream.publish(5)
@@ -267,4 +300,6 @@ def test_a_client_that_begins_its_sequences_anew_is_told_from_a_loss(pair: Insta
         stream.finish()
     assert missing(owned, pair.read_all("eu", "persistent://public/geo/owned")) == "" and owned.repeats == set()
     told = missing(lent, pair.read_all("eu", "persistent://public/geo/lent"))
-    assert told == "5 lost (5 to 9), 5 of them answered as repeats, 0 twice, in order: True" and lent.repeats == set(range(5, 10))
+    assert told == "5 lost (5 to 9), 5 of them answered as repeats, 0 twice, in order: True" and lent.repeats == set(
+        range(5, 10)
+    )

@@ -51,12 +51,22 @@ class Orders:
         """`count` messages one by one, and as many in batches of seven. Each key comes often."""
         client, receipts = self.instance.client(region), list[str]()
         made = [
-            client.create_producer(TOPIC, f"{region}-{kind}", batching_enabled=kind == "batch", batching_max_messages=7, batching_max_publish_delay_ms=20)
+            client.create_producer(
+                TOPIC,
+                f"{region}-{kind}",
+                batching_enabled=kind == "batch",
+                batching_max_messages=7,
+                batching_max_publish_delay_ms=20,
+            )
             for kind in ("one", "batch")
         ]
         for n in range(count):
             for producer, kind in zip(made, ("one", "batch"), strict=True):
-                producer.send_async(f"{part}-{region}-{kind}-{n}".encode(), lambda result, _: receipts.append(str(result)), partition_key=f"{region}-{n % 10}")
+                producer.send_async(
+                    f"{part}-{region}-{kind}-{n}".encode(),
+                    lambda result, _: receipts.append(str(result)),
+                    partition_key=f"{region}-{n % 10}",
+                )
         for producer in made:
             producer.flush()
         eventually(lambda: len(receipts) == 2 * count, "all receipts")
@@ -65,7 +75,9 @@ class Orders:
         self.instance.clients.remove(client)
 
     def read(self, region: str, *, compacted: bool = False) -> dict[str, Position]:
-        reader = self.instance.client(region).create_reader(TOPIC, pulsar.MessageId.earliest, is_read_compacted=compacted)
+        reader = self.instance.client(region).create_reader(
+            TOPIC, pulsar.MessageId.earliest, is_read_compacted=compacted
+        )
         found = {}
         while reader.has_message_available():
             message = reader.read_next(timeout_millis=60_000)
@@ -78,13 +90,22 @@ class Orders:
     def learn(self, count: int) -> None:
         """Reads `count` messages in each region, and asks where each was first published."""
         for region in REGIONS:
-            self.at[region] |= eventually(lambda region=region: len(found := self.read(region)) >= count and found, f"{count} messages in {region}")
+            self.at[region] |= eventually(
+                lambda region=region: len(found := self.read(region)) >= count and found,
+                f"{count} messages in {region}",
+            )
         for region in REGIONS:
             mine = [body for body in self.at[region] if f"-{region}-" in body and body not in self.coordinates]
             entries = sorted({self.at[region][body] for body in mine})
             told = dict(zip(entries, self.ask(region, [("coordinates", at) for at in entries]), strict=True))
             for (ledger, entry), (status, coordinate) in told.items():
-                assert status == "here" and str(coordinate).endswith(f":{ledger}:{entry}"), (region, ledger, entry, status, coordinate)
+                assert status == "here" and str(coordinate).endswith(f":{ledger}:{entry}"), (
+                    region,
+                    ledger,
+                    entry,
+                    status,
+                    coordinate,
+                )
             self.coordinates |= {body: str(told[self.at[region][body]][1]) for body in mine}
         assert set(self.at["us"]) == set(self.at["eu"]) == set(self.coordinates)
 
@@ -106,7 +127,9 @@ class Orders:
 
         return asyncio.run(every())
 
-    def check(self, expected: Callable[[str, Position], str] = lambda *_: "here", only: Callable[[str], bool] = bool) -> Counter[str]:
+    def check(
+        self, expected: Callable[[str, Position], str] = lambda *_: "here", only: Callable[[str], bool] = bool
+    ) -> Counter[str]:
         """Both ways, of messages drawn by chance among those that are `only`. expected: the status, by region and position; returns how often each was."""
         seen: Counter[str] = Counter()
         among = sorted(filter(only, self.coordinates))
@@ -142,7 +165,9 @@ class Orders:
         """In each region one that has written `word` since then (wall clock) is killed."""
         killed, data = [], self.instance.data
         for region in REGIONS:
-            bookies = [row["name"] for row in self.instance.status()["regions"][region]["processes"] if "bookie" in row["name"]]
+            bookies = [
+                row["name"] for row in self.instance.status()["regions"][region]["processes"] if "bookie" in row["name"]
+            ]
             killed.append(next(name for name in bookies if wrote(data_of(data, region, name), word.encode(), since_s)))
         for name in killed:
             call(data, "kill", process=name)
@@ -180,9 +205,13 @@ def test_coordinates_lead_there_and_back_whatever_became_of_the_ledgers(pair: In
     for region in REGIONS:
         eventually(partial(orders.ended, "compaction", region), f"{region} has compacted its copy")
         kept = orders.read(region, compacted=True)
-        assert len(kept) == 10 * len(REGIONS) and kept.items() <= orders.at[region].items(), "the newest of each key, under the ids that it had"
+        assert len(kept) == 10 * len(REGIONS) and kept.items() <= orders.at[region].items(), (
+            "the newest of each key, under the ids that it had"
+        )
         last = {body: orders.coordinates[body] for body in kept}
-        assert orders.ask(region, [("positions", at) for at in last.values()]) == [("here", kept[body]) for body in last]
+        assert orders.ask(region, [("positions", at) for at in last.values()]) == [
+            ("here", kept[body]) for body in last
+        ]
     orders.unload()
     assert orders.check() == all_here
 
@@ -190,7 +219,10 @@ def test_coordinates_lead_there_and_back_whatever_became_of_the_ledgers(pair: In
         rest("PUT", orders.url(region, "offload?rollOver=true"))
     for region in REGIONS:
         eventually(partial(orders.ended, "offload", region), f"{region} has offloaded")
-        eventually(lambda region=region: not any(row["onBookies"] for row in orders.ledgers(region)), f"{region}'s bookies are rid of it")
+        eventually(
+            lambda region=region: not any(row["onBookies"] for row in orders.ledgers(region)),
+            f"{region}'s bookies are rid of it",
+        )
         assert len(orders.ledgers(region)) >= PARTS and all(row["offloaded"] for row in orders.ledgers(region))
     orders.unload()
     assert orders.check() == all_here
@@ -238,4 +270,6 @@ def test_coordinates_lead_there_and_back_whatever_became_of_the_ledgers(pair: In
         assert orders.ask(region, [("positions", at) for at in gone]) == [("deleted", None)] * len(gone), region
     assert orders.ask("us", [("coordinates", place) for place in lost.values()]) == [("deleted", None)] * len(lost)
     tail = [body for body in orders.at["eu"] if body.startswith("tail")]
-    assert orders.ask("eu", [("positions", orders.coordinates[body]) for body in tail]) == [("here", orders.at["eu"][body]) for body in tail]
+    assert orders.ask("eu", [("positions", orders.coordinates[body]) for body in tail]) == [
+        ("here", orders.at["eu"][body]) for body in tail
+    ]

@@ -13,11 +13,17 @@ BACKLOG = 50
 
 
 def publishers(instance: Instance, region: str, topic: str) -> int:
-    return len(rest("GET", f"{instance.admin(region)}/admin/v2/persistent/{topic.removeprefix('persistent://')}/stats")["publishers"])
+    return len(
+        rest("GET", f"{instance.admin(region)}/admin/v2/persistent/{topic.removeprefix('persistent://')}/stats")[
+            "publishers"
+        ]
+    )
 
 
 def consumers(instance: Instance, region: str, topic: str) -> int:
-    found: dict[str, Any] = rest("GET", f"{instance.admin(region)}/admin/v2/persistent/{topic.removeprefix('persistent://')}/stats")["subscriptions"]
+    found: dict[str, Any] = rest(
+        "GET", f"{instance.admin(region)}/admin/v2/persistent/{topic.removeprefix('persistent://')}/stats"
+    )["subscriptions"]
     return sum(len(subscription["consumers"]) for subscription in found.values())
 
 
@@ -27,7 +33,11 @@ def test_producers_and_consumers_go_and_lose_and_reorder_nothing(pair: Instance)
     client = pair.client("us")
     producer = client.create_producer(topic, producer_name="orders", send_timeout_millis=0)
     consumer = client.subscribe(
-        topic, "s", initial_position=pulsar.InitialPosition.Earliest, replicate_subscription_state_enabled=True, receiver_queue_size=1
+        topic,
+        "s",
+        initial_position=pulsar.InitialPosition.Earliest,
+        replicate_subscription_state_enabled=True,
+        receiver_queue_size=1,
     )
     for number in range(BACKLOG):
         producer.send(b"%d" % number)
@@ -47,7 +57,10 @@ def test_producers_and_consumers_go_and_lose_and_reorder_nothing(pair: Instance)
         urls = {"brokerServiceUrl": pair.state["regions"]["eu"]["service_url"]}
         rest("POST", f"{pair.admin('us')}/admin/v2/clusters/us/migrate?migrated=false", urls)
         rest("POST", f"{pair.admin('us')}/admin/v2/namespaces/public/blue/migration", True)
-        eventually(lambda: publishers(pair, "eu", topic) == 1 and publishers(pair, "us", topic) == 0, "the producer has gone to eu")
+        eventually(
+            lambda: publishers(pair, "eu", topic) == 1 and publishers(pair, "us", topic) == 0,
+            "the producer has gone to eu",
+        )
         published = len(confirmed)
         eventually(lambda: len(confirmed) > published + 20, "it publishes there")
         assert consumers(pair, "us", topic) == 1, "the consumer has a backlog"
@@ -60,7 +73,10 @@ def test_producers_and_consumers_go_and_lose_and_reorder_nothing(pair: Instance)
                 got.append(int(message.data()))
 
         receive(confirmed[-1])
-        eventually(lambda: consumers(pair, "eu", topic) == 1 and consumers(pair, "us", topic) == 0, "the consumer has gone to eu")
+        eventually(
+            lambda: consumers(pair, "eu", topic) == 1 and consumers(pair, "us", topic) == 0,
+            "the consumer has gone to eu",
+        )
     finally:
         stop.set()
         going_on.join()

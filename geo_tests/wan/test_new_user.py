@@ -18,7 +18,17 @@ from geo_tests.wan.instance import PROGRAM, eventually, heliograph
 
 
 def standalone(data: Path, service: int, admin: int, *more: str) -> subprocess.Popen[str]:
-    command = [PROGRAM, "standalone", "--data", str(data), "--service-port", str(service), "--admin-port", str(admin), *more]
+    command = [
+        PROGRAM,
+        "standalone",
+        "--data",
+        str(data),
+        "--service-port",
+        str(service),
+        "--admin-port",
+        str(admin),
+        *more,
+    ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -54,20 +64,34 @@ def test_hello(running: tuple[Path, int, int]) -> None:
     client = pulsar.Client(f"pulsar://127.0.0.1:{service}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     try:
         client.create_producer("hello").send(b"round the world")
-        assert client.create_reader("hello", pulsar.MessageId.earliest).read_next(timeout_millis=60_000).data() == b"round the world"
+        assert (
+            client.create_reader("hello", pulsar.MessageId.earliest).read_next(timeout_millis=60_000).data()
+            == b"round the world"
+        )
     finally:
         client.close()
 
 
 def test_a_second_one_on_the_same_folder(running: tuple[Path, int, int]) -> None:
     data, service, admin = running
-    done = heliograph("standalone", "--data", str(data), "--service-port", str(service), "--admin-port", str(admin), check=False)
+    done = heliograph(
+        "standalone", "--data", str(data), "--service-port", str(service), "--admin-port", str(admin), check=False
+    )
     assert done.returncode == 2 and "in use" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_a_taken_port(running: tuple[Path, int, int], tmp_path: Path) -> None:
     _, service, _ = running
-    done = heliograph("standalone", "--data", str(tmp_path / "other"), "--service-port", str(service), "--admin-port", str(free_port()), check=False)
+    done = heliograph(
+        "standalone",
+        "--data",
+        str(tmp_path / "other"),
+        "--service-port",
+        str(service),
+        "--admin-port",
+        str(free_port()),
+        check=False,
+    )
     assert done.returncode == 2 and f"port {service}" in done.stderr and "--service-port" in done.stderr
 
 
@@ -84,7 +108,13 @@ def test_a_folder_of_another_version(tmp_path: Path) -> None:
     assert done.returncode == 2 and "format 99" in done.stderr
 
 
-WRONG = (("up", "--bookies", "1"), ("up", "--regions", "a,a"), ("up", "--brokers", "x"), ("standalone", "--service-port", "0"), ("nonsense",))
+WRONG = (
+    ("up", "--bookies", "1"),
+    ("up", "--regions", "a,a"),
+    ("up", "--brokers", "x"),
+    ("standalone", "--service-port", "0"),
+    ("nonsense",),
+)
 
 
 @pytest.mark.parametrize("arguments", WRONG, ids=" ".join)
@@ -100,9 +130,13 @@ def test_nothing_runs(tmp_path: Path) -> None:
         assert done.returncode == 2 and "heliograph up" in done.stderr
 
 
-def test_a_program_that_takes_too_long_here_is_interrupted_and_ends_what_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_takes_too_long_here_is_interrupted_and_ends_what_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = tmp_path / "program"
-    program.write_text(f"#!/bin/sh\nsleep 600 &\ntrap 'kill $!; wait; touch {tmp_path}/ended; exit 1' INT\ntouch {tmp_path}/begun\nwait\n")
+    program.write_text(
+        f"#!/bin/sh\nsleep 600 &\ntrap 'kill $!; wait; touch {tmp_path}/ended; exit 1' INT\ntouch {tmp_path}/begun\nwait\n"
+    )
     program.chmod(0o755)
     monkeypatch.setattr(instance, "PROGRAM", str(program))
 
@@ -117,7 +151,15 @@ def test_a_program_that_takes_too_long_here_is_interrupted_and_ends_what_it_star
     assert (tmp_path / "ended").exists()
 
 
-MOMENTS = ("instance.json", "lock", "logs", "settings", "logs/standalone-bookie-1.log", "logs/standalone-broker-0.log", "control.json")
+MOMENTS = (
+    "instance.json",
+    "lock",
+    "logs",
+    "settings",
+    "logs/standalone-bookie-1.log",
+    "logs/standalone-broker-0.log",
+    "control.json",
+)
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -167,7 +209,9 @@ def test_data_survives_a_restart(tmp_path: Path) -> None:
         process = standalone(tmp_path / "data", service, admin)
         try:
             wait_ready(process)
-            client = pulsar.Client(f"pulsar://127.0.0.1:{service}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+            client = pulsar.Client(
+                f"pulsar://127.0.0.1:{service}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+            )
             consumer = client.subscribe("kept", "s", initial_position=pulsar.InitialPosition.Earliest)
             got = [consumer.receive(timeout_millis=60_000).data() for _ in expected]
             assert got == expected

@@ -27,7 +27,9 @@ class Visit(Record):
 def names(instance: Instance, region: str) -> dict[int, str]:
     """Number -> the record's name."""
     try:
-        found = rest("GET", f"{instance.admin(region)}/admin/v2/schemas/public/geo/{NAME}/schemas")["getSchemaResponses"]
+        found = rest("GET", f"{instance.admin(region)}/admin/v2/schemas/public/geo/{NAME}/schemas")[
+            "getSchemaResponses"
+        ]
     except urllib.error.HTTPError:
         return {}
     return {row["version"]: json.loads(row["data"])["name"] for row in found}
@@ -69,19 +71,36 @@ def test_a_conflict_waits_for_a_decision(pair: Instance, take: str) -> None:
     pair.client("us").create_producer(OTHER).send(take.encode())
     while consumer.receive(timeout_millis=60_000).data() != take.encode():
         pass
-    assert link(pair)["state"] == "parked" and names(pair, "eu") == {0: "Order"}, "other topics go on, and nobody has decided"
+    assert link(pair)["state"] == "parked" and names(pair, "eu") == {0: "Order"}, (
+        "other topics go on, and nobody has decided"
+    )
     shown = json.loads(heliograph("topics", "links", TOPIC, "--admin", us, "--json").stdout)
     (found,) = [one for one in shown[0]["links"] if one["target"] == "eu"]
     (conflict,) = found["parked"]["schemas"]
-    assert conflict["number"] == 0 and '+  "data"' not in conflict["diff"] and "-    " in conflict["diff"] and "--- eu/0" in conflict["diff"]
+    assert (
+        conflict["number"] == 0
+        and '+  "data"' not in conflict["diff"]
+        and "-    " in conflict["diff"]
+        and "--- eu/0" in conflict["diff"]
+    )
     told = heliograph("topics", "unpark", TOPIC, "--region", "eu", "--take", take, "--dry-run", "--admin", us).stdout
     assert "would change" in told and names(pair, "us") == {0: "Visit"} and names(pair, "eu") == {0: "Order"}
     heliograph("topics", "unpark", TOPIC, "--region", "eu", "--take", take, "--admin", us)
     eventually(lambda: link(pair)["state"] == "open" and not link(pair)["backlog_messages"], "the backlog is there")
-    eventually(lambda: names(pair, "us") == names(pair, "eu") and len(names(pair, "us")) == 2, "the same in both, and neither schema is lost")
+    eventually(
+        lambda: names(pair, "us") == names(pair, "eu") and len(names(pair, "us")) == 2,
+        "the same in both, and neither schema is lost",
+    )
     assert names(pair, "us")[0] == ("Order" if take == "theirs" else "Visit")
-    assert any("resolve" in json.dumps(change) for change in rest("GET", f"{us}/heliograph/v1/audit?all=true")["changes"])
-    assert heliograph("topics", "unpark", TOPIC, "--region", "eu", "--take", "retry", "--admin", us, check=False).returncode != 0
+    assert any(
+        "resolve" in json.dumps(change) for change in rest("GET", f"{us}/heliograph/v1/audit?all=true")["changes"]
+    )
+    assert (
+        heliograph(
+            "topics", "unpark", TOPIC, "--region", "eu", "--take", "retry", "--admin", us, check=False
+        ).returncode
+        != 0
+    )
     eventually(lambda: pair.links(TOPIC).get(("eu", "us"), {}).get("state") != "parked", "the way back")
 
 
@@ -96,8 +115,12 @@ def test_a_plain_topic_and_a_partitioned_one_of_one_name_never_mix(pair: Instanc
     finally:
         for proxy in proxies:
             pair.toxiproxy.heal(proxy.name)
-    row = eventually(lambda: (row := pair.links(topic).get(("us", "eu"), {})).get("state") == "parked" and row, "the link is parked")
-    assert row["cause"] == "partitions-conflict" and "2 partitions" in row["cause_text"] and row["backlog_messages"] == 1
+    row = eventually(
+        lambda: (row := pair.links(topic).get(("us", "eu"), {})).get("state") == "parked" and row, "the link is parked"
+    )
+    assert (
+        row["cause"] == "partitions-conflict" and "2 partitions" in row["cause_text"] and row["backlog_messages"] == 1
+    )
     assert topic not in rest("GET", f"{eu}/admin/v2/persistent/public/geo"), "no look-alike is made"
     rest("DELETE", f"{us}/admin/v2/persistent/public/geo/two-kinds/partitions?force=true")
     eventually(lambda: pair.links(topic)[("us", "eu")]["state"] == "open", "the configuration has changed: at once")

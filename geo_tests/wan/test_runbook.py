@@ -23,7 +23,10 @@ def test_every_command_of_the_page_does_what_it_says(trio: Instance, tmp_path: P
     load.wait_for(20)
 
     def is_active(region: str) -> None:
-        eventually(lambda: dr(trio, "eu", "status", NAMESPACE)["active"] == region and takes(trio, region, NAMESPACE), f"{region} takes messages")
+        eventually(
+            lambda: dr(trio, "eu", "status", NAMESPACE)["active"] == region and takes(trio, region, NAMESPACE),
+            f"{region} takes messages",
+        )
 
     with Shell(tmp_path, US=trio.admin("us"), EU=trio.admin("eu")) as shell:
         page = Reader(Page.read("disaster-recovery.md"), shell)
@@ -41,7 +44,12 @@ def test_every_command_of_the_page_does_what_it_says(trio: Instance, tmp_path: P
         cut_off(trio, "us", cut=False)
         page.section("The region is back: rejoin, failback")
         is_active("us")
-        assert [op["kind"] for op in dr(trio, "us", "history", NAMESPACE)][-4:] == ["failover", "rejoin", "rejoin", "switchover"]
+        assert [op["kind"] for op in dr(trio, "us", "history", NAMESPACE)][-4:] == [
+            "failover",
+            "rejoin",
+            "rejoin",
+            "switchover",
+        ]
         load.wait_for(10)
         load.end()
         page.section("Drills", codes=(0, 1))  # 1: it was done, and this machine is too slow for what is promised

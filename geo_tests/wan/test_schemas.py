@@ -24,7 +24,9 @@ class OrderWithNote(Record):
 
 
 def versions(instance: Instance, region: str) -> list[Any]:
-    found: list[Any] = rest("GET", f"{instance.admin(region)}/admin/v2/schemas/public/geo/with-schema/schemas")["getSchemaResponses"]
+    found: list[Any] = rest("GET", f"{instance.admin(region)}/admin/v2/schemas/public/geo/with-schema/schemas")[
+        "getSchemaResponses"
+    ]
     return [(row["version"], row["type"], row["data"]) for row in found]
 
 
@@ -33,7 +35,9 @@ def test_schemas_travel_before_the_messages(pair: Instance) -> None:
     producer = pair.client("us").create_producer(TOPIC, schema=JsonSchema(Order))
     producer.send(Order(customer="a", amount=1))
     assert b'"a"' in consumer.receive(timeout_millis=60_000).data()
-    assert versions(pair, "eu") == versions(pair, "us") and len(versions(pair, "eu")) == 1, "what came with the message is here when the message is"
+    assert versions(pair, "eu") == versions(pair, "us") and len(versions(pair, "eu")) == 1, (
+        "what came with the message is here when the message is"
+    )
     for region in ("us", "eu"):
         path = f"{pair.admin(region)}/admin/v2/persistent/public/geo/with-schema/schemaCompatibilityStrategy"
         rest("PUT", path, "ALWAYS_COMPATIBLE")

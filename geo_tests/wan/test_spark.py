@@ -61,7 +61,11 @@ def test_rows_are_what_was_published(pair: Instance, spark: Any) -> None:
     for region in ("us", "eu"):
         arrived(pair, region, TOPIC, expected.total())
     for region in ("us", "eu"):
-        rows = spark.read.format("heliograph").options(admin_url=pair.admin(region), topic=TOPIC, task_bytes="20000").load()
+        rows = (
+            spark.read.format("heliograph")
+            .options(admin_url=pair.admin(region), topic=TOPIC, task_bytes="20000")
+            .load()
+        )
         assert rows.rdd.getNumPartitions() > 1
         found = rows.collect()
         assert Counter((r.origin_region, r.key, bytes(r.value)) for r in found) == expected
@@ -72,29 +76,51 @@ def test_rows_are_what_was_published(pair: Instance, spark: Any) -> None:
             there = coordinates
     assert coordinates == there, "the same messages have the same coordinates in both regions"
     unregistered = spark.newSession()
-    unregistered.sql(f"CREATE TEMPORARY VIEW found USING heliograph OPTIONS (admin_url '{pair.admin('eu')}', topic '{TOPIC}')")
-    assert unregistered.table("found").count() == expected.total(), "Spark finds the format by the module that is named so"
+    unregistered.sql(
+        f"CREATE TEMPORARY VIEW found USING heliograph OPTIONS (admin_url '{pair.admin('eu')}', topic '{TOPIC}')"
+    )
+    assert unregistered.table("found").count() == expected.total(), (
+        "Spark finds the format by the module that is named so"
+    )
     where = spark.sparkContext.parallelize([1], 1).map(lambda _: __import__("pyspark").__file__).collect()[0]
     assert where == pyspark.__file__, "workers have byte code, not the zip that they would compile anew"
 
 
-def test_a_stream_reads_each_message_once_through_restarts_and_new_topics(pair: Instance, spark: Any, tmp_path: Path) -> None:
+def test_a_stream_reads_each_message_once_through_restarts_and_new_topics(
+    pair: Instance, spark: Any, tmp_path: Path
+) -> None:
     client, published = pair.client("us"), []
 
     def publish(topic: str, count: int) -> None:
-        producer = client.create_producer(f"persistent://public/geo/{topic}", batching_enabled=topic.endswith("a"), **PATIENT)
+        producer = client.create_producer(
+            f"persistent://public/geo/{topic}", batching_enabled=topic.endswith("a"), **PATIENT
+        )
         for _ in range(count):
             published.append(f"{topic}-{len(published)}")
             producer.send_async(published[-1].encode(), None)
         producer.flush()
         producer.close()
 
-    options = {"admin_url": pair.admin("us"), "namespace": "public/geo", "topics_pattern": "stream-.*", "subscription": "spark"}
+    options = {
+        "admin_url": pair.admin("us"),
+        "namespace": "public/geo",
+        "topics_pattern": "stream-.*",
+        "subscription": "spark",
+    }
 
     def run(**more: str) -> list[str]:
         """Everything that is there now, in micro-batches, appended to a table of files."""
-        rows = spark.readStream.format("heliograph").options(**options, **more).load().selectExpr("cast(value as string) as body", "topic")
-        writer = rows.writeStream.format("parquet").option("path", str(tmp_path / "out")).option("checkpointLocation", str(tmp_path / "state"))
+        rows = (
+            spark.readStream.format("heliograph")
+            .options(**options, **more)
+            .load()
+            .selectExpr("cast(value as string) as body", "topic")
+        )
+        writer = (
+            rows.writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "state"))
+        )
         query = started(writer.trigger(availableNow=True).start)
         assert query.awaitTermination(600), query.lastProgress
         lags.extend(lag_of(progress)["behind_messages"] for progress in query.recentProgress)
@@ -104,24 +130,32 @@ def test_a_stream_reads_each_message_once_through_restarts_and_new_topics(pair: 
     publish("stream-a", 300)
     publish("stream-b", 50)
     assert run(max_bytes_per_trigger="2000") == sorted(published), "several small batches"
-    assert lags[0] > 0 and lags[-1] == 0 and lags == sorted(lags, reverse=True), "what is left shows in Spark's own progress"
+    assert lags[0] > 0 and lags[-1] == 0 and lags == sorted(lags, reverse=True), (
+        "what is left shows in Spark's own progress"
+    )
     publish("stream-a", 40)
     publish("stream-c", 60)  # it comes while the checkpoint knows of two
     assert run() == sorted(published)
     assert run() == sorted(published), "nothing new, nothing again"
 
     def subscription() -> Any:
-        return rest("GET", f"{pair.admin('us')}/admin/v2/persistent/public/geo/stream-b/stats")["subscriptions"]["spark"]
+        return rest("GET", f"{pair.admin('us')}/admin/v2/persistent/public/geo/stream-b/stats")["subscriptions"][
+            "spark"
+        ]
 
     eventually(lambda: subscription()["msgBacklog"] == 0, "the subscription is where the checkpoint is")
     assert not subscription()["consumers"]
     with pytest.raises(Exception, match="starting"):
-        spark.readStream.format("heliograph").options(**options, starting="now").load().writeStream.format("noop").start().awaitTermination()
+        spark.readStream.format("heliograph").options(**options, starting="now").load().writeStream.format(
+            "noop"
+        ).start().awaitTermination()
 
 
 def test_a_query_goes_on_in_another_region_from_its_checkpoint(pair: Instance, spark: Any, tmp_path: Path) -> None:
     topic, published, state = "persistent://public/geo/moving", [], tmp_path / "state"
-    producers = {region: pair.client(region).create_producer(topic, batching_enabled=False, **PATIENT) for region in ("us", "eu")}
+    producers = {
+        region: pair.client(region).create_producer(topic, batching_enabled=False, **PATIENT) for region in ("us", "eu")
+    }
     batches: dict[int, list[str]] = {}
     repeated: list[int] = []
 
@@ -143,8 +177,15 @@ def test_a_query_goes_on_in_another_region_from_its_checkpoint(pair: Instance, s
 
     def run(region: str, more: int | None) -> None:
         """So many batches more, stopped wherever it then is; None: to the end."""
-        options = {"admin_url": pair.admin(region), "topic": topic, "subscription": "moving", "max_bytes_per_trigger": "3000"}
-        rows = spark.readStream.format("heliograph").options(**options).load().selectExpr("cast(value as string) as body")
+        options = {
+            "admin_url": pair.admin(region),
+            "topic": topic,
+            "subscription": "moving",
+            "max_bytes_per_trigger": "3000",
+        }
+        rows = (
+            spark.readStream.format("heliograph").options(**options).load().selectExpr("cast(value as string) as body")
+        )
         writer = rows.writeStream.foreachBatch(keep).option("checkpointLocation", str(state))
         before = len(batches)
         if more is None:
@@ -152,7 +193,11 @@ def test_a_query_goes_on_in_another_region_from_its_checkpoint(pair: Instance, s
             return
         query = started(writer.start)
         try:
-            eventually(lambda: query.exception() is not None or len(batches) >= before + more, f"{more} batches in {region}", 400)
+            eventually(
+                lambda: query.exception() is not None or len(batches) >= before + more,
+                f"{more} batches in {region}",
+                400,
+            )
         finally:
             query.stop()
         assert query.exception() is None, query.exception()
@@ -167,12 +212,16 @@ def test_a_query_goes_on_in_another_region_from_its_checkpoint(pair: Instance, s
     drained()
     run("eu", 2)
     assert 0 < sum(map(len, batches.values())) < len(published), "in the middle, in each region"
-    newest = max((path for path in (state / "commits").iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
+    newest = max(
+        (path for path in (state / "commits").iterdir() if path.name.isdecimal()), key=lambda path: int(path.name)
+    )
     newest.unlink()  # as if the driver had died in the middle of it
     (state / "commits" / f".{newest.name}.crc").unlink(missing_ok=True)
     for path in (state / "offsets").iterdir():
         number = path.name.strip(".").split(".")[0]
-        if number.isdecimal() and int(number) > int(newest.name):  # the next one, if it was planned when the query was stopped
+        if number.isdecimal() and int(number) > int(
+            newest.name
+        ):  # the next one, if it was planned when the query was stopped
             path.unlink()
             batches.pop(int(number), None)
     run("us", 1)
@@ -181,7 +230,9 @@ def test_a_query_goes_on_in_another_region_from_its_checkpoint(pair: Instance, s
     drained()
     run("eu", None)
     assert sorted(body for found in batches.values() for body in found) == sorted(published)
-    last = max((path for path in (state / "offsets").iterdir() if path.name.isdecimal()), key=lambda path: int(path.name)).read_text()
+    last = max(
+        (path for path in (state / "offsets").iterdir() if path.name.isdecimal()), key=lambda path: int(path.name)
+    ).read_text()
     assert '"region": "eu"' in last.replace('":"', '": "')
     stats = rest("GET", f"{pair.admin('eu')}/admin/v2/persistent/public/geo/moving/stats")
     assert stats["subscriptions"]["moving"]["msgBacklog"] < len(published)
@@ -199,7 +250,11 @@ def test_a_stream_is_written_once_though_its_last_batch_runs_again(pair: Instanc
 
     def run() -> None:
         """From one topic to three, in several tasks."""
-        rows = spark.readStream.format("heliograph").options(admin_url=pair.admin("us"), topic=source, task_bytes="3000", tasks_min="3").load()
+        rows = (
+            spark.readStream.format("heliograph")
+            .options(admin_url=pair.admin("us"), topic=source, task_bytes="3000", tasks_min="3")
+            .load()
+        )
         made = rows.selectExpr(
             "concat('row ', cast(value as string)) as value",
             "key",
@@ -228,27 +283,54 @@ def test_a_stream_is_written_once_though_its_last_batch_runs_again(pair: Instanc
     assert sum(len(bodies) for bodies in written()) == 1200
     message = client.create_reader("persistent://public/geo/sink-1", pulsar.MessageId.earliest).read_next(10_000)
     n = int(message.properties()["n"])
-    assert (message.data(), message.partition_key(), message.event_timestamp()) == (b"row %d" % n, f"k{n % 5}", 1000 + n)
+    assert (message.data(), message.partition_key(), message.event_timestamp()) == (
+        b"row %d" % n,
+        f"k{n % 5}",
+        1000 + n,
+    )
 
 
 def test_declared_columns_are_read_and_a_bad_message_is_put_aside(pair: Instance, spark: Any, tmp_path: Path) -> None:
     topic = "persistent://public/geo/declared"
     producer = pair.client("us").create_producer(topic, batching_enabled=True, **PATIENT)
     for n in range(500):
-        producer.send_async(b'{"id": %d, "user": {"name": "u%d"}, "at": "2026-01-01T00:00:0%d"}' % (n, n % 7, n % 10) if n % 100 else b"poison", None)
+        producer.send_async(
+            b'{"id": %d, "user": {"name": "u%d"}, "at": "2026-01-01T00:00:0%d"}' % (n, n % 7, n % 10)
+            if n % 100
+            else b"poison",
+            None,
+        )
     producer.flush()
     options = {"admin_url": pair.admin("us"), "topic": topic}
     ddl = "id bigint, user struct<name: string>, at timestamp, _topic string, _corrupt_record string"
     found = spark.read.format("heliograph").schema(ddl).options(**options).load()
     assert found.where("_corrupt_record = 'poison' and id is null").count() == 5
-    assert found.where(f"id % 100 <> 0 and user.name = concat('u', id % 7) and second(at) = id % 10 and _topic = '{topic}'").count() == 495
+    assert (
+        found.where(
+            f"id % 100 <> 0 and user.name = concat('u', id % 7) and second(at) = id % 10 and _topic = '{topic}'"
+        ).count()
+        == 495
+    )
     stream = spark.readStream.format("heliograph").schema(ddl).options(**options, mode="DROPMALFORMED").load()
-    query = stream.select("id").writeStream.format("parquet").option("path", str(tmp_path / "out")).option("checkpointLocation", str(tmp_path / "state"))
+    query = (
+        stream.select("id")
+        .writeStream.format("parquet")
+        .option("path", str(tmp_path / "out"))
+        .option("checkpointLocation", str(tmp_path / "state"))
+    )
     assert started(query.trigger(availableNow=True).start).awaitTermination(600)
-    assert sorted(row.id for row in spark.read.parquet(str(tmp_path / "out")).collect()) == [n for n in range(500) if n % 100]
+    assert sorted(row.id for row in spark.read.parquet(str(tmp_path / "out")).collect()) == [
+        n for n in range(500) if n % 100
+    ]
     with pytest.raises(Exception, match="keys are strings"):
         spark.read.format("heliograph").schema("a map<int,string>").options(**options).load().count()
-    wrong = spark.readStream.format("heliograph").schema("a map<int,string>").options(**options).load().writeStream.format("noop")
+    wrong = (
+        spark.readStream.format("heliograph")
+        .schema("a map<int,string>")
+        .options(**options)
+        .load()
+        .writeStream.format("noop")
+    )
     query = started(wrong.option("checkpointLocation", str(tmp_path / "wrong")).trigger(availableNow=True).start)
     with pytest.raises(Exception, match="keys are strings"):  # said by whoever plans the first micro-batch's tasks
         query.awaitTermination(600)
@@ -282,9 +364,13 @@ def test_a_pipeline_is_three_statements(pair: Instance, spark: Any, tmp_path: Pa
     again = started(start)
     assert all(query.awaitTermination(600) for query in again)
     files = [str(path) for path in (tmp_path / "out").glob("batch=*/*.parquet")]
-    assert sorted(pyarrow.dataset.dataset(files).to_table()["id"].to_pylist()) == french, "once, also for who knows nothing of Spark"
+    assert sorted(pyarrow.dataset.dataset(files).to_table()["id"].to_pylist()) == french, (
+        "once, also for who knows nothing of Spark"
+    )
     with pytest.raises(ConfigError, match="two INSERTs read clicks"):
-        Pipeline(spark, defaults={"admin_url": pair.admin("us")}).run(statements + "INSERT INTO back SELECT to_json(struct(id)) AS value FROM french")
+        Pipeline(spark, defaults={"admin_url": pair.admin("us")}).run(
+            statements + "INSERT INTO back SELECT to_json(struct(id)) AS value FROM french"
+        )
     for query in spark.streams.active:
         query.stop()
     assert sorted(pair.read_all("us", "persistent://public/geo/french")) == sorted(f'{{"id":{n}}}' for n in french)
@@ -299,9 +385,15 @@ def test_rows_are_written_by_a_job_and_its_name_makes_it_repeatable(pair: Instan
         rows.write.format("heliograph").options(**job).mode("append").save()
         assert sorted(map(int, pair.read_all("us", topic))) == list(range(5000))
     found = spark.read.format("heliograph").options(service_url=job["service_url"], region="us", topic=topic).load()
-    assert sorted(int(row.value) for row in found.collect()) == list(range(5000)), "a service URL alone, for tasks and driver"
+    assert sorted(int(row.value) for row in found.collect()) == list(range(5000)), (
+        "a service URL alone, for tasks and driver"
+    )
     job["admin_url"] = pair.admin("us")
-    for wrong, what in (({"topic": ""}, "give either"), ({"compression": "zip"}, "compression"), ({"admin_url": "", "service_url": ""}, "admin_url")):
+    for wrong, what in (
+        ({"topic": ""}, "give either"),
+        ({"compression": "zip"}, "compression"),
+        ({"admin_url": "", "service_url": ""}, "admin_url"),
+    ):
         with pytest.raises(Exception, match=what):
             rows.write.format("heliograph").options(**{**job, **wrong}).mode("append").save()
     with pytest.raises(Exception, match="column 'id'"):
@@ -309,17 +401,24 @@ def test_rows_are_written_by_a_job_and_its_name_makes_it_repeatable(pair: Instan
     with pytest.raises(Exception, match="not overwritten"):
         rows.write.format("heliograph").options(**job).mode("overwrite").save()
     with pytest.raises(Exception, match="deduplicate"):
-        rows.write.format("heliograph").options(**{**job, "topic": "persistent://public/default/plain"}).mode("append").save()
+        rows.write.format("heliograph").options(**{**job, "topic": "persistent://public/default/plain"}).mode(
+            "append"
+        ).save()
 
 
 def test_a_topic_that_grows_is_copied_again_by_the_same_name(pair: Instance, spark: Any) -> None:
     """What comes behind the `ending` changes nothing; nor does another number of tasks, for rows that have their places by coordinates."""
     from heliograph.spark import portable
 
-    topic, more = "persistent://public/geo/grows", spark.range(5000).selectExpr("repeat(cast(id as string), 200) as value").repartition(3)
+    topic, more = (
+        "persistent://public/geo/grows",
+        spark.range(5000).selectExpr("repeat(cast(id as string), 200) as value").repartition(3),
+    )
     pair.client("us").create_producer(topic).close()
     job = {"admin_url": pair.admin("us"), "topic": topic}
-    spark.range(5000).selectExpr("cast(id as string) as value").repartition(3).write.format("heliograph").options(**job, name="first").mode("append").save()
+    spark.range(5000).selectExpr("cast(id as string) as value").repartition(3).write.format("heliograph").options(
+        **job, name="first"
+    ).mode("append").save()
     ending, copy = str(time.time_ns() // 1_000_000), {**job, "topic": "persistent://public/geo/copied", "name": "copy"}
     pair.client("us").create_producer(copy["topic"]).close()
     for again in range(2):
@@ -342,9 +441,16 @@ def test_rows_go_to_the_partitions_of_a_topic_by_key(pair: Instance, spark: Any,
     where = {(row.key, row.partition) for row in found}
     assert len(where) == 7 and len({partition for _, partition in where}) == 3, "a key has one partition"
     for name in ("first", "second"):  # a stream that begins anew counts from 0 again: its producers are others
-        source = spark.readStream.format("heliograph").options(admin_url=pair.admin("us"), topic=topic).load().select("value")
+        source = (
+            spark.readStream.format("heliograph")
+            .options(admin_url=pair.admin("us"), topic=topic)
+            .load()
+            .select("value")
+        )
         into = {"admin_url": pair.admin("us"), "topic": "persistent://public/geo/parts-again", "name": "same"}
-        made = source.writeStream.format("heliograph").options(**into).option("checkpointLocation", str(tmp_path / name))
+        made = (
+            source.writeStream.format("heliograph").options(**into).option("checkpointLocation", str(tmp_path / name))
+        )
         query = started(made.trigger(availableNow=True).start)
         assert query.awaitTermination(600) and query.exception() is None
     assert len(pair.read_all("us", "persistent://public/geo/parts-again")) == 1000
@@ -354,10 +460,14 @@ def test_what_is_missing_is_said(pair: Instance, spark: Any) -> None:
     with pytest.raises(Exception, match="admin_url"):
         spark.read.format("heliograph").options(topic=TOPIC).load().count()
     with pytest.raises(Exception, match="no-such"):
-        spark.read.format("heliograph").options(admin_url=pair.admin("us"), topic="persistent://public/geo/no-such").load().count()
+        spark.read.format("heliograph").options(
+            admin_url=pair.admin("us"), topic="persistent://public/geo/no-such"
+        ).load().count()
 
 
-def test_the_subscription_follows_an_idle_query_and_stands_in_for_a_lost_checkpoint(pair: Instance, spark: Any, tmp_path: Path) -> None:
+def test_the_subscription_follows_an_idle_query_and_stands_in_for_a_lost_checkpoint(
+    pair: Instance, spark: Any, tmp_path: Path
+) -> None:
     topic, found = "persistent://public/geo/idle", list[str]()
     producer = pair.client("us").create_producer(topic, batching_enabled=True, **PATIENT)
 
@@ -367,18 +477,28 @@ def test_the_subscription_follows_an_idle_query_and_stands_in_for_a_lost_checkpo
         producer.flush()
 
     def query(state: str) -> Any:
-        rows = spark.readStream.format("heliograph").options(admin_url=pair.admin("us"), topic=topic, subscription="idle", region="us").load()
+        rows = (
+            spark.readStream.format("heliograph")
+            .options(admin_url=pair.admin("us"), topic=topic, subscription="idle", region="us")
+            .load()
+        )
         writer = rows.selectExpr("cast(value as string) as body").writeStream
         writer = writer.foreachBatch(lambda part, _: found.extend(row.body for row in part.collect()))
         return started(writer.option("checkpointLocation", str(tmp_path / state)).start)
 
     def backlog() -> Any:
-        return rest("GET", f"{pair.admin('us')}/admin/v2/persistent/public/geo/idle/stats")["subscriptions"]["idle"]["msgBacklog"]
+        return rest("GET", f"{pair.admin('us')}/admin/v2/persistent/public/geo/idle/stats")["subscriptions"]["idle"][
+            "msgBacklog"
+        ]
 
     def measured() -> float:
         with urllib.request.urlopen(f"{pair.admin('us')}/metrics", timeout=30) as answer:
-            lines = [line for line in answer.read().decode().splitlines() if line.startswith("pulsar_subscription_back_log{")]
-        return next((float(line.rpartition(" ")[2]) for line in lines if topic in line and 'subscription="idle"' in line), -1.0)
+            lines = [
+                line for line in answer.read().decode().splitlines() if line.startswith("pulsar_subscription_back_log{")
+            ]
+        return next(
+            (float(line.rpartition(" ")[2]) for line in lines if topic in line and 'subscription="idle"' in line), -1.0
+        )
 
     publish(0, 100)
     running = query("first")
@@ -400,7 +520,11 @@ def test_the_subscription_follows_an_idle_query_and_stands_in_for_a_lost_checkpo
     finally:
         running.stop()
     assert sorted(map(int, found)) == list(range(150))
-    for options, what in (({"region": "eu"}, "belongs to region us"), ({"topik": "x"}, "no option 'topik'"), ({"starting": "soon"}, "2026-01-31T12:00:00Z")):
+    for options, what in (
+        ({"region": "eu"}, "belongs to region us"),
+        ({"topik": "x"}, "no option 'topik'"),
+        ({"starting": "soon"}, "2026-01-31T12:00:00Z"),
+    ):
         with pytest.raises(Exception, match=what):
             spark.read.format("heliograph").options(admin_url=pair.admin("us"), topic=topic, **options).load().count()
 
@@ -411,12 +535,24 @@ def test_a_part_of_a_topic_is_read_by_time_or_coordinate(pair: Instance, spark: 
     for n in range(60):
         producer.send(b"%d" % n)
     options = {"admin_url": pair.admin("us"), "topic": topic}
-    rows = spark.read.format("heliograph").options(**options).load().selectExpr("int(cast(value as string)) as n", "coordinate", "publish_time").collect()
+    rows = (
+        spark.read.format("heliograph")
+        .options(**options)
+        .load()
+        .selectExpr("int(cast(value as string)) as n", "coordinate", "publish_time")
+        .collect()
+    )
     by = {row.n: row for row in rows}
     assert sorted(by) == list(range(60))
 
     def read(**given: str) -> list[int]:
-        found = spark.read.format("heliograph").options(**options, **given).load().selectExpr("int(cast(value as string)) as n").collect()
+        found = (
+            spark.read.format("heliograph")
+            .options(**options, **given)
+            .load()
+            .selectExpr("int(cast(value as string)) as n")
+            .collect()
+        )
         return sorted(row.n for row in found)
 
     def text(row: Any) -> str:
@@ -472,5 +608,11 @@ def test_a_key_and_a_value_of_a_registered_schema_are_columns(pair: Instance, sp
     for n in range(5):
         key, value = b"k%d" % n, b'{"amount": %d}' % n
         producer.send(len(key).to_bytes(4, "big") + key + len(value).to_bytes(4, "big") + value)
-    rows = spark.read.format("heliograph").options(admin_url=pair.admin("us"), topic="persistent://public/geo/pairs", columns="registered").load()
-    assert sorted((row.key, row.value.amount, row._corrupt_record) for row in rows.collect()) == [(f"k{n}", n, None) for n in range(5)]
+    rows = (
+        spark.read.format("heliograph")
+        .options(admin_url=pair.admin("us"), topic="persistent://public/geo/pairs", columns="registered")
+        .load()
+    )
+    assert sorted((row.key, row.value.amount, row._corrupt_record) for row in rows.collect()) == [
+        (f"k{n}", n, None) for n in range(5)
+    ]

@@ -50,7 +50,13 @@ def test_what_is_missing_is_named_as_regions_name_it(spark: Any, monkeypatch: py
         "us": [*(message("fine", n, to="us,cn" if n == 1 else None) for n in range(4)), again],
         "eu": [message("fine", 0), message("fine", 3), again],
     }
-    for topic, here, there in (("named", 6, (0, 4, 5)), ("tail", 4, (0, 1)), ("cut", 3, ()), ("late", 3, (0,)), ("deaf", 2, (0,))):
+    for topic, here, there in (
+        ("named", 6, (0, 4, 5)),
+        ("tail", 4, (0, 1)),
+        ("cut", 3, ()),
+        ("late", 3, (0,)),
+        ("deaf", 2, (0,)),
+    ):
         given["us"] += [message(topic, n) for n in range(here)]
         given["eu"] += [message(topic, n) for n in there]
     through = {"tail": (3, 3), "cut": (3, 2), "late": (3, 0)}
@@ -65,7 +71,9 @@ def test_what_is_missing_is_named_as_regions_name_it(spark: Any, monkeypatch: py
     monkeypatch.setattr(audit, "_side", lambda spark, source: spark.createDataFrame(given[source["region"]], COLUMNS))
     monkeypatch.setattr(audit, "ask", ask)
     report, _ = audit.audit(spark, {name: {"region": name} for name in ("us", "eu")}, 100_000, 100)
-    found = {topic: [(each["kind"], each["messages"]) for each in of["missing"]] for topic, of in report["topics"].items()}
+    found = {
+        topic: [(each["kind"], each["messages"]) for each in of["missing"]] for topic, of in report["topics"].items()
+    }
     assert found == {
         "fine": [("alias", 1), ("elsewhere", 1)],
         "named": [("lost", 2), ("named", 1)],
@@ -103,10 +111,15 @@ def lose(pair: Instance, topic: str, bodies: list[str], lost: str) -> list[str]:
             return False
         if not any(link["cause"] == "storage" for link in links):
             return False
-        return heliograph("topics", "give-up", topic, "--region", "eu", "--json", "--admin", us, check=False).returncode == 0
+        return (
+            heliograph("topics", "give-up", topic, "--region", "eu", "--json", "--admin", us, check=False).returncode
+            == 0
+        )
 
     eventually(given_up, "what the link stands before is given up")
-    left = eventually(lambda: (found := pair.read_all("eu", topic))[-1:] == bodies[-1:] and found, "what is behind it arrives")
+    left = eventually(
+        lambda: (found := pair.read_all("eu", topic))[-1:] == bodies[-1:] and found, "what is behind it arrives"
+    )
     damage(pair, "us", bytes([broken[0] ^ 0x40]) + broken[1:])  # the same bit again: us can be read as before
     eventually(lambda: pair.read_all("us", topic) == bodies, "us has all of it")
     return [body for body in bodies if body not in left]
@@ -131,4 +144,6 @@ def test_what_a_region_lacks_is_told_from_what_it_was_not_to_have(pair: Instance
         return [(each["in"], each["kind"], each["messages"]) for each in report["topics"][topic]["missing"]]
 
     assert report["topics"][some]["same"] and missing(some) == [("eu", "elsewhere", 10)]
-    assert not report["topics"][cut]["same"] and missing(cut) in ([("eu", kind, len(gone))] for kind in ("lost", "admin"))
+    assert not report["topics"][cut]["same"] and missing(cut) in (
+        [("eu", kind, len(gone))] for kind in ("lost", "admin")
+    )

@@ -40,13 +40,18 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], None]]] = {
     "an empty newest offset": ("offsets", changed(lambda text: "")),
     "half of the newest offset": ("offsets", changed(lambda text: text[: len(text) // 2])),
     "positions that are none": ("offsets", changed(lambda text: text.replace('"at": "', '"at": "x'))),
-    "topics that are gone from the newest offset": ("offsets", changed(lambda text: text.replace('"topics": {', '"other": {'))),
+    "topics that are gone from the newest offset": (
+        "offsets",
+        changed(lambda text: text.replace('"topics": {', '"other": {')),
+    ),
     "a bit of the newest offset": ("offsets", lambda path: path.write_text(path.read_text().replace('"us"', '"uz"'))),
     "an empty newest commit": ("commits", changed(lambda text: "")),
 }
 
 
-def test_a_damaged_checkpoint_ends_the_query_and_the_subscription_stands_in_for_it(pair: Instance, spark: Any, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_ends_the_query_and_the_subscription_stands_in_for_it(
+    pair: Instance, spark: Any, tmp_path: Path
+) -> None:
     topic, found = "persistent://public/geo/checkpoints", list[str]()
     producer = pair.client("us").create_producer(topic, batching_enabled=True, **PATIENT)
 
@@ -56,7 +61,11 @@ def test_a_damaged_checkpoint_ends_the_query_and_the_subscription_stands_in_for_
         producer.flush()
 
     def run(state: Path) -> Exception | None:
-        rows = spark.readStream.format("heliograph").options(admin_url=pair.admin("us"), topic=topic, subscription="checkpoints").load()
+        rows = (
+            spark.readStream.format("heliograph")
+            .options(admin_url=pair.admin("us"), topic=topic, subscription="checkpoints")
+            .load()
+        )
         writer = rows.selectExpr("cast(value as string) as body").writeStream
         writer = writer.foreachBatch(lambda part, _: found.extend(row.body for row in part.collect()))
         query = started(writer.option("checkpointLocation", str(state)).trigger(availableNow=True).start)
@@ -76,8 +85,12 @@ def test_a_damaged_checkpoint_ends_the_query_and_the_subscription_stands_in_for_
     for number, (what, (log, damage)) in enumerate(DAMAGES.items()):
         broken = tmp_path / f"broken-{number}"
         shutil.copytree(whole, broken)
-        damage(max((path for path in (broken / log).iterdir() if path.name.isdecimal()), key=lambda path: int(path.name)))
+        damage(
+            max((path for path in (broken / log).iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
+        )
         assert run(broken) is not None, what
         assert len(found) == 200, f"{what}: nothing is read on somewhere"
     assert run(tmp_path / "new") is None
-    assert sorted(set(map(int, found))) == list(range(250)) and len(found) <= 350, "all of it, and the last micro-batch at most twice"
+    assert sorted(set(map(int, found))) == list(range(250)) and len(found) <= 350, (
+        "all of it, and the last micro-batch at most twice"
+    )

@@ -33,7 +33,9 @@ def spark() -> Iterator[Any]:
 
 @pytest.mark.timeout(1800)
 def test_what_is_killed_loses_nothing_and_repeats_nothing(pair: Instance, spark: Any, tmp_path: Path) -> None:
-    with Job(pair, tmp_path / "job", "killed", ("topic", "tables", "wide")) as job:  # each query more makes all of them later on a busy machine
+    with Job(
+        pair, tmp_path / "job", "killed", ("topic", "tables", "wide")
+    ) as job:  # each query more makes all of them later on a busy machine
         publisher = Publisher(pair, job.sources)
         publisher.start()
         try:
@@ -45,7 +47,9 @@ def test_what_is_killed_loses_nothing_and_repeats_nothing(pair: Instance, spark:
         verdict(job, published, spark)
         assert job.stop() == 0, job.log()[-3000:]
         log = job.log()
-        assert '"event": "driver.died"' in log and '"event": "query.progress"' in log and '"event": "job.stopped"' in log
+        assert (
+            '"event": "driver.died"' in log and '"event": "query.progress"' in log and '"event": "job.stopped"' in log
+        )
 
 
 @pytest.mark.timeout(1800)
@@ -53,7 +57,9 @@ def test_a_region_is_killed_in_the_middle_of_a_batch(pair: Instance, spark: Any,
     """The same checkpoint in the other region gives what a query gives that nothing happened to."""
     topic, published = "persistent://public/geo/region-lost", list[str]()
     for region in ("us", "eu"):
-        producer = pair.client(region).create_producer(topic, batching_enabled=True, batching_max_messages=20, **PATIENT)
+        producer = pair.client(region).create_producer(
+            topic, batching_enabled=True, batching_max_messages=20, **PATIENT
+        )
         for n in range(400):
             published.append(f"{region}-{n}")
             producer.send_async(published[-1].encode(), None, partition_key=f"k{n % 5}")
@@ -74,9 +80,18 @@ def test_a_region_is_killed_in_the_middle_of_a_batch(pair: Instance, spark: Any,
         rows.write.mode("overwrite").parquet(str(tmp_path / "out" / f"batch={batch}"))
 
     def start(region: str) -> Any:
-        options = {"admin_url": pair.admin(region), "topic": topic, "subscription": "lost", "max_bytes_per_trigger": "5000"}
+        options = {
+            "admin_url": pair.admin(region),
+            "topic": topic,
+            "subscription": "lost",
+            "max_bytes_per_trigger": "5000",
+        }
         rows = spark.readStream.format("heliograph").options(**options).load().selectExpr(*columns)
-        writer = rows.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "state")).trigger(availableNow=True)
+        writer = (
+            rows.writeStream.foreachBatch(keep)
+            .option("checkpointLocation", str(tmp_path / "state"))
+            .trigger(availableNow=True)
+        )
         return started(writer.start)
 
     try:
@@ -87,7 +102,13 @@ def test_a_region_is_killed_in_the_middle_of_a_batch(pair: Instance, spark: Any,
         assert query.awaitTermination(600) and query.exception() is None
         assert begun[2] == begun[1] and len(begun) > 3, "what was cut off ran again, and more came"
         found = spark.read.parquet(str(tmp_path / "out")).drop("batch").collect()
-        undisturbed = spark.read.format("heliograph").options(admin_url=pair.admin("eu"), topic=topic).load().selectExpr(*columns).collect()
+        undisturbed = (
+            spark.read.format("heliograph")
+            .options(admin_url=pair.admin("eu"), topic=topic)
+            .load()
+            .selectExpr(*columns)
+            .collect()
+        )
         assert sorted(row.body for row in found) == sorted(published)
         assert sorted(map(str, found)) == sorted(map(str, undisturbed))
     finally:
@@ -99,7 +120,9 @@ def test_a_region_is_killed_in_the_middle_of_a_batch(pair: Instance, spark: Any,
 
 
 @pytest.mark.timeout(1800)
-def test_an_unfinished_micro_batch_of_the_sink_is_finished_in_another_region(pair: Instance, spark: Any, tmp_path: Path) -> None:
+def test_an_unfinished_micro_batch_of_the_sink_is_finished_in_another_region(
+    pair: Instance, spark: Any, tmp_path: Path
+) -> None:
     """What some of its tasks wrote is stored and replicated; the other region has the sources in another order, and writes what is missing."""
     from pyspark.sql.functions import udf
 
@@ -137,10 +160,16 @@ def test_an_unfinished_micro_batch_of_the_sink_is_finished_in_another_region(pai
         rows = portable(spark.readStream.format("heliograph").options(**options).load(), 4)
         rows = rows.select(udf(checked, "binary", useArrow=False)("value").alias("value"), "coordinate")
         into = {"admin_url": pair.admin(region), "topic": target}
-        made = rows.writeStream.format("heliograph").options(**into).option("checkpointLocation", str(tmp_path / "state"))
+        made = (
+            rows.writeStream.format("heliograph").options(**into).option("checkpointLocation", str(tmp_path / "state"))
+        )
         return started(made.trigger(availableNow=True).start)
 
-    tasks = portable(spark.createDataFrame([(each, 1) for each in sources], "topic string, coordinate int"), 4).rdd.glom().collect()
+    tasks = (
+        portable(spark.createDataFrame([(each, 1) for each in sources], "topic string, coordinate int"), 4)
+        .rdd.glom()
+        .collect()
+    )
     others = [row.topic for task in tasks if sources[2] not in {row.topic for row in task} for row in task]
     broken.touch()
     query = start("us")

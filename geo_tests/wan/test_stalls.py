@@ -17,12 +17,17 @@ def published(instance: Instance, name: str, count: int = 50) -> tuple[str, Stre
     stream = Stream(instance, "us", topic)
     stream.publish(count)
     stream.finish()
-    eventually(lambda: (row := instance.links(topic).get(("us", "eu"))) and row["connected"] and not row["backlog_messages"], "drained")
+    eventually(
+        lambda: (row := instance.links(topic).get(("us", "eu"))) and row["connected"] and not row["backlog_messages"],
+        "drained",
+    )
     return topic, stream
 
 
 def risk(instance: Instance, region: str, topic: str) -> dict[str, Any]:
-    answer: dict[str, Any] = rest("GET", f"{instance.admin(region)}/heliograph/v1/topics/{topic.removeprefix('persistent://')}/risk")
+    answer: dict[str, Any] = rest(
+        "GET", f"{instance.admin(region)}/heliograph/v1/topics/{topic.removeprefix('persistent://')}/risk"
+    )
     return answer
 
 
@@ -42,17 +47,26 @@ def test_black_hole_without_a_reset(pair: Instance) -> None:
         stream.publish(30)
         stream.finish()
         taken = time.monotonic()
-        row = eventually(lambda: (row := pair.links(topic).get(("us", "eu"))) and not row["connected"] and row, "noticed")
+        row = eventually(
+            lambda: (row := pair.links(topic).get(("us", "eu"))) and not row["connected"] and row, "noticed"
+        )
         assert "heartbeat-lost" in [event["cause"] for event in row["history"]] and row["remedy"], row
         asked = time.monotonic()
         here, there = risk(pair, "us", topic)["not_yet_elsewhere"]["eu"], risk(pair, "eu", topic)["not_yet_here"]["us"]
-        assert here["messages"] == 30 and here["bytes"] > 0 and asked - taken - 1 < here["age_s"] < time.monotonic() - began + 1
+        assert (
+            here["messages"] == 30
+            and here["bytes"] > 0
+            and asked - taken - 1 < here["age_s"] < time.monotonic() - began + 1
+        )
         assert there["silent_s"] > asked - began - 1.5 and there["age_s_max"] >= there["silent_s"] - 1.5
     finally:
         for proxy in proxies:
             pair.toxiproxy.heal(proxy.name)
     assert_same_everywhere(pair, topic, [stream])
-    eventually(lambda: abs(risk(pair, "eu", topic)["not_yet_here"]["us"]["clock_offset_ms"]) < 100, "two processes on one clock")
+    eventually(
+        lambda: abs(risk(pair, "eu", topic)["not_yet_here"]["us"]["clock_offset_ms"]) < 100,
+        "two processes on one clock",
+    )
     scraped = urllib.request.urlopen(f"{pair.admin('eu')}/metrics", timeout=60).read().decode()
     assert 'heliograph_replication_latency_seconds_bucket{cluster="eu",remote_cluster="us",le="+Inf"}' in scraped
 
@@ -66,7 +80,9 @@ def test_a_slow_peer_is_no_stall(pair: Instance) -> None:
     try:
         stream.publish(800)
         stream.finish()
-        eventually(lambda: pair.links(topic).get(("us", "eu"), {}).get("backlog_messages") == 0, "it drains, slowly", 150)
+        eventually(
+            lambda: pair.links(topic).get(("us", "eu"), {}).get("backlog_messages") == 0, "it drains, slowly", 150
+        )
     finally:
         for proxy in proxies:
             pair.toxiproxy.heal(proxy.name)
@@ -104,9 +120,15 @@ def test_what_a_non_persistent_topic_does_not_send_is_counted(pair: Instance) ->
     stream.publish(25)
     stream.finish()
     stats = rest("GET", f"{pair.admin('eu')}/admin/v2/non-persistent/public/geo/dropped/stats")["replication"]
-    assert {region: (row["msgDropCount"], row["connected"], row["cause"]) for region, row in stats.items()} == {"us": (25, False, "non-persistent")}
+    assert {region: (row["msgDropCount"], row["connected"], row["cause"]) for region, row in stats.items()} == {
+        "us": (25, False, "non-persistent")
+    }
     scraped = urllib.request.urlopen(f"{pair.admin('eu')}/metrics", timeout=60).read().decode()
-    (line,) = [line for line in scraped.splitlines() if line.startswith("heliograph_replication_unsent_messages_total{") and 'remote_cluster="us"' in line]
+    (line,) = [
+        line
+        for line in scraped.splitlines()
+        if line.startswith("heliograph_replication_unsent_messages_total{") and 'remote_cluster="us"' in line
+    ]
     assert float(line.rpartition(" ")[2]) == 25
     kept, persistent = published(pair, "not-dropped", 5)
     assert_same_everywhere(pair, kept, [persistent])
@@ -129,11 +151,16 @@ def test_what_an_admin_deletes_before_it_has_arrived_is_named_with_its_reason(pa
     finally:
         for proxy in pair.proxies("link", "us", "eu"):
             proxy.enable()
-    eventually(lambda: pair.read_all("eu", topic) == [f"us-{n}" for n in (*range(10), *range(30, 35))], "what was published since")
+    eventually(
+        lambda: pair.read_all("eu", topic) == [f"us-{n}" for n in (*range(10), *range(30, 35))],
+        "what was published since",
+    )
     (row,) = lacking(pair, topic)
     assert [one["reason"] for one in row["reasons"]] == ["deleted"] and len(row["missing"]) == 1
     coordinate = f"{row['origin']}:{row['missing'][0][1][0]}:{row['missing'][0][1][1]}"
-    told = heliograph("topics", "position", topic, coordinate, "--admin", pair.admin("eu"), "--json", check=False).stdout
+    told = heliograph(
+        "topics", "position", topic, coordinate, "--admin", pair.admin("eu"), "--json", check=False
+    ).stdout
     assert json.loads(told)["status"] == json.loads(told)["reason"] == "deleted"
     assert "deleted" in heliograph("topics", "vector", topic, "--admin", pair.admin("eu")).stdout
     for proxy in pair.proxies("link", "us", "eu"):
@@ -148,12 +175,20 @@ def test_what_an_admin_deletes_before_it_has_arrived_is_named_with_its_reason(pa
             proxy.enable()
     stream.publish(3)  # its producer comes back, and so does the topic
     stream.finish()
-    former = eventually(lambda: next((r for r in lacking(pair, topic) if r["origin"] == row["origin"] and len(r["reasons"]) == 2), None), "told")
+    former = eventually(
+        lambda: next(
+            (r for r in lacking(pair, topic) if r["origin"] == row["origin"] and len(r["reasons"]) == 2), None
+        ),
+        "told",
+    )
     assert [one["reason"] for one in former["reasons"]] == ["deleted", "deleted"]
     last = f"{row['origin']}:{former['through'][0]}:{former['through'][1]}"
     told = heliograph("topics", "position", topic, last, "--admin", pair.admin("eu"), "--json", check=False).stdout
     assert json.loads(told)["status"] == "deleted"
-    eventually(lambda: pair.read_all("eu", topic)[-3:] == [f"us-{n}" for n in range(40, 43)], "what was published to the new one")
+    eventually(
+        lambda: pair.read_all("eu", topic)[-3:] == [f"us-{n}" for n in range(40, 43)],
+        "what was published to the new one",
+    )
 
 
 def lacking(instance: Instance, topic: str) -> list[dict[str, Any]]:

@@ -23,7 +23,9 @@ NAMESPACE = "public/ways"
 def quartet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     folder = tmp_path_factory.mktemp("quartet")
     near = {"rtt_ms": 10, "jitter_ms": 1}
-    (folder / "wan.json").write_text(json.dumps({f"{a}-{b}": near for i, a in enumerate(REGIONS) for b in REGIONS[i + 1 :]}))
+    (folder / "wan.json").write_text(
+        json.dumps({f"{a}-{b}": near for i, a in enumerate(REGIONS) for b in REGIONS[i + 1 :]})
+    )
     instance = Instance(folder / "data", regions=REGIONS, wan=str(folder / "wan.json"))
     try:
         yield instance
@@ -43,13 +45,17 @@ def everything_everywhere(instance: Instance, topic: str, streams: list[Stream])
     for region in REGIONS:
         copy = instance.read_all(region, topic)
         for stream in streams:
-            assert [body for body in copy if body.startswith(stream.region)] == stream.bodies(), f"{stream.region}'s messages in {region}"
+            assert [body for body in copy if body.startswith(stream.region)] == stream.bodies(), (
+                f"{stream.region}'s messages in {region}"
+            )
         assert len(copy) == sum(stream.sent for stream in streams)
     return True
 
 
 def choose(instance: Instance, value: Any) -> None:
-    heliograph("namespaces", "set", NAMESPACE, "replicationTopology", json.dumps(value), "--admin", instance.admin("us"))
+    heliograph(
+        "namespaces", "set", NAMESPACE, "replicationTopology", json.dumps(value), "--admin", instance.admin("us")
+    )
 
 
 @pytest.mark.timeout(600)
@@ -66,7 +72,9 @@ def test_a_chain_becomes_a_star_becomes_a_mesh_under_load(quartet: Instance) -> 
     assert everything_everywhere(quartet, topic, streams)
     carried = sent_directly(quartet, topic)
     assert all(carried[edge] > 0 for edge in ("us-eu", "eu-us", "eu-ap", "ap-eu", "ap-sa", "sa-ap")), carried
-    assert not any(carried[edge] for edge in ("us-ap", "us-sa", "eu-sa", "sa-us", "sa-eu", "ap-us")), f"only neighbours in a chain deliver: {carried}"
+    assert not any(carried[edge] for edge in ("us-ap", "us-sa", "eu-sa", "sa-us", "sa-eu", "ap-us")), (
+        f"only neighbours in a chain deliver: {carried}"
+    )
 
     reader = quartet.client("sa").create_reader(topic, pulsar.MessageId.earliest)
     froms = {reader.read_next(timeout_millis=60_000).data().decode()[:2] for _ in range(200)}
@@ -76,7 +84,10 @@ def test_a_chain_becomes_a_star_becomes_a_mesh_under_load(quartet: Instance) -> 
     producer = quartet.client("us").create_producer(only)
     for n in range(20):
         producer.send(b"%d" % n, replication_clusters=["sa"])
-    eventually(lambda: topics(quartet, "sa") >= {topic, only} and len(quartet.read_all("sa", only)) == 20, "what is for sa alone has gone through eu and ap")
+    eventually(
+        lambda: topics(quartet, "sa") >= {topic, only} and len(quartet.read_all("sa", only)) == 20,
+        "what is for sa alone has gone through eu and ap",
+    )
     for region in ("eu", "ap", "sa"):
         report = checked(quartet, region, only)
         assert report["found"] == {} and report["entries"] >= 20, f"what {region} only passes on is there: {report}"
@@ -108,7 +119,10 @@ def test_a_chain_becomes_a_star_becomes_a_mesh_under_load(quartet: Instance) -> 
 
 def checked(instance: Instance, region: str, topic: str) -> dict[str, Any]:
     """An audit that compared everything: where another region did not answer in time, the next one."""
-    whole: dict[str, Any] = eventually(lambda: not (found := audit(instance, region, topic))["unchecked_ranges"] and found, f"{region} compared all of it")
+    whole: dict[str, Any] = eventually(
+        lambda: not (found := audit(instance, region, topic))["unchecked_ranges"] and found,
+        f"{region} compared all of it",
+    )
     return whole
 
 
@@ -119,7 +133,13 @@ def topics(instance: Instance, region: str) -> set[str]:
 def test_a_topology_that_leaves_somebody_out_is_refused_with_a_sentence(quartet: Instance) -> None:
     quartet.namespace("public/refused", list(REGIONS))
     done = heliograph(
-        *("namespaces", "set", "public/refused", "replicationTopology", json.dumps({"kind": "chain", "regions": ["us", "eu"]})),
+        *(
+            "namespaces",
+            "set",
+            "public/refused",
+            "replicationTopology",
+            json.dumps({"kind": "chain", "regions": ["us", "eu"]}),
+        ),
         *("--admin", quartet.admin("us")),
         check=False,
     )

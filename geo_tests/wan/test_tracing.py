@@ -11,7 +11,10 @@ from typing import Any
 
 import pulsar
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 
 from geo_tests.wan.instance import Instance, eventually
 from tests.guide.page import Page
@@ -36,7 +39,9 @@ class Collector:
                     outer.refused += 1
                     self.send_error(401)
                     return
-                request = ExportTraceServiceRequest.FromString(gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body)
+                request = ExportTraceServiceRequest.FromString(
+                    gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
+                )
                 for resource in request.resource_spans:
                     for scope in resource.scope_spans:
                         outer.spans += scope.spans
@@ -69,16 +74,25 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.mark.timeout(600)
-def test_a_message_is_seen_on_its_way_through_two_regions(tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_is_seen_on_its_way_through_two_regions(
+    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
     headers = tmp_path / "headers"
     headers.write_text(f"{KEY}: let me in\n")
-    with Shell(tmp_path, places={"127.0.0.1:4318": f"127.0.0.1:{collector.server.server_port}", "ONE_IN=10000": f"ONE_IN={1 << 40}"}) as shell:
+    with Shell(
+        tmp_path,
+        places={"127.0.0.1:4318": f"127.0.0.1:{collector.server.server_port}", "ONE_IN=10000": f"ONE_IN={1 << 40}"},
+    ) as shell:
         page = Reader(Page.read("tracing.md"), shell)
         page.section("Tracing: a message's way through the regions")
         page.finish()
     tracing = {name: value for name, value in shell.environment.items() if "TRACING" in name}
     assert len(tracing) == 2
-    for name, value in {**tracing, "HELIOGRAPH_BROKER__TRACING__DELAY_S": "0.2", "HELIOGRAPH_BROKER__TRACING__HEADERS_FILE": str(headers)}.items():
+    for name, value in {
+        **tracing,
+        "HELIOGRAPH_BROKER__TRACING__DELAY_S": "0.2",
+        "HELIOGRAPH_BROKER__TRACING__HEADERS_FILE": str(headers),
+    }.items():
         monkeypatch.setenv(name, value)
     instance = Instance(tmp_path / "data", regions=("us", "eu"), wan="none")
     try:
@@ -91,9 +105,20 @@ def test_a_message_is_seen_on_its_way_through_two_regions(tmp_path: Path, collec
         producer.send(b"followed", properties={"traceparent": PARENT})
         for consumer in (here, there):
             assert [consumer.receive(60_000).data() for _ in range(2)] == [b"not chosen", b"followed"]
-        steps = [("publish", "us"), ("store", "us"), ("dispatch", "us"), ("link.out", "us"), ("link.in", "eu"), ("store", "eu"), ("dispatch", "eu")]
+        steps = [
+            ("publish", "us"),
+            ("store", "us"),
+            ("dispatch", "us"),
+            ("link.out", "us"),
+            ("link.in", "eu"),
+            ("store", "eu"),
+            ("dispatch", "eu"),
+        ]
         trace = PARENT[3:35]
-        spans = eventually(lambda: found if set(found := collector.of(trace)) == set(steps) else None, "every step of the message is there")
+        spans = eventually(
+            lambda: found if set(found := collector.of(trace)) == set(steps) else None,
+            "every step of the message is there",
+        )
         parents = {name: span.parent_span_id.hex() for name, span in spans.items()}
         ids = {name: span.span_id.hex() for name, span in spans.items()}
         assert parents["publish", "us"] == PARENT[36:52]

@@ -24,7 +24,9 @@ class Worker:
         self.held: list[Any] = []
         self.acknowledges = True
         earliest = pulsar.InitialPosition.Earliest
-        self._consumer = instance.client(region).subscribe(topic, "s", consumer_type=kind, initial_position=earliest, receiver_queue_size=5)
+        self._consumer = instance.client(region).subscribe(
+            topic, "s", consumer_type=kind, initial_position=earliest, receiver_queue_size=5
+        )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -76,7 +78,10 @@ def test_a_planned_move_hands_each_message_out_once(trio: Instance) -> None:
         producer.send(b"200")
         eventually(lambda: us.held, "one message is out, and not acknowledged")
         path = f"{trio.admin('eu')}/heliograph/v1/dr/{namespace}/subscriptions/orders/s/move"
-        eventually(lambda: "not acknowledged" in rest("POST", path, {"to": "eu"})["waiting"], "a drain waits for it, and whoever asked is gone")
+        eventually(
+            lambda: "not acknowledged" in rest("POST", path, {"to": "eu"})["waiting"],
+            "a drain waits for it, and whoever asked is gone",
+        )
         producer.send(b"201")
         us._consumer.acknowledge(us.held[0])
         us.got.append(200)
@@ -102,7 +107,10 @@ def test_a_lost_region_is_taken_over_from_and_what_was_held_comes_again(trio: In
     eventually(lambda: len(us.got) == 100, "by policy it is active where its first consumer is")
     eu = Worker(trio, "eu", topic)
     known = f"{trio.admin('eu')}/admin/v2/persistent/public/lostturns/orders/stats"
-    eventually(lambda: rest("GET", known)["subscriptions"]["s"]["msgBacklog"] == 0, "eu knows that all of them are acknowledged")
+    eventually(
+        lambda: rest("GET", known)["subscriptions"]["s"]["msgBacklog"] == 0,
+        "eu knows that all of them are acknowledged",
+    )
     broker = next(row["pid"] for row in trio.status()["regions"]["us"]["processes"] if "broker" in row["name"])
     with ended(us, eu):
         us.acknowledges = False
@@ -115,7 +123,10 @@ def test_a_lost_region_is_taken_over_from_and_what_was_held_comes_again(trio: In
         stopped_pids.add(broker)
         os.kill(broker, signal.SIGSTOP)
         try:
-            eventually(lambda: sorted(eu.got) == list(range(100, 150)), "eu takes over once the lease has ended: what was not acknowledged comes again")
+            eventually(
+                lambda: sorted(eu.got) == list(range(100, 150)),
+                "eu takes over once the lease has ended: what was not acknowledged comes again",
+            )
             assert waits(trio, "eu", namespace) == ""
         finally:
             os.kill(broker, signal.SIGCONT)

@@ -55,12 +55,18 @@ def _pass(rest: Rest, path: str, wait_s: float) -> Any:
 def _print(answer: Any) -> None:
     report = answer["report"]
     if report is None:
-        state = "a pass is under way" if answer["running"] else "no pass yet since its broker loaded it; --now begins one"
+        state = (
+            "a pass is under way" if answer["running"] else "no pass yet since its broker loaded it; --now begins one"
+        )
         typer.echo(f"{answer['topic']} in {answer['region']}: {state}")
         return
-    ranges = f"{report['ranges']} ranges compared" + (f", {report['unchecked_ranges']} of them without an answer" if report["unchecked_ranges"] else "")
+    ranges = f"{report['ranges']} ranges compared" + (
+        f", {report['unchecked_ranges']} of them without an answer" if report["unchecked_ranges"] else ""
+    )
     for region, count in report.get("gone_ranges", {}).items():
-        typer.echo(f"{count} ranges that {region} published, which is gone: compared among the regions that are left, nobody else can tell")
+        typer.echo(
+            f"{count} ranges that {region} published, which is gone: compared among the regions that are left, nobody else can tell"
+        )
     for region, count in report.get("unchecked_of", {}).items():
         typer.echo(f"{count} ranges that only {region} can tell of: it did not answer, or cannot read them")
         typer.echo(f"  (if it is gone for good: heliograph clusters delete {region})")
@@ -70,7 +76,10 @@ def _print(answer: Any) -> None:
     if report["error"]:
         typer.echo(f"the pass ended before its time and comes again: {report['error']}")
     if report["findings"]:
-        rows = [(f["fault"], f["coordinate"] or "-", _position(f["position"]), "repaired" if f["repaired"] else f["left"]) for f in report["findings"]]
+        rows = [
+            (f["fault"], f["coordinate"] or "-", _position(f["position"]), "repaired" if f["repaired"] else f["left"])
+            for f in report["findings"]
+        ]
         table(("fault", "coordinate", "position here", "what became of it"), rows)
 
 

@@ -17,7 +17,9 @@ _PATH = "/heliograph/v1/conflicts"
 
 
 def register(app: typer.Typer) -> None:
-    conflicts = group(app, "conflicts", "Policies that were changed in two regions while they were cut off from each other.")
+    conflicts = group(
+        app, "conflicts", "Policies that were changed in two regions while they were cut off from each other."
+    )
     add(conflicts, list=listed, resolve=resolve)
 
 
@@ -33,14 +35,18 @@ def listed(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: Jso
 
 def resolve(
     name: Annotated[str, typer.Argument(help="As the list shows it: region/number.")],
-    take: Annotated[str, typer.Option("--take", help="mine: what that region wanted; theirs: what the configuration has.")],
+    take: Annotated[
+        str, typer.Option("--take", help="mine: what that region wanted; theirs: what the configuration has.")
+    ],
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
 ) -> None:
     """End a conflict: set what the region wanted after all, or leave it as it is."""
     region, separator, conflict = name.partition("/")
     if not separator:
-        raise ConfigError(f"{name!r} is no conflict: `heliograph conflicts list` shows their names, as eu/00000000000000000001.0")
+        raise ConfigError(
+            f"{name!r} is no conflict: `heliograph conflicts list` shows their names, as eu/00000000000000000001.0"
+        )
     found = Rest(admin, token).post(f"{_PATH}/{quote(region, safe='')}/{quote(conflict, safe='')}", {"take": take})
     done(f"{'/'.join(found['path'])} of {found['key']} is {_shown(found['mine' if take == 'mine' else 'theirs'])}")
 

@@ -23,16 +23,43 @@ from heliograph.model.names import TopicName
 
 Namespace = Annotated[str, typer.Argument(help="tenant/namespace.")]
 To = Annotated[str, typer.Option("--to", help="The region that takes over; with two regions it need not be named.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and what it would cost; change nothing.")]
-Wait = Annotated[float, typer.Option("--wait", help="Give up after so many seconds in which no step was done; what was done stays, and the command goes on.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be done and what it would cost; change nothing.")
+]
+Wait = Annotated[
+    float,
+    typer.Option(
+        "--wait",
+        help="Give up after so many seconds in which no step was done; what was done stays, and the command goes on.",
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 _PAUSE_S = 0.2
 
 
 def register(app: typer.Typer) -> None:
     dr = group(app, "dr", "Disaster recovery: switch a namespace to another region, fail over, come back.")
-    add(dr, status=status, set=set_active, unset=unset, switchover=switchover, failover=failover, rejoin=rejoin, failback=failback)
-    add(dr, cancel=cancel, history=history, drill=drill, reports=reports, verify=verify, delete=delete, undelete=undelete, deletions=deletions)
+    add(
+        dr,
+        status=status,
+        set=set_active,
+        unset=unset,
+        switchover=switchover,
+        failover=failover,
+        rejoin=rejoin,
+        failback=failback,
+    )
+    add(
+        dr,
+        cancel=cancel,
+        history=history,
+        drill=drill,
+        reports=reports,
+        verify=verify,
+        delete=delete,
+        undelete=undelete,
+        deletions=deletions,
+    )
     add(dr, subscriptions=subscriptions, subscription_set=subscription_set, subscription_unset=subscription_unset)
     add(dr, subscription_move=subscription_move, subscription_cancel=subscription_cancel)
 
@@ -58,10 +85,16 @@ def status(
     if not namespace:
         found = rest.get("/heliograph/v1/dr")
         columns = ("namespace", "active", "epoch", "state", "takes messages here", "lease left s")
-        lines = [(n["namespace"], n["active"], n["epoch"], n["state"], n["writable_here"], n["lease_left_s"]) for n in found["namespaces"]]
+        lines = [
+            (n["namespace"], n["active"], n["epoch"], n["state"], n["writable_here"], n["lease_left_s"])
+            for n in found["namespaces"]
+        ]
         rows(columns, lines, found, json_output)
         if not json_output and found.get("promises"):
-            promised = [(n["namespace"], n["rpo_s"], round(n["at_risk_s"], 1), "broken" if n["slo_broken"] else "kept") for n in found["promises"]]
+            promised = [
+                (n["namespace"], n["rpo_s"], round(n["at_risk_s"], 1), "broken" if n["slo_broken"] else "kept")
+                for n in found["promises"]
+            ]
             rows(("active in every region", "promised s", "at risk s", "promise"), promised, None, False)
         return
     found = rest.get(_path(namespace))
@@ -69,19 +102,42 @@ def status(
         show(found, True)
         return
     if found["mode"] == "active-active":
-        promise = {"promise": f"{found['slo']['rpo_s']:g} s, {'broken' if found['slo_broken'] else 'kept'}"} if found.get("slo") else {}
+        promise = (
+            {"promise": f"{found['slo']['rpo_s']:g} s, {'broken' if found['slo_broken'] else 'kept'}"}
+            if found.get("slo")
+            else {}
+        )
         show({"namespace": namespace, "mode": found["mode"], "regions": ", ".join(found["regions"]), **promise}, False)
-        rows(("lost with this region, not in", *_LAG), [(region, *_lag(lag)) for region, lag in found["at_risk"].items()], None, False)
+        rows(
+            ("lost with this region, not in", *_LAG),
+            [(region, *_lag(lag)) for region, lag in found["at_risk"].items()],
+            None,
+            False,
+        )
         return
     operation = found["operation"]
     running = "-"
     if operation and operation["state"] == "running":
         running = f"{operation['kind']} to {operation['target']}: {operation['step']} ({operation['waiting']})"
-    show({"namespace": namespace, **{key: found[key] for key in ("mode", "active", "epoch", "state")}, "under way": running}, False)
+    show(
+        {
+            "namespace": namespace,
+            **{key: found[key] for key in ("mode", "active", "epoch", "state")},
+            "under way": running,
+        },
+        False,
+    )
     lines = []
     for region, target in found["targets"].items():
         lag = target["source"] if "unreachable" not in target["source"] else target["target"]
-        lines.append((region, target["can_switch"], target["because"] or "-", *(_lag(lag) if "unreachable" not in lag else ("?",) * len(_LAG))))
+        lines.append(
+            (
+                region,
+                target["can_switch"],
+                target["because"] or "-",
+                *(_lag(lag) if "unreachable" not in lag else ("?",) * len(_LAG)),
+            )
+        )
     rows(("can take over", "planned, now", "because", *_LAG), lines, None, False)
 
 
@@ -92,7 +148,9 @@ def _lag(lag: dict[str, Any]) -> tuple[Any, ...]:
     return lag["messages"], lag["bytes"], lag.get("age_s", lag.get("age_s_max", 0.0))
 
 
-def history(namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def history(
+    namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
+) -> None:
     """Show what was done: switchovers, failovers, rejoins, with their numbers."""
     found = Rest(admin, token).get(f"{_path(namespace)}/operations")
     columns = ("id", "what", "from", "to", "by", "ended", "seconds", "result")
@@ -113,8 +171,15 @@ def history(namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption
 def set_active(
     namespace: Namespace,
     active: Annotated[str, typer.Option("--active", help="The region that takes messages.")],
-    rpo_s: Annotated[float, typer.Option("--rpo", help="Promise: no message is at risk for longer than so many seconds.")] = 0.0,
-    rto_s: Annotated[float, typer.Option("--rto", help="Promise: so many seconds from the loss of a region to the next one's first message.")] = 0.0,
+    rpo_s: Annotated[
+        float, typer.Option("--rpo", help="Promise: no message is at risk for longer than so many seconds.")
+    ] = 0.0,
+    rto_s: Annotated[
+        float,
+        typer.Option(
+            "--rto", help="Promise: so many seconds from the loss of a region to the next one's first message."
+        ),
+    ] = 0.0,
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
     json_output: JsonOption = False,
@@ -180,7 +245,9 @@ def failback(
     rest = Rest(admin, token)
     status = rest.get(_path(namespace))
     under_way, away = status.get("operation") or {}, status.get("to_rejoin")
-    switching = under_way.get("kind") == "switchover" and under_way["state"] == "running" and to in ("", under_way["target"])
+    switching = (
+        under_way.get("kind") == "switchover" and under_way["state"] == "running" and to in ("", under_way["target"])
+    )
     tail = away is None or (to in away if to else bool(away))  # None: of an earlier version, which does not say
     if tail and (dry_run or not switching):  # else the rejoin is done, or the region was left in order
         _operate(rest, namespace, "rejoin", to, dry_run, wait_s, json_output)
@@ -193,7 +260,12 @@ def drill(
     dry_run: DryRun = False,
     wait_s: Wait = 600.0,
     out: Annotated[str, typer.Option("--out", help="Write the signed report to this file.")] = "",
-    every: Annotated[str, typer.Option("--every", help="Repeat it by itself: 30m, 12h, 7d, 1w; off: no more. The first one begins at once.")] = "",
+    every: Annotated[
+        str,
+        typer.Option(
+            "--every", help="Repeat it by itself: 30m, 12h, 7d, 1w; off: no more. The first one begins at once."
+        ),
+    ] = "",
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
     json_output: JsonOption = False,
@@ -233,7 +305,9 @@ def _repeat(rest: Rest, namespace: str, to: str, every: str, dry_run: bool, json
     if json_output:
         show(found, True)
     else:
-        done(f"{namespace} {'would be' if dry_run else 'is'} drilled every {every}; `heliograph dr reports {namespace}` lists the reports")
+        done(
+            f"{namespace} {'would be' if dry_run else 'is'} drilled every {every}; `heliograph dr reports {namespace}` lists the reports"
+        )
 
 
 def reports(
@@ -268,7 +342,10 @@ def reports(
         except ConfigError:
             return  # it has none
         due = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(plan["next_ms"] / 1000))
-        done(f"every {plan['every_s']:g} s, the next at {due}" + (f"; the last could not begin: {plan['said']}" if plan["said"] else ""))
+        done(
+            f"every {plan['every_s']:g} s, the next at {due}"
+            + (f"; the last could not begin: {plan['said']}" if plan["said"] else "")
+        )
 
 
 def verify(
@@ -290,7 +367,9 @@ def verify(
         done(f"{report} was signed by {found['signed_by']}, and says: {'passed' if found['passed'] else 'failed'}")
 
 
-def cancel(namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def cancel(
+    namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
+) -> None:
     """Give up what is under way, before the regions were flipped: the active region goes on."""
     found = Rest(admin, token).post(f"{_path(namespace)}/operations/cancel")
     if json_output:
@@ -311,12 +390,32 @@ def _turn(topic: str, subscription: str) -> str:
     return f"{_path(name.namespace)}/subscriptions/{quote(name.local, safe='')}/{quote(subscription, safe='')}"
 
 
-def subscriptions(namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def subscriptions(
+    namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
+) -> None:
     """List the subscriptions that are active in one region at a time, as the broker asked knows them."""
     found = Rest(admin, token).get(f"{_path(namespace)}/subscriptions")
-    columns = ("topic", "subscription", "active", "epoch", "state", "consumers here", "unacknowledged here", "waits here because")
+    columns = (
+        "topic",
+        "subscription",
+        "active",
+        "epoch",
+        "state",
+        "consumers here",
+        "unacknowledged here",
+        "waits here because",
+    )
     lines = [
-        (row["topic"], row["subscription"], row["active"], row["epoch"], row["state"], row["consumers"], row["unacknowledged"], row["waiting"] or "-")
+        (
+            row["topic"],
+            row["subscription"],
+            row["active"],
+            row["epoch"],
+            row["state"],
+            row["consumers"],
+            row["unacknowledged"],
+            row["waiting"] or "-",
+        )
         for row in found
     ]
     rows(columns, lines, found, json_output)
@@ -338,7 +437,9 @@ def subscription_set(
         done(f"{subscription} of {topic} is active in {found['active']} under epoch {found['epoch']}")
 
 
-def subscription_unset(topic: Topic, subscription: Subscription, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def subscription_unset(
+    topic: Topic, subscription: Subscription, admin: AdminOption = ADMIN, token: TokenOption = ""
+) -> None:
     """Let it be active in every region again."""
     Rest(admin, token).delete(_turn(topic, subscription))
     done(f"{subscription} of {topic} may be active in every region")
@@ -348,15 +449,28 @@ def subscription_move(
     topic: Topic,
     subscription: Subscription,
     to: Annotated[str, typer.Option("--to", help="The region in which it goes on.")],
-    drain_s: Annotated[float, typer.Option("--drain", help="Seconds to wait for acknowledgements; then messages are taken back and come again.", min=0)] = 10.0,
-    force: Annotated[bool, typer.Option("--force", help="The old region is lost: its leases are waited for, and nothing else.")] = False,
+    drain_s: Annotated[
+        float,
+        typer.Option(
+            "--drain", help="Seconds to wait for acknowledgements; then messages are taken back and come again.", min=0
+        ),
+    ] = 10.0,
+    force: Annotated[
+        bool, typer.Option("--force", help="The old region is lost: its leases are waited for, and nothing else.")
+    ] = False,
     wait_s: Wait = 60.0,
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
     json_output: JsonOption = False,
 ) -> None:
     """Move it to another region: what is handed out is acknowledged or taken back first. Interrupted, the same command goes on."""
-    rest, path, begun, waiting, pause = Rest(admin, token), _turn(topic, subscription), time.monotonic(), "", threading.Event()
+    rest, path, begun, waiting, pause = (
+        Rest(admin, token),
+        _turn(topic, subscription),
+        time.monotonic(),
+        "",
+        threading.Event(),
+    )
     while True:
         late = time.monotonic() - begun
         found = rest.post(f"{path}/move", {"to": to, "fence": late >= drain_s, "force": force})
@@ -366,7 +480,9 @@ def subscription_move(
             _progress(f"  {found['state']}: {found['waiting']}", json_output)
         waiting = found["waiting"]
         if late > wait_s:
-            raise ConfigError(f"{subscription} waits: {waiting}. The same command goes on; `heliograph dr subscription-cancel` gives up")
+            raise ConfigError(
+                f"{subscription} waits: {waiting}. The same command goes on; `heliograph dr subscription-cancel` gives up"
+            )
         pause.wait(_PAUSE_S)
     if json_output:
         show(found, True)
@@ -374,13 +490,16 @@ def subscription_move(
         done(f"{subscription} of {topic} is active in {found['active']} under epoch {found['epoch']}")
 
 
-def subscription_cancel(topic: Topic, subscription: Subscription, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def subscription_cancel(
+    topic: Topic, subscription: Subscription, admin: AdminOption = ADMIN, token: TokenOption = ""
+) -> None:
     """Give up a move that has not come to its end: the active region goes on."""
     found = Rest(admin, token).post(f"{_turn(topic, subscription)}/cancel")
     done(f"{subscription} of {topic} goes on in {found['active']}")
 
 
 # -- deleting in two steps ------------------------------------------------------------------------------------------------
+
 
 def _deletion(topic: str) -> tuple[str, str]:
     """topic: its full name, or `tenant/namespace` for all of a namespace. (namespace, path of its deletion)."""
@@ -390,7 +509,12 @@ def _deletion(topic: str) -> tuple[str, str]:
     return name.namespace, f"{_path(name.namespace)}/deletions/{quote(name.local, safe='')}"
 
 
-Deleted = Annotated[str, typer.Argument(help="A full name such as persistent://tenant/namespace/topic; or tenant/namespace: everything in it.")]
+Deleted = Annotated[
+    str,
+    typer.Argument(
+        help="A full name such as persistent://tenant/namespace/topic; or tenant/namespace: everything in it."
+    ),
+]
 
 
 def delete(
@@ -427,7 +551,9 @@ def delete(
         show({**made, "preview": found}, True)
     else:
         until = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(made["until_ms"] / 1000))
-        done(f"{topic} is deleted in {', '.join(made['regions'])}; until {until} `heliograph dr undelete {topic}` brings it back")
+        done(
+            f"{topic} is deleted in {', '.join(made['regions'])}; until {until} `heliograph dr undelete {topic}` brings it back"
+        )
 
 
 def undelete(topic: Deleted, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
@@ -436,11 +562,19 @@ def undelete(topic: Deleted, admin: AdminOption = ADMIN, token: TokenOption = ""
     done(f"{topic} is back")
 
 
-def deletions(namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def deletions(
+    namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
+) -> None:
     """List topics that were deleted and are not gone yet."""
     found = Rest(admin, token).get(f"{_path(namespace)}/deletions")
     lines = [
-        (row["topic"], row["by"], time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(row["until_ms"] / 1000)), ", ".join(row["purged"]) or "-") for row in found
+        (
+            row["topic"],
+            row["by"],
+            time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(row["until_ms"] / 1000)),
+            ", ".join(row["purged"]) or "-",
+        )
+        for row in found
     ]
     rows(("topic", "by", "can be brought back until", "purged in"), lines, found, json_output)
 
@@ -471,14 +605,20 @@ def _operate(
             since = since if found["step"] != "count" else time.monotonic()
         waiting = found["waiting"]
         if time.monotonic() - since > wait_s:
-            raise ConfigError(f"{kind} of {namespace} waits at {found['step']}: {waiting}. The same command goes on; `heliograph dr cancel` gives up")
+            raise ConfigError(
+                f"{kind} of {namespace} waits at {found['step']}: {waiting}. The same command goes on; `heliograph dr cancel` gives up"
+            )
         if waiting:
             pause.wait(_PAUSE_S)
         before, found = found["id"], rest.post(f"{path}/advance")
         if found["id"] != before:
-            raise ConfigError(f"the {kind} of {namespace} was given up: a {found['kind']} to {found['target']} was begun (`heliograph dr status {namespace}`)")
+            raise ConfigError(
+                f"the {kind} of {namespace} was given up: a {found['kind']} to {found['target']} was begun (`heliograph dr status {namespace}`)"
+            )
     if not json_output:
-        done(f"{kind} of {namespace} to {found['target']}: {found['state']}, {(found['ended_ms'] - found['begun_ms']) / 1000:.1f} s")
+        done(
+            f"{kind} of {namespace} to {found['target']}: {found['state']}, {(found['ended_ms'] - found['begun_ms']) / 1000:.1f} s"
+        )
     elif show_all:
         show(found, True)
     return found
@@ -490,7 +630,9 @@ def _progress(text: str, json_output: bool) -> None:
 
 def _say_cost(plan: dict[str, Any]) -> None:
     cost = plan["cost"]
-    typer.echo(f"{plan['kind']} of {plan['namespace']} from {plan['source']} to {plan['target']} (active: {cost['active']}, epoch {cost['epoch']})")
+    typer.echo(
+        f"{plan['kind']} of {plan['namespace']} from {plan['source']} to {plan['target']} (active: {cost['active']}, epoch {cost['epoch']})"
+    )
     for step, meaning in cost["steps"].items():
         typer.echo(f"  {step}: {meaning}")
     for side in ("source", "target"):
@@ -498,9 +640,13 @@ def _say_cost(plan: dict[str, Any]) -> None:
         if "unreachable" in found:
             typer.echo(f"  {found['region']} does not answer: {found['unreachable']}")
         elif side == "source":
-            typer.echo(f"  {found['region']} says: {found['messages']} messages ({found['bytes']} bytes) are not in {plan['target']} yet")
+            typer.echo(
+                f"  {found['region']} says: {found['messages']} messages ({found['bytes']} bytes) are not in {plan['target']} yet"
+            )
         else:
             silent = f", nothing heard for {found['silent_s']:.1f} s" if found["silent_s"] else ""
-            typer.echo(f"  {found['region']} says: {found['messages']} messages ({found['bytes']} bytes) are known to be missing here{silent}")
+            typer.echo(
+                f"  {found['region']} says: {found['messages']} messages ({found['bytes']} bytes) are known to be missing here{silent}"
+            )
     for region, topics in cost.get("cut_off", {}).items():
         typer.echo(f"  {plan['target']} has no link to {region} ({len(topics)} topics): what it takes would wait there")

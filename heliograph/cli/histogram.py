@@ -31,7 +31,11 @@ class Histogram:
     def merge(self, other: Histogram) -> None:
         for key, times in other._buckets.items():
             self._buckets[key] = self._buckets.get(key, 0) + times
-        self.count, self.total, self.largest = self.count + other.count, self.total + other.total, max(self.largest, other.largest)
+        self.count, self.total, self.largest = (
+            self.count + other.count,
+            self.total + other.total,
+            max(self.largest, other.largest),
+        )
 
     @property
     def mean(self) -> float:

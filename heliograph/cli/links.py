@@ -23,7 +23,10 @@ class Take(StrEnum):
     RETRY = "retry"
 
 
-Topic = Annotated[str, typer.Argument(help="A full name such as persistent://tenant/namespace/topic, or a short one in public/default.")]
+Topic = Annotated[
+    str,
+    typer.Argument(help="A full name such as persistent://tenant/namespace/topic, or a short one in public/default."),
+]
 
 
 def links(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
@@ -31,7 +34,10 @@ def links(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", jso
     rest = Rest(admin, token)
     found = [rest.get(f"{path}/links") for path in _paths(rest, topic)]
     every = [link for one in found for link in one["links"]]
-    table = [(link["topic"], link["target"], link["state"], link["cause"], link["backlog_messages"], link["cause_text"]) for link in every]
+    table = [
+        (link["topic"], link["target"], link["state"], link["cause"], link["backlog_messages"], link["cause_text"])
+        for link in every
+    ]
     rows(("topic", "to", "state", "cause", "messages behind", ""), table, found, json_output)
     if not json_output:
         for link in every:
@@ -41,7 +47,13 @@ def links(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", jso
 def unpark(
     topic: Topic,
     region: Annotated[str, typer.Option("--region", help="The link's target.")],
-    take: Annotated[Take, typer.Option("--take", help="theirs: this region takes what the target has; ours: the target takes it from here; retry: neither.")],
+    take: Annotated[
+        Take,
+        typer.Option(
+            "--take",
+            help="theirs: this region takes what the target has; ours: the target takes it from here; retry: neither.",
+        ),
+    ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
@@ -71,17 +83,35 @@ def give_up(
 ) -> None:
     """Let a link go on behind entries that are lost here (its cause is storage). Look for another copy first: `heliograph audit TOPIC --now`."""
     rest = Rest(admin, token)
-    done = _decide(rest, topic, region, lambda link: link["cause"] == "storage", "give-up", {"dry_run": dry_run}, "waits for storage")
+    done = _decide(
+        rest,
+        topic,
+        region,
+        lambda link: link["cause"] == "storage",
+        "give-up",
+        {"dry_run": dry_run},
+        "waits for storage",
+    )
     if json_output:
         show(done, True)
         return
     for one in done:
         (ledger, first), (_, last) = one["first"], one["last"]
         what = "would be named as lost" if dry_run else "are named as lost"
-        typer.echo(f"{one['topic']} to {region}: entries {first} to {last} of ledger {ledger} {what}; no bookie that answers now has them")
+        typer.echo(
+            f"{one['topic']} to {region}: entries {first} to {last} of ledger {ledger} {what}; no bookie that answers now has them"
+        )
 
 
-def _decide(rest: Rest, topic: str, region: str, wanted: Callable[[dict[str, Any]], bool], verb: str, body: dict[str, Any], state: str) -> list[dict[str, Any]]:
+def _decide(
+    rest: Rest,
+    topic: str,
+    region: str,
+    wanted: Callable[[dict[str, Any]], bool],
+    verb: str,
+    body: dict[str, Any],
+    state: str,
+) -> list[dict[str, Any]]:
     """What each of the topic's links to the region that are wanted answers. Raises ConfigError where none is. state: what such a link is, in words."""
     done: list[dict[str, Any]] = []
     for path in _paths(rest, topic):

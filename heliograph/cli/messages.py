@@ -13,7 +13,9 @@ import typer
 from heliograph.model.errors import ConfigError
 
 ServiceOption = Annotated[str, typer.Option("--service", envvar="HELIOGRAPH_SERVICE", help="The Pulsar service URL.")]
-TokenOption = Annotated[str, typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A token, where the brokers want one.")]
+TokenOption = Annotated[
+    str, typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A token, where the brokers want one.")
+]
 TopicArgument = Annotated[str, typer.Argument(help="A full name, or a short one in public/default.")]
 SERVICE = "pulsar://127.0.0.1:6650"
 
@@ -41,20 +43,29 @@ def client(service: str, token: str, **options: Any) -> Any:
         options["authentication"] = pulsar.AuthenticationToken(token)
     if service.startswith("pulsar+ssl://") and os.environ.get("HELIOGRAPH_CA"):
         options["tls_trust_certs_file_path"] = os.environ["HELIOGRAPH_CA"]
-    quiet = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)  # its own console log would stand among the messages
+    quiet = pulsar.FileLogger(
+        pulsar.LoggerLevel.Error, os.devnull
+    )  # its own console log would stand among the messages
     return pulsar.Client(service, logger=quiet, operation_timeout_seconds=30, **options)
 
 
 def refused(what: str, service: str, error: Exception) -> ConfigError:
     """What the client raised, as one sentence."""
-    return ConfigError(f"{what} at {service}: {str(error).removeprefix('Pulsar error: ')}; is it running, and may this role do that?")
+    return ConfigError(
+        f"{what} at {service}: {str(error).removeprefix('Pulsar error: ')}; is it running, and may this role do that?"
+    )
 
 
 def produce(
     topic: TopicArgument,
-    message: Annotated[list[str] | None, typer.Option("--message", "-m", help="A message; again for each further one. None: lines of stdin.")] = None,
+    message: Annotated[
+        list[str] | None,
+        typer.Option("--message", "-m", help="A message; again for each further one. None: lines of stdin."),
+    ] = None,
     key: Annotated[str, typer.Option("--key", "-k", help="Of every message.")] = "",
-    properties: Annotated[list[str] | None, typer.Option("--property", help="name=value of every message; again for each further one.")] = None,
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", help="name=value of every message; again for each further one.")
+    ] = None,
     service: ServiceOption = SERVICE,
     token: TokenOption = "",
     json_output: Annotated[bool, typer.Option("--json", help="Print the message ids as JSON.")] = False,
@@ -89,9 +100,14 @@ def _pair(text: str) -> tuple[str, str]:
 
 def consume(
     topic: TopicArgument,
-    subscription: Annotated[str, typer.Option("--subscription", "-s", help="Its name; it stays when this ends.")] = "heliograph-cli",
+    subscription: Annotated[
+        str, typer.Option("--subscription", "-s", help="Its name; it stays when this ends.")
+    ] = "heliograph-cli",
     count: Annotated[int, typer.Option("--count", "-n", help="So many messages; 0: until nothing comes.", min=0)] = 0,
-    timeout_s: Annotated[float | None, typer.Option("--timeout", help="Seconds to wait for the next message: 60 with --count, else 5.", min=0.1)] = None,
+    timeout_s: Annotated[
+        float | None,
+        typer.Option("--timeout", help="Seconds to wait for the next message: 60 with --count, else 5.", min=0.1),
+    ] = None,
     earliest: Annotated[bool, typer.Option("--earliest/--latest", help="Where a new subscription begins.")] = True,
     shared: Annotated[bool, typer.Option("--shared", help="Beside other consumers of the subscription.")] = False,
     service: ServiceOption = SERVICE,
@@ -131,6 +147,15 @@ def _line(message: Any, json_output: bool) -> str:
     data = message.data().decode(errors="replace")
     if not json_output:
         return str(data)
-    fields = {"id": str(message.message_id()), "topic": message.topic_name(), "published_ms": message.publish_timestamp(), "data": data}
-    extra = {"key": message.partition_key(), "properties": message.properties(), "redelivered": message.redelivery_count()}
+    fields = {
+        "id": str(message.message_id()),
+        "topic": message.topic_name(),
+        "published_ms": message.publish_timestamp(),
+        "data": data,
+    }
+    extra = {
+        "key": message.partition_key(),
+        "properties": message.properties(),
+        "redelivered": message.redelivery_count(),
+    }
     return json.dumps(fields | {key: value for key, value in extra.items() if value})

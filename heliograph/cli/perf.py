@@ -32,7 +32,12 @@ _GIVEN_UP_MS = 30_000
 
 
 def register(app: typer.Typer) -> None:
-    add(group(app, "perf", "Measure a service: throughput, and latency at a fixed rate."), produce=produce, consume=consume, latency=latency)
+    add(
+        group(app, "perf", "Measure a service: throughput, and latency at a fixed rate."),
+        produce=produce,
+        consume=consume,
+        latency=latency,
+    )
 
 
 @contextmanager
@@ -80,7 +85,14 @@ def produce(
         with suppress(official().PulsarException):  # says that some failed: they are counted
             producer.flush()
         receipts.wait(count, _QUIET_S)
-        _throughput("produced", receipts.stored, size, time.perf_counter() - begun, json_output, {"failed": count - receipts.stored})
+        _throughput(
+            "produced",
+            receipts.stored,
+            size,
+            time.perf_counter() - begun,
+            json_output,
+            {"failed": count - receipts.stored},
+        )
     if receipts.stored < count:
         if not json_output:
             typer.echo(f"{count - receipts.stored} failed: {receipts.why or 'no receipt came'}")
@@ -115,7 +127,9 @@ class Receipts:
 def consume(
     topic: TopicArgument,
     count: Count = 100_000,
-    subscription: Annotated[str, typer.Option("--subscription", "-s", help="A new one begins at the earliest message.")] = "heliograph-perf",
+    subscription: Annotated[
+        str, typer.Option("--subscription", "-s", help="A new one begins at the earliest message.")
+    ] = "heliograph-perf",
     service: ServiceOption = SERVICE,
     token: TokenOption = "",
     json_output: Json = False,
@@ -123,7 +137,9 @@ def consume(
     """As fast as it goes: messages and bytes a second of what waits."""
     pulsar = official()
     with _connected(service, token, f"cannot consume {topic}") as connection:
-        consumer = connection.subscribe(topic, subscription, initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=10_000)
+        consumer = connection.subscribe(
+            topic, subscription, initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=10_000
+        )
         got = size = 0
         begun = last = time.perf_counter()
         while got < count:
@@ -139,13 +155,17 @@ def consume(
         _throughput("consumed", got, size // max(got, 1), max(last - begun, 1e-9), json_output)
 
 
-def _throughput(what: str, count: int, size: int, seconds: float, json_output: bool, more: dict[str, int] | None = None) -> None:
+def _throughput(
+    what: str, count: int, size: int, seconds: float, json_output: bool, more: dict[str, int] | None = None
+) -> None:
     rates = {"messages_per_s": round(count / seconds, 1), "mb_per_s": round(count * size / seconds / 1e6, 2)}
     found = {"messages": count, "seconds": round(seconds, 3), **rates}
     if json_output:
         typer.echo(json.dumps(found | (more or {})))
     else:
-        typer.echo(f"{what} {count} messages of {size} B in {seconds:.2f} s: {found['messages_per_s']:.0f} messages/s, {found['mb_per_s']:.1f} MB/s")
+        typer.echo(
+            f"{what} {count} messages of {size} B in {seconds:.2f} s: {found['messages_per_s']:.0f} messages/s, {found['mb_per_s']:.1f} MB/s"
+        )
 
 
 # -- latency --------------------------------------------------------------------------------------------------------------
@@ -166,7 +186,9 @@ class LatencyRun:
         self._all = threading.Event()
         self._expected = -1
         self._run_id = time.time_ns()
-        self._consumer = connection.subscribe(topic, f"perf-{self._run_id}", initial_position=pulsar.InitialPosition.Latest, message_listener=self._came)
+        self._consumer = connection.subscribe(
+            topic, f"perf-{self._run_id}", initial_position=pulsar.InitialPosition.Latest, message_listener=self._came
+        )
         self._producer = _producer(connection, topic, batching)
 
     def run(self, rate: float, seconds: float, burst: float) -> None:
@@ -177,7 +199,10 @@ class LatencyRun:
                 time.sleep(wait)
             self.late_ms = max(self.late_ms, -wait * 1000)
             for _ in range(count):
-                self._producer.send_async(_STAMP.pack(due, self._run_id) + self._padding, lambda result, _, due=due: self._received(result, due))
+                self._producer.send_async(
+                    _STAMP.pack(due, self._run_id) + self._padding,
+                    lambda result, _, due=due: self._received(result, due),
+                )
             sent += count
         self._producer.flush()
         with self._lock:
@@ -211,7 +236,12 @@ def latency(
     topic: TopicArgument,
     rate: Annotated[float, typer.Option("--rate", "-r", help="Messages a second.", min=1, max=100_000)] = 1000,
     seconds: Annotated[float, typer.Option("--seconds", help="How long.", min=0.1, max=86_400)] = 10,
-    burst: Annotated[float, typer.Option("--burst", help="So many times the rate in the middle tenth of the time, such as 10.", min=1, max=100)] = 1,
+    burst: Annotated[
+        float,
+        typer.Option(
+            "--burst", help="So many times the rate in the middle tenth of the time, such as 10.", min=1, max=100
+        ),
+    ] = 1,
     size: Size = 100,
     batching: Batching = True,
     plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw how the latencies are spread.")] = True,
@@ -227,12 +257,19 @@ def latency(
     missing = run.to_receipt.count + run.failed - run.to_consumer.count
     if json_output:
         found = {"receipt_ms": run.to_receipt.as_json(), "consumer_ms": run.to_consumer.as_json()}
-        typer.echo(json.dumps(found | {"failed": run.failed, "missing": missing, "client_late_ms": round(run.late_ms, 3)}))
+        typer.echo(
+            json.dumps(found | {"failed": run.failed, "missing": missing, "client_late_ms": round(run.late_ms, 3)})
+        )
     else:
         receipt, consumer = run.to_receipt.as_json(), run.to_consumer.as_json()
-        table(("from due, ms", "to receipt", "to consumer"), [(key, f"{receipt[key]:g}", f"{consumer[key]:g}") for key in receipt])
+        table(
+            ("from due, ms", "to receipt", "to consumer"),
+            [(key, f"{receipt[key]:g}", f"{consumer[key]:g}") for key in receipt],
+        )
         if plot:
             typer.echo("to consumer:\n" + "\n".join(run.to_consumer.plot()))
-        typer.echo(f"failed {run.failed}, missing {missing}; this client was late itself by {run.late_ms:.1f} ms at most")
+        typer.echo(
+            f"failed {run.failed}, missing {missing}; this client was late itself by {run.late_ms:.1f} ms at most"
+        )
     if run.failed or missing > 0:
         raise typer.Exit(1)

@@ -25,7 +25,9 @@ def register(group: typer.Typer, what: str, path_of: Callable[[str], str]) -> No
         return [name for name in names if name.startswith(incomplete)]
 
     Target = Annotated[str, typer.Argument(metavar=what.upper(), help=f"The {what}.")]
-    Name = Annotated[str, typer.Argument(metavar="POLICY", help=f"One of: {', '.join(names)}.", autocompletion=complete)]
+    Name = Annotated[
+        str, typer.Argument(metavar="POLICY", help=f"One of: {', '.join(names)}.", autocompletion=complete)
+    ]
 
     @group.command("policies")
     def policies(
@@ -36,14 +38,23 @@ def register(group: typer.Typer, what: str, path_of: Callable[[str], str]) -> No
         json_output: JsonOption = False,
     ) -> None:
         """Show what is set."""
-        path = path_of(target).replace("/admin/v2/namespaces/", "/admin/v2/", 1).replace("/admin/v2/", "/heliograph/v1/policies/", 1)
+        path = (
+            path_of(target)
+            .replace("/admin/v2/namespaces/", "/admin/v2/", 1)
+            .replace("/admin/v2/", "/heliograph/v1/policies/", 1)
+        )
         show(Rest(admin, token).get(path, applied=applied), json_output)
 
     @group.command("set")
     def set_(
         target: Target,
         name: Name,
-        value: Annotated[str, typer.Argument(help="A number, true, a word, JSON, or fields such as retentionTimeInMinutes=60,retentionSizeInMB=-1.")],
+        value: Annotated[
+            str,
+            typer.Argument(
+                help="A number, true, a word, JSON, or fields such as retentionTimeInMinutes=60,retentionSizeInMB=-1."
+            ),
+        ],
         admin: AdminOption = ADMIN,
         token: TokenOption = "",
     ) -> None:
@@ -63,7 +74,9 @@ def register(group: typer.Typer, what: str, path_of: Callable[[str], str]) -> No
     def unset(
         target: Target,
         name: Name,
-        quota_type: Annotated[str, typer.Option("--type", help="Of a backlog quota: destination_storage or message_age.")] = "destination_storage",
+        quota_type: Annotated[
+            str, typer.Option("--type", help="Of a backlog quota: destination_storage or message_age.")
+        ] = "destination_storage",
         admin: AdminOption = ADMIN,
         token: TokenOption = "",
     ) -> None:
@@ -93,5 +106,7 @@ def parsed(text: str) -> Any:
     except ValueError:
         pass
     if "=" in text and all("=" in part for part in text.split(",")):
-        return {key.strip(): parsed(value.strip()) for key, _, value in (part.partition("=") for part in text.split(","))}
+        return {
+            key.strip(): parsed(value.strip()) for key, _, value in (part.partition("=") for part in text.split(","))
+        }
     return text

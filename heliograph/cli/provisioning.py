@@ -23,11 +23,33 @@ _CLUSTERS, _TENANTS = "/admin/v2/clusters", "/admin/v2/tenants"
 
 def register(app: typer.Typer) -> None:
     clusters = group(app, "clusters", "Regions of the instance, and Pulsar clusters behind them.")
-    add(clusters, list=clusters_list, get=clusters_get, create=clusters_create, update=clusters_update, delete=clusters_delete)
+    add(
+        clusters,
+        list=clusters_list,
+        get=clusters_get,
+        create=clusters_create,
+        update=clusters_update,
+        delete=clusters_delete,
+    )
     tenants = group(app, "tenants", "Tenants: who may administer them, and in which regions.")
-    add(tenants, list=tenants_list, get=tenants_get, create=tenants_create, update=tenants_update, delete=tenants_delete, quota=tenants_quota)
+    add(
+        tenants,
+        list=tenants_list,
+        get=tenants_get,
+        create=tenants_create,
+        update=tenants_update,
+        delete=tenants_delete,
+        quota=tenants_quota,
+    )
     namespaces = group(app, "namespaces", "Namespaces and the policies of their topics.")
-    add(namespaces, list=namespaces_list, get=namespaces_get, create=namespaces_create, delete=namespaces_delete, topics=namespaces_topics)
+    add(
+        namespaces,
+        list=namespaces_list,
+        get=namespaces_get,
+        create=namespaces_create,
+        delete=namespaces_delete,
+        topics=namespaces_topics,
+    )
     add(namespaces, clusters=namespaces_clusters, unload=namespaces_unload, clear_backlog=namespaces_clear)
     add(namespaces, bundles=namespaces_bundles, split_bundle=namespaces_split)
     policies.register(namespaces, "namespace", namespace_path)
@@ -38,24 +60,56 @@ def register(app: typer.Typer) -> None:
 Url = Annotated[str, typer.Option("--url", help="http://host:port of its admin interface, or https://.")]
 BrokerUrl = Annotated[str, typer.Option("--broker-url", help="pulsar://host:port for its clients, or pulsar+ssl://.")]
 
-Gateway = Annotated[str | None, typer.Option("--gateway", help="Of a Pulsar cluster: the region that exchanges messages with it.")]
-ClusterRole = Annotated[str | None, typer.Option("--role", help="Of a Pulsar cluster: the role that its replicators prove here.")]
-TokenFile = Annotated[str | None, typer.Option("--token-file", help="Of a Pulsar cluster: the file, on the gateway's brokers, of their token there.")]
-TrustFile = Annotated[str | None, typer.Option("--trust-file", help="Of a Pulsar cluster: the file, on the gateway's brokers, of its authorities.")]
-CertificateFile = Annotated[str | None, typer.Option("--certificate-file", help="Of a Pulsar cluster: on the gateway's brokers, shown there by TLS.")]
-KeyFile = Annotated[str | None, typer.Option("--key-file", help="Of that certificate; none given: it is in the same file.")]
-OAuthFile = Annotated[str | None, typer.Option("--oauth-file", help="Of a Pulsar cluster: on the gateway's brokers, issuer_url, client_id, client_secret.")]
+Gateway = Annotated[
+    str | None, typer.Option("--gateway", help="Of a Pulsar cluster: the region that exchanges messages with it.")
+]
+ClusterRole = Annotated[
+    str | None, typer.Option("--role", help="Of a Pulsar cluster: the role that its replicators prove here.")
+]
+TokenFile = Annotated[
+    str | None,
+    typer.Option("--token-file", help="Of a Pulsar cluster: the file, on the gateway's brokers, of their token there."),
+]
+TrustFile = Annotated[
+    str | None,
+    typer.Option("--trust-file", help="Of a Pulsar cluster: the file, on the gateway's brokers, of its authorities."),
+]
+CertificateFile = Annotated[
+    str | None,
+    typer.Option("--certificate-file", help="Of a Pulsar cluster: on the gateway's brokers, shown there by TLS."),
+]
+KeyFile = Annotated[
+    str | None, typer.Option("--key-file", help="Of that certificate; none given: it is in the same file.")
+]
+OAuthFile = Annotated[
+    str | None,
+    typer.Option(
+        "--oauth-file", help="Of a Pulsar cluster: on the gateway's brokers, issuer_url, client_id, client_secret."
+    ),
+]
 
 
 def clusters_list(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
     """List the regions, and the Pulsar clusters behind them."""
     rest = Rest(admin, token)
     found = {name: rest.get(f"{_CLUSTERS}/{quote(name)}") for name in rest.get(_CLUSTERS)}
-    lines = [(name, c.get("gateway", "region"), c.get("number"), c.get("epoch"), c.get("brokerServiceUrl"), c.get("serviceUrl")) for name, c in found.items()]
+    lines = [
+        (
+            name,
+            c.get("gateway", "region"),
+            c.get("number"),
+            c.get("epoch"),
+            c.get("brokerServiceUrl"),
+            c.get("serviceUrl"),
+        )
+        for name, c in found.items()
+    ]
     rows(("cluster", "behind", "number", "epoch", "service", "admin"), lines, found, json_output)
 
 
-def clusters_get(cluster: Cluster, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def clusters_get(
+    cluster: Cluster, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
+) -> None:
     """Show one region or Pulsar cluster."""
     show(Rest(admin, token).get(f"{_CLUSTERS}/{quote(cluster, safe='')}"), json_output)
 
@@ -77,9 +131,19 @@ def _writes(method: str, what: str, text: str) -> Callable[..., None]:
         admin: AdminOption = ADMIN,
         token: TokenOption = "",
     ) -> None:
-        files = {"tokenFile": token_file, "trustFile": trust_file, "certificateFile": certificate_file, "keyFile": key_file, "oauthFile": oauth_file}
+        files = {
+            "tokenFile": token_file,
+            "trustFile": trust_file,
+            "certificateFile": certificate_file,
+            "keyFile": key_file,
+            "oauthFile": oauth_file,
+        }
         more = {"gateway": gateway, "role": role, **files}
-        given = {"serviceUrl": url, "brokerServiceUrl": broker_url, **{name: value for name, value in more.items() if value is not None}}
+        given = {
+            "serviceUrl": url,
+            "brokerServiceUrl": broker_url,
+            **{name: value for name, value in more.items() if value is not None},
+        }
         Rest(admin, token).ask(method, f"{_CLUSTERS}/{quote(cluster, safe='')}", given)
         done(f"cluster {cluster} is {what}")
 
@@ -88,7 +152,9 @@ def _writes(method: str, what: str, text: str) -> Callable[..., None]:
 
 
 clusters_create = _writes(
-    "PUT", "created", "Add a region to the configuration, or, with --gateway, a Pulsar cluster that namespaces may be replicated with."
+    "PUT",
+    "created",
+    "Add a region to the configuration, or, with --gateway, a Pulsar cluster that namespaces may be replicated with.",
 )
 clusters_update = _writes("POST", "changed", "Change what is given of a region or a Pulsar cluster.")
 
@@ -110,7 +176,9 @@ def tenants_list(admin: AdminOption = ADMIN, token: TokenOption = "", json_outpu
     show(Rest(admin, token).get(_TENANTS), json_output)
 
 
-def tenants_get(tenant: Tenant, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def tenants_get(
+    tenant: Tenant, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
+) -> None:
     """Show one tenant."""
     show(Rest(admin, token).get(f"{_TENANTS}/{quote(tenant, safe='')}"), json_output)
 
@@ -123,7 +191,13 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def tenants_create(tenant: Tenant, admin_roles: Roles = "", clusters: Clusters = "", admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def tenants_create(
+    tenant: Tenant,
+    admin_roles: Roles = "",
+    clusters: Clusters = "",
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+) -> None:
     """Make a tenant."""
     rest = Rest(admin, token)
     rest.put(f"{_TENANTS}/{quote(tenant, safe='')}", _info(rest, admin_roles, clusters))
@@ -132,10 +206,20 @@ def tenants_create(tenant: Tenant, admin_roles: Roles = "", clusters: Clusters =
 
 def tenants_quota(
     tenant: Tenant,
-    namespaces: Annotated[int | None, typer.Option("--namespaces", help="How many it may have; 0: any number.", min=0)] = None,
-    topics: Annotated[int | None, typer.Option("--topics", help="How many it may have in each region, partitions each; 0: any number.", min=0)] = None,
-    storage_bytes: Annotated[int | None, typer.Option("--storage-bytes", help="What it may store in each region, before copies; 0: anything.", min=0)] = None,
-    group: Annotated[str | None, typer.Option("--resource-group", help='The group whose rates all its namespaces share; "": none.')] = None,
+    namespaces: Annotated[
+        int | None, typer.Option("--namespaces", help="How many it may have; 0: any number.", min=0)
+    ] = None,
+    topics: Annotated[
+        int | None,
+        typer.Option("--topics", help="How many it may have in each region, partitions each; 0: any number.", min=0),
+    ] = None,
+    storage_bytes: Annotated[
+        int | None,
+        typer.Option("--storage-bytes", help="What it may store in each region, before copies; 0: anything.", min=0),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--resource-group", help='The group whose rates all its namespaces share; "": none.')
+    ] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Take every bound away.")] = False,
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
@@ -143,17 +227,30 @@ def tenants_quota(
 ) -> None:
     """Show, or as an operator set, what a tenant may have, whatever its own admin sets."""
     rest, path = Rest(admin, token), f"/heliograph/v1/tenants/{quote(tenant, safe='')}/quota"
-    given = {"max_namespaces": namespaces, "max_topics": topics, "max_storage_bytes": storage_bytes, "resource_group": group}
+    given = {
+        "max_namespaces": namespaces,
+        "max_topics": topics,
+        "max_storage_bytes": storage_bytes,
+        "resource_group": group,
+    }
     if clear:
         rest.delete(path)
     elif changed := {name: value for name, value in given.items() if value is not None}:
         rest.put(path, changed)
     found = rest.get(path)
-    lines = [(name, found[f"max_{name}"] or "any", found["used"][name]) for name in ("namespaces", "topics", "storage_bytes")]
+    lines = [
+        (name, found[f"max_{name}"] or "any", found["used"][name]) for name in ("namespaces", "topics", "storage_bytes")
+    ]
     rows(("", "may have", "has"), [*lines, ("resource group", found["resource_group"] or "-", "")], found, json_output)
 
 
-def tenants_update(tenant: Tenant, admin_roles: Roles = "", clusters: Clusters = "", admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def tenants_update(
+    tenant: Tenant,
+    admin_roles: Roles = "",
+    clusters: Clusters = "",
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+) -> None:
     """Change who administers a tenant and where it may be."""
     rest = Rest(admin, token)
     rest.post(f"{_TENANTS}/{quote(tenant, safe='')}", _info(rest, admin_roles, clusters))
@@ -169,12 +266,16 @@ def tenants_delete(tenant: Tenant, force: Force = False, admin: AdminOption = AD
 # -- namespaces -----------------------------------------------------------------------------------------------------------
 
 
-def namespaces_list(tenant: Tenant, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def namespaces_list(
+    tenant: Tenant, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
+) -> None:
     """List a tenant's namespaces."""
     show(Rest(admin, token).get(f"/admin/v2/namespaces/{quote(tenant, safe='')}"), json_output)
 
 
-def namespaces_get(namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def namespaces_get(
+    namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
+) -> None:
     """Show a namespace: regions, bundles, and the policies that are set."""
     show(Rest(admin, token).get(namespace_path(namespace)), json_output)
 
@@ -182,7 +283,9 @@ def namespaces_get(namespace: Namespace, admin: AdminOption = ADMIN, token: Toke
 def namespaces_create(
     namespace: Namespace,
     clusters: Clusters = "",
-    bundles: Annotated[int, typer.Option(help="Hash ranges that its topics are spread over; fixed from then on.", min=1, max=4096)] = 4,
+    bundles: Annotated[
+        int, typer.Option(help="Hash ranges that its topics are spread over; fixed from then on.", min=1, max=4096)
+    ] = 4,
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
 ) -> None:
@@ -192,13 +295,17 @@ def namespaces_create(
     done(f"namespace {namespace} is created")
 
 
-def namespaces_delete(namespace: Namespace, force: Force = False, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def namespaces_delete(
+    namespace: Namespace, force: Force = False, admin: AdminOption = ADMIN, token: TokenOption = ""
+) -> None:
     """Remove a namespace; with --force, its topics in this region too."""
     Rest(admin, token).delete(namespace_path(namespace), force=force)
     done(f"namespace {namespace} is removed")
 
 
-def namespaces_topics(namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def namespaces_topics(
+    namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
+) -> None:
     """List the topics of a namespace, partitions one by one."""
     show(Rest(admin, token).get(f"{namespace_path(namespace)}/topics"), json_output)
 
@@ -206,7 +313,12 @@ def namespaces_topics(namespace: Namespace, admin: AdminOption = ADMIN, token: T
 def namespaces_clusters(
     namespace: Namespace,
     clusters: Annotated[str, typer.Argument(help="Regions, comma separated.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say which regions would come and go, and with how many topics; change nothing.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Say which regions would come and go, and with how many topics; change nothing."
+        ),
+    ] = False,
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
 ) -> None:
@@ -221,18 +333,28 @@ def namespaces_clusters(
 def namespaces_unload(
     namespace: Namespace,
     bundle: Annotated[str, typer.Option("--bundle", "-b", help="Only this range, as 0x00000000_0x40000000.")] = "",
-    to: Annotated[str, typer.Option("--to", help="With --bundle: the broker that shall have it, as `heliograph brokers list` names it.")] = "",
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", help="With --bundle: the broker that shall have it, as `heliograph brokers list` names it."
+        ),
+    ] = "",
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
 ) -> None:
     """Move its topics to other brokers; clients follow by themselves."""
     if to and not bundle:
         raise typer.BadParameter("a destination is for one bundle: give --bundle too", param_hint="--to")
-    Rest(admin, token).put(f"{namespace_path(namespace)}{'/' if bundle else ''}{bundle}/unload" + (f"?destinationBroker={quote(to, safe='')}" if to else ""))
+    Rest(admin, token).put(
+        f"{namespace_path(namespace)}{'/' if bundle else ''}{bundle}/unload"
+        + (f"?destinationBroker={quote(to, safe='')}" if to else "")
+    )
     done(f"{namespace}{' ' if bundle else ''}{bundle} is unloaded" + (f" to {to}" if to else ""))
 
 
-def namespaces_bundles(namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def namespaces_bundles(
+    namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
+) -> None:
     """List the hash ranges of its topics in this region; a broker serves a range as a whole."""
     found = Rest(admin, token).get(f"{namespace_path(namespace)}/bundles")
     bounds = found["boundaries"]
@@ -241,11 +363,24 @@ def namespaces_bundles(namespace: Namespace, admin: AdminOption = ADMIN, token: 
 
 def namespaces_split(
     namespace: Namespace,
-    bundle: Annotated[str, typer.Option("--bundle", "-b", help="The range, as 0x00000000_0x40000000; LARGEST: with the most topics; HOT: the busiest.")],
+    bundle: Annotated[
+        str,
+        typer.Option(
+            "--bundle",
+            "-b",
+            help="The range, as 0x00000000_0x40000000; LARGEST: with the most topics; HOT: the busiest.",
+        ),
+    ],
     way: Annotated[
-        str, typer.Option("--split-algorithm-name", help="range_equally_divide, topic_count_, flow_or_qps_equally_divide, specified_positions_divide.")
+        str,
+        typer.Option(
+            "--split-algorithm-name",
+            help="range_equally_divide, topic_count_, flow_or_qps_equally_divide, specified_positions_divide.",
+        ),
     ] = "range_equally_divide",
-    positions: Annotated[str, typer.Option("--split-boundaries", help="Hashes to cut at, with commas, for specified_positions_divide.")] = "",
+    positions: Annotated[
+        str, typer.Option("--split-boundaries", help="Hashes to cut at, with commas, for specified_positions_divide.")
+    ] = "",
     unload: Annotated[bool, typer.Option("--unload", help="Give the parts to other brokers at once.")] = False,
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
@@ -254,7 +389,9 @@ def namespaces_split(
     try:
         at = [int(part, 0) for part in positions.split(",") if part.strip()]
     except ValueError as error:
-        raise typer.BadParameter(f"hashes are whole numbers, such as 2147483648 or 0x80000000: {error}", param_hint="--split-boundaries") from error
+        raise typer.BadParameter(
+            f"hashes are whole numbers, such as 2147483648 or 0x80000000: {error}", param_hint="--split-boundaries"
+        ) from error
     query = f"splitAlgorithmName={quote(way, safe='')}&unload={str(unload).lower()}"
     Rest(admin, token).put(f"{namespace_path(namespace)}/{quote(bundle, safe='')}/split?{query}", at or None)
     done(f"{bundle} of {namespace} is split")
@@ -267,5 +404,7 @@ def namespaces_clear(
     token: TokenOption = "",
 ) -> None:
     """Drop the backlog of all topics: messages that wait are not delivered any more."""
-    Rest(admin, token).post(f"{namespace_path(namespace)}/clearBacklog" + (f"/{quote(subscription, safe='')}" if subscription else ""))
+    Rest(admin, token).post(
+        f"{namespace_path(namespace)}/clearBacklog" + (f"/{quote(subscription, safe='')}" if subscription else "")
+    )
     done(f"the backlog of {namespace} is cleared")

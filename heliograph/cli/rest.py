@@ -20,8 +20,12 @@ import typer
 from heliograph.model.errors import ConfigError
 from heliograph.model.names import TopicName
 
-AdminOption = Annotated[str, typer.Option("--admin", envvar="HELIOGRAPH_ADMIN", help="The admin URL of any broker of the region.")]
-TokenOption = Annotated[str, typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A token, where the brokers want one.")]
+AdminOption = Annotated[
+    str, typer.Option("--admin", envvar="HELIOGRAPH_ADMIN", help="The admin URL of any broker of the region.")
+]
+TokenOption = Annotated[
+    str, typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A token, where the brokers want one.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 ADMIN = "http://127.0.0.1:8080"
 _HOPS_MAX = 5
@@ -38,7 +42,10 @@ class Refused(ConfigError):
 
     def __init__(self, error: urllib.error.HTTPError) -> None:
         self.code, self.reason = error.code, _reason(error)
-        more = [_HINTS.get(error.code, ""), f"request {error.headers[_REQUEST_ID]} in the broker's log" if _REQUEST_ID in error.headers else ""]
+        more = [
+            _HINTS.get(error.code, ""),
+            f"request {error.headers[_REQUEST_ID]} in the broker's log" if _REQUEST_ID in error.headers else "",
+        ]
         super().__init__(f"{self.reason} ({'; '.join([f'HTTP {error.code}', *filter(None, more)])})")
 
 
@@ -70,14 +77,22 @@ class Rest:
         except ValueError:
             return text.decode(errors="replace")
 
-    def raw(self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None) -> tuple[bytes, Mapping[str, str]]:
+    def raw(
+        self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None
+    ) -> tuple[bytes, Mapping[str, str]]:
         """(bytes, headers) of the answer. A query value of None or False is left out."""
-        given = {key: str(value).lower() if value is True else value for key, value in (query or {}).items() if value is not None and value is not False}
+        given = {
+            key: str(value).lower() if value is True else value
+            for key, value in (query or {}).items()
+            if value is not None and value is not False
+        }
         url = f"{self._base}{path}" + (f"?{urlencode(given)}" if given else "")
         data = None if body is None else json.dumps(body).encode()
         named: dict[str, str] = {}
         for _ in range(_HOPS_MAX):
-            request = urllib.request.Request(url, method=method, data=data, headers={"Content-Type": "application/json", **named})
+            request = urllib.request.Request(
+                url, method=method, data=data, headers={"Content-Type": "application/json", **named}
+            )
             if self._token:
                 request.add_unredirected_header("Authorization", f"Bearer {self._token}")
             try:
@@ -91,7 +106,9 @@ class Rest:
                 raise Refused(error) from error
             except (urllib.error.URLError, TimeoutError, OSError) as error:
                 reason = getattr(error, "reason", error)
-                raise ConfigError(f"no broker answers at {self._base} ({reason}): start one, or give its admin URL with --admin or HELIOGRAPH_ADMIN") from error
+                raise ConfigError(
+                    f"no broker answers at {self._base} ({reason}): start one, or give its admin URL with --admin or HELIOGRAPH_ADMIN"
+                ) from error
         raise ConfigError(f"the brokers send this request round in a circle: {url}")
 
 
@@ -112,7 +129,9 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 def _opener() -> urllib.request.OpenerDirector:
     authority = os.environ.get("HELIOGRAPH_CA") or None
-    return urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=authority)))
+    return urllib.request.build_opener(
+        _NoRedirect, urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=authority))
+    )
 
 
 def topic_path(topic: str) -> str:

@@ -41,8 +41,17 @@ def brokers_health(admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
 def brokers_topics(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
     """List the topics that this broker serves just now, with their rates."""
     found = Rest(admin, token).get("/admin/v2/broker-stats/topics")
-    topics = {t: s for bundles in found.values() for domains in bundles.values() for ts in domains.values() for t, s in ts.items()}
-    lines = [(t, s["msgRateIn"], s["msgRateOut"], s["storageSize"], len(s["publishers"]), len(s["subscriptions"])) for t, s in sorted(topics.items())]
+    topics = {
+        t: s
+        for bundles in found.values()
+        for domains in bundles.values()
+        for ts in domains.values()
+        for t, s in ts.items()
+    }
+    lines = [
+        (t, s["msgRateIn"], s["msgRateOut"], s["storageSize"], len(s["publishers"]), len(s["subscriptions"]))
+        for t, s in sorted(topics.items())
+    ]
     rows(("topic", "in msgs/s", "out msgs/s", "bytes", "producers", "subscriptions"), lines, topics, json_output)
 
 
@@ -56,11 +65,15 @@ def brokers_balance(admin: AdminOption = ADMIN, token: TokenOption = "", json_ou
         lines.append((name, f"{b['load']:.0%}", b["bundles"], f"{b['age_s']:.0f} s ago", heaviest))
     rows(("broker", "load", "bundles", "reported", "heaviest bundles"), lines, found, json_output)
     if found["paused_s"] and not json_output:
-        typer.echo(f"balancing is paused by {found['paused_by']} for another {found['paused_s']:.0f} s: `heliograph brokers resume` ends that")
+        typer.echo(
+            f"balancing is paused by {found['paused_by']} for another {found['paused_s']:.0f} s: `heliograph brokers resume` ends that"
+        )
 
 
 def brokers_pause(
-    minutes: Annotated[float, typer.Option("--minutes", "-m", help="It ends by itself after so long.", min=0.1, max=1440)] = 10.0,
+    minutes: Annotated[
+        float, typer.Option("--minutes", "-m", help="It ends by itself after so long.", min=0.1, max=1440)
+    ] = 10.0,
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
 ) -> None:
@@ -80,10 +93,17 @@ def brokers_settings(admin: AdminOption = ADMIN, token: TokenOption = "", json_o
     rest = Rest(admin, token)
     changed, held = rest.get(f"{_SETTINGS}/values"), rest.get(f"{_SETTINGS}/runtime")
     names = rest.get(_SETTINGS)
-    rows(("setting", "value", "changed"), [(n, held.get(n, "-"), n in changed) for n in names], {n: held.get(n) for n in names}, json_output)
+    rows(
+        ("setting", "value", "changed"),
+        [(n, held.get(n, "-"), n in changed) for n in names],
+        {n: held.get(n) for n in names},
+        json_output,
+    )
 
 
-def brokers_set(name: Setting, value: Annotated[str, typer.Argument()], admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def brokers_set(
+    name: Setting, value: Annotated[str, typer.Argument()], admin: AdminOption = ADMIN, token: TokenOption = ""
+) -> None:
     """Change a setting of all brokers of the region, at once and lasting."""
     Rest(admin, token).post(f"{_SETTINGS}/{quote(name, safe='')}/{quote(value, safe='')}")
     done(f"{name} is {value}")
@@ -117,7 +137,9 @@ def bookies_list(admin: AdminOption = ADMIN, token: TokenOption = "", json_outpu
     rows(("bookie", "rack", "registered", "writable", "emptied"), lines, found, json_output)
 
 
-def bookies_decommission(bookie: Bookie, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def bookies_decommission(
+    bookie: Bookie, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
+) -> None:
     """Begin to empty a bookie; again: show how far that is. Stop it once `done` is yes."""
     rest, path = Rest(admin, token), f"/heliograph/v1/bookies/{quote(bookie, safe='')}/decommission"
     rest.post(path)

@@ -52,7 +52,15 @@ def _cell(value: Any) -> str:
         return f"{value:.1f}"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return value if isinstance(value, str) else json.dumps(value) if isinstance(value, dict | list) else "-" if value is None else str(value)
+    return (
+        value
+        if isinstance(value, str)
+        else json.dumps(value)
+        if isinstance(value, dict | list)
+        else "-"
+        if value is None
+        else str(value)
+    )
 
 
 def _number(text: str) -> bool:

@@ -14,7 +14,10 @@ from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOptio
 from heliograph.cli.show import done, rows, show
 from heliograph.model.errors import ConfigError
 
-Topic = Annotated[str, typer.Argument(help="A full name such as persistent://tenant/namespace/topic, or a short one in public/default.")]
+Topic = Annotated[
+    str,
+    typer.Argument(help="A full name such as persistent://tenant/namespace/topic, or a short one in public/default."),
+]
 Subscription = Annotated[str, typer.Argument(help="The subscription's name.")]
 Force = Annotated[bool, typer.Option("--force", help="Also while clients are connected.")]
 _EARLIEST, _LATEST = {"ledgerId": -1, "entryId": -1}, {"ledgerId": (1 << 63) - 1, "entryId": (1 << 63) - 1}
@@ -27,7 +30,13 @@ def register(app: typer.Typer) -> None:
     add(topics, links=links.links, unpark=links.unpark, give_up=links.give_up)
     policies.register(topics, "topic", topic_path)
     subscriptions = group(app, "subscriptions", "Subscriptions of a topic.")
-    add(subscriptions, list=subscriptions_list, create=subscriptions_create, delete=subscriptions_delete, reset=subscriptions_reset)
+    add(
+        subscriptions,
+        list=subscriptions_list,
+        create=subscriptions_create,
+        delete=subscriptions_delete,
+        reset=subscriptions_reset,
+    )
     add(subscriptions, skip=subscriptions_skip, peek=subscriptions_peek, expire=subscriptions_expire)
 
 
@@ -77,7 +86,10 @@ def delete(topic: Topic, force: Force = False, admin: AdminOption = ADMIN, token
 
 
 def partitions(
-    topic: Topic, count: Annotated[int, typer.Argument(help="More than there are.", min=1)], admin: AdminOption = ADMIN, token: TokenOption = ""
+    topic: Topic,
+    count: Annotated[int, typer.Argument(help="More than there are.", min=1)],
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
 ) -> None:
     """Give a partitioned topic more partitions; clients see them by themselves."""
     Rest(admin, token).post(f"{topic_path(topic)}/partitions", count)
@@ -94,7 +106,11 @@ def terminate(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "")
     """Take no more messages, for ever; consumers hear of the end."""
     rest, path = Rest(admin, token), topic_path(topic)
     found = rest.post(f"{path}/terminate/partitions" if _count(rest, path) else f"{path}/terminate")
-    done(f"topic {topic} ends at {found.get('ledgerId')}:{found.get('entryId')}" if "ledgerId" in found else f"topic {topic} is terminated")
+    done(
+        f"topic {topic} ends at {found.get('ledgerId')}:{found.get('entryId')}"
+        if "ledgerId" in found
+        else f"topic {topic} is terminated"
+    )
 
 
 def truncate(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
@@ -124,28 +140,67 @@ def stats(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", jso
     if json_output:
         show(found, True)
         return
-    keys = ("msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut", "msgInCounter", "msgOutCounter", "storageSize", "deduplicationStatus")
+    keys = (
+        "msgRateIn",
+        "msgThroughputIn",
+        "msgRateOut",
+        "msgThroughputOut",
+        "msgInCounter",
+        "msgOutCounter",
+        "storageSize",
+        "deduplicationStatus",
+    )
     show({key: found.get(key) for key in keys} | {"publishers": len(found["publishers"])}, False)
-    columns = ("subscription", "type", "consumers", "backlog", "unacked", "delayed", "expired", "out msgs/s", "redelivered/s")
+    columns = (
+        "subscription",
+        "type",
+        "consumers",
+        "backlog",
+        "unacked",
+        "delayed",
+        "expired",
+        "out msgs/s",
+        "redelivered/s",
+    )
     rows(columns, [_subscription_row(name, s) for name, s in sorted(found["subscriptions"].items())], None, False)
     if found.get("replication"):
-        lines = [(to, "yes" if r["connected"] else "no", r["replicationBacklog"], r["replicationDelayInSeconds"]) for to, r in found["replication"].items()]
+        lines = [
+            (to, "yes" if r["connected"] else "no", r["replicationBacklog"], r["replicationDelayInSeconds"])
+            for to, r in found["replication"].items()
+        ]
         rows(("replicated to", "connected", "backlog", "age s"), lines, None, False)
 
 
 def _subscription_row(name: str, s: dict[str, Any]) -> tuple[Any, ...]:
-    numbers = (s["msgBacklog"], s["unackedMessages"], s.get("msgDelayed", 0), s.get("totalMsgExpired", 0), s["msgRateOut"], s.get("msgRateRedeliver", 0.0))
+    numbers = (
+        s["msgBacklog"],
+        s["unackedMessages"],
+        s.get("msgDelayed", 0),
+        s.get("totalMsgExpired", 0),
+        s["msgRateOut"],
+        s.get("msgRateRedeliver", 0.0),
+    )
     return (name, s.get("type", ""), len(s.get("consumers", ())), *numbers)
 
 
-def internal_stats(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def internal_stats(
+    topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
+) -> None:
     """Show ledgers and cursors."""
     found = Rest(admin, token).get(f"{topic_path(topic)}/internalStats")
     if json_output:
         show(found, True)
         return
-    rows(("ledger", "entries", "bytes", "offloaded"), [(x["ledgerId"], x["entries"], x["size"], x["offloaded"]) for x in found["ledgers"]], None, False)
-    cursors = [(name, c["markDeletePosition"], c["numberOfEntriesSinceFirstNotAckedMessage"]) for name, c in found["cursors"].items()]
+    rows(
+        ("ledger", "entries", "bytes", "offloaded"),
+        [(x["ledgerId"], x["entries"], x["size"], x["offloaded"]) for x in found["ledgers"]],
+        None,
+        False,
+    )
+    cursors = [
+        (name, c["markDeletePosition"], c["numberOfEntriesSinceFirstNotAckedMessage"])
+        for name, c in found["cursors"].items()
+    ]
     rows(("cursor", "mark-delete", "behind"), cursors, None, False)
 
 
@@ -154,7 +209,14 @@ def lookup(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", js
     path = topic_path(topic).replace("/admin/v2/", "/lookup/v2/topic/", 1)
     rest = Rest(admin, token)
     found = rest.get(path)
-    show({"broker": found["brokerUrl"] or found["brokerUrlTls"], "admin": found["httpUrl"], "bundle": rest.get(f"{path}/bundle")}, json_output)
+    show(
+        {
+            "broker": found["brokerUrl"] or found["brokerUrlTls"],
+            "admin": found["httpUrl"],
+            "bundle": rest.get(f"{path}/bundle"),
+        },
+        json_output,
+    )
 
 
 def _count(rest: Rest, path: str) -> int:
@@ -168,7 +230,9 @@ def _path(topic: str, subscription: str) -> str:
     return f"{topic_path(topic)}/subscription/{quote(subscription, safe='')}"
 
 
-def subscriptions_list(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def subscriptions_list(
+    topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
+) -> None:
     """List a topic's subscriptions."""
     show(Rest(admin, token).get(f"{topic_path(topic)}/subscriptions"), json_output)
 
@@ -186,13 +250,21 @@ def _message_id(text: str) -> dict[str, int]:
         raise ConfigError(f"--position: expected earliest, latest, or ledger:entry, not {text!r}") from error
 
 
-def subscriptions_create(topic: Topic, subscription: Subscription, position: Position = "latest", admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def subscriptions_create(
+    topic: Topic,
+    subscription: Subscription,
+    position: Position = "latest",
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+) -> None:
     """Make a subscription, before any consumer comes."""
     Rest(admin, token).put(_path(topic, subscription), _message_id(position))
     done(f"subscription {subscription} of {topic} is created")
 
 
-def subscriptions_delete(topic: Topic, subscription: Subscription, force: Force = False, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def subscriptions_delete(
+    topic: Topic, subscription: Subscription, force: Force = False, admin: AdminOption = ADMIN, token: TokenOption = ""
+) -> None:
     """Remove a subscription: what it has not acknowledged is forgotten."""
     Rest(admin, token).delete(_path(topic, subscription), force=force)
     done(f"subscription {subscription} of {topic} is removed")
@@ -254,6 +326,14 @@ def subscriptions_peek(
     found = []
     for index in range(1, count + 1):
         data, headers = rest.raw("GET", f"{path}/position/{index}")
-        known = {key: headers.get(f"X-Pulsar-{key}") for key in ("Message-ID", "publish-time", "producer-name", "num-batch-message", "PROPERTY")}
+        known = {
+            key: headers.get(f"X-Pulsar-{key}")
+            for key in ("Message-ID", "publish-time", "producer-name", "num-batch-message", "PROPERTY")
+        }
         found.append({"data": data.decode(errors="replace"), **{key: value for key, value in known.items() if value}})
-    rows(("message id", "published", "data"), [(x["Message-ID"], x["publish-time"], x["data"]) for x in found], found, json_output)
+    rows(
+        ("message id", "published", "data"),
+        [(x["Message-ID"], x["publish-time"], x["data"]) for x in found],
+        found,
+        json_output,
+    )

@@ -60,7 +60,13 @@ def slow(
         typer.echo(json.dumps(found))
         return
     rows = [
-        (name.strip("()").replace(",", ":"), one["status"], one["owner"], len(one["producedPartitions"]), len(one["ackedPartitions"]))
+        (
+            name.strip("()").replace(",", ":"),
+            one["status"],
+            one["owner"],
+            len(one["producedPartitions"]),
+            len(one["ackedPartitions"]),
+        )
         for name, one in found.items()
     ]
     table(("transaction", "state", "owner", "topics", "topics with acks"), rows)
@@ -89,7 +95,11 @@ def _foreign(rest: Rest, topic: str, namespace: str) -> list[dict[str, Any]]:
         raise ConfigError("say where: either --topic or --namespace")
     names = [str(TopicName.parse(topic))] if topic else rest.get(f"{namespace_path(namespace)}/topics")
     persistent = [name for name in names if name.startswith("persistent://")]
-    return [{"topic": name, **row} for name in persistent for row in rest.get(f"{_OF_TOPIC}/{_short(name)}/transactions/foreign")]
+    return [
+        {"topic": name, **row}
+        for name in persistent
+        for row in rest.get(f"{_OF_TOPIC}/{_short(name)}/transactions/foreign")
+    ]
 
 
 def _short(topic: str) -> str:
@@ -98,7 +108,11 @@ def _short(topic: str) -> str:
 
 
 def foreign(
-    topic: TopicOption = "", namespace: NamespaceOption = "", admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
+    topic: TopicOption = "",
+    namespace: NamespaceOption = "",
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
 ) -> None:
     """Transactions of other regions that are open in topics here: readers stand before them until their end comes."""
     rows = _foreign(Rest(admin, token), topic, namespace)
@@ -106,7 +120,10 @@ def foreign(
         typer.echo(json.dumps(rows))
         return
     names = ("topic", "region", "transaction", "messages", "from")
-    table((*names, "waits for"), [(*(row[name] for name in names), " ".join(row.get("waits_for", [])) or "its end") for row in rows])
+    table(
+        (*names, "waits for"),
+        [(*(row[name] for name in names), " ".join(row.get("waits_for", [])) or "its end") for row in rows],
+    )
 
 
 def settle(
@@ -121,10 +138,18 @@ def settle(
     """End transactions of a region that is lost, in topics of this region. Refused while that region answers; what it may say later changes nothing."""
     rest = Rest(admin, token)
     wanted = _path(txn).replace("/", ":") if txn else ""
-    rows = [row for row in _foreign(rest, topic, namespace) if row["region"] == region and wanted in ("", row["transaction"]) and not row.get("waits_for")]
+    rows = [
+        row
+        for row in _foreign(rest, topic, namespace)
+        if row["region"] == region and wanted in ("", row["transaction"]) and not row.get("waits_for")
+    ]
     if not rows:
-        raise ConfigError(f"no transaction of region {region} is open there: `heliograph transactions foreign` shows those that are")
+        raise ConfigError(
+            f"no transaction of region {region} is open there: `heliograph transactions foreign` shows those that are"
+        )
     for row in rows:
         body = {"region": region, "transaction": row["transaction"], "commit": commit}
         rest.post(f"{_OF_TOPIC}/{_short(row['topic'])}/transactions/verdict", body)
-        typer.echo(f"{row['transaction']} of {region} is {'committed' if commit else 'aborted'} in {row['topic']}: {row['messages']} message(s)")
+        typer.echo(
+            f"{row['transaction']} of {region} is {'committed' if commit else 'aborted'} in {row['topic']}: {row['messages']} message(s)"
+        )

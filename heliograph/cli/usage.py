@@ -30,7 +30,9 @@ Month = Annotated[str, typer.Option("--month", help="Such as 2026-11, in UTC; no
 Tenant = Annotated[str, typer.Option("--tenant", help="Only this one; its admins may ask. All of them: super users.")]
 ByDay = Annotated[bool, typer.Option("--by-day", help="A line for each day, not one for the month.")]
 AllRegions = Annotated[bool, typer.Option("--all-regions", help="Ask each region of the instance, at its admin URL.")]
-Plot = Annotated[Path | None, typer.Option("--plot", help="Also draw the days into this file, an SVG: any browser shows it.")]
+Plot = Annotated[
+    Path | None, typer.Option("--plot", help="Also draw the days into this file, an SVG: any browser shows it.")
+]
 Csv = Annotated[bool, typer.Option("--csv", help="Comma-separated values, for a spreadsheet or a billing program.")]
 
 
@@ -80,7 +82,9 @@ def usage(
 def _draw(days: list[dict[str, Any]], month: str, file: Path) -> None:
     where = ", ".join(sorted({row["region"] for row in days}))
     try:
-        file.write_text(usage_plot.plot(days, f"What tenants used in {month}{f', {where}' if where else ''}"), encoding="utf-8")
+        file.write_text(
+            usage_plot.plot(days, f"What tenants used in {month}{f', {where}' if where else ''}"), encoding="utf-8"
+        )
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
 
@@ -96,7 +100,16 @@ def _added(rows: Iterable[dict[str, Any]], by_day: bool) -> list[dict[str, Any]]
     for row in rows:
         when = row["day"] if by_day else row["day"][:7]
         key = (row["region"], row["tenant"], when)
-        into = sums.setdefault(key, {"period": when, "region": key[0], "tenant": key[1], **dict.fromkeys(_COUNTED, 0), "storage_byte_seconds": 0})
+        into = sums.setdefault(
+            key,
+            {
+                "period": when,
+                "region": key[0],
+                "tenant": key[1],
+                **dict.fromkeys(_COUNTED, 0),
+                "storage_byte_seconds": 0,
+            },
+        )
         for name in (*_COUNTED, "storage_byte_seconds"):
             into[name] += int(row[name])
     out = [sums[key] for key in sorted(sums)]

@@ -36,14 +36,22 @@ def plot(rows: Sequence[Mapping[str, Any]], title: str) -> str:
         named.append((f"{len(tenants) - SHOWN_MAX} others", COLOURS[-1]))
     for at, (name, fill) in enumerate(named):
         x = _LEFT + at * _WIDTH // len(COLOURS)
-        out.append(f'<rect x="{x}" y="34" width="10" height="10" fill="{fill}"/><text x="{x + 14}" y="43">{escape(name)}</text>')
+        out.append(
+            f'<rect x="{x}" y="34" width="10" height="10" fill="{fill}"/><text x="{x + 14}" y="43">{escape(name)}</text>'
+        )
     for number, (field, label) in enumerate(_PANELS):
         out += _panel(rows, days, tenants, colour, field, label, _TOP + number * (_HEIGHT + _GAP))
     return "\n".join([*out, "</svg>", ""])
 
 
 def _panel(
-    rows: Sequence[Mapping[str, Any]], days: Sequence[str], tenants: Sequence[str], colour: Mapping[str, str], field: str, label: str, top: int
+    rows: Sequence[Mapping[str, Any]],
+    days: Sequence[str],
+    tenants: Sequence[str],
+    colour: Mapping[str, str],
+    field: str,
+    label: str,
+    top: int,
 ) -> list[str]:
     sums: dict[tuple[str, str], int] = {}
     for row in rows:
@@ -64,7 +72,9 @@ def _panel(
             if value:
                 y -= value * scale
                 where = f'x="{x + step * 0.1:.1f}" y="{y:.2f}" width="{step * 0.8:.1f}" height="{value * scale:.2f}"'
-                out.append(f'<rect {where} fill="{colour[tenant]}"><title>{escape(f"{day} {tenant}: {value}")}</title></rect>')
+                out.append(
+                    f'<rect {where} fill="{colour[tenant]}"><title>{escape(f"{day} {tenant}: {value}")}</title></rect>'
+                )
         if len(days) <= 10 or at % 5 == 0:
             out.append(f'<text x="{x + step / 2:.1f}" y="{bottom + 14}" text-anchor="middle">{escape(day[5:])}</text>')
     return out

@@ -81,7 +81,15 @@ class Told(NamedTuple):
 class BlockReader:
     """Talks to one region. Raises NotFound, MetadataUnavailable (nobody answers), CorruptData."""
 
-    def __init__(self, admin_url: str, token: str = "", tls: ssl.SSLContext | None = None, *, patience_s: float = PATIENCE_S, bookies: bool = True) -> None:
+    def __init__(
+        self,
+        admin_url: str,
+        token: str = "",
+        tls: ssl.SSLContext | None = None,
+        *,
+        patience_s: float = PATIENCE_S,
+        bookies: bool = True,
+    ) -> None:
         """admin_url: of one broker, or of several, separated by commas. token: of a role that may consume the topics, where the region wants one.
 
         patience_s: how long nobody may answer, or a topic be on its way to another broker, before that is an error. bookies: they may be asked for entries;
@@ -120,7 +128,9 @@ class BlockReader:
     def schemas(self, topic: str) -> list[dict[str, Any]]:
         """The topic's registered schemas, oldest first: `version`, `type`, `data` (text), `properties`; empty where it has none."""
         name = TopicName.parse(topic).partitioned
-        path = f"/admin/v2/schemas/{name.tenant}/{name.namespace_local}/{urllib.parse.quote(name.local, safe='')}/schemas"
+        path = (
+            f"/admin/v2/schemas/{name.tenant}/{name.namespace_local}/{urllib.parse.quote(name.local, safe='')}/schemas"
+        )
         try:
             return list(self._get(path)["getSchemaResponses"])
         except NotFound:
@@ -167,7 +177,9 @@ class BlockReader:
             found |= {topic: (at[0], at[1]) for topic, at in answer["found"].items()}
         return found
 
-    def _at_owners(self, verb: str, wanted: Mapping[str, Any], fixed: dict[str, Any], field: str, shape: type) -> Iterator[dict[str, Any]]:
+    def _at_owners(
+        self, verb: str, wanted: Mapping[str, Any], fixed: dict[str, Any], field: str, shape: type
+    ) -> Iterator[dict[str, Any]]:
         """Asks about each topic where it is owned; answers name those that are elsewhere, or cannot be asked at this moment."""
         left, waiting = dict(wanted), _Waiting(self._patience_s)
         while left:
@@ -184,7 +196,9 @@ class BlockReader:
                         continue
                     for name, why in answer.get("refused", {}).items():
                         raise HeliographError(f"{name}: {why}")
-                    waiting.reason = MetadataUnavailable("; ".join([f"{name}: {why}" for name, why in answer["later"].items()][:3]))
+                    waiting.reason = MetadataUnavailable(
+                        "; ".join([f"{name}: {why}" for name, why in answer["later"].items()][:3])
+                    )
                     yield answer
                     self._owners |= dict.fromkeys([*answer["found"], *answer["missing"]], base)
                     for owner, moved in answer["elsewhere"].items():
@@ -213,7 +227,9 @@ class BlockReader:
         """By origin, the last coordinate that the region holds; at: that lies at or below this position there. Raises HeliographError of an old broker."""
         body = self._get(f"{_path(topic)}/vector" + ("" if at is None else f"?at={at[0]}:{at[1]}"), topic)
         if at is not None and "at" not in body:
-            raise HeliographError(f"{self._http.bases[0]} is of a version that does not tell the vector of a position: upgrade its brokers before the reader")
+            raise HeliographError(
+                f"{self._http.bases[0]} is of a version that does not tell the vector of a position: upgrade its brokers before the reader"
+            )
         return _vector(body["vector"])
 
     def told(self, topic: str, region: str) -> dict[Origin, Told]:
@@ -221,15 +237,22 @@ class BlockReader:
         body = self._get(f"{_path(topic)}/vectors", topic)
         found: dict[Origin, Told] = {}
         for row in body["regions"].get(region, {}).get("origins", ()):
-            named = tuple(((r["after"][0], r["after"][1]), (r["through"][0], r["through"][1]), r["reason"]) for r in row.get("reasons", ()))
+            named = tuple(
+                ((r["after"][0], r["after"][1]), (r["through"][0], r["through"][1]), r["reason"])
+                for r in row.get("reasons", ())
+            )
             through = row["through"]
-            found[parse_coordinate(f"{row['origin']}:0:0")[0]] = Told(None if through is None else (through[0], through[1]), named)
+            found[parse_coordinate(f"{row['origin']}:0:0")[0]] = Told(
+                None if through is None else (through[0], through[1]), named
+            )
         return found
 
     def find(self, topic: str, origin: Origin, at: Position) -> Lookup:
         """Where the entry lies in the region that was first published as `at` of `origin`, or the next one of that origin."""
         body = self._get(f"{_path(topic)}/positions/{format_coordinate((origin, at))}", topic)
-        position, following = (None if found is None else (found[0], found[1]) for found in (body["position"], body["following"]))
+        position, following = (
+            None if found is None else (found[0], found[1]) for found in (body["position"], body["following"])
+        )
         return Lookup(body["status"], position, following)
 
     def position_at_time(self, topic: str, at_ms: int) -> Position | None:
@@ -276,10 +299,19 @@ class BlockReader:
                 stream.http.close()
 
     def _from_broker(
-        self, streams: dict[str, _Stream], left: dict[int, Range], number: int, places: Collection[int], *, may_lose: bool, may_go: bool
+        self,
+        streams: dict[str, _Stream],
+        left: dict[int, Range],
+        number: int,
+        places: Collection[int],
+        *,
+        may_lose: bool,
+        may_go: bool,
     ) -> Iterator[tuple[int, int, int, Run]]:
         """Takes the range from `left` once it was read; where its topic is owned elsewhere it stays, and that is remembered."""
-        from heliograph.wire.block import decode_block  # its checksums take a while to import, and who asks for positions alone wants none
+        from heliograph.wire.block import (
+            decode_block,
+        )  # its checksums take a while to import, and who asks for positions alone wants none
 
         topic = left[number][0]
         owner = self._owners.get(topic, "")
@@ -287,7 +319,9 @@ class BlockReader:
         if stream is None or not stream.numbers or stream.numbers[0] != number:
             if stream is not None:
                 stream.http.close()
-            some = [n for n in left if n >= number and n not in places and self._owners.get(left[n][0], "") == owner][:_TOPICS_A_REQUEST]
+            some = [n for n in left if n >= number and n not in places and self._owners.get(left[n][0], "") == owner][
+                :_TOPICS_A_REQUEST
+            ]
             http = self._http.another()
             answer = http.open("POST", f"{_READING}/blocks", {"ranges": [left[n] for n in some]}, base=owner)
             stream = streams[owner] = _Stream(http, answer, deque(some))
@@ -342,10 +376,14 @@ class BlockReader:
                     if place is not None and "permit" in place:
                         found[number] = BookieRange.of(part[1], place, region, authority)
                     elif place is not None:
-                        found[number] = ObjectRange(place["url"], part[1], place["first"], place["start"], place["stop"])
+                        found[number] = ObjectRange(
+                            place["url"], part[1], place["first"], place["start"], place["stop"]
+                        )
         return found
 
-    def _from_place(self, where: ObjectRange | BookieRange, left: dict[int, Range], number: int) -> Iterator[tuple[int, int, int, Run]]:
+    def _from_place(
+        self, where: ObjectRange | BookieRange, left: dict[int, Range], number: int
+    ) -> Iterator[tuple[int, int, int, Run]]:
         _, ledger, first, last = left[number]
         try:
             if isinstance(where, ObjectRange):

@@ -63,7 +63,9 @@ class BookieRange(NamedTuple):
     @classmethod
     def of(cls, ledger: int, place: dict[str, Any], region: str, authority: str) -> BookieRange:
         fragments = tuple((first, tuple(addresses)) for first, addresses in place["fragments"])
-        return cls(ledger, place["last"], place["permit"], region, authority, place["stride"], place["write_quorum"], fragments)
+        return cls(
+            ledger, place["last"], place["permit"], region, authority, place["stride"], place["write_quorum"], fragments
+        )
 
 
 def read_bookies(where: BookieRange, first: int, last: int, turn: int = 0) -> Generator[tuple[int, Run], None, None]:
@@ -126,10 +128,16 @@ class _Ensemble:
             while left and not _reachable(self._addresses[left[0]]):
                 left.pop(0)
         if not self._left[one]:
-            raise BookiesUnread(f"entry {at} of ledger {self._where.ledger}: no copy can be read from here: {self._why}")
+            raise BookiesUnread(
+                f"entry {at} of ledger {self._where.ledger}: no copy can be read from here: {self._why}"
+            )
         place = self._left[one][0]
         sets = [n for n, left in enumerate(self._left) if n not in self._answers and left and left[0] == place]
-        stripes = f"&stride={self._stride}&width={len(self._left)}&sets={','.join(map(str, sets))}" if len(self._left) > 1 else ""
+        stripes = (
+            f"&stride={self._stride}&width={len(self._left)}&sets={','.join(map(str, sets))}"
+            if len(self._left) > 1
+            else ""
+        )
         answer = _Answer(self._where, self._addresses[place], f"{self._where.permit}&at={at}&through={last}{stripes}")
         self._answers |= dict.fromkeys(sets, answer)
         return answer
@@ -161,7 +169,9 @@ class _Answer:
             self._connection.request("GET", f"/entries?{query}")
             self._answer: HTTPResponse = self._connection.getresponse()
             if self._answer.status != 200:
-                raise OSError(f"the bookie at {address} answers {self._answer.status}: {self._answer.read(500).decode(errors='replace').strip()}")
+                raise OSError(
+                    f"the bookie at {address} answers {self._answer.status}: {self._answer.read(500).decode(errors='replace').strip()}"
+                )
         except (OSError, HTTPException):
             self._connection.close()
             raise
@@ -194,7 +204,10 @@ def _connected(where: BookieRange, address: str) -> HTTPConnection:
         connection = HTTPConnection(address, timeout=_CONNECT_S)
     try:
         connection.connect()
-        if isinstance(connection.sock, ssl.SSLSocket) and peer_identity(connection.sock.getpeercert()) != ("bookie", where.region):
+        if isinstance(connection.sock, ssl.SSLSocket) and peer_identity(connection.sock.getpeercert()) != (
+            "bookie",
+            where.region,
+        ):
             raise ssl.SSLCertVerificationError(f"{address} is no bookie of {where.region}")
     except OSError as error:
         connection.close()

@@ -68,7 +68,10 @@ class Line:
                 producer.on_receipt(command)
         elif kind == BaseCommand.SEND_ERROR and (producer := producers.get(command.send_error.producer_id)) is not None:
             producer.on_refused(command)
-        elif kind == BaseCommand.CLOSE_PRODUCER and (producer := producers.pop(command.close_producer.producer_id, None)) is not None:
+        elif (
+            kind == BaseCommand.CLOSE_PRODUCER
+            and (producer := producers.pop(command.close_producer.producer_id, None)) is not None
+        ):
             producer.lost()
 
     def _on_closed(self, _: HeliographError) -> None:
@@ -99,7 +102,10 @@ class Brokers:
             self._idle.put_nowait(http)
         while True:
             task = self._lines.get(address)
-            if task is None or (task.done() and (task.cancelled() or task.exception() is not None or task.result().connection.closed is not None)):
+            if task is None or (
+                task.done()
+                and (task.cancelled() or task.exception() is not None or task.result().connection.closed is not None)
+            ):
                 task = self._lines[address] = asyncio.create_task(self._connected(address))
             line = await asyncio.shield(task)
             if line.connection.closed is None:
@@ -121,7 +127,9 @@ class Brokers:
             raise NotAllowed(str(error)) from error
         url = found.get("brokerUrlTls" if self._ssl is not None else "brokerUrl") or ""
         if not url:
-            raise NotAllowed(f"the owner of {topic} has no {'TLS ' if self._ssl is not None else 'plain '}address: {found}")
+            raise NotAllowed(
+                f"the owner of {topic} has no {'TLS ' if self._ssl is not None else 'plain '}address: {found}"
+            )
         return Address.parse(url)
 
     def close(self) -> None:

@@ -43,7 +43,9 @@ def admin_urls(service_url: str, tls: ssl.SSLContext | None = None) -> str:
     if scheme in ("http", "https"):
         return ",".join(each if "://" in each else f"{scheme}://{each}" for each in service_url.split(","))
     if scheme not in _PORTS or not hosts:
-        raise ConfigError(f"{service_url!r} is no service URL: it is pulsar://host:port or pulsar+ssl://host:port, several hosts separated by commas")
+        raise ConfigError(
+            f"{service_url!r} is no service URL: it is pulsar://host:port or pulsar+ssl://host:port, several hosts separated by commas"
+        )
     found, reason = dict[str, None](), ""
     for host in map(str.strip, hosts.rstrip("/").split(",")):
         try:
@@ -66,7 +68,9 @@ def admin_urls(service_url: str, tls: ssl.SSLContext | None = None) -> str:
         if target.netloc:
             found[f"{target.scheme}://{target.netloc}"] = None
     if not found:
-        raise MetadataUnavailable(f"no broker of {service_url} says where its admin port is; give admin_url. {reason}".strip())
+        raise MetadataUnavailable(
+            f"no broker of {service_url} says where its admin port is; give admin_url. {reason}".strip()
+        )
     return ",".join(found)
 
 
@@ -146,7 +150,9 @@ class Http:
             self._drop(base)
             raise self._silent(base, error) from error
 
-    def _once(self, base: str, method: str, path: str, data: bytes | None, headers: dict[str, str]) -> http.client.HTTPResponse:
+    def _once(
+        self, base: str, method: str, path: str, data: bytes | None, headers: dict[str, str]
+    ) -> http.client.HTTPResponse:
         connection = self._kept.get(base)
         if connection is None:
             host = base.partition("://")[2]

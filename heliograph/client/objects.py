@@ -72,7 +72,10 @@ def _opened(where: ObjectRange) -> Any:
         return file
     if parts.scheme not in ("http", "https"):
         raise OSError(f"no way to read {parts.scheme}:// from here")
-    answer = urllib.request.urlopen(urllib.request.Request(where.url, headers={"Range": f"bytes={where.start}-{where.stop - 1}"}), timeout=_TIMEOUT_S)
+    answer = urllib.request.urlopen(
+        urllib.request.Request(where.url, headers={"Range": f"bytes={where.start}-{where.stop - 1}"}),
+        timeout=_TIMEOUT_S,
+    )
     if answer.status != 206 and where.start:
         answer.close()
         raise OSError(f"the store answered {answer.status} to a request for a range")

@@ -85,7 +85,9 @@ class _Sent(NamedTuple):
 class TopicProducer:
     """Looks its topic up, and connects, once it has something to send, while more is given to it. Not to be used by two tasks at once."""
 
-    def __init__(self, brokers: Brokers, topic: str, name: str, *, patience_s: float = 60.0, compress: Compress | None = None) -> None:
+    def __init__(
+        self, brokers: Brokers, topic: str, name: str, *, patience_s: float = 60.0, compress: Compress | None = None
+    ) -> None:
         """name: of the producer; deduplication goes by it."""
         self.topic, self.name = str(TopicName.parse(topic)), name
         self.skipped = 0
@@ -107,7 +109,9 @@ class TopicProducer:
         self._stuck_since: float | None = None
         """When the first connection was made of those over which nothing was stored."""
 
-    async def send(self, messages: Sequence[Message], first_sequence: int, publish_ms: int, schema_version: int | None = None) -> None:
+    async def send(
+        self, messages: Sequence[Message], first_sequence: int, publish_ms: int, schema_version: int | None = None
+    ) -> None:
         """One entry: a batch of these, with consecutive sequence ids. Waits while the window is full. schema_version: which they have at the topic, if any.
 
         Raises NotAllowed for what time does not end, else HeliographError after `patience_s`; also for what was given before.
@@ -115,7 +119,14 @@ class TopicProducer:
         sent = self._left(_Sent(first_sequence, messages, publish_ms, schema_version, _size(messages)))
         if sent is None:
             return
-        while self._waiting and max(self._waiting_bytes + sent.size_bytes - WINDOW_BYTES, self._brokers.waiting_bytes + sent.size_bytes - SHARED_BYTES) > 0:
+        while (
+            self._waiting
+            and max(
+                self._waiting_bytes + sent.size_bytes - WINDOW_BYTES,
+                self._brokers.waiting_bytes + sent.size_bytes - SHARED_BYTES,
+            )
+            > 0
+        ):
             await self._wait()
         if self._error is not None:
             raise self._error
@@ -159,7 +170,9 @@ class TopicProducer:
             if self._stuck_since is None:
                 self._stuck_since = now
             elif now > self._stuck_since + self._patience_s:
-                raise ConnectionLost(f"{self.topic}: for {self._patience_s:.0f} s, brokers have ended each connection before they stored anything")
+                raise ConnectionLost(
+                    f"{self.topic}: for {self._patience_s:.0f} s, brokers have ended each connection before they stored anything"
+                )
             else:
                 await asyncio.sleep(_TRIES_S[1])
             self._open()
@@ -208,11 +221,15 @@ class TopicProducer:
                 if line is not None:
                     line.leave(self._id)
                 if _too_many_files(error):
-                    raise NotAllowed(f"{self.topic}: this process may not open more files; raise their limit (ulimit -n)") from error
+                    raise NotAllowed(
+                        f"{self.topic}: this process may not open more files; raise their limit (ulimit -n)"
+                    ) from error
                 if isinstance(error, NotAllowed) or (isinstance(error, Refused) and error.code in _FINAL):
                     raise NotAllowed(f"{self.topic}: {error}") from error
                 if loop.time() > deadline:
-                    raise ConnectionLost(f"{self.topic} could not be reached within {self._patience_s:.0f} s: {error}") from error
+                    raise ConnectionLost(
+                        f"{self.topic} could not be reached within {self._patience_s:.0f} s: {error}"
+                    ) from error
             await asyncio.sleep(_TRIES_S[min(tries, len(_TRIES_S) - 1)])
             tries += 1
 
@@ -222,7 +239,9 @@ class TopicProducer:
         first, self._resumed, self._stored = not self._resumed, True, max(self._stored, stored)
         refused, self._refused_at = self._refused_at, -1
         if 0 <= refused <= self._stored:
-            raise NotAllowed(f"{self.topic} refused a message, and its broker, of an earlier version, has stored later ones: upgrade brokers before Spark")
+            raise NotAllowed(
+                f"{self.topic} refused a message, and its broker, of an earlier version, has stored later ones: upgrade brokers before Spark"
+            )
         waiting, self._waiting = self._waiting, deque()
         self._count(-self._waiting_bytes)
         skipped = self.skipped
@@ -285,10 +304,14 @@ class TopicProducer:
             made = [self._frame(piece) for piece in (self._pieces(sent) if self._entry_bytes else [sent])]
         except (EncodeError, TypeError, ValueError) as error:
             why = "a property without a value, or an event time before 1970?"
-            raise NotAllowed(f"{self.topic}: one of {len(sent.messages)} messages cannot be written ({error}): {why}") from error
+            raise NotAllowed(
+                f"{self.topic}: one of {len(sent.messages)} messages cannot be written ({error}): {why}"
+            ) from error
         if self._bytes_max and max(map(len, made)) > self._bytes_max + _HEAD_BYTES:
             biggest = max(len(each.value) for each in sent.messages)
-            raise NotAllowed(f"{self.topic}: a message of {biggest:,} bytes; its brokers take {self._bytes_max:,} at most")
+            raise NotAllowed(
+                f"{self.topic}: a message of {biggest:,} bytes; its brokers take {self._bytes_max:,} at most"
+            )
         return made
 
     def _pieces(self, sent: _Sent) -> list[_Sent]:
@@ -319,7 +342,9 @@ class TopicProducer:
             head = single.SerializeToString()
             parts += [len(head).to_bytes(4, "big"), head, message.value]
         payload = b"".join(parts)
-        metadata = MessageMetadata(producer_name=self.name, sequence_id=first, publish_time=publish_ms, num_messages_in_batch=len(messages))
+        metadata = MessageMetadata(
+            producer_name=self.name, sequence_id=first, publish_time=publish_ms, num_messages_in_batch=len(messages)
+        )
         metadata.highest_sequence_id = last
         metadata.uncompressed_size = len(payload)
         if schema_version is not None:

@@ -23,7 +23,14 @@ from heliograph.model.errors import HeliographError, NotFound, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.entry_metadata import entry_metadata
 from heliograph.wire.link import PRIVATE_FROM, command_content, command_kind
-from heliograph.wire.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse, CommandSubscribe, FeatureFlags, MessageIdData, Schema
+from heliograph.wire.pulsar_pb2 import (
+    BaseCommand,
+    CommandLookupTopicResponse,
+    CommandSubscribe,
+    FeatureFlags,
+    MessageIdData,
+    Schema,
+)
 from heliograph.wire.run import Buffer
 
 PROTOCOL_VERSION = 19
@@ -135,7 +142,9 @@ class PulsarConnection(asyncio.Protocol):
         try:
             async with asyncio.timeout(timeout_s):
                 name = address.host if ssl is not None else None
-                _, connection = await loop.create_connection(cls, address.host, address.port, ssl=ssl, server_hostname=name)
+                _, connection = await loop.create_connection(
+                    cls, address.host, address.port, ssl=ssl, server_hostname=name
+                )
                 command = BaseCommand(type=BaseCommand.CONNECT)
                 command.connect.client_version = CLIENT_VERSION
                 command.connect.protocol_version = PROTOCOL_VERSION
@@ -170,7 +179,9 @@ class PulsarConnection(asyncio.Protocol):
         if self.transport is not None and self.closed is None:
             self.transport.writelines(buffers)
 
-    async def lookup(self, topic: str, *, listener: str = "", authoritative: bool = False, timeout_s: float = 10.0) -> LookupAnswer:
+    async def lookup(
+        self, topic: str, *, listener: str = "", authoritative: bool = False, timeout_s: float = 10.0
+    ) -> LookupAnswer:
         """One LOOKUP here. Raises Refused, ConnectionLost, TimeoutError."""
         command = BaseCommand(type=BaseCommand.LOOKUP)
         command.lookupTopic.topic = topic
@@ -184,7 +195,15 @@ class PulsarConnection(asyncio.Protocol):
         redirect = answer.response == CommandLookupTopicResponse.Redirect
         return LookupAnswer(answer.brokerServiceUrl, answer.brokerServiceUrlTls, redirect, answer.authoritative)
 
-    async def producer(self, producer: int, topic: str, name: str, *, metadata: Mapping[str, str] | None = None, timeout_s: float = 10.0) -> int:
+    async def producer(
+        self,
+        producer: int,
+        topic: str,
+        name: str,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        timeout_s: float = 10.0,
+    ) -> int:
         """Makes a producer; returns the newest sequence id that is stored under this name, -1 where there is none. Raises as `lookup`."""
         command = BaseCommand(type=BaseCommand.PRODUCER)
         command.producer.topic, command.producer.producer_id = topic, producer
@@ -211,7 +230,9 @@ class PulsarConnection(asyncio.Protocol):
             raise Refused(answer.error_code, answer.error_message)
         return bytes(answer.schema_version)
 
-    async def subscribe(self, consumer: int, topic: str, subscription: str, *, start: MessageIdData | None, timeout_s: float = 10.0) -> None:
+    async def subscribe(
+        self, consumer: int, topic: str, subscription: str, *, start: MessageIdData | None, timeout_s: float = 10.0
+    ) -> None:
         """An exclusive, non-durable subscription (a reader) from `start` on. Raises as `lookup`."""
         command = BaseCommand(type=BaseCommand.SUBSCRIBE)
         subscribe = command.subscribe
@@ -377,7 +398,15 @@ class TopicReader:
         connection.on_closed = lambda _: self._arrived.set()
 
     @classmethod
-    async def open(cls, connection: PulsarConnection, topic: str, *, start: Position = BEFORE_ALL, name: str = "reader", permits: int = 1000) -> Self:
+    async def open(
+        cls,
+        connection: PulsarConnection,
+        topic: str,
+        *,
+        start: Position = BEFORE_ALL,
+        name: str = "reader",
+        permits: int = 1000,
+    ) -> Self:
         """`start`: the first entry, if it exists; else what follows it. Raises Refused, ConnectionLost, TimeoutError."""
         reader = cls(connection, permits)
         first = MessageIdData(ledgerId=start[0] & _U64_MAX, entryId=start[1] & _U64_MAX)

@@ -78,12 +78,16 @@ class BundleTable:
         low, high = self.range(bundle)
         cuts = sorted(set(at))
         if not cuts or cuts[0] <= low or cuts[-1] >= min(high, HASHES - 1):
-            raise NotAllowed(f"bundle {self.name(bundle)} can be cut only between its ends, not at {', '.join(f'0x{cut:08x}' for cut in cuts) or 'no hash'}")
+            raise NotAllowed(
+                f"bundle {self.name(bundle)} can be cut only between its ends, not at {', '.join(f'0x{cut:08x}' for cut in cuts) or 'no hash'}"
+            )
         if self.count + len(cuts) > BUNDLES_MAX:
             raise NotAllowed(f"a namespace has at most {BUNDLES_MAX} bundles; this one has {self.count}")
         here = self.starts.index(low) + 1
         new = range(self.count, self.count + len(cuts))
-        return BundleTable(self.base, (*self.starts[:here], *cuts, *self.starts[here:]), (*self.ids[:here], *new, *self.ids[here:]))
+        return BundleTable(
+            self.base, (*self.starts[:here], *cuts, *self.starts[here:]), (*self.ids[:here], *new, *self.ids[here:])
+        )
 
     def encode(self) -> bytes:
         packed: bytes = msgpack.packb({"format": FORMAT, "base": self.base, "starts": self.starts, "ids": self.ids})
@@ -95,7 +99,9 @@ class BundleTable:
         try:
             fields = msgpack.unpackb(blob)
             if fields["format"] != FORMAT:
-                raise CorruptData(f"table of bundles: of format {fields['format']}, which this version does not know: upgrade it")
+                raise CorruptData(
+                    f"table of bundles: of format {fields['format']}, which this version does not know: upgrade it"
+                )
             table = cls(fields["base"], tuple(fields["starts"]), tuple(fields["ids"]))
             rising = all(a < b for a, b in zip(table.starts, table.starts[1:], strict=False))
             if type(table.base) is not int or not rising or table.starts[0] != 0 or table.starts[-1] >= HASHES:
@@ -103,5 +109,12 @@ class BundleTable:
             if len(table.starts) != table.count or sorted(table.ids) != list(range(table.count)):
                 raise CorruptData("table of bundles: a bundle is missing, or has two ranges")
             return table
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError, msgpack.exceptions.UnpackException) as error:
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            IndexError,
+            AttributeError,
+            msgpack.exceptions.UnpackException,
+        ) as error:
             raise CorruptData(f"table of bundles: {error!r}") from error

@@ -29,6 +29,7 @@ Coordinate = tuple[Origin, Position]
 Range = tuple[Position, Position]
 """(after, through]: every position above the first, up to and with the second."""
 
+
 def format_coordinate(coordinate: Coordinate) -> str:
     """`region.epoch.incarnation:ledger:entry`, the incarnation in hex: safe in a URL's path and on a command line."""
     (region, epoch, incarnation), (ledger, entry) = coordinate
@@ -39,7 +40,9 @@ def parse_coordinate(text: str) -> Coordinate:
     """Raises NotAllowed where the text is no coordinate as `format_coordinate` writes them."""
     found = _TEXT.fullmatch(text)
     if found is None:
-        raise NotAllowed(f"{text!r:.100} is no coordinate: write region.epoch.incarnation:ledger:entry, such as 1.1.5f3a:7:12, the incarnation in hex")
+        raise NotAllowed(
+            f"{text!r:.100} is no coordinate: write region.epoch.incarnation:ledger:entry, such as 1.1.5f3a:7:12, the incarnation in hex"
+        )
     region, epoch, incarnation, ledger, entry = found.groups()
     return (int(region), int(epoch), int(incarnation, 16)), (int(ledger), int(entry))
 

@@ -49,7 +49,9 @@ def pack(fields: list[Any], version: int = FORMAT) -> bytes:
 def unpack(kind: str, blob: bytes, newest: int = FORMAT) -> list[Any]:
     """Raises CorruptData where the bytes are no `kind` of a format that this version reads."""
     if not blob or not FORMAT <= blob[0] <= newest:
-        raise CorruptData(f"{kind}: format {blob[0] if blob else 'none'} is not known here (this version reads formats up to {newest})")
+        raise CorruptData(
+            f"{kind}: format {blob[0] if blob else 'none'} is not known here (this version reads formats up to {newest})"
+        )
     try:
         fields = msgpack.unpackb(memoryview(blob)[1:], strict_map_key=False)
     except (ValueError, msgpack.exceptions.UnpackException) as error:
@@ -130,7 +132,9 @@ class LedgerMetadata:
             stride, primary, secondary = more or (0, (), ())
             affinity = Affinity(tuple(primary), tuple(secondary)) if primary or secondary else ANYWHERE
             places = tuple((first, tuple(bookies)) for first, bookies in fragments)
-            return cls(ledger, write_quorum, ack_quorum, places, LedgerState(state), last, size, topic, owner, stride, affinity)
+            return cls(
+                ledger, write_quorum, ack_quorum, places, LedgerState(state), last, size, topic, owner, stride, affinity
+            )
         except (ValueError, TypeError) as error:
             raise CorruptData(f"ledger metadata: {error}") from error
 
@@ -161,7 +165,15 @@ class OffloadRecord:
     """Wall time of the commit."""
 
     def fields(self) -> list[Any]:
-        return [self.attempt, self.holder, int(self.state), self.store, self.size_bytes, self.index_bytes, self.stored_ms]
+        return [
+            self.attempt,
+            self.holder,
+            int(self.state),
+            self.store,
+            self.size_bytes,
+            self.index_bytes,
+            self.stored_ms,
+        ]
 
     @classmethod
     def of(cls, fields: list[Any]) -> Self:
@@ -235,14 +247,24 @@ class LedgerPage:
         return cls(key, trimmed, len(infos), entries, size, in_store, all(map(local_gone, infos)), first, last)
 
     def fields(self) -> list[Any]:
-        numbers = [self.key, self.trimmed, self.count, self.entries, self.size_bytes, self.stored_bytes, int(self.settled)]
+        numbers = [
+            self.key,
+            self.trimmed,
+            self.count,
+            self.entries,
+            self.size_bytes,
+            self.stored_bytes,
+            int(self.settled),
+        ]
         return [*numbers, self.first.fields(), self.last.fields()]
 
     @classmethod
     def from_fields(cls, fields: list[Any]) -> Self:
         *numbers, settled, first, last = fields
         key, trimmed, count, entries, size, in_store = numbers
-        return cls(key, trimmed, count, entries, size, in_store, bool(settled), LedgerInfo.of(first), LedgerInfo.of(last))
+        return cls(
+            key, trimmed, count, entries, size, in_store, bool(settled), LedgerInfo.of(first), LedgerInfo.of(last)
+        )
 
 
 def encode_page(infos: Sequence[LedgerInfo]) -> bytes:
@@ -288,7 +310,9 @@ class ManagedLedgerMetadata:
         """
         text = self.properties.get(TRIMMED_MS, "")
         first = int(text) if text.isascii() and text.isdigit() else 0
-        return list(pairwise([first, *(page.last.closed_ms for page in self.pages), *(info.closed_ms for info in self.ledgers)]))
+        return list(
+            pairwise([first, *(page.last.closed_ms for page in self.pages), *(info.closed_ms for info in self.ledgers)])
+        )
 
     def encode(self) -> bytes:
         rest = [self.state_blob, self.state_through, self.terminated_at, self.properties, self.next_index, self.owner]
@@ -300,7 +324,9 @@ class ManagedLedgerMetadata:
 
     @classmethod
     def decode(cls, blob: bytes) -> Self:
-        ledgers, state_blob, through, terminated, properties, next_index, owner, *more = unpack("managed ledger metadata", blob, PAGED)
+        ledgers, state_blob, through, terminated, properties, next_index, owner, *more = unpack(
+            "managed ledger metadata", blob, PAGED
+        )
         return cls(
             _of_columns(ledgers) if blob[0] >= IN_COLUMNS else tuple(LedgerInfo.of(info) for info in ledgers),
             state_blob,
@@ -318,7 +344,11 @@ def _columns(infos: Sequence[LedgerInfo]) -> list[Any]:
 
     names: each holder and store once. offloads: [] or [attempt, holder, store, state, bytes, index bytes, ms after the closing] of each.
     """
-    names = list(dict.fromkeys(name for info in infos if info.offload is not None for name in (info.offload.holder, info.offload.store)))
+    names = list(
+        dict.fromkeys(
+            name for info in infos if info.offload is not None for name in (info.offload.holder, info.offload.store)
+        )
+    )
     at = {name: index for index, name in enumerate(names)}
     offloads: list[Any] = []
     for info in infos:
@@ -330,7 +360,15 @@ def _columns(infos: Sequence[LedgerInfo]) -> list[Any]:
             offloads.append([_short(record.attempt), at[record.holder], at[record.store], int(record.state), *sizes])
     plain = [[info.ledger for info in infos], [info.closed_ms for info in infos], [info.first_index for info in infos]]
     ledgers, closed, indexes = ([value - before for before, value in pairwise([0, *column])] for column in plain)
-    return [names, ledgers, [info.entries for info in infos], [info.size_bytes for info in infos], closed, indexes, offloads]
+    return [
+        names,
+        ledgers,
+        [info.entries for info in infos],
+        [info.size_bytes for info in infos],
+        closed,
+        indexes,
+        offloads,
+    ]
 
 
 def _of_columns(columns: Any) -> tuple[LedgerInfo, ...]:
@@ -344,7 +382,9 @@ def _of_columns(columns: Any) -> tuple[LedgerInfo, ...]:
             if offload:
                 attempt, holder, store, state, size, index, after_ms = offload
                 text = attempt.hex() if isinstance(attempt, bytes) else attempt
-                record = OffloadRecord(text, names[holder], OffloadState(state), names[store], size, index, after_ms + closed_ms)
+                record = OffloadRecord(
+                    text, names[holder], OffloadState(state), names[store], size, index, after_ms + closed_ms
+                )
             infos.append(LedgerInfo(ledger, count, size_bytes, closed_ms, first_index, record))
         return tuple(infos)
     except (ValueError, TypeError, IndexError) as error:

@@ -50,16 +50,42 @@ class Policy:
     """Status of an empty answer, as Pulsar has it: of a topic, or of a namespace where topics do not have it."""
 
 
-def _row(name: str, check: Check, field: str = "", default: Any = None, *, namespace: str | None = None, topic: str | None = None, **more: Any) -> Policy:
+def _row(
+    name: str,
+    check: Check,
+    field: str = "",
+    default: Any = None,
+    *,
+    namespace: str | None = None,
+    topic: str | None = None,
+    **more: Any,
+) -> Policy:
     """Called the same at both levels, unless said otherwise."""
     return Policy(
-        name=name, check=check, field=field, default=default, namespace=name if namespace is None else namespace, topic=name if topic is None else topic, **more
+        name=name,
+        check=check,
+        field=field,
+        default=default,
+        namespace=name if namespace is None else namespace,
+        topic=name if topic is None else topic,
+        **more,
     )
 
 
-def _limit(name: str, namespace: str, topic: str, field: str = "", default: int = 0, wrong: str = "", **more: Any) -> Policy:
+def _limit(
+    name: str, namespace: str, topic: str, field: str = "", default: int = 0, wrong: str = "", **more: Any
+) -> Policy:
     """A number; 0 is no limit."""
-    return Policy(name=name, check=v.whole(wrong=wrong), namespace=namespace, topic=topic, field=field, broker=namespace or topic, default=default, **more)
+    return Policy(
+        name=name,
+        check=v.whole(wrong=wrong),
+        namespace=namespace,
+        topic=topic,
+        field=field,
+        broker=namespace or topic,
+        default=default,
+        **more,
+    )
 
 
 _NO_RATE = v.RATE("", {"dispatchThrottlingRateInMsg": 0, "dispatchThrottlingRateInByte": 0})
@@ -76,22 +102,78 @@ POLICIES: tuple[Policy, ...] = (
     _row("dispatchRateOfSubscriptions", v.mapped(v.RATE), default={}, namespace="", topic=""),
     _row("replicatorDispatchRate", v.RATE, "replicatorDispatchRate", _NO_RATE, by_region=True),
     _row("publishRate", v.PUBLISH_RATE, "publishMaxMessageRate", by_region=True, empty=204),
-    _row("subscribeRate", v.SUBSCRIBE_RATE, "clusterSubscribeRate", v.SUBSCRIBE_RATE("", {"subscribeThrottlingRatePerConsumer": 0}), by_region=True),
+    _row(
+        "subscribeRate",
+        v.SUBSCRIBE_RATE,
+        "clusterSubscribeRate",
+        v.SUBSCRIBE_RATE("", {"subscribeThrottlingRatePerConsumer": 0}),
+        by_region=True,
+    ),
     _limit("maxProducers", "maxProducersPerTopic", "maxProducers", "max_producers_per_topic"),
     _limit("maxConsumers", "maxConsumersPerTopic", "maxConsumers", "max_consumers_per_topic"),
-    _limit("maxConsumersPerSubscription", "maxConsumersPerSubscription", "maxConsumersPerSubscription", "max_consumers_per_subscription", empty=204),
-    _limit("maxSubscriptions", "maxSubscriptionsPerTopic", "maxSubscriptionsPerTopic", "max_subscriptions_per_topic", empty=204),
-    _limit("maxTopics", "maxTopicsPerNamespace", "", "max_topics_per_namespace", wrong="maxTopicsPerNamespace must be 0 or more", shown=0),
-    _limit("maxUnackedPerConsumer", "maxUnackedMessagesPerConsumer", "maxUnackedMessagesOnConsumer", "max_unacked_messages_per_consumer", 50_000),
     _limit(
-        "maxUnackedPerSubscription", "maxUnackedMessagesPerSubscription", "maxUnackedMessagesOnSubscription", "max_unacked_messages_per_subscription", 200_000
+        "maxConsumersPerSubscription",
+        "maxConsumersPerSubscription",
+        "maxConsumersPerSubscription",
+        "max_consumers_per_subscription",
+        empty=204,
+    ),
+    _limit(
+        "maxSubscriptions",
+        "maxSubscriptionsPerTopic",
+        "maxSubscriptionsPerTopic",
+        "max_subscriptions_per_topic",
+        empty=204,
+    ),
+    _limit(
+        "maxTopics",
+        "maxTopicsPerNamespace",
+        "",
+        "max_topics_per_namespace",
+        wrong="maxTopicsPerNamespace must be 0 or more",
+        shown=0,
+    ),
+    _limit(
+        "maxUnackedPerConsumer",
+        "maxUnackedMessagesPerConsumer",
+        "maxUnackedMessagesOnConsumer",
+        "max_unacked_messages_per_consumer",
+        50_000,
+    ),
+    _limit(
+        "maxUnackedPerSubscription",
+        "maxUnackedMessagesPerSubscription",
+        "maxUnackedMessagesOnSubscription",
+        "max_unacked_messages_per_subscription",
+        200_000,
     ),
     _limit("maxMessageSize", "", "maxMessageSize", empty=204),
     _row("delayedDelivery", v.DELAYED, "delayed_delivery_policies", v.DELAYED("", {})),
-    _row("compactionThreshold", v.whole(0, v.LONG_MAX), "compaction_threshold", 0, put=True, broker="brokerServiceCompactionThresholdInBytes"),
-    _row("deduplication", v.flag, "deduplicationEnabled", False, topic="deduplicationEnabled", broker="brokerDeduplicationEnabled"),
+    _row(
+        "compactionThreshold",
+        v.whole(0, v.LONG_MAX),
+        "compaction_threshold",
+        0,
+        put=True,
+        broker="brokerServiceCompactionThresholdInBytes",
+    ),
+    _row(
+        "deduplication",
+        v.flag,
+        "deduplicationEnabled",
+        False,
+        topic="deduplicationEnabled",
+        broker="brokerDeduplicationEnabled",
+    ),
     _row("deduplicationSnapshotInterval", v.whole(), "deduplicationSnapshotIntervalSeconds"),
-    _row("inactiveTopics", v.INACTIVE, "inactive_topic_policies", v.INACTIVE("", {}), namespace="inactiveTopicPolicies", topic="inactiveTopicPolicies"),
+    _row(
+        "inactiveTopics",
+        v.INACTIVE,
+        "inactive_topic_policies",
+        v.INACTIVE("", {}),
+        namespace="inactiveTopicPolicies",
+        topic="inactiveTopicPolicies",
+    ),
     _row("autoTopicCreation", v.AUTO_TOPICS, "autoTopicCreationOverride", v.AUTO_TOPICS("", {}), topic=""),
     _row(
         "autoSubscriptionCreation",
@@ -122,14 +204,37 @@ POLICIES: tuple[Policy, ...] = (
     _row("encryptionAtRest", v.flag, default=False, empty=204),
     _row("storageFull", v.flag, default=False, namespace="", topic=""),
     _row("encryptionRequired", v.flag, "encryption_required", False, topic="", shown=False),
-    _row("schemaCompatibilityStrategy", v.SCHEMA_STRATEGY, "schema_compatibility_strategy", "UNDEFINED", put=True, put_topic=True, shown="UNDEFINED"),
-    _row("schemaAutoUpdateCompatibilityStrategy", v.SCHEMA_AUTO_UPDATE, "schema_auto_update_compatibility_strategy", "Full", topic="", put=True, empty=204),
+    _row(
+        "schemaCompatibilityStrategy",
+        v.SCHEMA_STRATEGY,
+        "schema_compatibility_strategy",
+        "UNDEFINED",
+        put=True,
+        put_topic=True,
+        shown="UNDEFINED",
+    ),
+    _row(
+        "schemaAutoUpdateCompatibilityStrategy",
+        v.SCHEMA_AUTO_UPDATE,
+        "schema_auto_update_compatibility_strategy",
+        "Full",
+        topic="",
+        put=True,
+        empty=204,
+    ),
     _row("schemaValidationEnforced", v.flag, "schema_validation_enforced", False, shown=False, shown_topic=False),
     _row("isAllowAutoUpdateSchema", v.flag, "is_allow_auto_update_schema", True, topic="", shown=True),
     _row("offloadPolicies", v.offload, "offload_policies"),
     _row("entryFilters", v.entry_filters, "entryFilters"),
     _row("dispatcherPauseOnAckStatePersistent", v.flag, "dispatcherPauseOnAckStatePersistentEnabled", shown=False),
-    _row("keySharedConsistentHashing", v.flag, default=False, namespace="", topic="", broker="subscriptionKeySharedUseConsistentHashing"),
+    _row(
+        "keySharedConsistentHashing",
+        v.flag,
+        default=False,
+        namespace="",
+        topic="",
+        broker="subscriptionKeySharedUseConsistentHashing",
+    ),
     _row("subscriptionAuthMode", v.choice("None", "Prefix"), "subscription_auth_mode", "None", topic="", shown="None"),
     _row("antiAffinity", v.text, "antiAffinityGroup", topic="", empty=204),
     _row("resourceGroup", v.text, "resource_group_name", namespace="", topic=""),
@@ -160,8 +265,15 @@ def checked(level: Level) -> dict[str, Any]:
     out = {name: BY_NAME[name].check(name, value) for name, value in level.items()}
     quota, kept = out.get("backlogQuota", {}).get("destination_storage"), out.get("retention", {})
     mb, minutes = kept.get("retentionSizeInMB", 0), kept.get("retentionTimeInMinutes", 0)
-    if quota is not None and mb > 0 and minutes > 0 and (quota["limitSize"] >= mb << 20 or quota["limitTime"] >= minutes * 60):
-        raise NotAllowed("the backlog quota must be below the retention in size and time: raise the one, or lower the other")
+    if (
+        quota is not None
+        and mb > 0
+        and minutes > 0
+        and (quota["limitSize"] >= mb << 20 or quota["limitTime"] >= minutes * 60)
+    ):
+        raise NotAllowed(
+            "the backlog quota must be below the retention in size and time: raise the one, or lower the other"
+        )
     return out
 
 
@@ -231,7 +343,9 @@ class Applied:
     def affinity(self) -> Affinity:
         """Groups of bookies that its ledgers are kept to."""
         found = self.values.get("bookieAffinity") or {}
-        primary, secondary = (_listed(found.get(f"bookkeeperAffinityGroup{which}")) for which in ("Primary", "Secondary"))
+        primary, secondary = (
+            _listed(found.get(f"bookkeeperAffinityGroup{which}")) for which in ("Primary", "Secondary")
+        )
         return Affinity(primary, secondary) if primary else ANYWHERE
 
     @property

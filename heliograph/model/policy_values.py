@@ -97,7 +97,10 @@ def mapped(item: Check) -> Check:
 
 
 def record(
-    together: Callable[[dict[str, Any]], str] | None = None, wrong_as: type[NotAllowed] = NotAllowed, in_front: str = "", **fields: tuple[Check, Any]
+    together: Callable[[dict[str, Any]], str] | None = None,
+    wrong_as: type[NotAllowed] = NotAllowed,
+    in_front: str = "",
+    **fields: tuple[Check, Any],
 ) -> Check:
     """fields: name -> (check, default; None: may be left out). together: what is wrong with them as a whole, or ""; in_front: before that, instead of
     the policy's name."""
@@ -144,7 +147,9 @@ def _quorums(fields: dict[str, Any]) -> str:
 def _created(fields: dict[str, Any]) -> str:
     count = fields.get("defaultNumPartitions")
     if fields.get("topicType") != "partitioned":
-        return "" if count is None else "[defaultNumPartitions] is not allowed to be set when the type is non-partition."
+        return (
+            "" if count is None else "[defaultNumPartitions] is not allowed to be set when the type is non-partition."
+        )
     if count is None:
         return "[defaultNumPartitions] cannot be null when the type is partitioned."
     return "[defaultNumPartitions] cannot be less than 1 for partition type." if count < 1 else ""
@@ -156,7 +161,11 @@ RATE = record(
     relativeToPublishRate=(flag, False),
     ratePeriodInSecond=(whole(1), 1),
 )
-REPLICATION_START = record(position=(choice("earliest", "latest", "time", "coordinate"), "earliest"), timeMs=(whole(0, LONG_MAX), 0), coordinate=(text, None))
+REPLICATION_START = record(
+    position=(choice("earliest", "latest", "time", "coordinate"), "earliest"),
+    timeMs=(whole(0, LONG_MAX), 0),
+    coordinate=(text, None),
+)
 DURABILITY = record(regions=(whole(0, 64), 1), degradeAfterMs=(whole(0, 86_400_000), 5000), perMessage=(flag, False))
 PUBLISH_RATE = record(publishThrottlingRateInMsg=(whole(-1), -1), publishThrottlingRateInByte=(whole(-1, LONG_MAX), -1))
 SUBSCRIBE_RATE = record(subscribeThrottlingRatePerConsumer=(whole(-1), -1), ratePeriodInSecond=(whole(1), 30))
@@ -170,6 +179,8 @@ PERSISTENCE = record(
     managedLedgerMaxMarkDeleteRate=(number(), 0.0),
 )
 AFFINITY = record(bookkeeperAffinityGroupPrimary=(text, None), bookkeeperAffinityGroupSecondary=(text, None))
+
+
 def _topic_type(name: str, value: Any) -> Any:
     return _TOPIC_TYPE(name, value or "non-partitioned")  # Go's client sends "" where it has none
 
@@ -185,7 +196,10 @@ AUTO_TOPICS = record(
 AUTO_SUBSCRIPTIONS = record(allowAutoSubscriptionCreation=(flag, True))
 DELAYED = record(active=(flag, True), tickTime=(whole(1), 1000), maxDeliveryDelayInMillis=(whole(0, LONG_MAX), 0))
 INACTIVE = record(
-    inactiveTopicDeleteMode=(choice("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"), "delete_when_no_subscriptions"),
+    inactiveTopicDeleteMode=(
+        choice("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"),
+        "delete_when_no_subscriptions",
+    ),
     maxInactiveDurationSeconds=(whole(1), 60),
     deleteWhileInactive=(flag, False),
 )
@@ -202,14 +216,24 @@ SCHEMA_STRATEGY = choice(
     "FULL_TRANSITIVE",
 )
 SCHEMA_AUTO_UPDATE = choice(
-    "AutoUpdateDisabled", "Backward", "Forward", "Full", "AlwaysCompatible", "BackwardTransitive", "ForwardTransitive", "FullTransitive"
+    "AutoUpdateDisabled",
+    "Backward",
+    "Forward",
+    "Full",
+    "AlwaysCompatible",
+    "BackwardTransitive",
+    "ForwardTransitive",
+    "FullTransitive",
 )
 
 QUOTA_TYPES = ("destination_storage", "message_age")
 _QUOTA = record(
     limitSize=(whole(-1, LONG_MAX), -1),
     limitTime=(whole(-1), 0),
-    policy=(choice("producer_request_hold", "producer_exception", "consumer_backlog_eviction"), "producer_request_hold"),
+    policy=(
+        choice("producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
+        "producer_request_hold",
+    ),
 )
 
 

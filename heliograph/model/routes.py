@@ -95,7 +95,11 @@ def checked_topology(name: str, value: Any) -> dict[str, Any]:
         return {"kind": kind, "trees": _checked_trees(name, value.get("trees"))}
     regions = value.get("regions")
     least = 2 if kind == "chain" else 3
-    if not isinstance(regions, list) or not all(isinstance(region, str) and region for region in regions) or len(regions) < least:
+    if (
+        not isinstance(regions, list)
+        or not all(isinstance(region, str) and region for region in regions)
+        or len(regions) < least
+    ):
         raise NotAllowed(f"{name}: a {kind} lists its regions in their order, at least {least} of them")
     if len(set(regions)) < len(regions):
         raise NotAllowed(f"{name}: a region stands in a {kind} once, not twice: {', '.join(regions)}")
@@ -104,9 +108,13 @@ def checked_topology(name: str, value: Any) -> dict[str, Any]:
 
 def _checked_trees(name: str, trees: Any) -> dict[str, Parents]:
     if not isinstance(trees, dict) or not trees:
-        raise NotAllowed(f'{name}: trees name, for an origin, the parent of each region: {{"us": {{"eu": "us", "ap": "eu"}}}}')
+        raise NotAllowed(
+            f'{name}: trees name, for an origin, the parent of each region: {{"us": {{"eu": "us", "ap": "eu"}}}}'
+        )
     for origin, parents in trees.items():
-        if not isinstance(parents, dict) or not all(isinstance(region, str) for pair in parents.items() for region in pair):
+        if not isinstance(parents, dict) or not all(
+            isinstance(region, str) for pair in parents.items() for region in pair
+        ):
             raise NotAllowed(f"{name}.{origin}: expected an object of region -> parent")
         if origin in parents:
             raise NotAllowed(f"{name}.{origin}: the origin has no parent")
@@ -115,9 +123,13 @@ def _checked_trees(name: str, trees: Any) -> dict[str, Parents]:
             while (parent := parents.get(way[-1])) is not None and parent not in way:
                 way.append(parent)
             if parent is not None:
-                raise NotAllowed(f"{name}.{origin}: {' <- '.join([*way, parent])} is a loop: nothing from {origin} reaches it")
+                raise NotAllowed(
+                    f"{name}.{origin}: {' <- '.join([*way, parent])} is a loop: nothing from {origin} reaches it"
+                )
             if way[-1] != origin:
-                raise NotAllowed(f"{name}.{origin}: {way[-1]} is the parent of {way[-2]}, and has no parent: nothing from {origin} reaches it")
+                raise NotAllowed(
+                    f"{name}.{origin}: {way[-1]} is the parent of {way[-2]}, and has no parent: nothing from {origin} reaches it"
+                )
     return {origin: dict(parents) for origin, parents in trees.items()}
 
 
@@ -130,7 +142,9 @@ def check_members(topology: Topology, regions: Sequence[str]) -> None:
         named = {region for origin, parents in topology["trees"].items() for region in (origin, *parents)}
         for origin, parents in topology["trees"].items():
             if left := [region for region in regions if region != origin and region not in parents]:
-                raise NotAllowed(f"the tree of {origin} does not reach {', '.join(left)}: give {'it' if len(left) == 1 else 'each'} a parent")
+                raise NotAllowed(
+                    f"the tree of {origin} does not reach {', '.join(left)}: give {'it' if len(left) == 1 else 'each'} a parent"
+                )
     else:
         named = {topology["center"]} if kind == "star" else set(topology["regions"])
         if kind != "star" and (left := [region for region in regions if region not in named]):

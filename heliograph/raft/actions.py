@@ -42,7 +42,16 @@ class CoreSettings:
     def __post_init__(self) -> None:
         if not 0 < self.heartbeat_s * 2 <= self.election_timeout_s:
             raise ValueError("the election time-out must be at least two heartbeats")
-        if min(self.append_bytes_max, self.inflight_appends_max, self.inflight_bytes_max, self.chunk_bytes, self.read_rounds_max) < 1:
+        if (
+            min(
+                self.append_bytes_max,
+                self.inflight_appends_max,
+                self.inflight_bytes_max,
+                self.chunk_bytes,
+                self.read_rounds_max,
+            )
+            < 1
+        ):
             raise ValueError("bounds of the Raft core must be at least 1")
 
 

@@ -97,7 +97,13 @@ class BackupReader:
         try:
             _, about = next(self._records())
             fields = msgpack.unpackb(about)
-            self.info = Info(Store(store), str(fields["region"]), int(fields["made_ms"]), int(fields["index"]), str(fields["program"]))
+            self.info = Info(
+                Store(store),
+                str(fields["region"]),
+                int(fields["made_ms"]),
+                int(fields["index"]),
+                str(fields["program"]),
+            )
         except StopIteration:
             raise CorruptData("the backup is cut off") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -147,7 +153,9 @@ def restored_index(index: int, wall_s: float) -> int:
     return max(index + 1, int(wall_s) << _ENTRIES_A_SECOND)
 
 
-def restored_pieces(index: int, counters: Iterable[tuple[str, int]], rows: Iterable[tuple[str, bytes]]) -> Iterator[bytes]:
+def restored_pieces(
+    index: int, counters: Iterable[tuple[str, int]], rows: Iterable[tuple[str, bytes]]
+) -> Iterator[bytes]:
     """The pieces of the snapshot of a restored store: no leases, no sessions, `index` as the version of every key."""
     yield bytes([SNAPSHOT_VERSION]) + part([index, sorted(counters), [], []])
     count = size = 0

@@ -13,7 +13,17 @@ from collections.abc import Callable
 from heliograph.model.errors import MetadataUnavailable, PeerError
 from heliograph.raft.commands import open_answer
 from heliograph.raft.store import Delete, MetadataStore
-from heliograph.wire.metadata import FEATURE_BACKUPS, FEATURES, FRAME_BYTES_MAX, MAGIC, Frame, FrameCutter, body, fields, frame
+from heliograph.wire.metadata import (
+    FEATURE_BACKUPS,
+    FEATURES,
+    FRAME_BYTES_MAX,
+    MAGIC,
+    Frame,
+    FrameCutter,
+    body,
+    fields,
+    frame,
+)
 
 SILENCE_S = 10.0
 _READ_BYTES = 1 << 18
@@ -21,7 +31,9 @@ _NOWHERE = "/backup"
 """A key that nobody makes: deleting it only tells how far the log is."""
 
 
-async def fetch(store: MetadataStore, address: str, on_piece: Callable[[bytes], None], *, ssl: tls.SSLContext | None = None) -> None:
+async def fetch(
+    store: MetadataStore, address: str, on_piece: Callable[[bytes], None], *, ssl: tls.SSLContext | None = None
+) -> None:
     """Calls on_piece with each piece of one consistent image (heliograph.raft.image).
 
     store: a client of the same metadata; what it is answered says how far the image must reach. address: `host:port` of one of its nodes.
@@ -33,17 +45,27 @@ async def fetch(store: MetadataStore, address: str, on_piece: Callable[[bytes], 
         async with asyncio.timeout(SILENCE_S):
             reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=ssl)
     except (OSError, TimeoutError) as error:
-        raise MetadataUnavailable(f"the metadata node at {address} cannot be reached: {error or 'no answer'}") from error
+        raise MetadataUnavailable(
+            f"the metadata node at {address} cannot be reached: {error or 'no answer'}"
+        ) from error
     try:
         await _Fetching(reader, writer, address, on_piece).run(at_least)
     except (OSError, TimeoutError) as error:
-        raise MetadataUnavailable(f"the backup from {address} was cut short ({error or 'no answer'}): begin again") from error
+        raise MetadataUnavailable(
+            f"the backup from {address} was cut short ({error or 'no answer'}): begin again"
+        ) from error
     finally:
         writer.close()
 
 
 class _Fetching:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str, on_piece: Callable[[bytes], None]) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        address: str,
+        on_piece: Callable[[bytes], None],
+    ) -> None:
         self._reader, self._writer, self._address, self._on_piece = reader, writer, address, on_piece
         self._cutter = FrameCutter()
 
@@ -54,7 +76,9 @@ class _Fetching:
         if magic != MAGIC:
             raise PeerError(f"what listens at {self._address} is no metadata node")
         if not features & FEATURE_BACKUPS:
-            raise MetadataUnavailable(f"the metadata node at {self._address} is of a version without backups: upgrade it")
+            raise MetadataUnavailable(
+                f"the metadata node at {self._address} is of a version without backups: upgrade it"
+            )
         self._cutter.size_max = FRAME_BYTES_MAX
         self._writer.write(frame(Frame.BACKUP, 1, body(at_least)))
         while True:

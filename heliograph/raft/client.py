@@ -189,7 +189,9 @@ class MetaClient:
         for request in self._pending.values():
             if not request.answer.done():
                 if request.write and (request.sent or request.unsure):
-                    request.answer.set_exception(OutcomeUnknown("the metadata client was closed before the answer came"))
+                    request.answer.set_exception(
+                        OutcomeUnknown("the metadata client was closed before the answer came")
+                    )
                 else:
                     request.answer.set_exception(MetadataUnavailable("the metadata client is closed"))
 
@@ -278,7 +280,9 @@ class MetaClient:
             request.unsure = True
             asyncio.get_running_loop().call_later(_REPEAT_S, self._repeat, number)
         elif status == Status.SESSION_UNKNOWN and request.unsure:
-            request.answer.set_exception(OutcomeUnknown("the metadata forgot this client's session; the write may or may not have been made"))
+            request.answer.set_exception(
+                OutcomeUnknown("the metadata forgot this client's session; the write may or may not have been made")
+            )
         else:
             request.answer.set_result(answer)
 

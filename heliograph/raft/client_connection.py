@@ -52,7 +52,11 @@ class MetaConnection(asyncio.Protocol):
             self._silence.cancel()
         reason = self._reason or exc
         if not self.ready.done():
-            self.ready.set_exception(reason if isinstance(reason, OSError | PeerError) else PeerError("the connection was closed in the handshake"))
+            self.ready.set_exception(
+                reason
+                if isinstance(reason, OSError | PeerError)
+                else PeerError("the connection was closed in the handshake")
+            )
             self.ready.exception()
         if not self.lost.done():
             self.lost.set_result(reason)

@@ -43,7 +43,9 @@ class RaftCore(Leading):
             self._stand(now)
 
     def next_deadline(self) -> float:
-        return min(self._heartbeat_at if self.role is Role.LEADER else self._election_at, self._note_at, self._transfer_until)
+        return min(
+            self._heartbeat_at if self.role is Role.LEADER else self._election_at, self._note_at, self._transfer_until
+        )
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -94,7 +96,9 @@ class RaftCore(Leading):
                     self._commit_to(min(message.commit, self.log.last_index))
                     self._send(sender, HeartbeatReply(self.term, message.round))
                     if self.owed is not None and not self.log.last_index:
-                        self._send(sender, AppendReply(self.term, 0, False))  # it may count on what was lost, and have nothing to send
+                        self._send(
+                            sender, AppendReply(self.term, 0, False)
+                        )  # it may count on what was lost, and have nothing to send
             case SnapshotChunk():
                 if self._heed(sender, now):
                     self._on_chunk(sender, message)
@@ -113,7 +117,9 @@ class RaftCore(Leading):
         self._election_at = now + self.settings.election_timeout_s * (1 + self._rng.random())
 
     def _hears_leader(self, now: float) -> bool:
-        return self.role is Role.LEADER or (self.leader != "" and now - self._leader_heard < self.settings.election_timeout_s)
+        return self.role is Role.LEADER or (
+            self.leader != "" and now - self._leader_heard < self.settings.election_timeout_s
+        )
 
     def _heed(self, sender: str, now: float) -> bool:
         """A message of this term's leader. False: two leaders of one term, which only a bug elsewhere can bring; it is not obeyed."""
@@ -132,7 +138,9 @@ class RaftCore(Leading):
         """A voter that has lost nothing; or one whose removal is not known to be committed, for it may hold what the others lack (Ongaro, 4.2.2)."""
         if self.owed is not None:
             return False
-        return self.node_id in self.config.voters or (self.configs.latest_index > self.commit and self.node_id in self.configs.before.voters)
+        return self.node_id in self.config.voters or (
+            self.configs.latest_index > self.commit and self.node_id in self.configs.before.voters
+        )
 
     def _end_transfer(self) -> None:
         self._transfer_to, self._transfer_until = "", FOREVER
@@ -182,7 +190,9 @@ class RaftCore(Leading):
 
     def _is_up_to_date(self, request: VoteRequest) -> bool:
         """Also with what this member has held and lost: it may be why an entry is committed."""
-        return (request.last_term, request.last_index) >= max((self.log.last_term, self.log.last_index), self.owed or (0, 0))
+        return (request.last_term, request.last_index) >= max(
+            (self.log.last_term, self.log.last_index), self.owed or (0, 0)
+        )
 
     def _on_vote_request(self, sender: str, request: VoteRequest, now: float) -> None:
         if request.pre:

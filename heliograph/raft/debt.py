@@ -31,7 +31,9 @@ def owed(disk: Disk) -> tuple[int, int] | None:
         if body is not None and body[0] != _VERSION:
             raise CorruptData(f"the file {DEBT} is of version {body[0]}")
     except CorruptData as error:
-        raise CorruptData(f"{error}: put a fresh member in the place of this one with `heliograph meta replace OLD NEW HOST:PORT`") from None
+        raise CorruptData(
+            f"{error}: put a fresh member in the place of this one with `heliograph meta replace OLD NEW HOST:PORT`"
+        ) from None
     if body is None:
         return None
     _, term, index = _BODY.unpack(body)

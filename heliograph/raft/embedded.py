@@ -100,7 +100,9 @@ class EmbeddedStore:
         timer = self._timers.pop(lease, None)
         if timer is not None:
             timer.cancel()
-        self._timers[lease] = asyncio.get_running_loop().call_later(ttl_ms / 1000, self.expire, lease, context=Context())
+        self._timers[lease] = asyncio.get_running_loop().call_later(
+            ttl_ms / 1000, self.expire, lease, context=Context()
+        )
 
     async def _txn(self, ops: Sequence[Op]) -> list[Any]:
         check_ops(ops)

@@ -55,7 +55,9 @@ class GroupCalls(ABC):
         """
         core = self._check()
         if core.role is Role.LEADER and self._storage.full and self._storage.room_bytes() < CHANGE_BYTES_MAX:
-            raise MetadataUnavailable("the disk of the leader's metadata log is full: free some space, or hand the leadership to another voter")
+            raise MetadataUnavailable(
+                "the disk of the leader's metadata log is full: free some space, or hand the leadership to another voter"
+            )
         index = core.change(change, self._clock.monotonic())
         if index is None:
             raise NotLeader(self.leader)
@@ -69,7 +71,9 @@ class GroupCalls(ABC):
             async with asyncio.timeout(timeout_s):
                 await future
         except TimeoutError:
-            raise OutcomeUnknown(f"no majority answered within {timeout_s:g} s; the change of the group may still happen") from None
+            raise OutcomeUnknown(
+                f"no majority answered within {timeout_s:g} s; the change of the group may still happen"
+            ) from None
         return True
 
     async def transfer_leadership(self, to: str) -> bool:
@@ -89,7 +93,9 @@ class GroupCalls(ABC):
         moved = self._moved
         self._pump()
         if not await asyncio.shield(moved):
-            raise MetadataUnavailable(f"{to!r} did not take the leadership over in time: {self.node_id!r} goes on leading")
+            raise MetadataUnavailable(
+                f"{to!r} did not take the leadership over in time: {self.node_id!r} goes on leading"
+            )
         return True
 
     def examine(self, change: Change) -> bool:
@@ -121,7 +127,11 @@ class GroupCalls(ABC):
                     voter=member in core.config.voters,
                     address=addresses.get(member, ""),
                     leads=member == core.leader,
-                    behind=0 if mine and core.role is Role.LEADER else core.log.last_index - progress.match if progress is not None else None,
+                    behind=0
+                    if mine and core.role is Role.LEADER
+                    else core.log.last_index - progress.match
+                    if progress is not None
+                    else None,
                     silent_s=0.0 if mine else now - progress.heard if progress is not None else None,
                 )
             )

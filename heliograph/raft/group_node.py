@@ -83,7 +83,9 @@ class GroupNode:
             clock=clock,
             rng=rng,
         )
-        self.service = MetaService(self.raft, self.machine, clock=clock, settings=service, forwarder=forwarder, hint=hint)
+        self.service = MetaService(
+            self.raft, self.machine, clock=clock, settings=service, forwarder=forwarder, hint=hint
+        )
         self.service.desk = MembersDesk(self.raft, group)
         self.service.on_damage = self.raft.table_damaged
         self.raft.on_role_change = self.service.on_role_change
@@ -109,7 +111,9 @@ class GroupNode:
             if isinstance(error, CorruptData):
                 failure.set_exception(CorruptData(f"the metadata node {self.node_id!r} ends: {error}"))
             else:
-                failure.set_exception(DiskFailed(f"the log of the metadata node {self.node_id!r} cannot be written: {error}"))
+                failure.set_exception(
+                    DiskFailed(f"the log of the metadata node {self.node_id!r} cannot be written: {error}")
+                )
 
         self.raft.on_failed = on_failed
         if self.raft.failed is not None:

@@ -31,6 +31,7 @@ PART_ROWS = 2048
 PART_BYTES = 256 << 10
 LAST_KEY = "\U0010ffff" * 8
 
+
 @dataclass(slots=True)
 class Head:
     """What a snapshot holds beside its rows."""
@@ -50,7 +51,9 @@ class Image:
         self.broken = False
         self._table = table
         self._next, self._end = start, end  # every key before `_next` was given out
-        self._before: dict[str, Row | None] = {}  # what later keys were at the image's index, where they have changed since
+        self._before: dict[
+            str, Row | None
+        ] = {}  # what later keys were at the image's index, where they have changed since
         self._changed: list[str] = []  # those of them that were there, in order
 
     def keep(self, key: str, row: Row | None) -> None:
@@ -145,7 +148,10 @@ class Reading:
                     index,
                     [(name, following) for name, following in counters],
                     [(lease, ttl_ms) for lease, ttl_ms in leases],
-                    [(number, low, [(sequence, answer) for sequence, answer in answers]) for number, low, answers in sessions],
+                    [
+                        (number, low, [(sequence, answer) for sequence, answer in answers])
+                        for number, low, answers in sessions
+                    ],
                 )
                 return iter(())
             if len(fields) == 1:
@@ -192,11 +198,17 @@ class Restoring:
         if not self._version and rest:
             self._version = rest[0]
             if self._version not in (1, VERSION):
-                raise CorruptData(f"metadata snapshot: version {self._version} is not known here (this is version {VERSION})")
+                raise CorruptData(
+                    f"metadata snapshot: version {self._version} is not known here (this is version {VERSION})"
+                )
             del rest[:1]
         found: list[tuple[str, Row]] = []
         at = 0
-        while self._version == VERSION and at + 4 <= len(rest) and at + 4 + (size := int.from_bytes(rest[at : at + 4], "big")) <= len(rest):
+        while (
+            self._version == VERSION
+            and at + 4 <= len(rest)
+            and at + 4 + (size := int.from_bytes(rest[at : at + 4], "big")) <= len(rest)
+        ):
             try:
                 found += self._reading.add(bytes(rest[at + 4 : at + 4 + size]))
             except (ValueError, TypeError) as error:

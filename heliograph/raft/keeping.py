@@ -114,9 +114,16 @@ class Keeper:
         size = core.snapshot.size_bytes if core.snapshot is not None and kept is None else 0
         saved = self._saved_index if kept is not None else core.snapshot.index if core.snapshot is not None else 0
         bytes_due = max(settings.snapshot_bytes, size // 2)  # a large table is written as a snapshot less often
-        many_segments = index > saved and self._storage.segment_count > max(settings.segments_max, 2 * bytes_due // settings.segment_bytes)
+        many_segments = index > saved and self._storage.segment_count > max(
+            settings.segments_max, 2 * bytes_due // settings.segment_bytes
+        )
         much_unsaved = kept is not None and kept.unsaved_bytes > settings.unsaved_bytes_max
-        if index - saved >= max(settings.snapshot_entries, size // 512) or self._log_bytes >= bytes_due or many_segments or much_unsaved:
+        if (
+            index - saved >= max(settings.snapshot_entries, size // 512)
+            or self._log_bytes >= bytes_due
+            or many_segments
+            or much_unsaved
+        ):
             if kept is not None:
                 self._save(core, kept, index)
             else:
@@ -153,14 +160,26 @@ class Keeper:
         self._later(self._settings.full_retry_s + 0.01, self._try_again)
 
     def _try_again(self) -> None:
-        if self._core is not None and not self._stopped and self.full and not self._saving and not self.restoring and self._kept is not None:
+        if (
+            self._core is not None
+            and not self._stopped
+            and self.full
+            and not self._saving
+            and not self.restoring
+            and self._kept is not None
+        ):
             self._save(self._core, self._kept, self._applied_index)
 
     # -- out of the machine -------------------------------------------------------------------------------------------------
 
     def make_for_others(self, index: int) -> None:
         """A member needs a snapshot. index: what is applied."""
-        if self._core is not None and self._making is None and not self.restoring and self._clock.monotonic() >= self._not_before:
+        if (
+            self._core is not None
+            and self._making is None
+            and not self.restoring
+            and self._clock.monotonic() >= self._not_before
+        ):
             self._make(self._core, index)
 
     def _make(self, core: RaftCore, index: int) -> None:

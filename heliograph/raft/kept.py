@@ -66,7 +66,9 @@ class KeptMachine(KvMachine):
         if mark[0] != VERSION:
             raise CorruptData(f"the table of the metadata has version {mark[0]}; this program knows version {VERSION}")
         try:
-            description, index, counters, leases, sessions, total = msgpack.unpackb(memoryview(mark)[1:], strict_map_key=False)
+            description, index, counters, leases, sessions, total = msgpack.unpackb(
+                memoryview(mark)[1:], strict_map_key=False
+            )
             head = Head(index, counters, [(lease, ttl_ms) for lease, ttl_ms, _ in leases], sessions)
             leased = {lease: dict.fromkeys(keys) for lease, _, keys in leases}
             self._take_over(head, self._layers, Counts(total, under), leased)
@@ -89,7 +91,9 @@ class KeptMachine(KvMachine):
     def _mark(self, description: bytes) -> bytes:
         head = self.head()
         leases = [(lease, ttl_ms, list(self._leases[lease].keys)) for lease, ttl_ms in head.leases]
-        packed: bytes = msgpack.packb([description, head.index, head.counters, leases, head.sessions, self._counts.total])
+        packed: bytes = msgpack.packb(
+            [description, head.index, head.counters, leases, head.sessions, self._counts.total]
+        )
         return bytes([VERSION]) + packed
 
     def close(self) -> None:
@@ -137,7 +141,10 @@ class TakingOver:
             self.abandon()
             done(error)
             return
-        counters, leases = head.counters, [(lease, ttl_ms, list(reading.leased.get(lease, ()))) for lease, ttl_ms in head.leases]
+        counters, leases = (
+            head.counters,
+            [(lease, ttl_ms, list(reading.leased.get(lease, ()))) for lease, ttl_ms in head.leases],
+        )
         packed: bytes = msgpack.packb([description, head.index, counters, leases, head.sessions, reading.counts.total])
 
         def replaced(error: BaseException | None) -> None:
@@ -151,7 +158,9 @@ class TakingOver:
                     error = damage
             done(error)
 
-        machine._store.commit(Batch(dict(rows), reading.counts.take_changed(), bytes([VERSION]) + packed, replaces=True), replaced)
+        machine._store.commit(
+            Batch(dict(rows), reading.counts.take_changed(), bytes([VERSION]) + packed, replaces=True), replaced
+        )
 
     def abandon(self) -> None:
         """The rest of the snapshot is not to be had."""

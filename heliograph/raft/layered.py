@@ -92,7 +92,9 @@ class LayeredRows:
         self._active = _Layer()
 
 
-def _above(upper: Iterator[tuple[str, Row | None]], lower: Iterator[tuple[str, Row | None]]) -> Iterator[tuple[str, Row | None]]:
+def _above(
+    upper: Iterator[tuple[str, Row | None]], lower: Iterator[tuple[str, Row | None]]
+) -> Iterator[tuple[str, Row | None]]:
     """Both in order, in order; where both have a key, the upper one's."""
     below = next(lower, None)
     for key, row in upper:

@@ -102,7 +102,9 @@ class Leading(CoreState):
         if self.node_id not in self.config.voters:
             raise NotAllowed("this leader was removed and is about to go: try again in a moment")
         if not self._may_change():
-            raise NotAllowed("the change before, or the first entry of this leader, is not committed yet: try again in a moment")
+            raise NotAllowed(
+                "the change before, or the first entry of this leader, is not committed yet: try again in a moment"
+            )
         config = changed(self.config, change)
         if config != self.config:
             if isinstance(change, Promote):
@@ -140,7 +142,9 @@ class Leading(CoreState):
         return self.commit >= self.term_start and self.configs.latest_index <= self.commit
 
     def _answers(self, member: str) -> bool:
-        return member == self.node_id or (member in self.progress and self.progress[member].heard >= self._now - self.settings.election_timeout_s)
+        return member == self.node_id or (
+            member in self.progress and self.progress[member].heard >= self._now - self.settings.election_timeout_s
+        )
 
     def _check_caught_up(self, member: str) -> None:
         progress = self.progress[member]
@@ -199,7 +203,9 @@ class Leading(CoreState):
         return self.log.term(index) == self.term
 
     def _advance_commit(self) -> None:
-        reached = int(self._majority([self.durable if m == self.node_id else self.progress[m].match for m in self._voter_marks()]))
+        reached = int(
+            self._majority([self.durable if m == self.node_id else self.progress[m].match for m in self._voter_marks()])
+        )
         if reached > self.commit and self._may_commit(reached):
             changed_at, before = self.configs.latest_index, self.commit
             self._commit_to(reached)
@@ -218,7 +224,10 @@ class Leading(CoreState):
             if previous_term < 0:
                 self._send_snapshot(member, progress)
                 return
-            full = len(progress.inflight) >= settings.inflight_appends_max or progress.inflight_bytes >= settings.inflight_bytes_max
+            full = (
+                len(progress.inflight) >= settings.inflight_appends_max
+                or progress.inflight_bytes >= settings.inflight_bytes_max
+            )
             if progress.waiting or full:
                 return
             entries, size_bytes = self.log.slice_bytes(progress.next, settings.append_bytes_max)
@@ -259,14 +268,22 @@ class Leading(CoreState):
                         progress.free(progress.inflight[0][0])
                     self._replicate(member, empty=True)
             case SnapshotReply(_, index, received):
-                if progress.mode is Mode.SNAPSHOT and progress.snapshot is not None and progress.snapshot.index == index:
+                if (
+                    progress.mode is Mode.SNAPSHOT
+                    and progress.snapshot is not None
+                    and progress.snapshot.index == index
+                ):
                     progress.stalled = False
                     if received > progress.offset or received == 0:
                         progress.offset = received
                         self._send_chunk(member, progress)
 
     def _on_matched(self, member: str, progress: Progress, index: int) -> None:
-        if index < progress.match or (index == progress.match and progress.mode is Mode.STREAM) or index > self.log.last_index:
+        if (
+            index < progress.match
+            or (index == progress.match and progress.mode is Mode.STREAM)
+            or index > self.log.last_index
+        ):
             return
         progress.match = index
         progress.next = max(progress.next, index + 1)
@@ -325,7 +342,9 @@ class Leading(CoreState):
             self._confirm_rounds()
 
     def _confirm_rounds(self) -> None:
-        reached = self._majority([self._round if m == self.node_id else self.progress[m].round for m in self._voter_marks()])
+        reached = self._majority(
+            [self._round if m == self.node_id else self.progress[m].round for m in self._voter_marks()]
+        )
         while self._rounds and self._rounds[0][0] <= reached:
             _, index, tokens = self._rounds.popleft()
             self._out.reads.append((tokens, index))

@@ -54,7 +54,9 @@ _ROWS_AT_ONCE = 1000
 class LmdbStore:
     """Implements heliograph.raft.table_store.TableStore."""
 
-    def __init__(self, disk: Disk, folder: str, *, map_bytes: int = MAP_BYTES, check: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, disk: Disk, folder: str, *, map_bytes: int = MAP_BYTES, check: Callable[[str], None] | None = None
+    ) -> None:
         """disk: for its thread; not the log's, whose syncs must not wait for a batch. folder: of the environment; made where it is not there.
 
         check: of that folder, before it is opened, where it was not closed in order; raises CorruptData. Blocking; on the disk's thread.
@@ -97,7 +99,10 @@ class LmdbStore:
             if found is None:
                 return Kept()
             self._current, mark = _opened(found)
-            counts = {prefix.decode(): _COUNT.unpack(count)[0] for prefix, count in reading.cursor(self._counts[self._current])}
+            counts = {
+                prefix.decode(): _COUNT.unpack(count)[0]
+                for prefix, count in reading.cursor(self._counts[self._current])
+            }
         return Kept(mark, counts)
 
     def discard_soon(self, done: Done) -> None:
@@ -144,7 +149,9 @@ class LmdbStore:
 
     def _get(self, raw: bytes) -> Row | None:
         try:
-            found = self._reader.get(raw if len(raw) <= _KEY_BYTES_MAX else raw[:_KEY_BYTES_MAX] + _LONG, db=self._rows[self._current])
+            found = self._reader.get(
+                raw if len(raw) <= _KEY_BYTES_MAX else raw[:_KEY_BYTES_MAX] + _LONG, db=self._rows[self._current]
+            )
         except lmdb.Error as error:
             raise damaged(error) from error
         if found is None:
@@ -229,7 +236,9 @@ class LmdbStore:
                 try:
                     self._grow()
                 except (lmdb.Error, MemoryError) as refused:
-                    done(OSError(errno.ENOSPC, f"the table's map cannot grow beyond {self._map_bytes} bytes: {refused}"))
+                    done(
+                        OSError(errno.ENOSPC, f"the table's map cannot grow beyond {self._map_bytes} bytes: {refused}")
+                    )
                     return
                 self._write(work, committed, done)
                 return
@@ -261,12 +270,20 @@ class LmdbStore:
                 raise
             except (lmdb.DiskError, lmdb.MemoryError) as error:
                 raise OSError(errno.ENOSPC, f"the table in {self._folder} cannot be written: {error}") from error
-            except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.PanicError, lmdb.VersionMismatchError) as error:
+            except (
+                lmdb.InvalidError,
+                lmdb.CorruptedError,
+                lmdb.PageNotFoundError,
+                lmdb.PanicError,
+                lmdb.VersionMismatchError,
+            ) as error:
                 self._suspect = True
                 raise damaged(error) from error
             except lmdb.Error as error:
                 if self._disk.free_bytes() < _ROOM_BYTES:  # a write that a full disk cuts short is an I/O error to LMDB
-                    raise OSError(errno.ENOSPC, f"the table in {self._folder} cannot be written: the disk is full ({error})") from error
+                    raise OSError(
+                        errno.ENOSPC, f"the table in {self._folder} cannot be written: the disk is full ({error})"
+                    ) from error
                 raise OSError(errno.EIO, f"the table in {self._folder}: {error}") from error
 
         return guarded
@@ -316,7 +333,9 @@ def _about(which: int, mark: bytes) -> bytes:
 
 def _opened(about: bytes) -> tuple[int, bytes]:
     if not about or about[0] != VERSION:
-        raise CorruptData(f"the table of the metadata has version {about[0] if about else 'none'}; this program knows version {VERSION}")
+        raise CorruptData(
+            f"the table of the metadata has version {about[0] if about else 'none'}; this program knows version {VERSION}"
+        )
     mark = about[_ABOUT.size :]
     if len(about) < _ABOUT.size or _about(about[1], mark) != about:
         raise damaged("its description")
@@ -366,7 +385,9 @@ def _put_rows(txn: Any, database: Any, rows: Mapping[str, Row | None]) -> None:
 
 def _put_long(txn: Any, database: Any, beginning: bytes, changes: Mapping[bytes, Row | None]) -> None:
     found = txn.get(beginning + _LONG, db=database)
-    held: dict[bytes, Row | None] = {} if found is None else {key[_KEY_BYTES_MAX:]: row for key, row in _long_rows(beginning, found)}
+    held: dict[bytes, Row | None] = (
+        {} if found is None else {key[_KEY_BYTES_MAX:]: row for key, row in _long_rows(beginning, found)}
+    )
     held.update(changes)
     left = [(rest, _packed(beginning + rest, row)) for rest, row in sorted(held.items()) if row is not None]
     if left:

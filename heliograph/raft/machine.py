@@ -65,7 +65,9 @@ class _MemoryRestore:
     def finish(self, description: bytes, done: Done) -> None:
         try:
             self._table.update(self._reading.finish_rows())
-            self._machine._take_over(self._reading.finish(), MemoryRows(self._table), self._reading.counts, self._reading.leased)
+            self._machine._take_over(
+                self._reading.finish(), MemoryRows(self._table), self._reading.counts, self._reading.leased
+            )
         except CorruptData as error:
             done(error)
             return
@@ -191,7 +193,9 @@ class KvMachine:
         found = self._rows.get(key)
         return None if found is None else (found[0], found[1])
 
-    def range(self, start: str, end: str, limit: int = RANGE_LIMIT, bytes_max: int = 1 << 62) -> tuple[list[tuple[str, bytes, int]], bool]:
+    def range(
+        self, start: str, end: str, limit: int = RANGE_LIMIT, bytes_max: int = 1 << 62
+    ) -> tuple[list[tuple[str, bytes, int]], bool]:
         """Up to `limit` keys of [start, end), cut behind the one that passes `bytes_max`; and whether more follow."""
         out: list[tuple[str, bytes, int]] = []
         size = 0
@@ -233,7 +237,9 @@ class KvMachine:
 
     # -- commands -------------------------------------------------------------------------------------------------------
 
-    def _deduplicated(self, kind: int, number: int, sequence: int, low: int, fields: list[Any], changes: list[Change]) -> bytes:
+    def _deduplicated(
+        self, kind: int, number: int, sequence: int, low: int, fields: list[Any], changes: list[Change]
+    ) -> bytes:
         if kind == Kind.SESSION:
             return self._open_session()
         if number == 0:

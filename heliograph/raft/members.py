@@ -39,12 +39,18 @@ class MembersDesk:
         if not self.raft.is_leader:
             raise NotLeader(self.raft.leader)
         dry, verb = verb.startswith("dry-"), verb.removeprefix("dry-")
-        changes: dict[str, Change] = {"add": AddLearner(member, address), "promote": Promote(member), "remove": Remove(member)}
+        changes: dict[str, Change] = {
+            "add": AddLearner(member, address),
+            "promote": Promote(member),
+            "remove": Remove(member),
+        }
         done = False
         if verb == "show":
             await self.raft.read_barrier(timeout_s=timeout_s)
         elif verb in changes:
-            done = self.raft.examine(changes[verb]) if dry else await self.raft.change(changes[verb], timeout_s=timeout_s)
+            done = (
+                self.raft.examine(changes[verb]) if dry else await self.raft.change(changes[verb], timeout_s=timeout_s)
+            )
         elif verb == "transfer":
             done = self.raft.examine_transfer(member) if dry else await self.raft.transfer_leadership(member)
         else:

@@ -54,7 +54,9 @@ def changed(config: Config, change: Change) -> Config:
             if member in config.members:
                 if addresses.get(member, "") == address or not address:
                     return config
-                raise NotAllowed(f"{member!r} is a member already, at another address ({addresses.get(member) or 'of the settings'}): remove it first")
+                raise NotAllowed(
+                    f"{member!r} is a member already, at another address ({addresses.get(member) or 'of the settings'}): remove it first"
+                )
             if len(config.members) >= MEMBERS_MAX:
                 raise NotAllowed(f"the group has {MEMBERS_MAX} members already: remove one first")
             learners.add(member)
@@ -160,7 +162,9 @@ class Addresses:
     def learn(self, config: Config) -> None:
         addresses = dict(config.addresses)
         self.own = addresses.get(self.node_id, self.own)
-        self._told |= {member: way for member, address in config.addresses if (way := address_for(self.node_id, address))}
+        self._told |= {
+            member: way for member, address in config.addresses if (way := address_for(self.node_id, address))
+        }
         if len(self._told) > 2 * MEMBERS_MAX:
             self._told = {member: way for member, way in self._told.items() if member in addresses}
 

@@ -166,7 +166,17 @@ class TimeoutNow:
     term: int
 
 
-Message = VoteRequest | VoteReply | Append | AppendReply | Heartbeat | HeartbeatReply | SnapshotChunk | SnapshotReply | TimeoutNow
+Message = (
+    VoteRequest
+    | VoteReply
+    | Append
+    | AppendReply
+    | Heartbeat
+    | HeartbeatReply
+    | SnapshotChunk
+    | SnapshotReply
+    | TimeoutNow
+)
 
 
 def encode_entries(entries: Sequence[Entry]) -> bytes:
@@ -267,7 +277,11 @@ def encode(message: Message) -> bytes:
     """One message as bytes."""
     match message:
         case Append(term, previous_index, previous_term, commit, entries):
-            return _HEAD.pack(VERSION, 3, 0, term) + _APPEND.pack(previous_index, previous_term, commit) + encode_entries(entries)
+            return (
+                _HEAD.pack(VERSION, 3, 0, term)
+                + _APPEND.pack(previous_index, previous_term, commit)
+                + encode_entries(entries)
+            )
         case AppendReply(term, index, success, hint_index, hint_term):
             return _HEAD.pack(VERSION, 4, 0, term) + _APPEND_REPLY.pack(index, hint_index, hint_term, success)
         case Heartbeat(term, commit, round_):
@@ -324,7 +338,9 @@ def decode(body: Buffer) -> Message:
             meta, at = decode_meta(body, _HEAD.size)
             if len(body) < at + _OFFSET.size:
                 raise PeerError("snapshot: cut off")
-            return SnapshotChunk(term, meta, _OFFSET.unpack_from(body, at)[0], bytes(memoryview(body)[at + _OFFSET.size :]))
+            return SnapshotChunk(
+                term, meta, _OFFSET.unpack_from(body, at)[0], bytes(memoryview(body)[at + _OFFSET.size :])
+            )
         case 8:
             return SnapshotReply(term, *_exact(_SNAPSHOT_REPLY, body))
         case 9:

@@ -15,7 +15,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from heliograph.model.errors import CorruptData, HeliographError, MetadataUnavailable, NotLeader, OutcomeUnknown, PeerError
+from heliograph.model.errors import (
+    CorruptData,
+    HeliographError,
+    MetadataUnavailable,
+    NotLeader,
+    OutcomeUnknown,
+    PeerError,
+)
 from heliograph.raft.company import others_in
 from heliograph.raft.core import Actions, RaftCore, Role
 from heliograph.raft.group_calls import GroupCalls
@@ -85,7 +92,9 @@ class RaftNode(GroupCalls):
         self._waiting_bytes = 0
         self._unapplied: deque[Actions] = deque()  # more than one only while the machine is being restored
         self._stopped = False
-        self._keeper = Keeper(machine, self._storage, settings, clock, later=self._later, failed=self._fail, changed=self._pump)
+        self._keeper = Keeper(
+            machine, self._storage, settings, clock, later=self._later, failed=self._fail, changed=self._pump
+        )
 
     # -- what is asked ------------------------------------------------------------------------------------------------
 
@@ -111,9 +120,22 @@ class RaftNode(GroupCalls):
         """Recovers log and snapshot, then takes part. Raises OSError, CorruptData."""
         self._loop = asyncio.get_running_loop()
         found = await recovered(
-            self.node_id, self._first, self._machine, self._keeper, self._storage, self.settings, self._clock, self._rng, others=self._others
+            self.node_id,
+            self._first,
+            self._machine,
+            self._keeper,
+            self._storage,
+            self.settings,
+            self._clock,
+            self._rng,
+            others=self._others,
         )
-        self._core, self.applied_index, self._owes, self._others = found.core, found.base, found.core.owed is not None, found.others
+        self._core, self.applied_index, self._owes, self._others = (
+            found.core,
+            found.base,
+            found.core.owed is not None,
+            found.others,
+        )
         self._keeper.begin(self._core, found.base)
         self._transport.on_receive(self._on_message)
         self._pump()
@@ -141,14 +163,18 @@ class RaftNode(GroupCalls):
         if core.role is not Role.LEADER:
             raise NotLeader(self.leader)
         if len(command) > self.settings.command_bytes_max:
-            raise MetadataUnavailable(f"a metadata write of {len(command)} bytes is above the limit of {self.settings.command_bytes_max}")
+            raise MetadataUnavailable(
+                f"a metadata write of {len(command)} bytes is above the limit of {self.settings.command_bytes_max}"
+            )
         if self._waiting.writes >= self.settings.waiting_max or self._waiting_bytes >= self.settings.waiting_bytes_max:
             raise MetadataUnavailable("too many metadata writes wait already")
         if self._storage.full and self._storage.room_bytes() < len(command) + self._waiting_bytes + 1024:
             raise MetadataUnavailable("the disk of the metadata log is full: free some space")
         if self._keeper.crowded:
             raise MetadataUnavailable(
-                "the disk of the metadata's table is full: free some space" if self._keeper.full else "too many metadata writes wait to be saved"
+                "the disk of the metadata's table is full: free some space"
+                if self._keeper.full
+                else "too many metadata writes wait to be saved"
             )
         assert self._loop is not None
         future: asyncio.Future[bytes] = self._loop.create_future()
@@ -229,7 +255,9 @@ class RaftNode(GroupCalls):
         except PeerError:
             self.refused_messages += 1
             return
-        if isinstance(message, Append) and (self._keeper.crowded or (self._storage.full and self._storage.room_bytes() < len(raw))):
+        if isinstance(message, Append) and (
+            self._keeper.crowded or (self._storage.full and self._storage.room_bytes() < len(raw))
+        ):
             return
         core.receive(sender, message, self._clock.monotonic())
         self._pump()
@@ -271,7 +299,14 @@ class RaftNode(GroupCalls):
                     if actions.stores or actions.note_commit:
                         self._note_others(core)
                         stored = partial(self._on_stored, actions)
-                        self._storage.write(actions.hard_state, actions.snapshot, actions.first_index, actions.entries, actions.commit, stored)
+                        self._storage.write(
+                            actions.hard_state,
+                            actions.snapshot,
+                            actions.first_index,
+                            actions.entries,
+                            actions.commit,
+                            stored,
+                        )
                 elif not self._release_next():
                     break
         finally:
@@ -372,7 +407,9 @@ class RaftNode(GroupCalls):
             if kind == COMMAND:
                 try:
                     answer = self._machine.apply(index, data)
-                except CorruptData as damage:  # of its table: what was not applied here is in the log, and others can go on
+                except (
+                    CorruptData
+                ) as damage:  # of its table: what was not applied here is in the log, and others can go on
                     self._fail(damage)
                     return
                 size_bytes += len(data)
@@ -421,4 +458,3 @@ class RaftNode(GroupCalls):
         if self.is_leader:
             self.is_leader = False
             self.on_role_change(False)
-

@@ -108,7 +108,16 @@ class RaftSettings:
     def __post_init__(self) -> None:
         if self.segment_bytes < 64 << 10:
             raise ValueError("a segment of the Raft log needs at least 64 KiB")
-        if min(self.command_bytes_max, self.waiting_max, self.waiting_bytes_max, self.snapshot_entries, self.snapshot_bytes) < 1:
+        if (
+            min(
+                self.command_bytes_max,
+                self.waiting_max,
+                self.waiting_bytes_max,
+                self.snapshot_entries,
+                self.snapshot_bytes,
+            )
+            < 1
+        ):
             raise ValueError("bounds of a Raft member must be at least 1")
 
 

@@ -25,7 +25,19 @@ class Mode(IntEnum):
 class Progress:
     """What a leader knows of one other member."""
 
-    __slots__ = ("heard", "inflight", "inflight_bytes", "match", "mode", "next", "offset", "round", "snapshot", "stalled", "waiting")
+    __slots__ = (
+        "heard",
+        "inflight",
+        "inflight_bytes",
+        "match",
+        "mode",
+        "next",
+        "offset",
+        "round",
+        "snapshot",
+        "stalled",
+        "waiting",
+    )
 
     def __init__(self, following: int, now: float) -> None:
         self.match, self.next = 0, following

@@ -84,7 +84,9 @@ class Replay:
     def _read(self, segment: Segment, raw: bytes, known: SnapshotMeta | None) -> None:
         """Its whole records, up to the first that is none."""
         number = segment.number
-        while (record := read_record(number, raw, segment.end)) is not None and (not self.sequence or record.sequence == self.sequence + 1):
+        while (record := read_record(number, raw, segment.end)) is not None and (
+            not self.sequence or record.sequence == self.sequence + 1
+        ):
             self.sequence, self.synced, self.commit = record.sequence, record.synced, record.commit
             if not segment.end:
                 segment.head_sequence = self.sequence
@@ -158,7 +160,11 @@ def recover(disk: Disk, kept: SnapshotMeta | None, *, lost: bool, others: bool) 
     state.owed = debt.owed(disk)
     needs_reset = False
     known = state.base.index if state.base is not None else 0
-    if lost and (others if state.others is None else state.others) and (log.base > known or log.commit > log.base + len(log.entries)):
+    if (
+        lost
+        and (others if state.others is None else state.others)
+        and (log.base > known or log.commit > log.base + len(log.entries))
+    ):
         _begin_anew(disk, state, log)
         for name in snapshots:
             disk.remove(name)
@@ -177,7 +183,9 @@ def recover(disk: Disk, kept: SnapshotMeta | None, *, lost: bool, others: bool) 
     elif log.base:
         raise CorruptData(f"the log begins behind index {log.base}, and there is neither a snapshot nor a table")
     if log.commit > log.base + len(log.entries):
-        raise CorruptData(f"entries through index {log.commit} are committed, and the log ends at {log.base + len(log.entries)}")
+        raise CorruptData(
+            f"entries through index {log.commit} are committed, and the log ends at {log.base + len(log.entries)}"
+        )
     state.entries, state.commit = log.entries, max(log.commit, log.base)
     return state, log, needs_reset
 
@@ -185,7 +193,9 @@ def recover(disk: Disk, kept: SnapshotMeta | None, *, lost: bool, others: bool) 
 def _begin_anew(disk: Disk, state: Recovered, log: Replay) -> None:
     """With an empty log; what it held, and is lost, is owed to the others."""
     end = log.base + len(log.entries)
-    last_term = (log.entries[-1][0] if log.entries else log.base_term) if end >= log.commit else state.term  # no later one than that
+    last_term = (
+        (log.entries[-1][0] if log.entries else log.base_term) if end >= log.commit else state.term
+    )  # no later one than that
     state.owed = max(state.owed or (0, 0), (last_term, max(end, log.commit)))
     debt.owe(disk, *state.owed)
     state.snapshot = state.base = None

@@ -140,7 +140,9 @@ class Counts:
     def under(self, prefix: str) -> int:
         """Raises NotAllowed where keys are not counted by this prefix."""
         if len(prefix.split("/")) != COUNTED_PARTS + 2 or not (prefix.startswith("/") and prefix.endswith("/")):
-            raise NotAllowed(f"prefix {prefix[:200]!r}: keys are counted by their first {COUNTED_PARTS} parts, as in /ml/tenant/namespace/")
+            raise NotAllowed(
+                f"prefix {prefix[:200]!r}: keys are counted by their first {COUNTED_PARTS} parts, as in /ml/tenant/namespace/"
+            )
         return self._under.get(prefix, 0)
 
     def take_changed(self) -> dict[str, int]:

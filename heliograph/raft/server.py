@@ -69,7 +69,9 @@ class MetaServer:
     async def start(self) -> int:
         loop = asyncio.get_running_loop()
         timeout_s = self.settings.handshake_timeout_s if self._ssl is not None else None
-        self._server = await loop.create_server(lambda: _Connection(self), self.host, self.port, ssl=self._ssl, ssl_handshake_timeout=timeout_s)
+        self._server = await loop.create_server(
+            lambda: _Connection(self), self.host, self.port, ssl=self._ssl, ssl_handshake_timeout=timeout_s
+        )
         self.port = self._server.sockets[0].getsockname()[1]
         self._heartbeat = loop.call_later(self.settings.heartbeat_s, self._beat)
         return self.port
@@ -173,7 +175,9 @@ class _Listing:
 
     def send_piece(self, connection: _Connection, watch: int) -> bool:
         """Returns whether it was the last one."""
-        rows = [(key, version, value if version > self.since else None) for key, (value, version, _) in self.image.rows()]
+        rows = [
+            (key, version, value if version > self.since else None) for key, (value, version, _) in self.image.rows()
+        ]
         connection.write(frame(Frame.LISTING, watch, body(self.image.head.index, self.image.ended, rows)))
         return self.image.ended
 
@@ -316,7 +320,11 @@ class _Connection(asyncio.Protocol):
             self._deadline = None
         service = self._server.service
         self.write(
-            frame(Frame.HELLO, 0, body(MAGIC, features & FEATURES, self._server.node, service.hears_leader(), service.machine.index))
+            frame(
+                Frame.HELLO,
+                0,
+                body(MAGIC, features & FEATURES, self._server.node, service.hears_leader(), service.machine.index),
+            )
         )
 
     async def _send_image(self, request: int, at_least: int) -> None:

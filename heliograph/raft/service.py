@@ -172,10 +172,14 @@ class MetaService:
                 return answer
             await asyncio.sleep(_PAUSE_S)
 
-    async def _passed_on(self, forwarder: Forwarder, leader: str, kind: int, payload: bytes, left_s: float) -> bytes | None:
+    async def _passed_on(
+        self, forwarder: Forwarder, leader: str, kind: int, payload: bytes, left_s: float
+    ) -> bytes | None:
         """None: nothing was done, the caller may try again."""
         try:
-            answer = await forwarder.forward(leader, bytes([kind]) + payload, timeout_s=min(left_s, self._settings.forward_timeout_s))
+            answer = await forwarder.forward(
+                leader, bytes([kind]) + payload, timeout_s=min(left_s, self._settings.forward_timeout_s)
+            )
         except OutcomeUnknown as error:
             if kind == Frame.COMMAND:
                 raise OutcomeUnknown(f"{error}; the write may or may not have been made") from error
@@ -185,7 +189,13 @@ class MetaService:
         status, *found = unpack(answer)
         if status == Status.NOT_LEADER:
             return None
-        if kind == Frame.COMMAND and status == Status.OK and found and type(found[0]) is int and payload_kind(payload) == Kind.TXN:
+        if (
+            kind == Frame.COMMAND
+            and status == Status.OK
+            and found
+            and type(found[0]) is int
+            and payload_kind(payload) == Kind.TXN
+        ):
             await self._applied(found[0], left_s)
         return answer
 
@@ -242,7 +252,9 @@ class MetaService:
             raise MetadataUnavailable("another backup of this metadata node is under way; wait for its end")
         await self._applied(at_least, self._settings.request_timeout_s)
         if self.machine.index < at_least:
-            raise MetadataUnavailable(f"this metadata node is behind: it is at index {self.machine.index}, and {at_least} was asked for")
+            raise MetadataUnavailable(
+                f"this metadata node is behind: it is at index {self.machine.index}, and {at_least} was asked for"
+            )
         if self._backup is not None:
             raise MetadataUnavailable("another backup of this metadata node is under way; wait for its end")
         self._backup = self.machine.image()

@@ -115,7 +115,11 @@ class SnapshotWriter:
     """
 
     def __init__(
-        self, disk: Disk, on_written: Callable[[SnapshotMeta], None], on_failed: Callable[[BaseException], None], scratch: str = IMAGE
+        self,
+        disk: Disk,
+        on_written: Callable[[SnapshotMeta], None],
+        on_failed: Callable[[BaseException], None],
+        scratch: str = IMAGE,
     ) -> None:
         """on_written: before `done` of `finish`. on_failed: before any other `done(error)`."""
         self._disk, self._on_written, self._on_failed, self._scratch = disk, on_written, on_failed, scratch

@@ -49,7 +49,9 @@ class _Write:
     bodies: deque[tuple[int, bytes, int]]  # (kind, body, largest index)
     done: Done | None
     commit: int = 0  # what its last record may say
-    snapshot: SnapshotMeta | None = None  # its pieces are to become the newest one behind these records and before anything else
+    snapshot: SnapshotMeta | None = (
+        None  # its pieces are to become the newest one behind these records and before anything else
+    )
 
 
 class LogStorage:
@@ -92,7 +94,11 @@ class LogStorage:
         return state
 
     def recover_soon(
-        self, kept: SnapshotMeta | None, done: Callable[[Recovered | None, BaseException | None], None], lost: bool = False, others: bool = False
+        self,
+        kept: SnapshotMeta | None,
+        done: Callable[[Recovered | None, BaseException | None], None],
+        lost: bool = False,
+        others: bool = False,
     ) -> None:
         """`recover` on the disk's own thread."""
 
@@ -184,7 +190,9 @@ class LogStorage:
 
     def _record(self, segment: Segment, kind: int, body: bytes) -> bytes:
         self._sequence += 1
-        record = encode_record(segment.number, segment.end, Record(kind, self._sequence, self._synced, self._commit, body))
+        record = encode_record(
+            segment.number, segment.end, Record(kind, self._sequence, self._synced, self._commit, body)
+        )
         segment.end += len(record)
         return record
 
@@ -209,7 +217,9 @@ class LogStorage:
                 self._writes.popleft()
             if records:
                 done = write.done if whole else None
-                self._disk.submit_sync(segment.file, offset, records, partial(self._synced_through, self._sequence, done))
+                self._disk.submit_sync(
+                    segment.file, offset, records, partial(self._synced_through, self._sequence, done)
+                )
             if not whole and not self._roll(HEAD.size + len(write.bodies[0][1])):
                 return
             if whole and write.snapshot is not None:
@@ -313,7 +323,13 @@ class LogStorage:
 
         self._disk.submit(job, lambda _, error: self._fail(error) if error is not None else None)
 
-    def read_chunk(self, meta: SnapshotMeta, offset: int, size_bytes: int, done: Callable[[bytes | None, BaseException | None], None]) -> None:
+    def read_chunk(
+        self,
+        meta: SnapshotMeta,
+        offset: int,
+        size_bytes: int,
+        done: Callable[[bytes | None, BaseException | None], None],
+    ) -> None:
         """Part of the blob of a stored snapshot; FileNotFoundError where it is gone."""
 
         def job() -> bytes:
@@ -360,7 +376,11 @@ class LogStorage:
     def _prune(self) -> None:
         """Drops segments and snapshots that are not needed. One older snapshot stays, for a member that is being sent it."""
         index, gone = self._covered, list[Segment]()
-        while len(self._segments) > 1 and self._segments[0].index_max <= index and self._segments[1].head_sequence <= self._synced:
+        while (
+            len(self._segments) > 1
+            and self._segments[0].index_max <= index
+            and self._segments[1].head_sequence <= self._synced
+        ):
             gone.append(self._segments.pop(0))
 
         def job() -> None:

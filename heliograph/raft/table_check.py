@@ -22,7 +22,14 @@ _SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal
 
 def check_in_a_child(folder: str) -> None:
     """Blocking, for as long as it takes to read the table. Raises CorruptData."""
-    child = subprocess.run([sys.executable, "-m", __name__, folder], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
+    child = subprocess.run(
+        [sys.executable, "-m", __name__, folder],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
     if -child.returncode in _SIGNALS:
         raise damaged(f"reading it ends a process by {signal.Signals(-child.returncode).name}")
     if child.returncode == _DAMAGED:
@@ -32,7 +39,14 @@ def check_in_a_child(folder: str) -> None:
 def main(folder: str) -> int:
     try:
         check_all(folder)
-    except (CorruptData, lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.PanicError, lmdb.VersionMismatchError) as error:
+    except (
+        CorruptData,
+        lmdb.CorruptedError,
+        lmdb.InvalidError,
+        lmdb.PageNotFoundError,
+        lmdb.PanicError,
+        lmdb.VersionMismatchError,
+    ) as error:
         sys.stderr.write(str(error.__cause__ or error))
         return _DAMAGED
     return 0

@@ -88,7 +88,11 @@ class Waiting:
         for _, future in self._writes.values():
             if not future.done():
                 future.set_exception(OutcomeUnknown("the metadata node stopped; the write may have happened"))
-        for reader in [*self.barriers, *(f for fs in self._reads.values() for f in fs), *(f for _, fs in self._unserved for f in fs)]:
+        for reader in [
+            *self.barriers,
+            *(f for fs in self._reads.values() for f in fs),
+            *(f for _, fs in self._unserved for f in fs),
+        ]:
             if not reader.done():
                 reader.set_exception(reason)
         self.proposals, self.barriers = [], []

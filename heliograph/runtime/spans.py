@@ -50,7 +50,9 @@ class AnySpan(Protocol):
 class SpanExport:
     """Raises ConfigError where OpenTelemetry is not installed. resource: who sends, such as {"service.instance.id": "eu-broker-0"}."""
 
-    def __init__(self, endpoint: str, headers: Mapping[str, str], resource: Mapping[str, str], *, delay_ms: int = 1000) -> None:
+    def __init__(
+        self, endpoint: str, headers: Mapping[str, str], resource: Mapping[str, str], *, delay_ms: int = 1000
+    ) -> None:
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import Resource
@@ -83,7 +85,9 @@ class SpanExport:
 
     def close(self) -> None:
         """Sends what waits, and blocks for that, for two seconds at most: what the collector has not taken by then is lost."""
-        ending = threading.Thread(target=self._processor.shutdown, daemon=True)  # with a collector that does not answer it takes half a minute
+        ending = threading.Thread(
+            target=self._processor.shutdown, daemon=True
+        )  # with a collector that does not answer it takes half a minute
         ending.start()
         ending.join(_FLUSH_S)
 

@@ -216,7 +216,9 @@ class SystemFile:
 
     def _check(self) -> None:
         if self.failure is not None:
-            raise OSError(self.failure.errno, f"{self.name}: failed before and is not used again: {self.failure.strerror}")
+            raise OSError(
+                self.failure.errno, f"{self.name}: failed before and is not used again: {self.failure.strerror}"
+            )
 
 
 class SystemDisk(Disk):
@@ -383,7 +385,9 @@ class SystemDisk(Disk):
         if took_s < _FAST_SYNC_S:
             self._trust = min(self._trust + 1, 2 * _TRUSTED_SYNCS)
         else:
-            self._trust = max(0, self._trust - max(_SLOW_COSTS, int(_SLOW_COSTS_A_S * took_s))) if took_s < _STALL_S else 0
+            self._trust = (
+                max(0, self._trust - max(_SLOW_COSTS, int(_SLOW_COSTS_A_S * took_s))) if took_s < _STALL_S else 0
+            )
 
     def _post(self, callbacks: list[Callable[[], None]]) -> None:
         assert self._loop is not None

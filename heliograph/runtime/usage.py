@@ -37,7 +37,10 @@ def memory_limit_bytes(groups: Path = _GROUPS, own: Path = _OWN_GROUP) -> int:
     except (ValueError, OSError):
         return 0
     limits = [machine]
-    for path in [*(folder / "memory.max" for folder in _folders(groups, own)), groups / "memory" / "memory.limit_in_bytes"]:
+    for path in [
+        *(folder / "memory.max" for folder in _folders(groups, own)),
+        groups / "memory" / "memory.limit_in_bytes",
+    ]:
         text = _text(path)
         if text.isdigit():
             limits.append(int(text))
@@ -83,7 +86,12 @@ def parse_cpus(text: str) -> list[int]:
     found: list[int] = []
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
-        if not low.isdigit() or (dash and not high.isdigit()) or (dash and int(high) < int(low)) or max(int(low), int(high or 0)) > 4095:
+        if (
+            not low.isdigit()
+            or (dash and not high.isdigit())
+            or (dash and int(high) < int(low))
+            or max(int(low), int(high or 0)) > 4095
+        ):
             raise ConfigError(f"cpus {text!r}: expected numbers of cores, such as 0-3,8")
         found += range(int(low), int(high or low) + 1)
     return sorted(set(found))
@@ -98,7 +106,9 @@ def pin(cpus: Iterable[int]) -> None:
         raise ConfigError("cpus is set, and this system cannot pin a process to cores: leave it empty") from None
     except OSError as error:
         shown = ",".join(map(str, wanted))
-        raise ConfigError(f"cpus {shown} cannot be used ({error.strerror}): this process may run on {','.join(map(str, allowed_cpus()))}") from error
+        raise ConfigError(
+            f"cpus {shown} cannot be used ({error.strerror}): this process may run on {','.join(map(str, allowed_cpus()))}"
+        ) from error
 
 
 def disk_priority(level: int) -> None:

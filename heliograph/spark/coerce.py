@@ -134,8 +134,14 @@ def _struct(kind: pa.StructType) -> Read:
 
 
 def _list(read_item: Read) -> Read:
-    return lambda value: [None if item is None else read_item(item) for item in value] if type(value) is list else _unfit()
+    return lambda value: (
+        [None if item is None else read_item(item) for item in value] if type(value) is list else _unfit()
+    )
 
 
 def _map(read_item: Read) -> Read:
-    return lambda value: [(key, None if item is None else read_item(item)) for key, item in value.items()] if type(value) is dict else _unfit()
+    return lambda value: (
+        [(key, None if item is None else read_item(item)) for key, item in value.items()]
+        if type(value) is dict
+        else _unfit()
+    )

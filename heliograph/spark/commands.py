@@ -26,7 +26,9 @@ from heliograph.spark.supervisor import supervise
 app = typer.Typer(help="Spark queries over topics: run a job file, and keep it running.", no_args_is_help=True)
 JOBS = ("audit", "etl", "redis", "replay", "wide")
 _SHIPPED = "heliograph.spark.jobs."
-JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="What to run; `heliograph spark example` prints one.")]
+JobFile = Annotated[
+    Path, typer.Argument(metavar="JOB.TOML", help="What to run; `heliograph spark example` prints one.")
+]
 
 
 @app.command()
@@ -74,7 +76,12 @@ def check_query(query: Query, defaults: Mapping[str, str]) -> None:
             _check_job(module.removeprefix(_SHIPPED), query.options, defaults)
     elif query.source.get("format", "heliograph") == "heliograph":
         tasks_of(query.source.get("portable_tasks", "1"))
-        Options({**defaults, **{key: value for key, value in query.source.items() if key not in ("format", "portable_tasks")}})
+        Options(
+            {
+                **defaults,
+                **{key: value for key, value in query.source.items() if key not in ("format", "portable_tasks")},
+            }
+        )
 
 
 def _check_job(job: str, options: Mapping[str, Any], defaults: Mapping[str, str]) -> None:

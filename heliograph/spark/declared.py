@@ -34,7 +34,10 @@ _ZONE = r"(Z|[+-]\d\d:?\d\d)$"
 _FLAT_MAX = 40
 _SLOW_ROWS = 512
 _NATIVE: dict[pa.DataType, Any] = {
-    **{kind: Annotated[int, msgspec.Meta(ge=-(1 << bits), le=(1 << bits) - 1)] for kind, bits in ((pa.int8(), 7), (pa.int16(), 15), (pa.int32(), 31))},
+    **{
+        kind: Annotated[int, msgspec.Meta(ge=-(1 << bits), le=(1 << bits) - 1)]
+        for kind, bits in ((pa.int8(), 7), (pa.int16(), 15), (pa.int32(), 31))
+    },
     pa.int64(): Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)],
     pa.float32(): float,
     pa.float64(): float,
@@ -62,12 +65,16 @@ class Declared:
         if CORRUPT in schema.names and schema.field(CORRUPT).type != pa.string():
             raise ConfigError(f"{CORRUPT} must be a string")
         if not self.fields:
-            raise ConfigError("no column of the payload is declared; without a schema the source gives the payload as it is, in `value`")
+            raise ConfigError(
+                "no column of the payload is declared; without a schema the source gives the payload as it is, in `value`"
+            )
         try:
             self._reads = [reader_of(field.type) for field in self.fields]
         except TypeError as error:
             raise ConfigError(f"a column is {error}, which JSON has no value for; a map's keys are strings") from error
-        self._times = [field for field in self.fields if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type)]
+        self._times = [
+            field for field in self.fields if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type)
+        ]
         self._read = [pa.field(f.name, pa.string() if f in self._times else f.type) for f in self.fields]
         self._gets = [attrgetter(f"f{number}") for number in range(len(self._read))]
         self._block = self._block_parser()
@@ -80,7 +87,13 @@ class Declared:
     def about_of(self, rows: Rows) -> dict[str, pa.Array]:
         return {name: rows.column(name[1:], self.schema.field(name).type) for name in self.about}
 
-    def batch(self, values: Sequence[bytes | None], about: Mapping[str, pa.Array], place: Callable[[int], str], bad: Sequence[int] = ()) -> pa.RecordBatch:
+    def batch(
+        self,
+        values: Sequence[bytes | None],
+        about: Mapping[str, pa.Array],
+        place: Callable[[int], str],
+        bad: Sequence[int] = (),
+    ) -> pa.RecordBatch:
         """values: payloads; None: a message without one, all null. about: columns of the messages, those that are declared. place: to name a bad row by.
 
         bad: rows that are so already, whatever is in them.
@@ -90,12 +103,19 @@ class Declared:
         return self.assembled(columns, values, about, place, wrong)
 
     def assembled(
-        self, columns: Sequence[pa.Array], values: Sequence[bytes | None], about: Mapping[str, pa.Array], place: Callable[[int], str], wrong: dict[int, None]
+        self,
+        columns: Sequence[pa.Array],
+        values: Sequence[bytes | None],
+        about: Mapping[str, pa.Array],
+        place: Callable[[int], str],
+        wrong: dict[int, None],
     ) -> pa.RecordBatch:
         """The batch of columns of `fields`, in their order, with what the mode asks for its wrong rows."""
         if wrong and self.mode == "FAILFAST":
             row = min(wrong)
-            raise ConfigError(f"the message at {place(row)} does not fit the declared columns: {(values[row] or b'')[:200]!r}")
+            raise ConfigError(
+                f"the message at {place(row)} does not fit the declared columns: {(values[row] or b'')[:200]!r}"
+            )
         arrays: dict[str, Any] = {field.name: column for field, column in zip(self.fields, columns, strict=True)}
         arrays |= about
         if CORRUPT in self.schema.names:
@@ -115,7 +135,9 @@ class Declared:
         """first: the number of the first of them, for `wrong`."""
         if self._block is not None:
             try:
-                return [self._timed(field, column) for field, column in zip(self.fields, self._block(payloads), strict=True)]
+                return [
+                    self._timed(field, column) for field, column in zip(self.fields, self._block(payloads), strict=True)
+                ]
             except _REFUSED:
                 pass
         if self._block is None or len(payloads) <= _SLOW_ROWS:
@@ -132,7 +154,9 @@ class Declared:
             return pc.utf8_slice_codeunits(column, 0, 10).cast(field.type)
         if pc.all(pc.ends_with(column, "Z")).as_py():  # as most clocks write them: an eighth of the time
             return column.cast(pa.timestamp("us", "UTC")).cast(field.type)
-        zoned = pc.if_else(pc.match_substring_regex(column, _ZONE), column, pc.binary_join_element_wise(column, "Z", ""))
+        zoned = pc.if_else(
+            pc.match_substring_regex(column, _ZONE), column, pc.binary_join_element_wise(column, "Z", "")
+        )
         return zoned.cast(pa.timestamp("us", "UTC")).cast(field.type)
 
     def _slowly(self, payloads: list[bytes], first: int, wrong: dict[int, None]) -> list[pa.Array]:
@@ -187,7 +211,9 @@ class Declared:
                 raise ValueError("a payload that is no object")
         lines.decode()  # which the parser does not look at, and readers of its columns do
         table = pa_json.read_json(
-            pa.BufferReader(lines), read_options=pa_json.ReadOptions(use_threads=False, block_size=len(lines) + 16), parse_options=parse
+            pa.BufferReader(lines),
+            read_options=pa_json.ReadOptions(use_threads=False, block_size=len(lines) + 16),
+            parse_options=parse,
         )
         if table.num_rows != count:
             raise ValueError("more than one object in a payload")
@@ -199,7 +225,9 @@ def check_nullable(fields: Iterable[pa.Field], above: str = "") -> None:
     for field in fields:
         name = above + field.name
         if not field.nullable:
-            raise ConfigError(f"the column {name} is NOT NULL, which no message promises: leave that out, and say `where {name} is not null` behind it")
+            raise ConfigError(
+                f"the column {name} is NOT NULL, which no message promises: leave that out, and say `where {name} is not null` behind it"
+            )
         kind = field.type.value_type if pa.types.is_list(field.type) else field.type
         if pa.types.is_struct(kind):
             check_nullable(kind, f"{name}.")

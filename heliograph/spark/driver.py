@@ -72,7 +72,15 @@ def start_query(spark: Any, defaults: Mapping[str, str], query: Query) -> Querie
     mode = query.sink.get("mode", "append")
     writer = into(rows, query.sink["format"], sink, mode, query.name).queryName(query.name).outputMode(mode)
     writer = writer.option("checkpointLocation", query.checkpoint)
-    return Fixed([(writer.trigger(availableNow=True) if query.trigger == "available now" else writer.trigger(processingTime=query.trigger)).start()])
+    return Fixed(
+        [
+            (
+                writer.trigger(availableNow=True)
+                if query.trigger == "available now"
+                else writer.trigger(processingTime=query.trigger)
+            ).start()
+        ]
+    )
 
 
 def _stop(queries: Sequence[Any]) -> None:
@@ -124,7 +132,10 @@ class _Unit:
         return () if self.queries is None else self.queries.streams
 
     def failed(self) -> Exception | None:
-        return next((error for stream in self.streams if not stream.isActive and (error := stream.exception()) is not None), None)
+        return next(
+            (error for stream in self.streams if not stream.isActive and (error := stream.exception()) is not None),
+            None,
+        )
 
     def stop(self) -> None:
         _stop(self.streams)
@@ -136,7 +147,13 @@ class Driver:
     """`say`: an event's name and its fields."""
 
     def __init__(
-        self, job: Job, spark: Any, say: Callable[..., None], *, clock: Callable[[], float] = time.monotonic, lives: Callable[[], bool] = lambda: True
+        self,
+        job: Job,
+        spark: Any,
+        say: Callable[..., None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        lives: Callable[[], bool] = lambda: True,
     ) -> None:
         """lives: whether Spark is there at all: without it no query can be started again, and what one failed with is the driver's end."""
         self._job, self._spark, self._say, self._clock, self._lives = job, spark, say, clock, lives
@@ -233,9 +250,21 @@ class Driver:
                 continue
             unit.told[stream.runId] = progress["batchId"]
             which = {"query": unit.query.name} | ({"stream": stream.name} if len(streams) > 1 else {})
-            rate, took = round(progress.get("processedRowsPerSecond") or 0), progress["durationMs"].get("triggerExecution", 0)
+            rate, took = (
+                round(progress.get("processedRowsPerSecond") or 0),
+                progress["durationMs"].get("triggerExecution", 0),
+            )
             batch, rows = progress["batchId"], progress["numInputRows"]
-            self._say("query.progress", **which, batch=batch, rows=rows, rows_s=rate, took_ms=took, **lag_of(progress), **state_of(progress))
+            self._say(
+                "query.progress",
+                **which,
+                batch=batch,
+                rows=rows,
+                rows_s=rate,
+                took_ms=took,
+                **lag_of(progress),
+                **state_of(progress),
+            )
         known = {stream.runId for stream in streams}
         unit.told = {run: batch for run, batch in unit.told.items() if run in known}
 

@@ -25,7 +25,9 @@ from typing import Any
 from heliograph.model.errors import ConfigError
 
 _JAVA_MIN = 17
-_NO_JAVA = "Spark needs a Java of 17 or later: install a JDK and point JAVA_HOME at it, or run: pip install 'heliograph[jre]'"
+_NO_JAVA = (
+    "Spark needs a Java of 17 or later: install a JDK and point JAVA_HOME at it, or run: pip install 'heliograph[jre]'"
+)
 _WRAPPER = """#!/usr/bin/env bash
 a=(); for x in "$@"; do [ "$x" = --add-modules=jdk.incubator.vector ] || a+=("$x"); done
 exec "{java}" "${{a[@]}}"
@@ -58,9 +60,15 @@ def session(name: str, *, master: str = "local[2]", settings: dict[str, str] | N
         find_java()
         builder = builder.master(master)
         if master.startswith("local"):
-            defaults |= {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+            defaults |= {
+                "spark.ui.enabled": "false",
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.driver.host": "127.0.0.1",
+            }
     if submitted or not master.startswith("local"):
-        defaults[f"{_SOCKETS}.dir"] = "/tmp"  # java.io.tmpdir of a YARN container is a longer path than a socket may have
+        defaults[f"{_SOCKETS}.dir"] = (
+            "/tmp"  # java.io.tmpdir of a YARN container is a longer path than a socket may have
+        )
     if submitted:
         given = _submitted_settings()
         defaults = {key: value for key, value in defaults.items() if key not in given}
@@ -101,9 +109,15 @@ def _home_of(master: str) -> Iterator[None]:
     """While the JVM starts: a SPARK_HOME without pyspark's zip, where the user named none, and all processes are of this Python on this machine."""
     import pyspark
 
-    alone = master.startswith("local") and "SPARK_HOME" not in os.environ and os.environ.get("PYSPARK_PYTHON") == sys.executable
+    alone = (
+        master.startswith("local")
+        and "SPARK_HOME" not in os.environ
+        and os.environ.get("PYSPARK_PYTHON") == sys.executable
+    )
     installed = Path(pyspark.__file__).parent
-    made = without_zip(installed) if alone and (installed / "jars").is_dir() and _is_found_anew(installed.parent) else None
+    made = (
+        without_zip(installed) if alone and (installed / "jars").is_dir() and _is_found_anew(installed.parent) else None
+    )
     if made is None:
         yield
         return

@@ -27,16 +27,25 @@ class Folders:
     def __init__(self, spark: Any, options: Mapping[str, str], sink: str) -> None:
         unknown = [key for key in options if key not in OPTIONS]
         if unknown or not options.get("path"):
-            raise ConfigError(f"the sink {sink} of format 'table' wants path, and at will hive = 'database.table'" + (f", not {unknown[0]}" if unknown else ""))
+            raise ConfigError(
+                f"the sink {sink} of format 'table' wants path, and at will hive = 'database.table'"
+                + (f", not {unknown[0]}" if unknown else "")
+            )
         self._path, self._hive = options["path"].rstrip("/"), options.get("hive", "")
         if self._hive and not _HIVE.fullmatch(self._hive):
-            raise ConfigError(f"the sink {sink}: hive is {self._hive!r}; it is database.table, of letters, digits, and _")
+            raise ConfigError(
+                f"the sink {sink}: hive is {self._hive!r}; it is database.table, of letters, digits, and _"
+            )
         if self._hive and spark.conf.get("spark.sql.catalogImplementation", "in-memory") != "hive":
-            raise ConfigError('Hive wants a session with a metastore: put "spark.sql.catalogImplementation" = "hive", and where that is, into [spark.conf]')
+            raise ConfigError(
+                'Hive wants a session with a metastore: put "spark.sql.catalogImplementation" = "hive", and where that is, into [spark.conf]'
+            )
 
     def deliver(self, rows: Any, batch: int) -> None:
         if any(name.lower() == BATCH for name in rows.columns):
-            raise ConfigError(f"a table of folders has no column {BATCH!r}, which is the folders' own: call it otherwise")
+            raise ConfigError(
+                f"a table of folders has no column {BATCH!r}, which is the folders' own: call it otherwise"
+            )
         spark = rows.sparkSession
         query = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         name = f"{batch:010d}-{query[:8]}"
@@ -57,7 +66,9 @@ class Folders:
 
 def _sync(url: str) -> None:
     """A folder of this machine's own file systems; another one keeps what it was given."""
-    from heliograph.spark.jobs.landing import sync  # the command line imports this module also where Spark is not installed
+    from heliograph.spark.jobs.landing import (
+        sync,
+    )  # the command line imports this module also where Spark is not installed
 
     scheme, _, rest = url.partition(":")
     if scheme == "file":
@@ -69,7 +80,9 @@ def into(rows: Any, kind: str, options: Mapping[str, str], mode: str, sink: str)
     if kind != FORMAT:
         return rows.writeStream.format(kind).options(**options)
     if mode != "append":
-        raise ConfigError(f"the sink {sink} of format 'table' gets rows once, in mode 'append': what {mode!r} gives anew it would hold twice")
+        raise ConfigError(
+            f"the sink {sink} of format 'table' gets rows once, in mode 'append': what {mode!r} gives anew it would hold twice"
+        )
     return rows.writeStream.foreachBatch(Folders(rows.sparkSession, options, sink).deliver)
 
 
@@ -80,11 +93,15 @@ def _table(spark: Any, hive: str, path: str, schema: Any) -> None:
         spark.sql(f"CREATE DATABASE IF NOT EXISTS {table.partition('.')[0]}")
     columns = {field.name: f"`{field.name}` {field.dataType.simpleString()}" for field in schema.fields}
     columned, place = ", ".join(columns.values()), path.replace("\\", "\\\\").replace("'", "\\'")
-    spark.sql(f"CREATE EXTERNAL TABLE IF NOT EXISTS {table} ({columned}) PARTITIONED BY (`batch` string) STORED AS PARQUET LOCATION '{place}'")
+    spark.sql(
+        f"CREATE EXTERNAL TABLE IF NOT EXISTS {table} ({columned}) PARTITIONED BY (`batch` string) STORED AS PARQUET LOCATION '{place}'"
+    )
     known = {field.name.lower(): field.dataType for field in spark.table(table).schema.fields}
     changed = [field.name for field in schema.fields if known.get(field.name.lower(), field.dataType) != field.dataType]
     if changed:
-        raise ConfigError(f"the table {hive} has a column {changed[0]} of type {known[changed[0].lower()].simpleString()}: cast it back, or take another name")
+        raise ConfigError(
+            f"the table {hive} has a column {changed[0]} of type {known[changed[0].lower()].simpleString()}: cast it back, or take another name"
+        )
     if new := [text for name, text in columns.items() if name.lower() not in known]:
         spark.sql(f"ALTER TABLE {table} ADD COLUMNS ({', '.join(new)})")
 

@@ -42,7 +42,11 @@ class Told:
 
     def write(self, path: Path) -> None:
         """Of `places`, those of topics that it reads."""
-        places = None if self.places is None else encode({topic: place for topic, place in self.places.items() if self.reads(topic)})
+        places = (
+            None
+            if self.places is None
+            else encode({topic: place for topic, place in self.places.items() if self.reads(topic)})
+        )
         only = None if self.only is None else sorted(self.only)
         replace_file(path, {"format": FORMAT, "only": only, "except": sorted(self.excepted), "positions": places})
 
@@ -54,7 +58,9 @@ def read_told(path: Path) -> Told:
         if given["format"] != FORMAT:
             raise ConfigError(f"{path} is not of format {FORMAT}: run the version that wrote it")
         only = None if given["only"] is None else frozenset(given["only"])
-        return Told(only, frozenset(given["except"]), None if given["positions"] is None else decode(given["positions"]))
+        return Told(
+            only, frozenset(given["except"]), None if given["positions"] is None else decode(given["positions"])
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path}, which says what a group of topics is, cannot be read: {error}") from error
 

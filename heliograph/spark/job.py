@@ -146,7 +146,9 @@ def _query(given: Mapping[str, Any], number: int, folder: Path) -> Query:
     _only(given, _QUERY, where)
     kinds = [kind for kind in _KINDS if kind in given]
     if len(kinds) != 1:
-        raise ConfigError(f"{where} has {' and '.join(kinds) or 'nothing to do'}; give one of sql, sql_file, source (with sink), job, start")
+        raise ConfigError(
+            f"{where} has {' and '.join(kinds) or 'nothing to do'}; give one of sql, sql_file, source (with sink), job, start"
+        )
     (kind,) = kinds
     name = _text(given, "name", where, "")
     if not name:
@@ -154,13 +156,22 @@ def _query(given: Mapping[str, Any], number: int, folder: Path) -> Query:
     common: dict[str, Any] = {"name": name, "kind": "sql" if kind == "sql_file" else "start" if kind == "job" else kind}
     if kind in ("sql", "sql_file"):
         _only(given, {kind, "name"}, f"{where}: beside {kind}, which says all of it itself, it")
-        return Query(**common, sql=_text(given, "sql", where, "") if kind == "sql" else _file(folder / _text(given, "sql_file", where, ""), where))
+        return Query(
+            **common,
+            sql=_text(given, "sql", where, "")
+            if kind == "sql"
+            else _file(folder / _text(given, "sql_file", where, ""), where),
+        )
     if kind in ("job", "start"):
         _only(given, {kind, "name", "options"}, f"{where}: beside {kind}, it")
         target = _text(given, kind, where, "")
         if kind == "start" and target.count(":") != 1:
             raise ConfigError(f"{where}: start is {target!r}; it is module:function")
-        return Query(**common, start=f"heliograph.spark.jobs.{target}:start" if kind == "job" else target, options=_table(given.get("options", {}), where))
+        return Query(
+            **common,
+            start=f"heliograph.spark.jobs.{target}:start" if kind == "job" else target,
+            options=_table(given.get("options", {}), where),
+        )
     sink = _texts(given.get("sink", {}), f"{where} sink")
     if "format" not in sink:
         raise ConfigError(f"{where}: sink wants a format: heliograph, parquet, json, or any that Spark knows")

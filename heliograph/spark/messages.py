@@ -62,7 +62,9 @@ class _Entry(NamedTuple):
 
 
 _TIMES = {"publish_time": "publish_ms", "stored_time": "stored_ms", "origin_time": "origin_ms"}
-_FIELDS = {name: index for index, name in enumerate(_Entry._fields)} | {name: _Entry._fields.index(field) for name, field in _TIMES.items()}
+_FIELDS = {name: index for index, name in enumerate(_Entry._fields)} | {
+    name: _Entry._fields.index(field) for name, field in _TIMES.items()
+}
 
 
 class Rows:
@@ -109,7 +111,9 @@ class Rows:
             part, before = run.parts[index], len(self.values)
             metadata = None
             try:
-                metadata, payload = _body(memoryview(as_pulsar(part) if flags & FLAG_KAFKA and not self._by_entry else part))
+                metadata, payload = _body(
+                    memoryview(as_pulsar(part) if flags & FLAG_KAFKA and not self._by_entry else part)
+                )
                 if self._by_entry:
                     self._one(metadata, None)
                 else:
@@ -138,7 +142,9 @@ class Rows:
                     run.time_ms or None,
                     (run.time_ms if run.origin is None else run.origin_time_ms) or None,
                     *at,
-                    ",".join(map(_text, metadata.replicate_to)) or None if self._addressed and metadata is not None else None,
+                    ",".join(map(_text, metadata.replicate_to)) or None
+                    if self._addressed and metadata is not None
+                    else None,
                     None if metadata is None else _signed(metadata.sequence_id),
                     _sealed(metadata) if self._addressed and metadata is not None else None,
                     1 if metadata is None else metadata.num_messages_in_batch,
@@ -167,7 +173,12 @@ class Rows:
     def column(self, name: str, kind: pa.DataType) -> pa.Array:
         """A column of the raw source, one value a message, as Spark declares its type."""
         if name == "value":
-            return pa.array([None if v is None else v.decode(errors="replace") for v in self.values] if kind == pa.string() else self.values, kind)
+            return pa.array(
+                [None if v is None else v.decode(errors="replace") for v in self.values]
+                if kind == pa.string()
+                else self.values,
+                kind,
+            )
         if name == "coordinate":
             return self._coordinate(kind)
         if name in _FIELDS:
@@ -198,11 +209,17 @@ class Rows:
     def _coordinate(self, kind: pa.StructType) -> pa.Array:
         fields = [self._shared(name) for name in ("region", "epoch", "incarnation", "at_ledger", "at_entry")]
         fields.append(pa.array(self._batch_index, pa.int32()))
-        return pa.StructArray.from_arrays([column.cast(field.type) for column, field in zip(fields, kind, strict=True)], fields=list(kind))
+        return pa.StructArray.from_arrays(
+            [column.cast(field.type) for column, field in zip(fields, kind, strict=True)], fields=list(kind)
+        )
 
     def _messages(self, metadata: Any, payload: memoryview) -> None:
         sealed = _sealed(metadata) is not None
-        body = bytes(payload) if sealed or not metadata.compression else decompress_pulsar(metadata.compression, payload, metadata.uncompressed_size)
+        body = (
+            bytes(payload)
+            if sealed or not metadata.compression
+            else decompress_pulsar(metadata.compression, payload, metadata.uncompressed_size)
+        )
         if sealed or not metadata.HasField("num_messages_in_batch"):
             self._one(metadata, None if metadata.null_value else body)
         elif self._whole:
@@ -289,7 +306,9 @@ class Rows:
         """Takes back what an entry gave before it turned out to be broken."""
         for column in (self.values, *((self._batch_index,) if self._indexes else ())):
             del column[length:]
-        for column in (self._keys, self._base64, self._properties, self._event_ms, self._sequences) if self._whole else ():
+        for column in (
+            (self._keys, self._base64, self._properties, self._event_ms, self._sequences) if self._whole else ()
+        ):
             del column[length:]
 
 

@@ -51,7 +51,10 @@ ALL = Kept({})
 
 def _covered(spans: tuple[tuple[int, int, int], ...], mark: Position) -> int:
     """How many entries have coordinates up to `mark`."""
-    return sum(count if (ledger, first + count - 1) <= mark else max(0, mark[1] - first + 1) if ledger == mark[0] else 0 for ledger, first, count in spans)
+    return sum(
+        count if (ledger, first + count - 1) <= mark else max(0, mark[1] - first + 1) if ledger == mark[0] else 0
+        for ledger, first, count in spans
+    )
 
 
 def first_unread(copy: Copy, snapshot: TopicSnapshot, read: Watermarks, *, may_lose: bool) -> Position:
@@ -76,7 +79,9 @@ def first_unread(copy: Copy, snapshot: TopicSnapshot, read: Watermarks, *, may_l
     return found
 
 
-def _end_of(copy: Copy, snapshot: TopicSnapshot, read: Watermarks, through: Watermarks, held: Watermarks, *, may_lose: bool) -> Position:
+def _end_of(
+    copy: Copy, snapshot: TopicSnapshot, read: Watermarks, through: Watermarks, held: Watermarks, *, may_lose: bool
+) -> Position:
     """A local position above all entries that `through` covers and `read` does not. Raises MetadataUnavailable where one of them cannot be read yet."""
     found = begin(snapshot)
     for origin, mark in through.items():
@@ -92,7 +97,11 @@ def _end_of(copy: Copy, snapshot: TopicSnapshot, read: Watermarks, through: Wate
                 continue
         if may_lose:
             return end(snapshot)
-        what = "which has not arrived" if held.get(origin, BEFORE_ALL) < mark else "which lies behind a transaction that is open"
+        what = (
+            "which has not arrived"
+            if held.get(origin, BEFORE_ALL) < mark
+            else "which lies behind a transaction that is open"
+        )
         raise MetadataUnavailable(
             f"{snapshot.topic}: the query was in the middle of a batch up to {format_coordinate((origin, mark))}, {what} in region"
             f" {snapshot.region}: start it again when it has, or in the region where it was; or set fail_on_data_loss to false"
@@ -101,7 +110,14 @@ def _end_of(copy: Copy, snapshot: TopicSnapshot, read: Watermarks, through: Wate
 
 
 def plan(
-    copy: Copy, snapshot: TopicSnapshot, start: Place | None, stop: Place, held: Watermarks, *, may_lose: bool, moved_may_lose: bool
+    copy: Copy,
+    snapshot: TopicSnapshot,
+    start: Place | None,
+    stop: Place,
+    held: Watermarks,
+    *,
+    may_lose: bool,
+    moved_may_lose: bool,
 ) -> tuple[list[EntryRange], Kept]:
     """What a batch from `start` to `stop` reads in the asked region. start None: the topic was not known before.
 
@@ -135,4 +151,6 @@ def advanced(start: Place, region: str, at: Position, seen: Watermarks) -> Place
     read = start.vector or {}
     above = start.above if start.region in ("", region) else read
     vector = {origin: max(read.get(origin, BEFORE_ALL), seen.get(origin, BEFORE_ALL)) for origin in {*read, *seen}}
-    return Place(region, at, vector, {origin: mark for origin, mark in above.items() if mark > seen.get(origin, BEFORE_ALL)})
+    return Place(
+        region, at, vector, {origin: mark for origin, mark in above.items() if mark > seen.get(origin, BEFORE_ALL)}
+    )

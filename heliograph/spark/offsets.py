@@ -68,7 +68,10 @@ class EntryRange:
 
 
 def encode(places: Mapping[str, Place], tasks: Tasks | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = {"format": FORMAT, "topics": {topic: _encoded(place) for topic, place in sorted(places.items())}}
+    found: dict[str, Any] = {
+        "format": FORMAT,
+        "topics": {topic: _encoded(place) for topic, place in sorted(places.items())},
+    }
     return found if tasks is None else {"format": FORMAT, "tasks": f"{tasks[0]}:{tasks[1]}", "topics": found["topics"]}
 
 
@@ -80,7 +83,9 @@ def tasks_of(offset: Mapping[str, Any]) -> Tasks | None:
 def _encoded(place: Place) -> dict[str, Any]:
     fields: dict[str, Any] = {"above": _texts(place.above)} if place.above else {}
     fields |= {"bytes": str(place.size_bytes)} if place.size_bytes else {}
-    fields |= {"parts": ",".join(f"{ledger}:{first}-{last}" for ledger, first, last in place.parts)} if place.parts else {}
+    fields |= (
+        {"parts": ",".join(f"{ledger}:{first}-{last}" for ledger, first, last in place.parts)} if place.parts else {}
+    )
     fields |= {"at": f"{place.at[0]}:{place.at[1]}", "region": place.region}
     return fields if place.vector is None else {**fields, "vector": _texts(place.vector)}
 
@@ -92,10 +97,15 @@ def _texts(marks: Watermarks) -> dict[str, str]:
 def decode(offset: Mapping[str, Any]) -> Places:
     """Raises ConfigError where a checkpoint is not ours, or was made by a later version; CorruptData."""
     if offset.get("format") not in (1, FORMAT) or not isinstance(offset.get("topics"), dict):
-        raise ConfigError(f"the checkpoint holds no positions of format {FORMAT}: {str(offset)[:200]}; start with another checkpoint folder")
+        raise ConfigError(
+            f"the checkpoint holds no positions of format {FORMAT}: {str(offset)[:200]}; start with another checkpoint folder"
+        )
     try:
         if offset["format"] == 1:
-            return {str(topic): Place("", (int(ledger), int(entry)), None) for topic, (ledger, entry) in offset["topics"].items()}
+            return {
+                str(topic): Place("", (int(ledger), int(entry)), None)
+                for topic, (ledger, entry) in offset["topics"].items()
+            }
         return {str(topic): _decoded(fields) for topic, fields in offset["topics"].items()}
     except (TypeError, ValueError, KeyError, AttributeError, NotAllowed) as error:
         raise CorruptData(f"the checkpoint's positions cannot be read: {str(offset)[:200]}") from error
@@ -104,7 +114,14 @@ def decode(offset: Mapping[str, Any]) -> Places:
 def _decoded(fields: Mapping[str, Any]) -> Place:
     vector = _marks(fields["vector"]) if "vector" in fields else None
     parts = tuple(_part(text) for text in fields["parts"].split(",")) if "parts" in fields else ()
-    return Place(str(fields["region"]), _position(fields["at"]), vector, _marks(fields.get("above", {})), int(fields.get("bytes", 0)), parts)
+    return Place(
+        str(fields["region"]),
+        _position(fields["at"]),
+        vector,
+        _marks(fields.get("above", {})),
+        int(fields.get("bytes", 0)),
+        parts,
+    )
 
 
 def _part(text: str) -> tuple[int, int, int]:
@@ -150,7 +167,9 @@ def between(snapshot: TopicSnapshot, start: Position, stop: Position, *, may_los
         first = start[1] if ledger == start[0] else 0
         last = min(stop[1] - 1 if ledger == stop[0] else entries - 1, entries - 1)
         if first <= last:
-            ranges.append(EntryRange(snapshot.topic, ledger, first, last, max(1, size_bytes * (last - first + 1) // entries)))
+            ranges.append(
+                EntryRange(snapshot.topic, ledger, first, last, max(1, size_bytes * (last - first + 1) // entries))
+            )
     return ranges
 
 
@@ -171,10 +190,18 @@ def limited(pending: Mapping[str, list[EntryRange]], max_bytes: int) -> dict[str
     total = sum(r.size_bytes for ranges in pending.values() for r in ranges)
     stops: dict[str, Position] = {}
     for topic, ranges in pending.items():
-        left = sum(r.size_bytes for r in ranges) if total <= max_bytes else sum(r.size_bytes for r in ranges) * max_bytes // total
+        left = (
+            sum(r.size_bytes for r in ranges)
+            if total <= max_bytes
+            else sum(r.size_bytes for r in ranges) * max_bytes // total
+        )
         for r in ranges:
             count = r.last - r.first + 1
-            taken = count if r.size_bytes <= left else min(count, max(0 if topic in stops else 1, left * count // r.size_bytes))
+            taken = (
+                count
+                if r.size_bytes <= left
+                else min(count, max(0 if topic in stops else 1, left * count // r.size_bytes))
+            )
             if taken:
                 stops[topic] = r.ledger, r.first + taken
             left -= r.size_bytes
@@ -183,11 +210,15 @@ def limited(pending: Mapping[str, list[EntryRange]], max_bytes: int) -> dict[str
     return stops
 
 
-def limited_rows(pending: Mapping[str, list[EntryRange]], snapshots: Mapping[str, TopicSnapshot], max_rows: int) -> dict[str, Position]:
+def limited_rows(
+    pending: Mapping[str, list[EntryRange]], snapshots: Mapping[str, TopicSnapshot], max_rows: int
+) -> dict[str, Position]:
     """The same by messages, of which a topic's entries are taken to hold as many as they do on the whole."""
     guessed: dict[str, list[EntryRange]] = {}
     for topic, ranges in pending.items():
-        guessed[topic] = [replace(r, size_bytes=max(1, _messages(r.last - r.first + 1, snapshots[topic]))) for r in ranges]
+        guessed[topic] = [
+            replace(r, size_bytes=max(1, _messages(r.last - r.first + 1, snapshots[topic]))) for r in ranges
+        ]
     return limited(guessed, max_rows)
 
 
@@ -204,7 +235,9 @@ def left_by(ranges: list[EntryRange], stop: Position, snapshot: TopicSnapshot) -
 
 def _taken(r: EntryRange, stop: Position) -> int:
     """How many entries of it lie before `stop`."""
-    return r.last - r.first + 1 if (r.ledger, r.last) < stop else max(0, stop[1] - r.first) if r.ledger == stop[0] else 0
+    return (
+        r.last - r.first + 1 if (r.ledger, r.last) < stop else max(0, stop[1] - r.first) if r.ledger == stop[0] else 0
+    )
 
 
 def _messages(entries: int, snapshot: TopicSnapshot) -> int:
@@ -215,14 +248,28 @@ def _messages(entries: int, snapshot: TopicSnapshot) -> int:
 
 def parts_up_to(ranges: list[EntryRange], begin: Place | None, stop: Position) -> Parts:
     """Of a batch from `begin` to `stop`; () where these two say it."""
-    parts = tuple((r.ledger, r.first, min(r.last, stop[1] - 1) if r.ledger == stop[0] else r.last) for r in ranges if (r.ledger, r.first) < stop)
-    return () if begin is not None and begin.at[0] == stop[0] and parts == ((stop[0], begin.at[1], stop[1] - 1),) else parts
+    parts = tuple(
+        (r.ledger, r.first, min(r.last, stop[1] - 1) if r.ledger == stop[0] else r.last)
+        for r in ranges
+        if (r.ledger, r.first) < stop
+    )
+    return (
+        ()
+        if begin is not None and begin.at[0] == stop[0] and parts == ((stop[0], begin.at[1], stop[1] - 1),)
+        else parts
+    )
 
 
 def planned(topic: str, begin: Place | None, stop: Place) -> list[EntryRange]:
     """What a batch read when it was planned, whatever there is now; nothing where an earlier version planned it."""
     parts = stop.parts
-    if not parts and begin is not None and begin.region == stop.region and begin.at[0] == stop.at[0] and begin.at < stop.at:
+    if (
+        not parts
+        and begin is not None
+        and begin.region == stop.region
+        and begin.at[0] == stop.at[0]
+        and begin.at < stop.at
+    ):
         parts = ((stop.at[0], begin.at[1], stop.at[1] - 1),)
     return sized([EntryRange(topic, *part, 1) for part in parts], stop.size_bytes)
 
@@ -230,4 +277,8 @@ def planned(topic: str, begin: Place | None, stop: Place) -> list[EntryRange]:
 def sized(ranges: list[EntryRange], size_bytes: int) -> list[EntryRange]:
     """The same ranges with that size altogether, by entries: whatever their ledgers' sizes are said to be now."""
     entries = sum(r.last - r.first + 1 for r in ranges)
-    return [replace(r, size_bytes=max(1, size_bytes * (r.last - r.first + 1) // entries)) for r in ranges] if size_bytes else ranges
+    return (
+        [replace(r, size_bytes=max(1, size_bytes * (r.last - r.first + 1) // entries)) for r in ranges]
+        if size_bytes
+        else ranges
+    )

@@ -23,9 +23,40 @@ from heliograph.spark.groups import Told, read_told
 COLUMNS = ("auto", "raw", "json", "registered", "entries")
 KNOWN = frozenset(
     {
-        *("admin_url", "region", "token", "token_file", "tls_ca", "tls_certificate", "tls_key", "topic", "topics", "namespace", "topics_pattern"),
-        *("task_bytes", "tasks_min", "max_bytes_per_trigger", "max_rows_per_trigger", "starting", "ending", "mode", "columns", "subscription"),
-        *("service_url", "fail_on_data_loss", "discovery_interval_s", "patience_s", "path", "group_file", "ending_file", "bookies"),
+        *(
+            "admin_url",
+            "region",
+            "token",
+            "token_file",
+            "tls_ca",
+            "tls_certificate",
+            "tls_key",
+            "topic",
+            "topics",
+            "namespace",
+            "topics_pattern",
+        ),
+        *(
+            "task_bytes",
+            "tasks_min",
+            "max_bytes_per_trigger",
+            "max_rows_per_trigger",
+            "starting",
+            "ending",
+            "mode",
+            "columns",
+            "subscription",
+        ),
+        *(
+            "service_url",
+            "fail_on_data_loss",
+            "discovery_interval_s",
+            "patience_s",
+            "path",
+            "group_file",
+            "ending_file",
+            "bookies",
+        ),
     }
 )
 INTERNAL = frozenset({"path", "group_file", "ending_file"})
@@ -38,9 +69,15 @@ class Access:
     """Which region, and as whom. The sink's, too. Raises ConfigError."""
 
     def __init__(self, given: dict[str, str], what: str) -> None:
-        self._admin_url, self._service_url, self.region = given.get("admin_url", ""), given.get("service_url", ""), given.get("region", "")
+        self._admin_url, self._service_url, self.region = (
+            given.get("admin_url", ""),
+            given.get("service_url", ""),
+            given.get("region", ""),
+        )
         if not self._admin_url and not self._service_url:
-            raise ConfigError(f"the heliograph {what} wants admin_url, such as http://127.0.0.1:8080, or service_url, such as pulsar://127.0.0.1:6650")
+            raise ConfigError(
+                f"the heliograph {what} wants admin_url, such as http://127.0.0.1:8080, or service_url, such as pulsar://127.0.0.1:6650"
+            )
         self.token, self._token_file = given.get("token", ""), given.get("token_file", "")
         if self.token and self._token_file:
             raise ConfigError("give either token or token_file")
@@ -60,7 +97,9 @@ class Access:
 
     def reader(self) -> BlockReader:
         """Of the token as it is now: a file may be rotated. Raises ConfigError."""
-        return BlockReader(self.admin_url, self.current_token(), self.tls(), patience_s=self._patience_s, bookies=self._bookies)
+        return BlockReader(
+            self.admin_url, self.current_token(), self.tls(), patience_s=self._patience_s, bookies=self._bookies
+        )
 
     def tls(self) -> SSLContext | None:
         return tls_context(*self._tls)
@@ -74,7 +113,9 @@ class Access:
         try:
             return Path(self._token_file).read_text().strip() if self._token_file else self.token
         except OSError as error:
-            raise ConfigError(f"the token file {self._token_file} cannot be read on this machine: {error.strerror}") from error
+            raise ConfigError(
+                f"the token file {self._token_file} cannot be read on this machine: {error.strerror}"
+            ) from error
 
 
 class Options(Access):
@@ -100,7 +141,9 @@ class Options(Access):
             )
         unknown = sorted(set(map(str.lower, given)) - KNOWN)
         if unknown:
-            raise ConfigError(f"the heliograph source has no option {unknown[0]!r}; it has {', '.join(sorted(KNOWN - INTERNAL))}")
+            raise ConfigError(
+                f"the heliograph source has no option {unknown[0]!r}; it has {', '.join(sorted(KNOWN - INTERNAL))}"
+            )
         super().__init__(given, "source")
         try:
             self.pattern = compile_pattern(pattern) if pattern else None
@@ -143,7 +186,11 @@ class Options(Access):
 
     def _all(self, reader: BlockReader) -> list[str]:
         if self.namespace:
-            return [t for t in reader.topics(self.namespace) if self.pattern is None or self.pattern.fullmatch(TopicName.parse(t).partitioned.local)]
+            return [
+                t
+                for t in reader.topics(self.namespace)
+                if self.pattern is None or self.pattern.fullmatch(TopicName.parse(t).partitioned.local)
+            ]
         found = []
         for topic in self.names:
             name = TopicName.parse(topic)

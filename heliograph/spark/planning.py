@@ -16,7 +16,9 @@ from heliograph.spark.offsets import EntryRange
 class Bundle(InputPartition):
     """What one task reads. kept: by topic, what of it is wanted; all of it where the topic is not named."""
 
-    def __init__(self, ranges: tuple[EntryRange, ...], snapshots: dict[str, TopicSnapshot], kept: dict[str, Kept]) -> None:
+    def __init__(
+        self, ranges: tuple[EntryRange, ...], snapshots: dict[str, TopicSnapshot], kept: dict[str, Kept]
+    ) -> None:
         super().__init__(None)
         self.ranges, self.kept = ranges, kept
         self.snapshots = {topic: _small(snapshot) for topic, snapshot in snapshots.items()}
@@ -57,8 +59,17 @@ def pack(ranges: list[EntryRange], task_bytes: int, tasks_min: int) -> list[tupl
     return bundles
 
 
-def bundles(ranges: list[EntryRange], snapshots: dict[str, TopicSnapshot], kept: dict[str, Kept], task_bytes: int, tasks_min: int) -> list[InputPartition]:
+def bundles(
+    ranges: list[EntryRange],
+    snapshots: dict[str, TopicSnapshot],
+    kept: dict[str, Kept],
+    task_bytes: int,
+    tasks_min: int,
+) -> list[InputPartition]:
     """At least one, be it empty: Spark wants a partition. Ranges of a topic without a snapshot count in the cutting, and are not read."""
     packed = [tuple(r for r in b if r.topic in snapshots) for b in pack(ranges, task_bytes, tasks_min)]
-    made = [Bundle(b, {r.topic: snapshots[r.topic] for r in b}, {r.topic: kept[r.topic] for r in b if r.topic in kept}) for b in packed]
+    made = [
+        Bundle(b, {r.topic: snapshots[r.topic] for r in b}, {r.topic: kept[r.topic] for r in b if r.topic in kept})
+        for b in packed
+    ]
     return [*made] or [Bundle((), {}, {})]

@@ -28,7 +28,14 @@ def portable(rows: Any, tasks: int = 4) -> Any:
     What is handed to the sink must have the coordinate, as `coordinate`. tasks: stays what it is while a micro-batch is unfinished. Raises ConfigError
     where a column is missing.
     """
-    found = next(((topic, at) for topic, at in (("topic", "coordinate"), ("_topic", "_coordinate")) if {topic, at} <= set(rows.columns)), None)
+    found = next(
+        (
+            (topic, at)
+            for topic, at in (("topic", "coordinate"), ("_topic", "_coordinate"))
+            if {topic, at} <= set(rows.columns)
+        ),
+        None,
+    )
     if found is None:
         raise ConfigError(
             "an order that holds in every region wants the columns topic and coordinate, or, beside declared columns, _topic string and _coordinate"
@@ -51,7 +58,9 @@ def placed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     if at.null_count:
         raise ConfigError("a row has no coordinate: take the source's column as it is")
     fields = at.flatten()
-    keys = {f"{number}": column for number, column in enumerate(fields)} | {"row": pa.array(range(rows.num_rows), pa.int64())}
+    keys = {f"{number}": column for number, column in enumerate(fields)} | {
+        "row": pa.array(range(rows.num_rows), pa.int64())
+    }
     order = pa.table(keys).sort_by([(name, "ascending") for name in keys])["row"]
     yield from rows.drop_columns(["coordinate"]).take(order).combine_chunks().to_batches(_ROWS)
 
@@ -68,7 +77,9 @@ def by_content(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     keys: dict[str, Any] = {}
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if pa.types.is_map(column.type):
-            column = pa.array([None if pairs is None else json.dumps(sorted(pairs)) for pairs in column.to_pylist()], pa.string())
+            column = pa.array(
+                [None if pairs is None else json.dumps(sorted(pairs)) for pairs in column.to_pylist()], pa.string()
+            )
         keys[name] = column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
     order = pc.sort_indices(pa.table(keys), sort_keys=[(name, "ascending") for name in keys])
     yield from rows.take(order).combine_chunks().to_batches(_ROWS)

@@ -74,7 +74,11 @@ def lag_of(progress: Mapping[str, Any]) -> dict[str, int]:
 def short(error: Exception) -> str:
     """The line that a person can use: the cause stands last in a Python worker's traceback; what Spark itself says, before how its threads stood."""
     said, _, _ = str(error).partition("=== Streaming Query ===")  # a plan follows
-    lines = [line.strip() for line in said.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "File ", "^", "JVM"))]
+    lines = [
+        line.strip()
+        for line in said.splitlines()
+        if line.strip() and not line.lstrip().startswith(("at ", "File ", "^", "JVM"))
+    ]
     ours = [line for line in lines if "heliograph.model.errors." in line]
     named = [line for line in lines if "errors." in line or "Error:" in line or "Exception:" in line]
     told = [line for line in lines if "terminated with exception: " in line]

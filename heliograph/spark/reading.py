@@ -36,7 +36,11 @@ OF_KEYS = ("base64_key",)
 KINDS = {
     **dict(part.split(maxsplit=1) for part in SCHEMA.split(", ")),
     **dict.fromkeys(STORED, "timestamp"),
-    "replicate_to": "string", "first_sequence_id": "bigint", "sealed": "string", "base64_key": "boolean", "messages": "int",
+    "replicate_to": "string",
+    "first_sequence_id": "bigint",
+    "sealed": "string",
+    "base64_key": "boolean",
+    "messages": "int",
 }
 """The raw source's columns, and those of a source of entries, by name."""
 RAW = {part.split()[0] for part in SCHEMA.split(", ")} | {*STORED, *OF_ENTRIES, *OF_KEYS}
@@ -56,7 +60,9 @@ def payload_columns(options: Options, columns: StructType) -> Declared | Registe
     if options.columns == "entries":
         unknown = sorted(set(columns.fieldNames()) - BY_ENTRY)
         if unknown:
-            raise ConfigError(f"a row is an entry here (columns=entries), which has no {unknown[0]}; it has {', '.join(sorted(BY_ENTRY))}")
+            raise ConfigError(
+                f"a row is an entry here (columns=entries), which has no {unknown[0]}; it has {', '.join(sorted(BY_ENTRY))}"
+            )
         return None
     if options.columns == "raw" or (options.columns == "auto" and set(columns.fieldNames()) <= RAW):
         for field in columns:
@@ -65,7 +71,9 @@ def payload_columns(options: Options, columns: StructType) -> Declared | Registe
         return None
     for field in columns:
         if _has_variant(field.dataType):
-            raise ConfigError(f"the column {field.name} is a variant, which the source cannot make: declare it as a string, and use parse_json({field.name})")
+            raise ConfigError(
+                f"the column {field.name} is a variant, which the source cannot make: declare it as a string, and use parse_json({field.name})"
+            )
     declared = Declared(to_arrow_schema(columns, timezone="UTC"), options.mode)
     return Registered(declared) if options.columns == "registered" else declared
 
@@ -96,7 +104,9 @@ def read_bundle(options: Options, columns: StructType, partition: InputPartition
     reader = options.reader()
     if payload is None:
         wanted, keep_bad = frozenset(schema.names), options.keep_bad
-        make: Callable[[Rows], pa.RecordBatch] = lambda rows: pa.RecordBatch.from_arrays([rows.column(f.name, f.type) for f in schema], schema=schema)  # noqa: E731
+        make: Callable[[Rows], pa.RecordBatch] = lambda rows: pa.RecordBatch.from_arrays(
+            [rows.column(f.name, f.type) for f in schema], schema=schema
+        )  # noqa: E731
     else:
         wanted, keep_bad = frozenset(name[1:] for name in payload.about), options.mode == "PERMISSIVE"
         if isinstance(payload, Registered):
@@ -108,14 +118,22 @@ def read_bundle(options: Options, columns: StructType, partition: InputPartition
     reader.close()
 
 
-def gathered(reader: Any, bundle: Bundle, options: Options, wanted: frozenset[str], *, keep_bad: bool) -> Iterator[Rows]:
+def gathered(
+    reader: Any, bundle: Bundle, options: Options, wanted: frozenset[str], *, keep_bad: bool
+) -> Iterator[Rows]:
     """Messages, or entries, about as many as make a good Arrow batch."""
     by_entry, may_go = options.columns == "entries", bool(options.namespace)
     rows = Rows(wanted, keep_bad=keep_bad, by_entry=by_entry)
     parts = bundle.ranges
-    placed = [n for n, part in enumerate(parts) if part.size_bytes >= _PLACED_BYTES or part.ledger < bundle.snapshots[part.topic].last[0]]
+    placed = [
+        n
+        for n, part in enumerate(parts)
+        if part.size_bytes >= _PLACED_BYTES or part.ledger < bundle.snapshots[part.topic].last[0]
+    ]
     wanted_ranges = [(part.topic, part.ledger, part.first, part.last) for part in parts]
-    for number, ledger, first, run in reader.runs(wanted_ranges, placed=placed, may_lose=options.gaps_allowed, may_go=may_go):
+    for number, ledger, first, run in reader.runs(
+        wanted_ranges, placed=placed, may_lose=options.gaps_allowed, may_go=may_go
+    ):
         topic = parts[number].topic
         snapshot, kept = bundle.snapshots[topic], bundle.kept.get(topic)
         left = (first, run) if kept is None else kept.of(snapshot, ledger, first, run)

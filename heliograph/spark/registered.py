@@ -47,7 +47,11 @@ class Registered:
         return declared.assembled(columns, rows.values, declared.about_of(rows), rows.place, wrong)
 
     def columns(
-        self, spans: Iterable[tuple[str, int | None, int, int]], values: list[bytes | None], wrong: dict[int, None], keys: Sequence[bytes | None] | None = None
+        self,
+        spans: Iterable[tuple[str, int | None, int, int]],
+        values: list[bytes | None],
+        wrong: dict[int, None],
+        keys: Sequence[bytes | None] | None = None,
     ) -> list[pa.Array]:
         """spans: (topic, schema version, first row, the one behind the last) of all rows. wrong: gets the numbers of rows that do not fit.
 
@@ -77,7 +81,9 @@ class Registered:
                 assert self._reader is not None
                 self._versions[topic] = {row["version"]: row for row in self._reader.schemas(topic)}
             known = self._versions[topic]
-            newest = next(reversed(known.values()), None)  # as they came: of numbers, those of another region are all higher, or all lower
+            newest = next(
+                reversed(known.values()), None
+            )  # as they came: of numbers, those of another region are all higher, or all lower
             written = newest if version is None else known.get(version)
             try:
                 if written is None or newest is None:
@@ -87,7 +93,9 @@ class Registered:
                 self._decoders[key] = ConfigError(str(error))
         return self._decoders[key]
 
-    def _decoded(self, decode: Decode, payloads: list[bytes | None], first: int, wrong: dict[int, None]) -> list[pa.Array]:
+    def _decoded(
+        self, decode: Decode, payloads: list[bytes | None], first: int, wrong: dict[int, None]
+    ) -> list[pa.Array]:
         fields = self._declared.fields
         columns: list[list[Any]] = [[] for _ in fields]
         names = [field.name for field in fields]
@@ -102,7 +110,14 @@ class Registered:
                 column.append(given.get(name))
         return [_array(column, field.type, first, wrong) for column, field in zip(columns, fields, strict=True)]
 
-    def _paired(self, pairs: Pairs, payloads: list[bytes | None], keys: Sequence[bytes | None] | None, first: int, wrong: dict[int, None]) -> list[pa.Array]:
+    def _paired(
+        self,
+        pairs: Pairs,
+        payloads: list[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        first: int,
+        wrong: dict[int, None],
+    ) -> list[pa.Array]:
         halves = {"key": pairs.key, "value": pairs.value}
         fields = self._declared.fields
         reads = {field.name: halves[field.name] or _json_reader(field.type) for field in fields if field.name in halves}
@@ -134,7 +149,9 @@ def keys_of(texts: pa.Array, encoded: pa.Array) -> list[bytes | None]:
     found: list[bytes | None] = []
     for text, is_base64 in zip(texts.to_pylist(), encoded.to_pylist(), strict=True):
         try:
-            found.append(None if text is None else base64.b64decode(text, validate=True) if is_base64 else text.encode())
+            found.append(
+                None if text is None else base64.b64decode(text, validate=True) if is_base64 else text.encode()
+            )
         except ValueError:
             found.append(text.encode())
     return found
@@ -178,8 +195,12 @@ def registered_columns(reader: BlockReader, topics: list[str]) -> StructType:
             raise ConfigError(f"{named} and {topic} have different schemas: declare the columns that you want of both")
         found, named = columns, topic
     if found is None:
-        raise ConfigError("no topic has a registered schema: declare the columns, or read the payload as it is (columns=raw)")
+        raise ConfigError(
+            "no topic has a registered schema: declare the columns, or read the payload as it is (columns=raw)"
+        )
     clash = {*ABOUT, CORRUPT} & set(found.fieldNames())
     if clash:
-        raise ConfigError(f"the registered schema of {named} has a field {min(clash)!r}, which is a column of the message: declare the others")
+        raise ConfigError(
+            f"the registered schema of {named} has a field {min(clash)!r}, which is a column of the message: declare the others"
+        )
     return StructType([*found.fields, StructField("_topic", StringType()), StructField(CORRUPT, StringType())])

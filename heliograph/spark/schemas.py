@@ -85,7 +85,9 @@ _PROTOBUF: dict[int, t.DataType] = {
     _FIELD.TYPE_BYTES: t.BinaryType(),
     _FIELD.TYPE_ENUM: t.StringType(),
     **dict.fromkeys((_FIELD.TYPE_INT32, _FIELD.TYPE_SINT32, _FIELD.TYPE_SFIXED32), _INT),
-    **dict.fromkeys((_FIELD.TYPE_INT64, _FIELD.TYPE_SINT64, _FIELD.TYPE_SFIXED64, _FIELD.TYPE_UINT32, _FIELD.TYPE_FIXED32), _LONG),
+    **dict.fromkeys(
+        (_FIELD.TYPE_INT64, _FIELD.TYPE_SINT64, _FIELD.TYPE_SFIXED64, _FIELD.TYPE_UINT32, _FIELD.TYPE_FIXED32), _LONG
+    ),
     **dict.fromkeys((_FIELD.TYPE_UINT64, _FIELD.TYPE_FIXED64), t.DecimalType(20, 0)),
 }
 
@@ -136,7 +138,9 @@ def _type(schema: Mapping[str, Any]) -> t.DataType:
             return _protobuf(_message(schema["data"]).DESCRIPTOR, ())
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"the registered {kind} schema cannot be read: {error}") from error
-    raise ConfigError(f"a registered schema of type {kind} has no columns here: read the payload as it is (columns=raw), or declare JSON columns")
+    raise ConfigError(
+        f"a registered schema of type {kind} has no columns here: read the payload as it is (columns=raw), or declare JSON columns"
+    )
 
 
 def decoder_of(written: Mapping[str, Any], newest: Mapping[str, Any]) -> Decode | Pairs | None:
@@ -157,7 +161,9 @@ def _read_of(written: Mapping[str, Any], newest: Mapping[str, Any]) -> Callable[
     if kind in _PRIMITIVES:
         return _PRIMITIVES[kind][1]
     if kind == "AVRO":
-        return _avro_decoder(json.loads(written["data"]), json.loads(newest["data"]) if newest["type"] == "AVRO" else None)
+        return _avro_decoder(
+            json.loads(written["data"]), json.loads(newest["data"]) if newest["type"] == "AVRO" else None
+        )
     if kind == "PROTOBUF_NATIVE":
         parse = _message(written["data"]).FromString
         return lambda data: _fields(parse(data))
@@ -168,7 +174,10 @@ def _halves(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """`key` and `value` of a KEY_VALUE, as rows of the registry. Raises ConfigError."""
     try:
         given, kinds = json.loads(schema["data"]), schema["properties"]
-        return {half: {"type": kinds.get(f"{half}.schema.type", "NONE"), "data": json.dumps(given[half])} for half in ("key", "value")}
+        return {
+            half: {"type": kinds.get(f"{half}.schema.type", "NONE"), "data": json.dumps(given[half])}
+            for half in ("key", "value")
+        }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"the registered KEY_VALUE schema cannot be read: {error!r}") from error
 
@@ -181,7 +190,9 @@ def _avro(schema: Any, names: dict[str, Any]) -> t.DataType:
     if isinstance(schema, list):
         kinds = [each for each in schema if each != "null"]
         if len(kinds) > 1:
-            raise ConfigError(f"a union of {len(kinds)} types has no column; declare the other columns, and leave this one out: {schema}")
+            raise ConfigError(
+                f"a union of {len(kinds)} types has no column; declare the other columns, and leave this one out: {schema}"
+            )
         return _avro(kinds[0] if kinds else "null", names)
     if isinstance(schema, str):
         if schema in _AVRO:
@@ -218,7 +229,9 @@ def _avro_decoder(written: Any, newest: Any) -> Callable[[bytes], Any]:
         from fastavro import parse_schema, schemaless_reader
         from fastavro.read import SchemaResolutionError
     except ImportError as error:
-        raise ConfigError("registered Avro schemas want the package fastavro, on the driver and on every worker: pip install 'heliograph[spark]'") from error
+        raise ConfigError(
+            "registered Avro schemas want the package fastavro, on the driver and on every worker: pip install 'heliograph[spark]'"
+        ) from error
     writer = parse_schema(written)
     reader = parse_schema(newest) if newest is not None and newest != written else None
 
@@ -254,7 +267,9 @@ def _message(data: str) -> Any:
 def _protobuf(message: Any, above: tuple[str, ...]) -> t.StructType:
     if message.full_name in above:
         raise ConfigError(f"{message.full_name} holds itself: it has no columns")
-    return t.StructType([t.StructField(field.name, _protobuf_type(field, (*above, message.full_name))) for field in message.fields])
+    return t.StructType(
+        [t.StructField(field.name, _protobuf_type(field, (*above, message.full_name))) for field in message.fields]
+    )
 
 
 def _protobuf_type(field: Any, above: tuple[str, ...]) -> t.DataType:

@@ -44,7 +44,13 @@ _BATCH_ROWS_BITS = 36
 _BATCHES_BITS = 63 - _BATCH_ROWS_BITS
 """Micro-batches of one producer's name: half a year of the shortest triggers. A sequence id is a long of Java's."""
 _COORDINATE = "struct<region:int,epoch:int,incarnation:string,ledger:bigint,entry:bigint,batch_index:int>"
-_KINDS = {"value": ("binary", "string"), "topic": ("string",), "key": ("string", "binary"), "event_time": ("timestamp",), "properties": ("map<string,string>",)}
+_KINDS = {
+    "value": ("binary", "string"),
+    "topic": ("string",),
+    "key": ("string", "binary"),
+    "event_time": ("timestamp",),
+    "properties": ("map<string,string>",),
+}
 _KINDS |= {"coordinate": (_COORDINATE,), "schema_version": ("bigint", "int")}
 _DEDUPLICATED: set[tuple[str, str]] = set()
 """(admin URL, topic) that was seen to: workers are reused, and a column may name thousands of topics."""
@@ -52,7 +58,15 @@ _TOPICS_KNOWN = 1 << 16
 _ASKERS = 8
 """Threads of a task that ask about topics it has not written to yet."""
 _OWN = frozenset({"topic", "compression", "name", "order", "rate", "exactly_once"})
-_OTHERS = frozenset({"checkpointlocation", "queryname", "asyncprogresstrackingenabled", "asyncprogresstrackingcheckpointintervalms", "portable_tasks"})
+_OTHERS = frozenset(
+    {
+        "checkpointlocation",
+        "queryname",
+        "asyncprogresstrackingenabled",
+        "asyncprogresstrackingcheckpointintervalms",
+        "portable_tasks",
+    }
+)
 """What users say to Spark in the same place, and to job files for the source."""
 _PENDING_BYTES = 64 << 20
 """Of all entries that a task gathers: beyond that they go as they are."""
@@ -64,19 +78,27 @@ class SinkOptions(Access):
 
     def __init__(self, given: dict[str, str], schema: StructType) -> None:
         super().__init__(given, "sink")
-        unknown = sorted(set(map(str.lower, given)) - KNOWN - _OWN - _OTHERS)  # the source's: a job file has options of both in one table
+        unknown = sorted(
+            set(map(str.lower, given)) - KNOWN - _OWN - _OTHERS
+        )  # the source's: a job file has options of both in one table
         if unknown:
             access = {"admin_url", "service_url", "token", "token_file", "tls_ca", "tls_certificate", "tls_key"}
-            raise ConfigError(f"the heliograph sink has no option {unknown[0]!r}; it has {', '.join(sorted(_OWN | access))}")
+            raise ConfigError(
+                f"the heliograph sink has no option {unknown[0]!r}; it has {', '.join(sorted(_OWN | access))}"
+            )
         self.topic = given.get("topic", "")
         columns = {field.name: field.dataType.simpleString() for field in schema.fields}
         for name, kind in columns.items():
             if name not in _KINDS:
-                raise ConfigError(f"the sink does not know the column {name!r}: select value, and at will {', '.join(k for k in _KINDS if k != 'value')}")
+                raise ConfigError(
+                    f"the sink does not know the column {name!r}: select value, and at will {', '.join(k for k in _KINDS if k != 'value')}"
+                )
             if kind not in _KINDS[name]:
                 raise ConfigError(f"the column {name} is {kind}; it must be {' or '.join(_KINDS[name])}: cast it")
         if "value" not in columns:
-            raise ConfigError("the sink wants a column value (binary or string): select to_json(struct(*)) as value, or the like")
+            raise ConfigError(
+                "the sink wants a column value (binary or string): select to_json(struct(*)) as value, or the like"
+            )
         if ("topic" in columns) == bool(self.topic):
             raise ConfigError("give either the option topic, or a column topic")
         if self.topic:
@@ -89,7 +111,9 @@ class SinkOptions(Access):
         self.compression = compression
         self.order = given.get("order", "").lower()
         if self.order not in ("", "arrival", "content"):
-            raise ConfigError(f"order is {self.order!r}; it may be arrival, or, behind a groupBy, a join, or a repartition, content")
+            raise ConfigError(
+                f"order is {self.order!r}; it may be arrival, or, behind a groupBy, a join, or a repartition, content"
+            )
         exactly_once = given.get("exactly_once", "true").lower()
         if exactly_once not in ("true", "false"):
             raise ConfigError(f"exactly_once is {exactly_once!r}; it is true or false")
@@ -99,7 +123,9 @@ class SinkOptions(Access):
         except ValueError:
             self.rate = -1.0
         if not 0 <= self.rate <= 1e9:
-            raise ConfigError(f"rate is {given['rate']!r}; it is how many rows a second a task may write at most, and 0 is as many as it can")
+            raise ConfigError(
+                f"rate is {given['rate']!r}; it is how many rows a second a task may write at most, and 0 is as many as it can"
+            )
 
     def check_deduplication(self) -> None:
         """Raises ConfigError where a repeated message would be stored twice. On the driver, once."""
@@ -159,7 +185,9 @@ def _kept(topic: str) -> TopicName:
     except NotAllowed as error:
         raise ConfigError(str(error)) from error
     if name.domain != "persistent":
-        raise ConfigError(f"{topic} keeps nothing that is written to it, and is not deduplicated: name a persistent topic")
+        raise ConfigError(
+            f"{topic} keeps nothing that is written to it, and is not deduplicated: name a persistent topic"
+        )
     return name
 
 
@@ -222,9 +250,14 @@ class HeliographStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         task = TaskContext.get()
-        query, batch = (task.getLocalProperty(name) if task is not None else None for name in ("sql.streaming.queryId", "streaming.sql.batchId"))
+        query, batch = (
+            task.getLocalProperty(name) if task is not None else None
+            for name in ("sql.streaming.queryId", "streaming.sql.batchId")
+        )
         if not query or not batch:
-            raise ConfigError("this task does not know its query and micro-batch: the sink of a stream runs by writeStream only")
+            raise ConfigError(
+                "this task does not know its query and micro-batch: the sink of a stream runs by writeStream only"
+            )
         return write_rows(self._options, f"{self._options.name or 'spark'}-{query}", int(batch), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -323,7 +356,9 @@ async def _write(options: SinkOptions, name: str, task: int, first: int, batches
         held -= entry.size_bytes
         producer = producers.get(topic)
         if producer is None:
-            producer = producers[topic] = TopicProducer(brokers, topic, name + routes.suffix(topic), compress=options.compress)
+            producer = producers[topic] = TopicProducer(
+                brokers, topic, name + routes.suffix(topic), compress=options.compress
+            )
             if options.rate:
                 await producer.ready()
         begun = begun or time.monotonic()  # what it took to find and open the first topic is no time to write in
@@ -333,7 +368,11 @@ async def _write(options: SinkOptions, name: str, task: int, first: int, batches
 
     try:
         for columns in batches:
-            named = [options.topic] if options.topic else columns.column(columns.schema.get_field_index("topic")).unique().to_pylist()
+            named = (
+                [options.topic]
+                if options.topic
+                else columns.column(columns.schema.get_field_index("topic")).unique().to_pylist()
+            )
             await routes.learn(filter(None, named))
             for message, whole, version in _messages(columns, options.topic, rows):
                 topic = routes.of(whole, message.key)
@@ -373,19 +412,36 @@ class _Entry:
 def _messages(columns: pa.RecordBatch, topic: str, rows: int) -> Iterator[tuple[Message, str, int | None]]:
     """Each with its topic, and the version of its schema there."""
     names = columns.schema.names
-    lists: dict[str, list[Any]] = {name: columns.column(index).to_pylist() for index, name in enumerate(names) if name != "event_time"}
+    lists: dict[str, list[Any]] = {
+        name: columns.column(index).to_pylist() for index, name in enumerate(names) if name != "event_time"
+    }
     if "event_time" in names:
-        lists["event_time"] = columns.column(names.index("event_time")).cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()).to_pylist()
+        lists["event_time"] = (
+            columns.column(names.index("event_time"))
+            .cast(pa.timestamp("ms", "UTC"), safe=False)
+            .cast(pa.int64())
+            .to_pylist()
+        )
     absent = [None] * columns.num_rows
-    picked = [lists.get(name, absent) for name in ("value", "key", "properties", "event_time", "topic", "schema_version")]
+    picked = [
+        lists.get(name, absent) for name in ("value", "key", "properties", "event_time", "topic", "schema_version")
+    ]
     for at, (value, key, properties, event_ms, own, version) in enumerate(zip(*picked, strict=True)):
         where = topic or own
         if value is None or not where:
-            raise ConfigError(f"row {rows + at} of partition has no {'value' if value is None else 'topic'}: filter such rows, or give them one")
+            raise ConfigError(
+                f"row {rows + at} of partition has no {'value' if value is None else 'topic'}: filter such rows, or give them one"
+            )
         if version is not None and version < 0:
-            raise ConfigError(f"row {rows + at} of partition has the schema version {version}: versions are 0 or more, and null is none")
+            raise ConfigError(
+                f"row {rows + at} of partition has the schema version {version}: versions are 0 or more, and null is none"
+            )
         key, coded = _text(key) if isinstance(key, bytes) else (key, False)
-        yield Message(value.encode() if isinstance(value, str) else value, key, properties or (), event_ms or 0, coded), where, version
+        yield (
+            Message(value.encode() if isinstance(value, str) else value, key, properties or (), event_ms or 0, coded),
+            where,
+            version,
+        )
 
 
 def _text(key: bytes) -> tuple[str, bool]:

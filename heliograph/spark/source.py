@@ -77,7 +77,9 @@ def in_region(options: Options, snapshots: dict[str, TopicSnapshot]) -> dict[str
     """The same, once it is sure that they are of the region that was meant. Raises ConfigError."""
     for snapshot in snapshots.values():
         if options.region and snapshot.region != options.region:
-            raise ConfigError(f"{options.admin_url} belongs to region {snapshot.region}, and the option region says {options.region}")
+            raise ConfigError(
+                f"{options.admin_url} belongs to region {snapshot.region}, and the option region says {options.region}"
+            )
     return snapshots
 
 
@@ -109,7 +111,10 @@ class HeliographReader(DataSourceReader):
         snapshots = asked(reader, options, options.topics(reader))
         ranges: list[EntryRange] = []
         for snapshot in snapshots.values():
-            first, stop = position_of(reader, snapshot, options.starting), position_of(reader, snapshot, options.ending, behind=True)
+            first, stop = (
+                position_of(reader, snapshot, options.starting),
+                position_of(reader, snapshot, options.ending, behind=True),
+            )
             found = between(snapshot, first, stop, may_lose=True)
             ranges += found if options.ending == "latest" else steady(found)
         reader.close()
@@ -126,7 +131,9 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self._schema, self._options = schema, Options(options)
         if self._options.ending != "latest":
-            raise ConfigError("ending is of a batch read: a stream goes on; to read up to a place, read a batch, or end the query")
+            raise ConfigError(
+                "ending is of a batch read: a stream goes on; to read up to a place, read a batch, or end the query"
+            )
         self._until: Positions | None = None
         self._held: Positions = {}
         self._region = ""
@@ -158,13 +165,19 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         told = options.told
         if told is not None and told.places is not None:
             taken = {topic: place for topic, place in told.places.items() if topic in snapshots}
-            new = _firsts(reader, snapshots, {topic: begin(snapshot) for topic, snapshot in snapshots.items() if topic not in taken})
+            new = _firsts(
+                reader,
+                snapshots,
+                {topic: begin(snapshot) for topic, snapshot in snapshots.items() if topic not in taken},
+            )
             self._hold(reader, {topic: place.at for topic, place in new.items()})
             return encode({**taken, **new})
         held = reader.held(options.subscription, snapshots) if options.subscription else {}
         begins: Positions = {}
         for topic, snapshot in snapshots.items():
-            begins[topic] = max(held[topic], begin(snapshot)) if topic in held else position_of(reader, snapshot, options.starting)
+            begins[topic] = (
+                max(held[topic], begin(snapshot)) if topic in held else position_of(reader, snapshot, options.starting)
+            )
         places = _firsts(reader, snapshots, begins)
         self._hold(reader, {topic: place.at for topic, place in places.items()})
         return encode(places)
@@ -176,7 +189,10 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if self._options.ends_in is not None:
             return
         reader = self._reader()
-        self._until = {topic: end(snapshot) for topic, snapshot in asked(reader, self._options, self._options.topics(reader)).items()}
+        self._until = {
+            topic: end(snapshot)
+            for topic, snapshot in asked(reader, self._options, self._options.topics(reader)).items()
+        }
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Spark asks only once the batch up to `start` is committed: the subscription goes there."""
@@ -189,11 +205,16 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         pending: dict[str, list[EntryRange]] = {}
         new: Positions = {}
         snapshots = asked(reader, self._options, self._known(reader) if self._until is None else list(self._until))
-        self._topics = self._topics[0], list(snapshots)  # of a partition that nobody has used, brokers read the metadata each time
+        self._topics = (
+            self._topics[0],
+            list(snapshots),
+        )  # of a partition that nobody has used, brokers read the metadata each time
         self._check_held(reader, snapshots, places)
         self._region = next((snapshot.region for snapshot in snapshots.values()), self._region)
         self._done(reader, places)
-        came = _firsts(reader, snapshots, {topic: begin(snapshot) for topic, snapshot in snapshots.items() if topic not in places})
+        came = _firsts(
+            reader, snapshots, {topic: begin(snapshot) for topic, snapshot in snapshots.items() if topic not in places}
+        )
         for topic, snapshot in snapshots.items():
             region = self._region = snapshot.region
             stop = end(snapshot) if self._until is None else self._until[topic]
@@ -227,9 +248,13 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 batch_bytes += places[topic].size_bytes
         if places == begins:
             return start  # the very same text: Spark takes any other for news
-        return encode(places, (self._options.task_bytes, even(batch_bytes, self._options.task_bytes, self._options.tasks_min)))
+        return encode(
+            places, (self._options.task_bytes, even(batch_bytes, self._options.task_bytes, self._options.tasks_min))
+        )
 
-    def _stops(self, pending: dict[str, list[EntryRange]], snapshots: dict[str, TopicSnapshot], limit: ReadLimit) -> Positions:
+    def _stops(
+        self, pending: dict[str, list[EntryRange]], snapshots: dict[str, TopicSnapshot], limit: ReadLimit
+    ) -> Positions:
         if isinstance(limit, ReadAllAvailable):
             return limited(pending, 1 << 62)
         stops = limited(pending, limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.batch_bytes)
@@ -240,14 +265,25 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """For the query's progress: what the newest micro-batch leaves to the next ones. Topics that it reads to their end are not named."""
-        topics = {topic: {"at": at, "bytes": size, "messages": messages} for topic, (at, size, messages) in sorted(self._behind.items())}
-        return {"bytes": sum(each[1] for each in self._behind.values()), "messages": sum(each[2] for each in self._behind.values()), "topics": topics}
+        topics = {
+            topic: {"at": at, "bytes": size, "messages": messages}
+            for topic, (at, size, messages) in sorted(self._behind.items())
+        }
+        return {
+            "bytes": sum(each[1] for each in self._behind.values()),
+            "messages": sum(each[2] for each in self._behind.values()),
+            "topics": topics,
+        }
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begins, stops, reader = decode(start), decode(end), self._reader()
         moved = [topic for topic, stop in stops.items() if begins.get(topic) != stop]
         snapshots = asked(reader, self._options, moved)
-        held = {topic: reader.vector(topic) for topic, found in snapshots.items() if stops[topic].region not in ("", found.region)}
+        held = {
+            topic: reader.vector(topic)
+            for topic, found in snapshots.items()
+            if stops[topic].region not in ("", found.region)
+        }
         if held:  # what arrives at this moment is in the vector and behind the snapshot's end, and would not be read
             snapshots |= reader.snapshots(held)
         self._check_held(reader, snapshots, begins)
@@ -256,7 +292,9 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         region = self._asked(reader, snapshots) if len(snapshots) < len(moved) else ""
         for topic in moved:
             snapshot = snapshots.get(topic)
-            if snapshot is None:  # deleted meanwhile: other topics' rows stay in their tasks, by which the sink knows them
+            if (
+                snapshot is None
+            ):  # deleted meanwhile: other topics' rows stay in their tasks, by which the sink knows them
                 if stops[topic].region not in ("", region) and not self._options.gaps_allowed:
                     raise MetadataUnavailable(
                         f"{topic}: the query was in the middle of a batch of region {stops[topic].region} with messages of this topic, which has not arrived in"
@@ -266,7 +304,15 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 continue
             lossy = self._options.gaps_allowed
             may_lose = self._options.may_lose
-            found, wanted = plan(reader, snapshot, begins.get(topic), stops[topic], held.get(topic, {}), may_lose=may_lose, moved_may_lose=lossy)
+            found, wanted = plan(
+                reader,
+                snapshot,
+                begins.get(topic),
+                stops[topic],
+                held.get(topic, {}),
+                may_lose=may_lose,
+                moved_may_lose=lossy,
+            )
             if not found:  # all of it is gone, with the topic that had this name, or by what may be lost
                 ranges += planned(topic, begins.get(topic), stops[topic])
                 del snapshots[topic]
@@ -290,7 +336,14 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         again = time.monotonic() - self._held_at >= _HOLD_AGAIN_S
         if again:
             self._held_at = time.monotonic()
-        self._hold(reader, {topic: at for topic, at in here.items() if at > self._held.get(topic, (-1, -1)) or (again and at == self._held.get(topic))})
+        self._hold(
+            reader,
+            {
+                topic: at
+                for topic, at in here.items()
+                if at > self._held.get(topic, (-1, -1)) or (again and at == self._held.get(topic))
+            },
+        )
 
     def _check_held(self, reader: BlockReader, snapshots: dict[str, TopicSnapshot], places: Places) -> None:
         """Raises Trimmed where ledgers are gone that the subscription had not passed by this query: it was moved, or removed, by somebody or some policy.
@@ -302,7 +355,12 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         doubtful: Positions = {}
         for topic, snapshot in snapshots.items():
             place, first = places.get(topic), begin(snapshot)
-            if place is None or place.region not in ("", snapshot.region) or not snapshot.trimmed or place.at[0] >= first[0]:
+            if (
+                place is None
+                or place.region not in ("", snapshot.region)
+                or not snapshot.trimmed
+                or place.at[0] >= first[0]
+            ):
                 continue
             if self._whole.get(topic) != (place.at, first):
                 doubtful[topic] = place.at
@@ -374,10 +432,14 @@ def _firsts(reader: BlockReader, snapshots: Mapping[str, TopicSnapshot], begins:
 
     What lies before is not wanted, also where another region still has it.
     """
-    behind = {topic: _before(at) for topic, at in begins.items() if at != begin(snapshots[topic]) or snapshots[topic].trimmed}
+    behind = {
+        topic: _before(at) for topic, at in begins.items() if at != begin(snapshots[topic]) or snapshots[topic].trimmed
+    }
     seen = reader.vectors(behind) if behind else {}
     whole = {topic: Place(snapshots[topic].region, at, {}) for topic, at in begins.items() if topic not in behind}
-    return whole | {topic: Place(snapshots[topic].region, begins[topic], vector, vector) for topic, vector in seen.items()}
+    return whole | {
+        topic: Place(snapshots[topic].region, begins[topic], vector, vector) for topic, vector in seen.items()
+    }
 
 
 def _before(at: Position) -> Position:
@@ -397,7 +459,9 @@ class HeliographDataSource(DataSource):
 
         given = dict(self.options)
         if given.get("columns") == "json":
-            raise ConfigError("columns = 'json' takes fields of payloads, and none is declared: give a schema, or leave the option out")
+            raise ConfigError(
+                "columns = 'json' takes fields of payloads, and none is declared: give a schema, or leave the option out"
+            )
         if given.get("columns") != "registered":
             return ENTRIES if given.get("columns") == "entries" else SCHEMA
         options = Options(given)
@@ -412,7 +476,9 @@ class HeliographDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> HeliographWriter:
         if overwrite:
-            raise ConfigError("a topic is a log, and is not overwritten: use mode('append'), or truncate the topic first")
+            raise ConfigError(
+                "a topic is a log, and is not overwritten: use mode('append'), or truncate the topic first"
+            )
         from heliograph.spark.sink import HeliographWriter
 
         return HeliographWriter(dict(self.options), schema)

@@ -25,14 +25,19 @@ from heliograph.spark.portable import portable, tasks_of
 _NAME = r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
 _OPTIONS = r"\((?P<options>(?:'[^']*'|[^'()])*)\)"
 """A quote within a text is two: to this, the end of one text and the beginning of the next."""
-_TABLE = re.compile(rf"CREATE\s+(?P<stream>STREAM\s+)?TABLE\s+{_NAME}\s*(?P<columns>\(.*\)\s*)?WITH\s*{_OPTIONS}", re.IGNORECASE | re.DOTALL)
+_TABLE = re.compile(
+    rf"CREATE\s+(?P<stream>STREAM\s+)?TABLE\s+{_NAME}\s*(?P<columns>\(.*\)\s*)?WITH\s*{_OPTIONS}",
+    re.IGNORECASE | re.DOTALL,
+)
 _SINK = re.compile(rf"CREATE\s+SINK\s+{_NAME}\s+WITH\s*{_OPTIONS}", re.IGNORECASE | re.DOTALL)
 _STREAM = re.compile(rf"\bSTREAM\s+{_NAME}(?:\s+WITH\s*{_OPTIONS})?", re.IGNORECASE)
 _INTO = rf"INSERT\s+(?:INTO|OVERWRITE)\s+(?:TABLE\s+)?`?{_NAME}`?(?:\s+|(?=\())"
 _INSERT = re.compile(rf"{_INTO}(?P<query>(?:\(\s*)*(SELECT|WITH|FROM|TABLE|VALUES)\b.*)", re.IGNORECASE | re.DOTALL)
 _ANY_INSERT = re.compile(_INTO, re.IGNORECASE)
 _OPTION = re.compile(r"\s*(?P<key>'(?:[^']|'')*'|[A-Za-z_][A-Za-z0-9_.]*)\s*=\s*'(?P<value>(?:[^']|'')*)'\s*(?:,|$)")
-_TOKENS = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`]|``)*`|;|[^;'\"`/-]+|.", re.DOTALL)
+_TOKENS = re.compile(
+    r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`]|``)*`|;|[^;'\"`/-]+|.", re.DOTALL
+)
 _APPEND = re.compile(r"INSERT\s+INTO\b", re.IGNORECASE)
 _VIEW = re.compile(r"SubqueryAlias (?:\S+\.)?`?(\w+)`?")
 _TWICE = "a text of a job file runs again when one of its queries fails, or the driver starts anew, and this would write its rows again:"
@@ -83,9 +88,13 @@ class Pipeline:
             return None
         if (found := _ANY_INSERT.match(statement)) and (sink := self._sinks.get(found["name"].lower())) is not None:
             if not (found := _INSERT.fullmatch(statement)):
-                raise ConfigError(f"rows go into the sink {sink.title} by INSERT INTO {sink.title} SELECT ..., without a list of columns: {_short(statement)}")
+                raise ConfigError(
+                    f"rows go into the sink {sink.title} by INSERT INTO {sink.title} SELECT ..., without a list of columns: {_short(statement)}"
+                )
             if not _APPEND.match(statement):
-                raise ConfigError(f"rows go into the sink {sink.title} by INSERT INTO; its mode = 'overwrite' replaces what is there: {_short(statement)}")
+                raise ConfigError(
+                    f"rows go into the sink {sink.title} by INSERT INTO; its mode = 'overwrite' replaces what is there: {_short(statement)}"
+                )
             return self._insert(sink, found["query"])
         if re.match(r"CREATE\s+(STREAM|SINK)\b", statement, re.IGNORECASE):
             wanted = "CREATE STREAM TABLE name (columns) WITH (key = 'value', ...), or CREATE SINK name WITH (...)"
@@ -97,7 +106,9 @@ class Pipeline:
     def _table(self, found: re.Match[str]) -> Any:
         columns, options = (found["columns"] or "").strip()[1:-1].strip(), options_of(found["options"], found[0])
         self._tables[found["name"].lower()] = columns, options
-        return self._view(self._spark.readStream if found["stream"] else self._spark.read, found["name"], columns, options)
+        return self._view(
+            self._spark.readStream if found["stream"] else self._spark.read, found["name"], columns, options
+        )
 
     def _view(self, reader: Any, name: str, columns: str, options: Mapping[str, str]) -> Any:
         options = {**self._defaults, **options}
@@ -114,7 +125,11 @@ class Pipeline:
 
     def _check_alone(self, rows: Any) -> None:
         """Raises ConfigError where another INSERT reads by the same subscription: that holds what one query has not read."""
-        named = {name.lower() for name in _VIEW.findall(rows._jdf.queryExecution().analyzed().toString())} if self._read else set()
+        named = (
+            {name.lower() for name in _VIEW.findall(rows._jdf.queryExecution().analyzed().toString())}
+            if self._read
+            else set()
+        )
         for name in sorted(named & self._read.keys()):
             if self._read[name] in self._taken:
                 name = re.sub(r"_stream_\d+$", "", name)
@@ -137,7 +152,9 @@ class Pipeline:
                 return found[0]
             self._made += 1
             name = f"{found['name']}_stream_{self._made}"
-            self._view(self._spark.readStream, name, known[0], {**known[1], **options_of(found["options"] or "", found[0])})
+            self._view(
+                self._spark.readStream, name, known[0], {**known[1], **options_of(found["options"] or "", found[0])}
+            )
             return name
 
         return _STREAM.sub(view, statement)
@@ -147,7 +164,9 @@ class Pipeline:
         options = {**(self._defaults if sink.format == "heliograph" else {}), **sink.options}
         if not rows.isStreaming:
             if sink.format == FORMAT:
-                raise ConfigError(f"{sink.title} takes the rows of a stream, a folder a micro-batch: write these by format = 'parquet', or INSERT INTO a table")
+                raise ConfigError(
+                    f"{sink.title} takes the rows of a stream, a folder a micro-batch: write these by format = 'parquet', or INSERT INTO a table"
+                )
             if self._repeated:
                 _check_repeatable(sink)
             if sink.format == "heliograph" and sink.name:
@@ -157,13 +176,19 @@ class Pipeline:
             rows.write.format(sink.format).options(**options).mode(sink.mode).save()
             return None
         if not sink.checkpoint:
-            raise ConfigError("a stream is inserted only into a sink with a checkpoint folder: CREATE SINK ... WITH (..., checkpoint = '/folder')")
+            raise ConfigError(
+                "a stream is inserted only into a sink with a checkpoint folder: CREATE SINK ... WITH (..., checkpoint = '/folder')"
+            )
         self._check_alone(rows)
         writer = into(rows, sink.format, options, sink.mode, sink.title)
         writer = writer.option("checkpointLocation", sink.checkpoint).outputMode(sink.mode)
         if sink.name:
             writer = writer.queryName(sink.name)
-        started = (writer.trigger(availableNow=True) if sink.trigger == "available now" else writer.trigger(processingTime=sink.trigger)).start()
+        started = (
+            writer.trigger(availableNow=True)
+            if sink.trigger == "available now"
+            else writer.trigger(processingTime=sink.trigger)
+        ).start()
         self.queries.append(started)
         return started
 
@@ -212,7 +237,15 @@ def _sink(name: str, options: dict[str, str]) -> Sink:
         raise ConfigError(f"the sink {name} wants a format: heliograph, parquet, json, or any that Spark knows")
     own = {key: options.get(key, "") for key in _OURS}
     rest = {key: value for key, value in options.items() if key not in _OURS}
-    return Sink(own["format"], rest, own["checkpoint"], own["trigger"] or "0 seconds", own["mode"] or "append", own["name"], name)
+    return Sink(
+        own["format"],
+        rest,
+        own["checkpoint"],
+        own["trigger"] or "0 seconds",
+        own["mode"] or "append",
+        own["name"],
+        name,
+    )
 
 
 def _check_repeatable(sink: Sink) -> None:
@@ -220,9 +253,13 @@ def _check_repeatable(sink: Sink) -> None:
     if sink.options.get("exactly_once", "true").lower() == "false":
         return
     if sink.format == "heliograph" and not sink.name:
-        raise ConfigError(f"{_TWICE} give the sink a name, of this one output, and read what stays the same (ending = ...); or say exactly_once = 'false'")
+        raise ConfigError(
+            f"{_TWICE} give the sink a name, of this one output, and read what stays the same (ending = ...); or say exactly_once = 'false'"
+        )
     if sink.format != "heliograph" and sink.mode.lower() == "append":
-        raise ConfigError(f"{_TWICE} give the sink {sink.format} mode = 'overwrite' or 'ignore', or say exactly_once = 'false'")
+        raise ConfigError(
+            f"{_TWICE} give the sink {sink.format} mode = 'overwrite' or 'ignore', or say exactly_once = 'false'"
+        )
 
 
 def _short(text: str) -> str:

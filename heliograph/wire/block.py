@@ -96,7 +96,9 @@ def encode_block(run: Run, ledger: int, first: int) -> list[Buffer]:
     rest = b"".join(tail)
     header_bytes = _HEAD.size + len(rest)
     block_bytes = header_bytes + body_bytes
-    fixed = _HEAD.pack(VERSION, columns, count, block_bytes, header_bytes, 0, ledger, first, run.time_ms, run.first_index)
+    fixed = _HEAD.pack(
+        VERSION, columns, count, block_bytes, header_bytes, 0, ledger, first, run.time_ms, run.first_index
+    )
     if block_bytes < _WHOLE_BELOW:
         checked = b"".join([fixed[16:], rest, *body])
         return [b"".join([fixed[:12], _U32.pack(crc32c.crc32c(checked, crc32c.crc32c(fixed[:12]))), checked])]
@@ -168,7 +170,11 @@ def decode_block(block: Buffer) -> tuple[int, int, Run]:
             at += _SEAL_FIELDS.size
     except struct.error as error:
         raise CorruptData(f"block: {error}") from error
-    fits = header_bytes + sum(lengths) == size if seal is None else header_bytes + seal.offset + sum(lengths) + SEAL_TAG_BYTES <= size
+    fits = (
+        header_bytes + sum(lengths) == size
+        if seal is None
+        else header_bytes + seal.offset + sum(lengths) + SEAL_TAG_BYTES <= size
+    )
     if at != header_bytes or not fits or not 1 <= count <= COUNT_MAX:
         raise CorruptData("block: columns and sizes disagree")
     run = Run(

@@ -39,7 +39,15 @@ from collections.abc import Iterable
 from enum import IntEnum
 from sys import getrefcount
 
-from heliograph.model.errors import BookieUnavailable, DiskFailed, LedgerFenced, NoSuchEntry, NoSuchLedger, PeerError, StorageError
+from heliograph.model.errors import (
+    BookieUnavailable,
+    DiskFailed,
+    LedgerFenced,
+    NoSuchEntry,
+    NoSuchLedger,
+    PeerError,
+    StorageError,
+)
 from heliograph.model.views import UNSHARED
 
 VERSION = 1
@@ -99,7 +107,16 @@ def error_of(code: int, text: str) -> StorageError:
     return _ERRORS.get(code, BookieUnavailable)(text)
 
 
-def encode(kind: Kind, *, body_bytes: int = 0, number: int = 0, ledger: int = 0, entry: int = 0, value: int = 0, request: int = 0) -> bytes:
+def encode(
+    kind: Kind,
+    *,
+    body_bytes: int = 0,
+    number: int = 0,
+    ledger: int = 0,
+    entry: int = 0,
+    value: int = 0,
+    request: int = 0,
+) -> bytes:
     """The head of a frame whose body of `body_bytes` follows."""
     return HEAD.pack(HEAD.size + body_bytes, VERSION, kind, number, ledger, entry, value, request)
 

@@ -192,7 +192,11 @@ class _Codec:
     __slots__ = ("_fields", "_flexible", "_tagged")
 
     def __init__(self, fields: Sequence[_Field], version: int, flexible: bool) -> None:
-        rows = [(f.tag, f.name, *_value(f, version, flexible), _default(f, version)) for f in fields if f.there(version) and (flexible or f.tag < 0)]
+        rows = [
+            (f.tag, f.name, *_value(f, version, flexible), _default(f, version))
+            for f in fields
+            if f.there(version) and (flexible or f.tag < 0)
+        ]
         self._fields = [(name, read, write, default) for tag, name, read, write, default in rows if tag < 0]
         self._tagged = sorted((tag, name, read, write, default) for tag, name, read, write, default in rows if tag >= 0)
         self._flexible = flexible
@@ -209,7 +213,9 @@ class _Codec:
                     if known == tag:
                         out[name] = read(reader)
                         if reader.at - start != size:
-                            raise PeerError(f"kafka: the tagged field {name} has {size} bytes, and {reader.at - start} were read")
+                            raise PeerError(
+                                f"kafka: the tagged field {name} has {size} bytes, and {reader.at - start} were read"
+                            )
                         break
                 else:
                     reader.take(size)
@@ -245,7 +251,11 @@ def _default(f: _Field, version: int) -> Callable[[], Any]:
 
 def _value(f: _Field, version: int, flexible: bool) -> tuple[Read, Write]:
     nullable = version >= f.nullable
-    read, write = _struct(f, version, flexible, nullable and not f.depth) if f.kind == "struct" else _scalar(f.kind, flexible, nullable and not f.depth, f.name)
+    read, write = (
+        _struct(f, version, flexible, nullable and not f.depth)
+        if f.kind == "struct"
+        else _scalar(f.kind, flexible, nullable and not f.depth, f.name)
+    )
     for _ in range(f.depth):
         read, write = _array(read, write, flexible, nullable, f.name)
     return read, write
@@ -291,7 +301,9 @@ def _scalar(kind: str, flexible: bool, nullable: bool, name: str) -> tuple[Read,
         packer = _SCALARS[kind]
         return lambda reader: reader.scalar(packer), lambda writer, value: writer.chunks.append(packer.pack(value))
     if kind == "bool":
-        return lambda reader: bool(reader.scalar(_I8)), lambda writer, value: writer.chunks.append(b"\x01" if value else b"\0")
+        return lambda reader: bool(reader.scalar(_I8)), lambda writer, value: writer.chunks.append(
+            b"\x01" if value else b"\0"
+        )
     if kind == "uuid":
         return lambda reader: bytes(reader.take(16)), lambda writer, value: writer.chunks.append(value)
     if kind == "str":

@@ -47,7 +47,10 @@ def compress(codec: int, data: bytes) -> bytes:
         packer = zlib.compressobj(wbits=31)
         return packer.compress(data) + packer.flush()
     if codec == SNAPPY:
-        chunks = [bytes(cramjam.snappy.compress_raw(data[at : at + _XERIAL_CHUNK])) for at in range(0, len(data), _XERIAL_CHUNK)]
+        chunks = [
+            bytes(cramjam.snappy.compress_raw(data[at : at + _XERIAL_CHUNK]))
+            for at in range(0, len(data), _XERIAL_CHUNK)
+        ]
         return _XERIAL_HEAD + b"".join(len(chunk).to_bytes(4, "big") + chunk for chunk in chunks)
     if codec == LZ4:
         return bytes(cramjam.lz4.compress(data))
@@ -65,7 +68,11 @@ def decompress_pulsar(codec: int, data: Buffer, size: int) -> bytes:
         raise CorruptData(f"an entry of {size} bytes, uncompressed; at most {OUTPUT_BYTES_MAX} are read")
     if codec == 2:
         return _inflate(raw, 15)
-    into: dict[int, Callable[..., Any]] = {1: cramjam.lz4.decompress_block_into, 3: cramjam.zstd.decompress_into, 4: cramjam.snappy.decompress_raw_into}
+    into: dict[int, Callable[..., Any]] = {
+        1: cramjam.lz4.decompress_block_into,
+        3: cramjam.zstd.decompress_into,
+        4: cramjam.snappy.decompress_raw_into,
+    }
     if codec not in into:
         raise CorruptData(f"compression {codec} is not known")
     out = bytearray(size)

@@ -148,7 +148,9 @@ def as_batch(entry: Buffer, count: int) -> bytes:
     """A record batch of what Pulsar's client wrote, which takes `count` offsets. Raises CorruptData."""
     metadata, payload = entry_metadata(entry)
     if metadata.encryption_keys:
-        return build_batch([_record(metadata, bytes(payload), metadata.event_time or metadata.publish_time)], count=count)
+        return build_batch(
+            [_record(metadata, bytes(payload), metadata.event_time or metadata.publish_time)], count=count
+        )
     body = decompress_pulsar(metadata.compression, payload, metadata.uncompressed_size)
     if not metadata.HasField("num_messages_in_batch"):
         return build_batch([_record(metadata, body, metadata.event_time or metadata.publish_time)], count=count)

@@ -86,7 +86,12 @@ def _decode(frame: Buffer) -> tuple[int, int, str, Fields] | None:
         at += 1
     if frame[at]:
         return None
-    return version, correlation, client, {"transactional_id": transactional, "acks": acks, "timeout": timeout, "topic_data": topics}
+    return (
+        version,
+        correlation,
+        client,
+        {"transactional_id": transactional, "acks": acks, "timeout": timeout, "topic_data": topics},
+    )
 
 
 def encode_produce(version: int, correlation: int, fields: Mapping[str, Any]) -> bytes | None:
@@ -112,7 +117,16 @@ def encode_produce(version: int, correlation: int, fields: Mapping[str, Any]) ->
             if text is not None or "current_leader" in part or "record_errors" in part:
                 return None
             get = part.get
-            out.append(_PART.pack(part["index"], get("error_code", 0), get("base_offset", 0), get("log_append_time", -1), get("log_start_offset", -1), 1))
+            out.append(
+                _PART.pack(
+                    part["index"],
+                    get("error_code", 0),
+                    get("base_offset", 0),
+                    get("log_append_time", -1),
+                    get("log_start_offset", -1),
+                    1,
+                )
+            )
             out.append(b"\0\0")
         out.append(b"\0")
     body = b"".join(out)

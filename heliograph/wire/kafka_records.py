@@ -52,7 +52,9 @@ class Batch(NamedTuple):
 
 def peek_batch(data: Buffer) -> Batch:
     """Of a batch that was checked when it was stored."""
-    _, length, _, _, _, attributes, last_delta, first_time, max_time, producer, epoch, sequence, _ = HEADER.unpack_from(data)
+    _, length, _, _, _, attributes, last_delta, first_time, max_time, producer, epoch, sequence, _ = HEADER.unpack_from(
+        data
+    )
     return Batch(last_delta + 1, attributes, first_time, max_time, producer, epoch, sequence, length + 12)
 
 
@@ -60,15 +62,21 @@ def check_batch(data: memoryview) -> Batch:
     """One batch of format v2, all of `data`. Raises CorruptData."""
     if len(data) < HEADER_BYTES:
         raise CorruptData("a record batch that is shorter than its header")
-    _, length, _, magic, crc, attributes, last_delta, first_time, max_time, producer, epoch, sequence, count = HEADER.unpack_from(data)
+    _, length, _, magic, crc, attributes, last_delta, first_time, max_time, producer, epoch, sequence, count = (
+        HEADER.unpack_from(data)
+    )
     if magic != 2:
         raise CorruptData(f"a record batch of format {magic}, not 2")
     if length + 12 != len(data):
-        raise CorruptData(f"a record batch says {length + 12} bytes and has {len(data)}; one batch a partition may come with a request")
+        raise CorruptData(
+            f"a record batch says {length + 12} bytes and has {len(data)}; one batch a partition may come with a request"
+        )
     if crc32c.crc32c(data[_AFTER_CRC:]) != crc:
         raise CorruptData("the checksum of a record batch does not match")
     if count < 1 or last_delta != count - 1 or attributes & CODEC > 4:
-        raise CorruptData(f"a record batch of {count} records, the last at {last_delta}, compressed as {attributes & CODEC}")
+        raise CorruptData(
+            f"a record batch of {count} records, the last at {last_delta}, compressed as {attributes & CODEC}"
+        )
     return Batch(count, attributes, first_time, max_time, producer, epoch, sequence, len(data))
 
 
@@ -118,7 +126,11 @@ class _Varints:
 def records_of(data: Buffer) -> list[Record]:
     """The records of a v2 batch whose checksum was verified. Raises CorruptData."""
     view = memoryview(data)
-    attributes, first_time, max_time, count = *HEADER.unpack_from(view)[5:6], *HEADER.unpack_from(view)[7:9], HEADER.unpack_from(view)[12]
+    attributes, first_time, max_time, count = (
+        *HEADER.unpack_from(view)[5:6],
+        *HEADER.unpack_from(view)[7:9],
+        HEADER.unpack_from(view)[12],
+    )
     body = decompress(attributes & CODEC, view[HEADER_BYTES:])
     reader = _Varints(body)
     fixed = max_time if attributes & LOG_APPEND_TIME else None
@@ -156,7 +168,14 @@ def _sized(value: bytes | None) -> bytes:
     return b"\x01" if value is None else _varint(len(value)) + value
 
 
-def build_batch(records: Sequence[Record], *, deltas: Sequence[int] | None = None, count: int = 0, codec: int = NONE, attributes: int = 0) -> bytes:
+def build_batch(
+    records: Sequence[Record],
+    *,
+    deltas: Sequence[int] | None = None,
+    count: int = 0,
+    codec: int = NONE,
+    attributes: int = 0,
+) -> bytes:
     """A v2 batch. deltas: offsets of the records from its base, where some are missing; count: offsets that it takes, where not all have a record."""
     first_time = records[0][0] if records else NO_TIME
     body: list[bytes] = []
@@ -180,10 +199,32 @@ def build_batch(records: Sequence[Record], *, deltas: Sequence[int] | None = Non
 
 
 def sealed(
-    packed: bytes, attributes: int, last_delta: int, first_time: int, max_time: int, count: int, *, producer: int = NO_PRODUCER, epoch: int = -1
+    packed: bytes,
+    attributes: int,
+    last_delta: int,
+    first_time: int,
+    max_time: int,
+    count: int,
+    *,
+    producer: int = NO_PRODUCER,
+    epoch: int = -1,
 ) -> bytes:
     """A batch from its records' bytes, with its checksum."""
-    head = HEADER.pack(0, HEADER_BYTES - 12 + len(packed), 0, 2, 0, attributes, last_delta, first_time, max_time, producer, epoch, -1, count)
+    head = HEADER.pack(
+        0,
+        HEADER_BYTES - 12 + len(packed),
+        0,
+        2,
+        0,
+        attributes,
+        last_delta,
+        first_time,
+        max_time,
+        producer,
+        epoch,
+        -1,
+        count,
+    )
     crc = crc32c.crc32c(packed, crc32c.crc32c(head[_AFTER_CRC:]))
     return head[:17] + crc.to_bytes(4, "big") + head[_AFTER_CRC:] + packed
 
@@ -191,7 +232,9 @@ def sealed(
 def control_batch(commit: bool, producer: int, epoch: int, time_ms: int) -> bytes:
     """The marker with which a transaction of that producer ends."""
     record = b"\0\0\0" + _sized(struct.pack(">hh", 0, 1 if commit else 0)) + _sized(struct.pack(">hi", 0, 0)) + b"\0"
-    return sealed(_varint(len(record)) + record, TRANSACTIONAL | CONTROL, 0, time_ms, time_ms, 1, producer=producer, epoch=epoch)
+    return sealed(
+        _varint(len(record)) + record, TRANSACTIONAL | CONTROL, 0, time_ms, time_ms, 1, producer=producer, epoch=epoch
+    )
 
 
 def with_append_time(data: memoryview, time_ms: int) -> bytes:

@@ -118,8 +118,16 @@ class SkipRecord:
         try:
             version, reason, region, epoch, incarnation, a, b, c, d = _SKIP.unpack_from(blob)
             if version != VERSION:
-                raise CorruptData(f"SKIP record: format {version} is not known here (this version reads format {VERSION})")
-            record = cls((region, epoch, incarnation), (a, b), (c, d), SkipReason(reason), str(memoryview(blob)[_SKIP.size :], "utf-8"))
+                raise CorruptData(
+                    f"SKIP record: format {version} is not known here (this version reads format {VERSION})"
+                )
+            record = cls(
+                (region, epoch, incarnation),
+                (a, b),
+                (c, d),
+                SkipReason(reason),
+                str(memoryview(blob)[_SKIP.size :], "utf-8"),
+            )
         except (struct.error, ValueError) as error:
             raise CorruptData(f"SKIP record: {error}") from error
         if record.after >= record.through or c < 0 or d < 0:
@@ -216,7 +224,13 @@ def open_frame(stream: int, topic: str, source: str, number: int) -> list[Buffer
 def read_open(fields: list[Any]) -> tuple[int, str, str, int, int]:
     """(stream, topic, source region, its number, feature level)."""
     stream, topic, source, number, level = _fields(fields, 5)
-    return _number(stream, high=(1 << 32) - 1), _text(topic, TOPIC_MAX), _text(source), _number(number, high=(1 << 32) - 1), _number(level)
+    return (
+        _number(stream, high=(1 << 32) - 1),
+        _text(topic, TOPIC_MAX),
+        _text(source),
+        _number(number, high=(1 << 32) - 1),
+        _number(level),
+    )
 
 
 def opened_frame(stream: int, incarnation: int, window_bytes: int, vector: Vector) -> list[Buffer]:
@@ -226,7 +240,13 @@ def opened_frame(stream: int, incarnation: int, window_bytes: int, vector: Vecto
 def read_opened(fields: list[Any]) -> tuple[int, int, int, Vector, int]:
     """(stream, incarnation of the target's copy, window bytes, durable vector, feature level: 1 where it says none)."""
     stream, incarnation, window, vector = _fields(fields, 4)
-    return _number(stream), _number(incarnation), _number(window, 1), _vector(vector), _number(fields[4]) if len(fields) > 4 else 1
+    return (
+        _number(stream),
+        _number(incarnation),
+        _number(window, 1),
+        _vector(vector),
+        _number(fields[4]) if len(fields) > 4 else 1,
+    )
 
 
 def claims_frame(stream: int, subscription: str, claims: Sequence[Any]) -> list[Buffer]:
@@ -246,7 +266,9 @@ def run_frame(stream: int, attempt: int, previous: Position, run: Run) -> list[B
     return block_frame(stream, attempt, previous, encode_block(run, ledger, first))
 
 
-def block_frame(stream: int, attempt: int, previous: Position, block: Sequence[Buffer], codec: int = 0, size: int = 0) -> list[Buffer]:
+def block_frame(
+    stream: int, attempt: int, previous: Position, block: Sequence[Buffer], codec: int = 0, size: int = 0
+) -> list[Buffer]:
     """RUN, of a block that is encoded already; where `codec` says so it is compressed, from `size` bytes."""
     return frame(Kind.RUN, [stream, attempt, *previous, codec, size] if codec else [stream, attempt, *previous], block)
 
@@ -263,7 +285,11 @@ def read_run(fields: list[Any], payload: Buffer) -> tuple[int, int, Position, Ru
         raise PeerError(f"link: {error}") from error
     flags = run.flags[0] if run.count == 1 and run.flags is not None else 0
     ends = flags == FLAG_HIDDEN | (FLAG_MARKER if run.transaction is not None else FLAG_TREE)  # and nothing else hidden
-    if run.origin is None or run.checksums is None or (run.flags is not None and not ends and any(flag & FLAG_HIDDEN for flag in run.flags)):
+    if (
+        run.origin is None
+        or run.checksums is None
+        or (run.flags is not None and not ends and any(flag & FLAG_HIDDEN for flag in run.flags))
+    ):
         raise PeerError("link: a run on a link names its origin and checksums, and holds nothing hidden")
     if run.seal is not None:
         raise PeerError("link: a run on a link is open, whatever its region does at rest")
@@ -343,7 +369,9 @@ class Heartbeat:
 
 
 def heartbeat_frame(beat: Heartbeat) -> list[Buffer]:
-    return frame(Kind.HEARTBEAT, [beat.wall_ms, beat.echo_ms, beat.echo_age_ms, *(_stream_fields(s) for s in beat.streams)])
+    return frame(
+        Kind.HEARTBEAT, [beat.wall_ms, beat.echo_ms, beat.echo_age_ms, *(_stream_fields(s) for s in beat.streams)]
+    )
 
 
 def _stream_fields(told: StreamBeat) -> list[Any]:
@@ -365,7 +393,11 @@ def read_heartbeat(fields: list[Any]) -> Heartbeat:
             if not isinstance(item[3], list) or len(item[3]) < 4:
                 raise PeerError("link: a risk has four numbers")
             risk = Risk(*(_number(value) for value in item[3][:4]))
-        streams.append(StreamBeat(_number(item[0]), confirmed, {_text(region): _vector(blob) for region, blob in item[2].items()}, risk))
+        streams.append(
+            StreamBeat(
+                _number(item[0]), confirmed, {_text(region): _vector(blob) for region, blob in item[2].items()}, risk
+            )
+        )
     return Heartbeat(_number(wall), _number(echo), _number(age), tuple(streams))
 
 

@@ -99,7 +99,19 @@ def digest(rows: Sequence[Row]) -> tuple[int, int]:
 
 def ask_frame(stream: int, request: int, ask: Ask) -> list[Buffer]:
     more = [1] if ask.taken else []
-    return frame(Kind.ASK, [stream, request, int(ask.what), *ask.origin, *ask.after, *ask.through, _WHOLE if ask.whole else int(ask.passing), *more])
+    return frame(
+        Kind.ASK,
+        [
+            stream,
+            request,
+            int(ask.what),
+            *ask.origin,
+            *ask.after,
+            *ask.through,
+            _WHOLE if ask.whole else int(ask.passing),
+            *more,
+        ],
+    )
 
 
 def read_ask(given: list[Any]) -> tuple[int, int, Ask]:
@@ -115,7 +127,11 @@ def read_ask(given: list[Any]) -> tuple[int, int, Ask]:
         raise PeerError("link: an empty range is asked for")
     passing = number(given[10]) if len(given) > 10 else 0
     taken = len(given) > 11 and number(given[11]) == 1 and wanted is What.ROWS
-    return number(stream), number(request), Ask(wanted, origin, after, through, passing > 0, passing == _WHOLE and wanted is What.ENTRIES, taken)
+    return (
+        number(stream),
+        number(request),
+        Ask(wanted, origin, after, through, passing > 0, passing == _WHOLE and wanted is What.ENTRIES, taken),
+    )
 
 
 def tell_frame(stream: int, request: int, what: What, told: Told) -> list[Buffer]:

@@ -33,7 +33,9 @@ def pack(codec: int, data: Buffer) -> bytes:
 
 def unpack(codec: int, data: Buffer, size: int) -> bytearray:
     """The `size` bytes that were packed. Raises PeerError."""
-    into: Callable[..., Any] | None = {LZ4: cramjam.lz4.decompress_block_into, ZSTD: cramjam.zstd.decompress_into}.get(codec)
+    into: Callable[..., Any] | None = {LZ4: cramjam.lz4.decompress_block_into, ZSTD: cramjam.zstd.decompress_into}.get(
+        codec
+    )
     if into is None:
         raise PeerError(f"link: compression {codec} is not known here")
     if not 0 < size <= UNPACKED_BYTES_MAX:

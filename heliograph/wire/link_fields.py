@@ -52,4 +52,6 @@ def coordinate(values: Any) -> tuple[Origin, Position]:
     if not isinstance(values, list) or len(values) != 5:
         raise PeerError("link: a coordinate has five numbers")
     region, epoch, incarnation, ledger, entry = values
-    return (number(region, high=(1 << 32) - 1), number(epoch, high=(1 << 32) - 1), number(incarnation)), position(ledger, entry)
+    return (number(region, high=(1 << 32) - 1), number(epoch, high=(1 << 32) - 1), number(incarnation)), position(
+        ledger, entry
+    )

@@ -28,14 +28,22 @@ def frame(command: BaseCommand) -> bytes:
     return _SIZES(len(body) + 4, len(body)) + body
 
 
-def receipts(producer_id: int, sequences: Sequence[int], highest: Sequence[int] | None, ledger: int, first: int) -> bytes:
+def receipts(
+    producer_id: int, sequences: Sequence[int], highest: Sequence[int] | None, ledger: int, first: int
+) -> bytes:
     """One receipt each, for consecutive entries from (ledger, first) on. ledger -1: duplicates, none of which has an entry."""
     count = len(sequences)
     if ledger < 0:
         return b"".join(_receipt(producer_id, s, highest[i] if highest else 0, -1, -1) for i, s in enumerate(sequences))
     start = sequences[0]
-    if highest is not None or sequences[-1] - start != count - 1 or (count > 2 and list(sequences) != list(range(start, start + count))):
-        return b"".join(_receipt(producer_id, s, highest[i] if highest else 0, ledger, first + i) for i, s in enumerate(sequences))
+    if (
+        highest is not None
+        or sequences[-1] - start != count - 1
+        or (count > 2 and list(sequences) != list(range(start, start + count)))
+    ):
+        return b"".join(
+            _receipt(producer_id, s, highest[i] if highest else 0, ledger, first + i) for i, s in enumerate(sequences)
+        )
     if count == 1:
         return _receipt(producer_id, start, 0, ledger, first)
     out: list[bytes] = []
@@ -114,7 +122,16 @@ def messages(
             piece = run.cut(index, index + 1)
             count = None if redeliveries is None else redeliveries[index : index + 1]
             bits = {0: ack_sets[index]} if ack_sets and index in ack_sets else None
-            out += messages(consumer_id, ledger, first + index, piece, partition=partition, epoch=epoch, redeliveries=count, ack_sets=bits)
+            out += messages(
+                consumer_id,
+                ledger,
+                first + index,
+                piece,
+                partition=partition,
+                epoch=epoch,
+                redeliveries=count,
+                ack_sets=bits,
+            )
         return out
     head = b"\x08" + varint(consumer_id) + b"\x12"
     tail = b"\x18" + varint(redeliveries[0]) if redeliveries and redeliveries[0] else b""
@@ -132,7 +149,9 @@ def messages(
     return [b"".join(woven)] if run.size_bytes < _JOIN_BELOW * run.count else woven
 
 
-def _message_columns(head: bytes, tail: bytes, ledger: int, first: int, run: Run, at: int, size: int, partition: int) -> list[Buffer]:
+def _message_columns(
+    head: bytes, tail: bytes, ledger: int, first: int, run: Run, at: int, size: int, partition: int
+) -> list[Buffer]:
     entry_low, entry_high = column(first, size)
     ids = b"\x08" + varint(ledger) + b"\x10"
     after = entry_high + (b"\x18" + varint(partition) if partition >= 0 else b"")

@@ -74,7 +74,12 @@ class SendRun(NamedTuple):
             if low < high:
                 segments.append((producer_id, sequences[low:high], None if highest is None else highest[low:high]))
             at += len(sequences)
-        return SendRun(self.group, self.run.cut(start, stop), segments, tuple(index - start for index in self.chunks if start <= index < stop))
+        return SendRun(
+            self.group,
+            self.run.cut(start, stop),
+            segments,
+            tuple(index - start for index in self.chunks if start <= index < stop),
+        )
 
 
 class BadSend(NamedTuple):
@@ -157,7 +162,11 @@ class FrameCutter:
             sequence, at = read_varint(data, 15)
         checksum, metadata_size = _U32_U32(data, entry + 2)
         view = memoryview(data)
-        if (at != entry and data[at:entry] != _ONE_MESSAGE) or metadata_size > size - entry - 10 or _crc(view[entry + 6 :]) != checksum:
+        if (
+            (at != entry and data[at:entry] != _ONE_MESSAGE)
+            or metadata_size > size - entry - 10
+            or _crc(view[entry + 6 :]) != checksum
+        ):
             return None
         if data.find(_REPLICATED_FROM, entry + 10, entry + 10 + metadata_size) >= 0:
             return None
@@ -171,7 +180,9 @@ class FrameCutter:
         """
         sends = _Sends(len(data))
         at = 0
-        while self._parts:  # only the frame that the last read cut is put together; the rest of this read stays where it is
+        while (
+            self._parts
+        ):  # only the frame that the last read cut is put together; the rest of this read stays where it is
             missing = self._need - self._have
             if len(data) - at < missing:
                 self._parts.append(data[at:] if at else data)
@@ -207,7 +218,13 @@ class FrameCutter:
                 need = total + 4
                 break
             # What most entries are: one message of the producer before it, fields 1 and 2 only. All else goes the longer ways below.
-            if data[start + 1] == 6 and end - entry >= 10 and command_size >= 8 and data[start + 5] == again and data[start + 6] == 16:
+            if (
+                data[start + 1] == 6
+                and end - entry >= 10
+                and command_size >= 8
+                and data[start + 5] == again
+                and data[start + 6] == 16
+            ):
                 sequence, field = data[start + 7], start + 8
                 if sequence >= 128:
                     byte = data[field]
@@ -218,7 +235,12 @@ class FrameCutter:
                         third = data[field + 1]
                         sequence = sequence & 127 | (byte & 127) << 7 | third << 14
                         field += 2 if third < 128 else 99
-                if field == entry and data[start : start + 5] == _HEADS[command_size] and data[entry] == 14 and data[entry + 1] == 1:
+                if (
+                    field == entry
+                    and data[start : start + 5] == _HEADS[command_size]
+                    and data[entry] == 14
+                    and data[entry + 1] == 1
+                ):
                     checksum, metadata_size = unpack(data, entry + 2)
                     body = view[entry + 6 : end]
                     at = entry + 10
@@ -257,7 +279,9 @@ class FrameCutter:
             raise PeerError("a SEND without an entry")
         producer_id, sequence, messages = command.producer_id, command.sequence_id, command.num_messages
         if sequence > SEQUENCE_MAX or command.highest_sequence_id > SEQUENCE_MAX or messages < 1:
-            raise PeerError(f"a SEND with sequence {sequence}, highest {command.highest_sequence_id}, {messages} messages")
+            raise PeerError(
+                f"a SEND with sequence {sequence}, highest {command.highest_sequence_id}, {messages} messages"
+            )
         if (cluster := self.replicators.get(producer_id)) is not None:
             if sends.lengths:
                 yield sends.pop()
@@ -273,10 +297,16 @@ class FrameCutter:
         if known is None or reason:
             if sends.lengths:
                 yield sends.pop()
-            yield StraySend(producer_id, sequence) if known is None else BadSend(producer_id, sequence, not sound, reason)
+            yield (
+                StraySend(producer_id, sequence) if known is None else BadSend(producer_id, sequence, not sound, reason)
+            )
             return
-        transaction = (command.txnid_most_bits, command.txnid_least_bits) if command.HasField("txnid_least_bits") else None
-        if sends.lengths and (sends.group is not known[0] or transaction != sends.transaction or not sends.has_room(end - entry)):
+        transaction = (
+            (command.txnid_most_bits, command.txnid_least_bits) if command.HasField("txnid_least_bits") else None
+        )
+        if sends.lengths and (
+            sends.group is not known[0] or transaction != sends.transaction or not sends.has_room(end - entry)
+        ):
             yield sends.pop()
             known = self.producers.get(producer_id)
             if known is None:  # what was just taken has ended its producer
@@ -286,7 +316,9 @@ class FrameCutter:
         sends.begin(producer_id, *known)
         sends.add(command, view[entry:end])
 
-    def _command(self, data: bytes, view: memoryview, start: int, stop: int, end: int, sends: _Sends) -> Iterator[Event]:
+    def _command(
+        self, data: bytes, view: memoryview, start: int, stop: int, end: int, sends: _Sends
+    ) -> Iterator[Event]:
         if data[start : start + 3] == _FLOW_START and (flow := _flow(data, start + 3, stop)) is not None:
             yield flow
             return
@@ -342,7 +374,9 @@ class _Sends:
             plain = self.counts is None and self.highest is None and self.flags is None and self.transaction is None
             self.again = producer_id if producer_id < 128 and plain else -1
 
-    def take_fast(self, producers: dict[int, tuple[object, str]], data: bytes, view: memoryview, start: int, entry: int, end: int) -> bool:
+    def take_fast(
+        self, producers: dict[int, tuple[object, str]], data: bytes, view: memoryview, start: int, entry: int, end: int
+    ) -> bool:
         """Takes a SEND in the shape that clients write: fields 1 and 2, then 3 and 6 where they are there. False: nothing was taken."""
         if self.transaction is not None:
             return False
@@ -386,7 +420,11 @@ class _Sends:
             if known is None or (self.lengths and known[0] is not self.group):
                 return False
         checksum, metadata_size = _U32_U32(data, entry + 2)
-        if metadata_size > size - 10 or _crc(view[entry + 6 : end]) != checksum or data.find(_REPLICATED_FROM, entry + 10, entry + 10 + metadata_size) >= 0:
+        if (
+            metadata_size > size - 10
+            or _crc(view[entry + 6 : end]) != checksum
+            or data.find(_REPLICATED_FROM, entry + 10, entry + 10 + metadata_size) >= 0
+        ):
             return False
         if producer_id != self.producer_id:
             self.begin(producer_id, *producers[producer_id])
@@ -399,7 +437,13 @@ class _Sends:
             self.chunks = (*self.chunks, len(self.lengths))
             if _goes_on(part):
                 self.pieces.add(len(self.lengths))
-        self._append(command.sequence_id, command.num_messages, command.highest_sequence_id, FLAG_MARKER if command.marker else 0, part)
+        self._append(
+            command.sequence_id,
+            command.num_messages,
+            command.highest_sequence_id,
+            FLAG_MARKER if command.marker else 0,
+            part,
+        )
 
     def _append(self, sequence: int, messages: int, highest: int, flags: int, part: Buffer) -> None:
         count = len(self.lengths)
@@ -430,23 +474,39 @@ class _Sends:
             counts = None if self.counts is None else self.counts[start:stop]
             segments.append((producer_id, sequences, highest))
             made = producer_segment(name, sequences, highest, counts)
-            producers.append(made if not self.pieces else _without_sequences(made, {piece - start for piece in self.pieces}))
+            producers.append(
+                made if not self.pieces else _without_sequences(made, {piece - start for piece in self.pieces})
+            )
             stop = start
         segments.reverse()
         producers.reverse()
         size_bytes = BYTES_MAX - self.bytes_left
         if size_bytes * 2 < self.block_bytes and (count == 1 or size_bytes >= _COPY_ABOVE * count):
             self.parts = [bytes(part) for part in self.parts]  # small beside the block that it would keep alive
-        run = Run(self.parts, self.lengths, counts=self.counts, flags=self.flags, producers=tuple(producers), transaction=self.transaction)
+        run = Run(
+            self.parts,
+            self.lengths,
+            counts=self.counts,
+            flags=self.flags,
+            producers=tuple(producers),
+            transaction=self.transaction,
+        )
         event = SendRun(self.group, run, segments, self.chunks)
         self._clear()
         return event
 
 
-def producer_segment(name: str, sequences: list[int], highest: list[int] | None, counts: list[int] | None) -> ProducerSegment:
+def producer_segment(
+    name: str, sequences: list[int], highest: list[int] | None, counts: list[int] | None
+) -> ProducerSegment:
     """What a run says of consecutive entries of one producer; the columns as SENDs have them."""
     size, first = len(sequences), sequences[0]
-    if highest is None and counts is None and sequences[-1] - first == size - 1 and sequences == list(range(first, first + size)):
+    if (
+        highest is None
+        and counts is None
+        and sequences[-1] - first == size - 1
+        and sequences == list(range(first, first + size))
+    ):
         return name, size, first, None
     if highest is None:
         return name, size, first, tuple(zip(sequences, sequences, strict=True))

@@ -90,10 +90,16 @@ def sources_of(entry: Buffer) -> list[str]:
     at = 6 if bytes(entry[:2]) == _MAGIC else 0
     size = int.from_bytes(entry[at : at + 4], "big")
     fields = _fields(entry[at + 4 : at + 4 + size])
-    return [value.decode("utf-8", "replace") for number, value in fields if number == _REPLICATED_FROM and isinstance(value, bytes)]
+    return [
+        value.decode("utf-8", "replace")
+        for number, value in fields
+        if number == _REPLICATED_FROM and isinstance(value, bytes)
+    ]
 
 
-def send_frame(producer: int, sequence: int, messages: int, metadata: MessageMetadata, payload: Buffer, *, marker: bool = False) -> bytes:
+def send_frame(
+    producer: int, sequence: int, messages: int, metadata: MessageMetadata, payload: Buffer, *, marker: bool = False
+) -> bytes:
     """One SEND, whole."""
     command = BaseCommand(type=BaseCommand.SEND)
     command.send.producer_id, command.send.sequence_id, command.send.num_messages = producer, sequence, messages
@@ -118,7 +124,9 @@ def response(snapshot: str, cluster: str, position: Position) -> bytes:
 
 
 def update(subscription: str, positions: Mapping[str, Position]) -> bytes:
-    return _text(1, subscription) + b"".join(_field(2, _at(cluster, position)) for cluster, position in positions.items())
+    return _text(1, subscription) + b"".join(
+        _field(2, _at(cluster, position)) for cluster, position in positions.items()
+    )
 
 
 def read_request(payload: Buffer) -> Snapshot:
@@ -137,7 +145,10 @@ def read_response(payload: Buffer) -> Snapshot:
 def read_update(payload: Buffer) -> Update:
     """Raises CorruptData."""
     fields = _fields(payload)
-    return Update(_string(fields, 1), dict(_read_at(value) for number, value in fields if number == 2 and isinstance(value, bytes)))
+    return Update(
+        _string(fields, 1),
+        dict(_read_at(value) for number, value in fields if number == 2 and isinstance(value, bytes)),
+    )
 
 
 def _at(cluster: str, position: Position) -> bytes:

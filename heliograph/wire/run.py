@@ -26,7 +26,6 @@ ProducerSegment = tuple[str, int, int, tuple[tuple[int, int], ...] | None]
 """(producer name, count, first sequence, pairs of (sequence, highest sequence) or None where each entry is one message and sequences are consecutive)."""
 
 
-
 class Seal(NamedTuple):
     """How the bytes of a sealed run are opened. Every piece that is cut of it has the same one, but for `offset`."""
 
@@ -192,7 +191,12 @@ class Run:
         """A run that was first published here at (ledger, first), as it goes to another region."""
         assert self.seal is None
         made = self._twin()
-        made.origin, made.spans, made.origin_time_ms, made.checksums = origin, ((ledger, first, self.count),), self.time_ms, checksums
+        made.origin, made.spans, made.origin_time_ms, made.checksums = (
+            origin,
+            ((ledger, first, self.count),),
+            self.time_ms,
+            checksums,
+        )
         return made
 
     def with_parts(self, parts: Sequence[Buffer], *, flags: Sequence[int] | None, body: Buffer | None = None) -> Run:
@@ -220,8 +224,18 @@ class Run:
         made = Run.__new__(Run)
         made._parts, made.body, made.seal = self._parts, self.body, self.seal
         made.lengths, made.count, made.size_bytes = self.lengths, self.count, self.size_bytes
-        made.counts, made.flags, made.time_ms, made.first_index = self.counts, self.flags, self.time_ms, self.first_index
-        made.origin, made.spans, made.origin_time_ms, made.checksums = self.origin, self.spans, self.origin_time_ms, self.checksums
+        made.counts, made.flags, made.time_ms, made.first_index = (
+            self.counts,
+            self.flags,
+            self.time_ms,
+            self.first_index,
+        )
+        made.origin, made.spans, made.origin_time_ms, made.checksums = (
+            self.origin,
+            self.spans,
+            self.origin_time_ms,
+            self.checksums,
+        )
         made.producers, made.transaction = self.producers, self.transaction
         return made
 

@@ -37,7 +37,11 @@ ROWS: tuple[tuple[str, str, Access], ...] = (
     ("*", r"/console/at/\{region\}/\{path\}", Access.PASSED_ON),
     ("GET", r"/metrics/?", Access.METRICS),
     ("GET", r"/admin/v2/clusters|/admin/v2/brokers/version", Access.ANY),
-    ("*", rf"{_NAMESPACE}/persistence/bookieAffinity|{_NAMESPACE}/(antiAffinity|resourcegroup.*|migration)", Access.SUPER),
+    (
+        "*",
+        rf"{_NAMESPACE}/persistence/bookieAffinity|{_NAMESPACE}/(antiAffinity|resourcegroup.*|migration)",
+        Access.SUPER,
+    ),
     ("PUT", rf"{_NAMESPACE}/\{{bundle\}}/split", Access.SUPER),
     ("GET", r"/admin/v2/broker-stats/.*", Access.SUPER),
     ("*", r"/admin/v2/resource-quotas(/.*)?", Access.SUPER),

@@ -31,7 +31,9 @@ async def one(admin: Admin, request: web.Request) -> Any:
     tenant = admin.tenant(request)
     rows = (await counted(admin)).rows()
     tables = [{tenant: rows.get(tenant, {})}]
-    tables += [{tenant: row} for row in await _elsewhere(admin, request, f"/heliograph/v1/usage/{quote(tenant, safe='')}")]
+    tables += [
+        {tenant: row} for row in await _elsewhere(admin, request, f"/heliograph/v1/usage/{quote(tenant, safe='')}")
+    ]
     return added(tables)[tenant]
 
 
@@ -49,7 +51,11 @@ async def _days(admin: Admin, request: web.Request, tenant: str) -> dict[str, An
     if admin.usage_store is None:
         raise NotFound("this broker keeps no usage by day")
     rows = await days_of(admin.usage_store, month, tenant)
-    return {"region": admin.region, "month": month, "days": [{"day": day, "tenant": whose, **used.sums()} for day, whose, used in rows]}
+    return {
+        "region": admin.region,
+        "month": month,
+        "days": [{"day": day, "tenant": whose, **used.sums()} for day, whose, used in rows],
+    }
 
 
 async def _elsewhere(admin: Admin, request: web.Request, path: str) -> list[dict[str, Any]]:

@@ -29,7 +29,12 @@ async def clear(admin: Admin, request: web.Request) -> Any:
         for subscription in found:
             if wanted in ("", subscription):
                 path = f"/subscription/{quote(subscription, safe='')}/skip_all"
-                await admin.at_owner(name, "POST", path, lambda topic, subscription=subscription: admin.topics.skip_all(topic, subscription))  # type: ignore[misc]
+                await admin.at_owner(
+                    name,
+                    "POST",
+                    path,
+                    lambda topic, subscription=subscription: admin.topics.skip_all(topic, subscription),
+                )  # type: ignore[misc]
 
 
 async def unsubscribe(admin: Admin, request: web.Request) -> Any:
@@ -60,7 +65,11 @@ async def anti_affinity(admin: Admin, request: web.Request) -> Any:
     tenant = request.query.get("tenant") or request.query.get("property")
     tenants = [tenant] if tenant else admin.view.tenants()
     found = [namespace for tenant in tenants for namespace in admin.view.namespaces(tenant)]
-    return [namespace for namespace in found if admin.policies(namespace).policies.get("antiAffinity") == request.match_info["group"]]
+    return [
+        namespace
+        for namespace in found
+        if admin.policies(namespace).policies.get("antiAffinity") == request.match_info["group"]
+    ]
 
 
 _ONE = "/admin/v2/namespaces/{tenant}/{namespace}"

@@ -38,7 +38,10 @@ async def show(admin: Admin, request: web.Request) -> Any:
                 "used": report.used,
                 "bundles": report.bundles,
                 "age_s": max(0.0, (now_ms - report.at_ms) / 1000),
-                "heaviest": [{"namespace": namespace, "bundle": index, "load": load} for (namespace, index), load in report.carried.bundles[:10]],
+                "heaviest": [
+                    {"namespace": namespace, "bundle": index, "load": load}
+                    for (namespace, index), load in report.carried.bundles[:10]
+                ],
             }
             for name, report in sorted(balancer.reports.items())
         ],
@@ -68,7 +71,11 @@ async def availability(admin: Admin, request: web.Request) -> Any:
             continue
         report, address = balancer.reports.get(record.broker), urlsplit(record.admin_url).netloc
         measured = report.used if report is not None else {}
-        usage = {theirs: {"usage": measured[ours] * 100, "limit": 100.0} for ours, theirs in _RESOURCES.items() if ours in measured}
+        usage = {
+            theirs: {"usage": measured[ours] * 100, "limit": 100.0}
+            for ours, theirs in _RESOURCES.items()
+            if ours in measured
+        }
         answer[address] = {"resourceId": address, "availableResource": {"resourceUsage": usage}}
     return answer
 
@@ -97,7 +104,12 @@ def samples(admin: Admin) -> Iterable[metrics.Sample]:
     if own is not None:
         yield "heliograph_broker_load", "gauge", labels, own.load
         mine = labels | {"broker": balancer.broker, "metric": "loadBalancing"}
-        for name, share in (("cpu", "cpu"), ("memory", "memory"), ("bandwidth_in", "network_in"), ("bandwidth_out", "network_out")):
+        for name, share in (
+            ("cpu", "cpu"),
+            ("memory", "memory"),
+            ("bandwidth_in", "network_in"),
+            ("bandwidth_out", "network_out"),
+        ):
             yield f"pulsar_lb_{name}_usage", "gauge", mine, own.used.get(share, 0.0) * 100
         for feature, load in (("max", max(own.used.values(), default=0.0)), ("max_ema", own.load)):
             yield "pulsar_lb_resource_usage", "gauge", mine | {"feature": feature}, load * 100
@@ -110,10 +122,20 @@ def samples(admin: Admin) -> Iterable[metrics.Sample]:
     yield "pulsar_lb_unload_bundle_total", "counter", unloading, balancer.moves
     yield "pulsar_lb_unload_broker_total", "counter", unloading, balancer.moves
     for result, reason, count in (("Success", "Overloaded", balancer.moves), ("Failure", "Unknown", balancer.failures)):
-        yield "pulsar_lb_unload_broker_breakdown_total", "counter", unloading | {"result": result, "reason": reason}, count
+        yield (
+            "pulsar_lb_unload_broker_breakdown_total",
+            "counter",
+            unloading | {"result": result, "reason": reason},
+            count,
+        )
     assigning = labels | {"metric": "assign", "result": "Success", "reason": "Empty"}
     yield "pulsar_lb_assign_broker_breakdown_total", "counter", assigning, balancer.placed
-    yield "pulsar_sunit_state_chn_owned_su_total", "gauge", labels | {"metric": "sunitStateChn"}, len(admin.ownership.owned())
+    yield (
+        "pulsar_sunit_state_chn_owned_su_total",
+        "gauge",
+        labels | {"metric": "sunitStateChn"},
+        len(admin.ownership.owned()),
+    )
     if balancer.divider is not None:
         yield "pulsar_lb_bundles_split_total", "counter", labels | {"metric": "bundlesSplit"}, balancer.divider.splits
     yield "heliograph_balance_leader", "gauge", labels, balancer.leader == balancer.broker

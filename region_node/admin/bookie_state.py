@@ -34,7 +34,11 @@ async def state(admin: Admin, request: web.Request) -> Any:
         return {**row, "state": None, "reason": "it is away: its registration has ended"}
     fields = msgpack.unpackb(found[0])
     if not fields.get("http_port"):
-        return {**row, "state": None, "reason": "it has no HTTP port: set bookie.http_port (0 is any free one), and start it again"}
+        return {
+            **row,
+            "state": None,
+            "reason": "it has no HTTP port: set bookie.http_port (0 is any free one), and start it again",
+        }
     try:
         return {**row, "state": await _ask(admin, request, f"{fields['host']}:{fields['http_port']}"), "reason": ""}
     except MetadataUnavailable as error:
@@ -43,16 +47,23 @@ async def state(admin: Admin, request: web.Request) -> Any:
 
 async def _ask(admin: Admin, request: web.Request, address: str) -> Any:
     url = f"{'http' if admin.to_bookies is None else 'https'}://{address}/state"
-    headers = {"Authorization": token} if (token := request.headers.get("Authorization")) and admin.to_bookies is None else {}
+    headers = (
+        {"Authorization": token} if (token := request.headers.get("Authorization")) and admin.to_bookies is None else {}
+    )
     try:
-        async with ClientSession(timeout=_TIMEOUT) as session, session.get(url, headers=headers, ssl=admin.to_bookies or True, allow_redirects=False) as answer:
+        async with (
+            ClientSession(timeout=_TIMEOUT) as session,
+            session.get(url, headers=headers, ssl=admin.to_bookies or True, allow_redirects=False) as answer,
+        ):
             text = bytearray()
             async for chunk in answer.content.iter_chunked(1 << 16):
                 text += chunk
                 if len(text) > _ANSWER_BYTES_MAX:
                     raise MetadataUnavailable(f"its answer at {address} is larger than {_ANSWER_BYTES_MAX >> 20} MiB")
             if answer.status != 200:
-                raise MetadataUnavailable(f"it answered {answer.status} at {address}: {text[:200].decode(errors='replace')}")
+                raise MetadataUnavailable(
+                    f"it answered {answer.status} at {address}: {text[:200].decode(errors='replace')}"
+                )
             return json.loads(text)
     except (ClientError, TimeoutError, OSError, ValueError) as error:
         raise MetadataUnavailable(f"it does not answer at {address}: {error or type(error).__name__}") from error

@@ -43,9 +43,13 @@ async def set_rack(admin: Admin, request: web.Request) -> Any:
     group = request.query.get("group", _NO_GROUP)
     if group != _NO_GROUP:
         check_name("group", group)
-    labels = Labels(rack=_text(given, "rack"), group="" if group == _NO_GROUP else group, hostname=_text(given, "hostname"))
+    labels = Labels(
+        rack=_text(given, "rack"), group="" if group == _NO_GROUP else group, hostname=_text(given, "hostname")
+    )
     if not labels.rack:
-        raise NotAllowed("Bookie 'rack' parameter is missing: name it, such as /zone-a, or DELETE what was set, so that the bookie's own setting holds")
+        raise NotAllowed(
+            "Bookie 'rack' parameter is missing: name it, such as /zone-a, or DELETE what was set, so that the bookie's own setting holds"
+        )
     before = recovery.labels().get(bookie)
     await recovery.set_labels(bookie, labels)
     await admin.seen(lambda: recovery.labels().get(bookie) == labels)
@@ -65,7 +69,11 @@ async def forget_rack(admin: Admin, request: web.Request) -> Any:
 
 def _all(admin: Admin) -> dict[str, Labels]:
     recovery = recovery_of(admin)
-    found = {str(row["id"]): Labels(rack=str(row["rack"]), group=str(row["group"]), hostname=str(row["id"])) for row in recovery.bookies() if row["registered"]}
+    found = {
+        str(row["id"]): Labels(rack=str(row["rack"]), group=str(row["group"]), hostname=str(row["id"]))
+        for row in recovery.bookies()
+        if row["registered"]
+    }
     return dict(sorted((found | recovery.labels()).items()))
 
 

@@ -30,8 +30,15 @@ async def values(admin: Admin, request: web.Request) -> Any:
 async def runtime(admin: Admin, request: web.Request) -> Any:
     record = admin.ownership.record
     held = admin.topics.policies.of_namespace("").values
-    fixed = {"clusterName": admin.region, "brokerId": record.broker, "webServiceUrl": record.admin_url, "brokerServiceUrl": record.listeners.get("", "")}
-    return fixed | {policy.broker: _text(policy, held[policy.name]) for policy in BY_BROKER.values() if policy.name in held}
+    fixed = {
+        "clusterName": admin.region,
+        "brokerId": record.broker,
+        "webServiceUrl": record.admin_url,
+        "brokerServiceUrl": record.listeners.get("", ""),
+    }
+    return fixed | {
+        policy.broker: _text(policy, held[policy.name]) for policy in BY_BROKER.values() if policy.name in held
+    }
 
 
 async def change(admin: Admin, request: web.Request) -> Any:
@@ -61,7 +68,9 @@ async def _write(admin: Admin, request: web.Request, changed: Any) -> None:
 def _policy(request: web.Request) -> Policy:
     found = BY_BROKER.get(request.match_info["name"])
     if found is None:
-        raise NotAllowed(f"{request.match_info['name']} cannot be changed while brokers run; these can: {', '.join(sorted(BY_BROKER))}")
+        raise NotAllowed(
+            f"{request.match_info['name']} cannot be changed while brokers run; these can: {', '.join(sorted(BY_BROKER))}"
+        )
     return found
 
 

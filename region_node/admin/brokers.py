@@ -11,7 +11,15 @@ from aiohttp import web
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound
 from heliograph.model.names import TopicName
-from region_node import link_metrics, lookup_metrics, metrics, recovery_metrics, storage_metrics, transaction_metrics, usage
+from region_node import (
+    link_metrics,
+    lookup_metrics,
+    metrics,
+    recovery_metrics,
+    storage_metrics,
+    transaction_metrics,
+    usage,
+)
 from region_node.admin import balancing, conflicts, members
 from region_node.admin.context import Admin
 from region_node.ownership.records import BrokerRecord
@@ -24,7 +32,11 @@ def _address(record: BrokerRecord) -> str:
 async def list_active(admin: Admin, request: web.Request) -> Any:
     cluster = request.match_info.get("cluster", admin.region)
     if cluster != admin.region:
-        raise NotFound(f"Cluster {cluster} is not this one: ask it at its own address" if admin.view.region(cluster) else f"Cluster {cluster} does not exist")
+        raise NotFound(
+            f"Cluster {cluster} is not this one: ask it at its own address"
+            if admin.view.region(cluster)
+            else f"Cluster {cluster} does not exist"
+        )
     return [_address(record) for record in admin.ownership.brokers()]
 
 
@@ -45,13 +57,20 @@ async def owned_namespaces(admin: Admin, request: web.Request) -> Any:
         if record is None:
             raise NotFound(f"Broker {wanted} does not live here")
         return await admin.call(record, "GET", request.path)
-    return {bundle: {"broker_assignment": "shared", "is_controlled": False, "is_active": True} for bundle in owned_bundles(admin)}
+    return {
+        bundle: {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+        for bundle in owned_bundles(admin)
+    }
 
 
 def owned_bundles(admin: Admin) -> list[str]:
     """As `tenant/namespace/0x…_0x…`."""
     found = ((namespace, index, admin.ownership.bundles(namespace)) for namespace, index in admin.ownership.owned())
-    return [f"{namespace}/{table.name(index)}" for namespace, index, table in found if table is not None and index < table.count]
+    return [
+        f"{namespace}/{table.name(index)}"
+        for namespace, index, table in found
+        if table is not None and index < table.count
+    ]
 
 
 async def health(admin: Admin, request: web.Request) -> Any:
@@ -71,7 +90,12 @@ async def check_quotas(admin: Admin, request: web.Request) -> Any:
 
 
 async def internal_configuration(admin: Admin, request: web.Request) -> Any:
-    return {"zookeeperServers": "", "configurationStoreServers": "", "ledgersRootPath": "/ledgers", "stateStorageServiceUrl": ""}
+    return {
+        "zookeeperServers": "",
+        "configurationStoreServers": "",
+        "ledgersRootPath": "/ledgers",
+        "stateStorageServiceUrl": "",
+    }
 
 
 async def broker_topics(admin: Admin, request: web.Request) -> Any:
@@ -100,7 +124,10 @@ async def load_report(admin: Admin, request: web.Request) -> Any:
     stats = await _loaded_stats(admin)
     record = admin.ownership.record
     subscriptions = [s for fields in stats.values() for s in fields.get("subscriptions", {}).values()]
-    rates = {key: sum(fields.get(key, 0) for fields in stats.values()) for key in ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")}
+    rates = {
+        key: sum(fields.get(key, 0) for fields in stats.values())
+        for key in ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")
+    }
     used = balancing.used(admin)
     return rates | {
         "cpu": {"usage": used.get("cpu", 0.0) * 100, "limit": 100.0},
@@ -142,7 +169,14 @@ async def allocator(admin: Admin, request: web.Request) -> Any:
     name = request.match_info["name"]
     if name not in ("default", "ml-cache"):
         raise NotFound(f"Allocator {name} does not exist: there are default and ml-cache")
-    counts = ("numDirectArenas", "numHeapArenas", "numThreadLocalCaches", "normalCacheSize", "smallCacheSize", "tinyCacheSize")
+    counts = (
+        "numDirectArenas",
+        "numHeapArenas",
+        "numThreadLocalCaches",
+        "normalCacheSize",
+        "smallCacheSize",
+        "tinyCacheSize",
+    )
     return {**dict.fromkeys(counts, 0), "directArenas": [], "heapArenas": []}
 
 
@@ -164,13 +198,20 @@ def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[metrics.Sample]
     admin.usage.stored(admin.topic_metrics.stored)
     yield from usage.samples(admin.region, admin.usage)
     for tenant in admin.view.tenant_quotas():
-        yield "heliograph_tenant_full", "gauge", {"cluster": admin.region, "tenant": tenant}, tenant in admin.topics.policies.full
+        yield (
+            "heliograph_tenant_full",
+            "gauge",
+            {"cluster": admin.region, "tenant": tenant},
+            tenant in admin.topics.policies.full,
+        )
     if admin.face_samples is not None:
         yield from admin.face_samples()
     if not admin.security.authentication.open:
         yield from admin.security.authentication.counts.samples(admin.region)
     if admin.entry_cache is not None:
-        yield from metrics.cache_samples(admin.region, admin.entry_cache, int(totals["topics_count"]), admin.clock.monotonic())
+        yield from metrics.cache_samples(
+            admin.region, admin.entry_cache, int(totals["topics_count"]), admin.clock.monotonic()
+        )
     if admin.appends is not None:
         yield from storage_metrics.samples(admin.region, admin.appends, admin.clock.monotonic())
     yield from admin.topics.schemas.counts.samples(admin.region)

@@ -20,11 +20,19 @@ from region_node.admin.context import Admin, Malformed, body, typed_body
 
 _TOKENS = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 _CERTIFICATES = "org.apache.pulsar.client.impl.auth.AuthenticationTls"
-_FILES = {"token_file": "tokenFile", "trust_file": "trustFile", "certificate_file": "certificateFile", "key_file": "keyFile", "oauth_file": "oauthFile"}
+_FILES = {
+    "token_file": "tokenFile",
+    "trust_file": "trustFile",
+    "certificate_file": "certificateFile",
+    "key_file": "keyFile",
+    "oauth_file": "oauthFile",
+}
 
 
 async def list_all(admin: Admin, request: web.Request) -> Any:
-    return sorted([*(region.name for region in admin.view.regions()), *(cluster.name for cluster in admin.view.clusters())])
+    return sorted(
+        [*(region.name for region in admin.view.regions()), *(cluster.name for cluster in admin.view.clusters())]
+    )
 
 
 async def get(admin: Admin, request: web.Request) -> Any:
@@ -50,7 +58,9 @@ async def create(admin: Admin, request: web.Request) -> Any:
 async def update(admin: Admin, request: web.Request) -> Any:
     found, given = _found(admin, request), await _given(request)
     if isinstance(found, PulsarCluster):
-        after = await admin.config.update_cluster(found.name, lambda old: replace(old, **_cluster_fields(admin, given, old)))
+        after = await admin.config.update_cluster(
+            found.name, lambda old: replace(old, **_cluster_fields(admin, given, old))
+        )
         await admin.seen(lambda: admin.view.cluster(found.name) == after)
         admin.changed(request, _shown(found), _shown(after))
         return
@@ -88,15 +98,27 @@ def _shown(found: RegionInfo | PulsarCluster) -> dict[str, Any]:
     if isinstance(found, RegionInfo):
         return {**shown, "number": found.number, "epoch": found.epoch}
     if found.service_url.startswith("pulsar+ssl:"):
-        shown |= {"serviceUrlTls": found.admin_url, "brokerServiceUrlTls": found.service_url, "brokerClientTrustCertsFilePath": found.trust_file}
+        shown |= {
+            "serviceUrlTls": found.admin_url,
+            "brokerServiceUrlTls": found.service_url,
+            "brokerClientTrustCertsFilePath": found.trust_file,
+        }
     if found.certificate_file:
         shown |= {"brokerClientCertificateFilePath": found.certificate_file, "brokerClientKeyFilePath": found.key_file}
     if found.token_file:
         shown |= {"authenticationPlugin": _TOKENS, "authenticationParameters": f"file://{found.token_file}"}
     elif found.certificate_file:
         key = f",tlsKeyFile:{found.key_file}" if found.key_file else ""
-        shown |= {"authenticationPlugin": _CERTIFICATES, "authenticationParameters": f"tlsCertFile:{found.certificate_file}{key}"}
-    return {**shown, "gateway": found.gateway, "role": found.role, **{name: getattr(found, ours) for ours, name in _FILES.items()}}
+        shown |= {
+            "authenticationPlugin": _CERTIFICATES,
+            "authenticationParameters": f"tlsCertFile:{found.certificate_file}{key}",
+        }
+    return {
+        **shown,
+        "gateway": found.gateway,
+        "role": found.role,
+        **{name: getattr(found, ours) for ours, name in _FILES.items()},
+    }
 
 
 async def _given(request: web.Request) -> dict[str, Any]:
@@ -123,7 +145,10 @@ def _cluster_fields(admin: Admin, given: Mapping[str, Any], stored: PulsarCluste
         "key_file": ("keyFile", "brokerClientKeyFilePath"),
         "oauth_file": ("oauthFile",),
     }
-    wanted = {ours: {name: str(given[name]) for name in theirs if given.get(name) is not None} for ours, theirs in names.items()}
+    wanted = {
+        ours: {name: str(given[name]) for name in theirs if given.get(name) is not None}
+        for ours, theirs in names.items()
+    }
     wanted["admin_url"] = _addresses(given, "serviceUrl", "serviceUrlTls", "https:")
     wanted["service_url"] = _addresses(given, "brokerServiceUrl", "brokerServiceUrlTls", "pulsar+ssl:")
     wanted["token_file"] = {"tokenFile": str(given["tokenFile"])} if given.get("tokenFile") is not None else {}
@@ -133,10 +158,16 @@ def _cluster_fields(admin: Admin, given: Mapping[str, Any], stored: PulsarCluste
                 wanted[ours][name] = value
     out: dict[str, Any] = {}
     for ours, values in wanted.items():
-        new = {name: value for name, value in values.items() if value != (getattr(stored, ours) if stored is not None else "")}
+        new = {
+            name: value
+            for name, value in values.items()
+            if value != (getattr(stored, ours) if stored is not None else "")
+        }
         if len(set(new.values())) > 1:
             said = ", ".join(f"{name} {value!r}" for name, value in new.items())
-            raise Malformed(f"{said}: they name the same thing, and none is what is stored; give one of them, or the same value in each")
+            raise Malformed(
+                f"{said}: they name the same thing, and none is what is stored; give one of them, or the same value in each"
+            )
         for value in list(new.values())[:1]:
             out[ours] = admin.urls.check(value, schemes[ours]) if ours in schemes else value
     return out
@@ -157,7 +188,9 @@ def _proofs(plugin: str, parameters: str) -> dict[str, str]:
         named = dict(part.partition(":")[::2] for part in parameters.split(","))
         if set(named) <= {"tlsCertFile", "tlsKeyFile"} and named.get("tlsCertFile", "").startswith("/"):
             return {"certificate_file": named["tlsCertFile"], "key_file": named.get("tlsKeyFile", "")}
-        raise Malformed(f"authenticationParameters of {_CERTIFICATES}: give tlsCertFile:/PATH,tlsKeyFile:/PATH, of files on the gateway's brokers")
+        raise Malformed(
+            f"authenticationParameters of {_CERTIFICATES}: give tlsCertFile:/PATH,tlsKeyFile:/PATH, of files on the gateway's brokers"
+        )
     if plugin != _TOKENS:
         raise Malformed(
             f"authenticationPlugin: links prove who they are by {_TOKENS} or {_CERTIFICATES}, not by {plugin}; for OAuth 2 give oauthFile, a file on the "

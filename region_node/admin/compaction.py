@@ -33,8 +33,14 @@ async def status(admin: Admin, request: web.Request) -> Any:
     count = admin.view.partitions(str(name))
     if not count:
         return await _status(admin, name)
-    found = [await admin.at_owner(part, "GET", "/compaction", _asker(admin, part)) for part in map(name.with_partition, range(count))]
-    return min((row or {"status": "NOT_RUN", "lastError": ""} for row in found), key=lambda row: _WORST_FIRST.index(row["status"]))
+    found = [
+        await admin.at_owner(part, "GET", "/compaction", _asker(admin, part))
+        for part in map(name.with_partition, range(count))
+    ]
+    return min(
+        (row or {"status": "NOT_RUN", "lastError": ""} for row in found),
+        key=lambda row: _WORST_FIRST.index(row["status"]),
+    )
 
 
 def _asker(admin: Admin, name: TopicName) -> Any:
@@ -46,7 +52,9 @@ def _asker(admin: Admin, name: TopicName) -> Any:
 
 async def _status(admin: Admin, name: TopicName) -> dict[str, str]:
     found = (await admin.loaded(name)).compacted
-    return {"status": "NOT_RUN", "lastError": ""} if found is None else {"status": found.status, "lastError": found.error}
+    return (
+        {"status": "NOT_RUN", "lastError": ""} if found is None else {"status": found.status, "lastError": found.error}
+    )
 
 
 ROUTES = (

@@ -28,7 +28,9 @@ async def resolve(admin: Admin, request: web.Request) -> Any:
     given = await body(request)
     if not isinstance(given, dict) or given.get("take") not in ("mine", "theirs"):
         raise Malformed('expected {"take": "mine"} or {"take": "theirs"} in the body')
-    ended = await _deferred(admin).resolve(f"{request.match_info['region']}/{request.match_info['conflict']}", given["take"])
+    ended = await _deferred(admin).resolve(
+        f"{request.match_info['region']}/{request.match_info['conflict']}", given["take"]
+    )
     admin.changed(request, asdict(ended), given["take"])
     return asdict(ended)
 

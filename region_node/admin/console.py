@@ -48,7 +48,11 @@ _TIMEOUT = ClientTimeout(total=12.0, connect=3.0)
 @cache
 def files() -> dict[str, tuple[str, str]]:
     """Name -> (text, content type). The page is `index.html`."""
-    found = {path.name: (path.read_text(encoding="utf-8"), _TYPES[path.suffix]) for path in sorted(FILES.iterdir()) if path.suffix in _TYPES}
+    found = {
+        path.name: (path.read_text(encoding="utf-8"), _TYPES[path.suffix])
+        for path in sorted(FILES.iterdir())
+        if path.suffix in _TYPES
+    }
     if "index.html" not in found:
         raise NotFound("the console's files were not installed with this broker")
     return found
@@ -82,7 +86,10 @@ async def passed_on(admin: Admin, request: web.Request) -> Any:
     if region != admin.region and request.method != "GET":
         raise NotAllowed(f"region {region} is only read from here: change it by its own console")
     if region == admin.region:
-        base, brokers = _address(admin.ownership.record, request), {_address(record, request) for record in admin.ownership.brokers()}
+        base, brokers = (
+            _address(admin.ownership.record, request),
+            {_address(record, request) for record in admin.ownership.brokers()},
+        )
     else:
         base, brokers = _published(admin, region), set()
     behind = request.rel_url.raw_path.split("/", 4)[4]  # as it was written: names may hold what a path may not
@@ -100,13 +107,17 @@ def _address(record: BrokerRecord, request: web.Request) -> str:
 def _published(admin: Admin, region: str) -> str:
     info = admin.view.region(region)
     if info is None or not info.admin_url:
-        raise MetadataUnavailable(f"region {region} publishes no admin URL: set it with `heliograph clusters update {region} --url URL`")
+        raise MetadataUnavailable(
+            f"region {region} publishes no admin URL: set it with `heliograph clusters update {region} --url URL`"
+        )
     return info.admin_url
 
 
 async def _ask(admin: Admin, request: web.Request, url: str, region: str, brokers: Collection[str]) -> tuple[int, str]:
     """brokers: the addresses that may be followed to; none: those that `allowed_urls` names."""
-    headers = {name: request.headers[name] for name in (*_PASSED_ON, "Content-Type") if name in request.headers} | request_ids.header()
+    headers = {
+        name: request.headers[name] for name in (*_PASSED_ON, "Content-Type") if name in request.headers
+    } | request_ids.header()
     trusted: ssl.SSLContext | bool = admin.outward() if admin.outward is not None else True
     body, schemes = await request.read(), ("https",) if url.startswith("https:") else ("http", "https")
     try:
@@ -116,7 +127,14 @@ async def _ask(admin: Admin, request: web.Request, url: str, region: str, broker
                     _check(url, brokers)
                 else:
                     admin.urls.check(url, schemes)
-                asked = session.request(request.method, URL(url, encoded=True), headers=headers, data=body or None, allow_redirects=False, ssl=trusted)
+                asked = session.request(
+                    request.method,
+                    URL(url, encoded=True),
+                    headers=headers,
+                    data=body or None,
+                    allow_redirects=False,
+                    ssl=trusted,
+                )
                 async with asked as answer:
                     if answer.status == 307:
                         url = answer.headers.get("Location", "")
@@ -125,10 +143,14 @@ async def _ask(admin: Admin, request: web.Request, url: str, region: str, broker
                     async for chunk in answer.content.iter_chunked(1 << 16):
                         given += chunk
                         if len(given) > _ANSWER_BYTES_MAX:
-                            raise NotAllowed(f"the answer is larger than the {_ANSWER_BYTES_MAX >> 20} MiB that a page takes")
+                            raise NotAllowed(
+                                f"the answer is larger than the {_ANSWER_BYTES_MAX >> 20} MiB that a page takes"
+                            )
                     return answer.status, _json(bytes(given))
     except (ClientError, TimeoutError, OSError) as error:
-        raise MetadataUnavailable(f"region {region} does not answer at {url}: {error or type(error).__name__}") from error
+        raise MetadataUnavailable(
+            f"region {region} does not answer at {url}: {error or type(error).__name__}"
+        ) from error
     raise MetadataUnavailable(f"the topic is moving between brokers of {region}: try again")
 
 

@@ -69,7 +69,9 @@ _VISIBLE_TIMEOUT_S = 5.0
 class Members(Protocol):
     """MetaClient.members."""
 
-    async def __call__(self, verb: str = "show", member: str = "", address: str = "") -> tuple[dict[str, Any], bool]: ...
+    async def __call__(
+        self, verb: str = "show", member: str = "", address: str = ""
+    ) -> tuple[dict[str, Any], bool]: ...
 
 
 class Elsewhere(HeliographError):
@@ -82,7 +84,9 @@ class Elsewhere(HeliographError):
     def location(self, request: web.Request) -> str:
         """The same request, at that broker."""
         target = request.rel_url.update_query(authoritative="true") if self.authoritative else request.rel_url
-        base = self.record.admin_url_tls if request.secure else ""  # who came by TLS brings credentials that must not go on without
+        base = (
+            self.record.admin_url_tls if request.secure else ""
+        )  # who came by TLS brings credentials that must not go on without
         return (base or self.record.admin_url).rstrip("/") + str(target)
 
 
@@ -180,7 +184,11 @@ class Admin:
         return f'cluster="{self.region}",broker="{self.ownership.record.broker}",bundle="{bundle}",metric="bundle"'
 
     def _append_metrics(self) -> Iterable[str]:
-        return storage_metrics.pieces(self.region, self.appends, self.clock.monotonic()) if self.appends is not None else ()
+        return (
+            storage_metrics.pieces(self.region, self.appends, self.clock.monotonic())
+            if self.appends is not None
+            else ()
+        )
 
     async def close(self) -> None:
         self.topic_metrics.close()
@@ -205,7 +213,9 @@ class Admin:
         policies = self.view.namespace(namespace)
         if policies is None:  # the service's own namespace has no tenant behind it
             tenant = namespace.partition("/")[0]
-            raise NotFound(f"{'Tenant' if self.view.tenant(tenant) is None else 'Namespace'} does not exist")  # in Pulsar's words: its clients compare them
+            raise NotFound(
+                f"{'Tenant' if self.view.tenant(tenant) is None else 'Namespace'} does not exist"
+            )  # in Pulsar's words: its clients compare them
         return policies
 
     def regions(self, names: Any) -> tuple[str, ...]:
@@ -281,20 +291,28 @@ class Admin:
         """The same interface on another broker; its JSON, or None where the answer is empty. Raises NotFound, MetadataUnavailable."""
         if self._session is None:
             self._session = ClientSession(timeout=ClientTimeout(total=_CALL_TIMEOUT_S))
-        base = record.admin_url if self.inside is None else record.inside_url  # a broker without TLS inside is not asked by one with it
+        base = (
+            record.admin_url if self.inside is None else record.inside_url
+        )  # a broker without TLS inside is not asked by one with it
         try:
             headers = {**self.security.authentication.own_header(), **request_ids.header()}
-            async with self._session.request(method, base.rstrip("/") + path, headers=headers, json=body, ssl=self.inside or True) as answer:
+            async with self._session.request(
+                method, base.rstrip("/") + path, headers=headers, json=body, ssl=self.inside or True
+            ) as answer:
                 text = await answer.text()
         except (ClientError, TimeoutError) as error:
-            raise MetadataUnavailable(f"broker {record.broker} does not answer at {base or 'an address of its own'}: {error}") from error
+            raise MetadataUnavailable(
+                f"broker {record.broker} does not answer at {base or 'an address of its own'}: {error}"
+            ) from error
         if answer.status == 404:
             raise NotFound(f"broker {record.broker}: {text}")
         if answer.status >= 300:
             raise MetadataUnavailable(f"broker {record.broker} answered {answer.status}: {text}")
         return json.loads(text) if text else None
 
-    async def at_owner(self, name: TopicName, method: str, path: str, here: Callable[[str], Awaitable[Any]], body: Any = None) -> Any:
+    async def at_owner(
+        self, name: TopicName, method: str, path: str, here: Callable[[str], Awaitable[Any]], body: Any = None
+    ) -> Any:
         """Does something to one topic where it is owned: by `here`, or by `path` behind the topic's own; None where it was never used."""
         try:
             return await here(await self.here(name))
@@ -348,7 +366,10 @@ class Admin:
             if not shown.done() and present():
                 shown.set_result(None)
 
-        stop, stop_book = self.view.on_change(look), self.topics.policies.on_change(lambda namespace, topic: look(topic))
+        stop, stop_book = (
+            self.view.on_change(look),
+            self.topics.policies.on_change(lambda namespace, topic: look(topic)),
+        )
         stop_rules = self.isolation.on_change(lambda: look("")) if self.isolation is not None else None
         try:
             async with asyncio.timeout(_VISIBLE_TIMEOUT_S):

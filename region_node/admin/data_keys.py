@@ -28,7 +28,11 @@ SETTLED_MS = 24 * 3600 * 1000
 
 async def listing(admin: Admin, request: web.Request) -> Any:
     sealing = await _sealing(admin)
-    return {"region": admin.region, "master": sealing.master, "tenants": {tenant: _shown(found) for tenant, found in sealing.listing().items()}}
+    return {
+        "region": admin.region,
+        "master": sealing.master,
+        "tenants": {tenant: _shown(found) for tenant, found in sealing.listing().items()},
+    }
 
 
 async def of_tenant(admin: Admin, request: web.Request) -> Any:
@@ -40,7 +44,12 @@ async def of_tenant(admin: Admin, request: web.Request) -> Any:
         row["topics"] = len(uses)
         row["for_example"] = uses[:5]
     info = admin.view.tenant(tenant)
-    return {"region": admin.region, "tenant": tenant, "required": info is not None and info.encryption_at_rest, "keys": rows}
+    return {
+        "region": admin.region,
+        "tenant": tenant,
+        "required": info is not None and info.encryption_at_rest,
+        "keys": rows,
+    }
 
 
 async def require(admin: Admin, request: web.Request) -> Any:
@@ -60,7 +69,12 @@ async def _require(admin: Admin, request: web.Request, *, on: bool) -> Any:
     after = await admin.config.require_encryption(tenant, on=on)
     await admin.seen(lambda: (found := admin.view.tenant(tenant)) is None or found.encryption_at_rest == on)
     admin.changed(request, {"required": not on}, {"required": on})
-    return {"tenant": tenant, "required": on, "regions": list(after.allowed_regions), "master": admin.sealing.master if admin.sealing is not None else ""}
+    return {
+        "tenant": tenant,
+        "required": on,
+        "regions": list(after.allowed_regions),
+        "master": admin.sealing.master if admin.sealing is not None else "",
+    }
 
 
 async def rotate(admin: Admin, request: web.Request) -> Any:
@@ -105,7 +119,13 @@ async def _sealing(admin: Admin) -> Sealing:
 
 def _shown(found: tuple[DataKey, ...]) -> list[dict[str, Any]]:
     return [
-        {"number": f"{key.number:016x}", "master": key.master, "created_ms": key.created_ms, "seals": at == len(found) - 1} for at, key in enumerate(found)
+        {
+            "number": f"{key.number:016x}",
+            "master": key.master,
+            "created_ms": key.created_ms,
+            "seals": at == len(found) - 1,
+        }
+        for at, key in enumerate(found)
     ]
 
 
@@ -121,9 +141,13 @@ async def _uses(admin: Admin, tenant: str, found: tuple[DataKey, ...]) -> list[l
             if stored is None:
                 continue
             spans = ManagedLedgerMetadata.decode(stored[0]).spans()
-            compacted = await meta.get(keys.cursor(name, CURSOR)) is not None  # that ledger is of any age, and stands elsewhere
+            compacted = (
+                await meta.get(keys.cursor(name, CURSOR)) is not None
+            )  # that ledger is of any age, and stands elsewhere
             for at, (key, following) in enumerate(pairwise(found)):
-                made_ms = key.created_ms if at else 0  # with the first one also what was lost of older ledgers is sealed
+                made_ms = (
+                    key.created_ms if at else 0
+                )  # with the first one also what was lost of older ledgers is sealed
                 if compacted or may_hold(spans, made_ms, following.created_ms):
                     uses[at].append(name)
     return uses
@@ -134,7 +158,10 @@ def may_hold(spans: Sequence[tuple[int, int]], made_ms: int, replaced_ms: int) -
 
     spans: as `ManagedLedgerMetadata.spans` says them.
     """
-    return any(begun_ms < replaced_ms + SETTLED_MS and (not closed_ms or closed_ms >= made_ms - SETTLED_MS) for begun_ms, closed_ms in spans)
+    return any(
+        begun_ms < replaced_ms + SETTLED_MS and (not closed_ms or closed_ms >= made_ms - SETTLED_MS)
+        for begun_ms, closed_ms in spans
+    )
 
 
 _TENANT = "/heliograph/v1/keys/{tenant}"

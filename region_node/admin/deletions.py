@@ -26,7 +26,11 @@ _GRACE_S_MAX = 366 * 24 * 3600
 async def listed(admin: Admin, request: web.Request) -> Any:
     """Topics of the namespace that were deleted, and can be brought back or are being purged."""
     namespace = admin.namespace(request)
-    rows = [found for _, (found, _) in sorted(_tombstones(admin).known.items()) if namespace in (found.topic, _namespace(found))]
+    rows = [
+        found
+        for _, (found, _) in sorted(_tombstones(admin).known.items())
+        if namespace in (found.topic, _namespace(found))
+    ]
     return [asdict(found) for found in rows]
 
 
@@ -94,10 +98,14 @@ async def _grace_s(request: web.Request) -> float:
     return float(grace_s)
 
 
-async def _bury(admin: Admin, request: web.Request, name: str, regions: tuple[str, ...], grace_s: float, partitions: int) -> Any:
+async def _bury(
+    admin: Admin, request: web.Request, name: str, regions: tuple[str, ...], grace_s: float, partitions: int
+) -> Any:
     now = admin.clock.wall_ms()
     by = getattr(request.get("principal"), "role", "") or "anonymous"
-    made = Tombstone(topic=name, regions=regions, since_ms=now, until_ms=now + int(grace_s * 1000), by=by, partitions=partitions)
+    made = Tombstone(
+        topic=name, regions=regions, since_ms=now, until_ms=now + int(grace_s * 1000), by=by, partitions=partitions
+    )
     try:
         await _leases(admin).store.put(tombstone(name), made.encode(), expected=ABSENT)
     except VersionConflict:

@@ -68,9 +68,20 @@ async def status(admin: Admin, request: web.Request) -> Any:
         record, version = await conductor.switching.get(namespace)
     except NotFound:
         here = await facts_here(admin, namespace)
-        others = [region for region in policies.regions if region != admin.region] if admin.region in policies.regions else []
-        at_risk, slo = {region: facts.not_in(here, region) for region in others}, policies.policies.get(SLO_POLICY) or {}
-        age_s = max([lag["age_s"] for lag in at_risk.values()] + [facts.lacking(here, region)["age_s_max"] for region in others], default=0.0)
+        others = (
+            [region for region in policies.regions if region != admin.region]
+            if admin.region in policies.regions
+            else []
+        )
+        at_risk, slo = (
+            {region: facts.not_in(here, region) for region in others},
+            policies.policies.get(SLO_POLICY) or {},
+        )
+        age_s = max(
+            [lag["age_s"] for lag in at_risk.values()]
+            + [facts.lacking(here, region)["age_s_max"] for region in others],
+            default=0.0,
+        )
         return {
             "namespace": namespace,
             "mode": "active-active",
@@ -98,7 +109,10 @@ async def status(admin: Admin, request: web.Request) -> Any:
         "since_ms": record.since_ms,
         "slo": record.slo,
         "to_rejoin": await conductor.away(namespace),
-        "writers": {region: {broker: w.obeys(namespace, version) for broker, w in sorted(found.items())} for region, found in writers.items()},
+        "writers": {
+            region: {broker: w.obeys(namespace, version) for broker, w in sorted(found.items())}
+            for region, found in writers.items()
+        },
         "targets": targets,
         "operation": None if operation is None else _shown(operation),
     }
@@ -122,7 +136,9 @@ async def region_facts(admin: Admin, request: web.Request) -> Any:
 
 def _local(admin: Admin, namespace: str) -> dict[str, Any]:
     now_ms = admin.clock.wall_ms()
-    found = [t for t in admin.topics.loaded.values() if t.name.namespace == namespace and not t.volatile and not t.closed]
+    found = [
+        t for t in admin.topics.loaded.values() if t.name.namespace == namespace and not t.volatile and not t.closed
+    ]
     return {"topics": {topic.text: facts.topic_facts(topic, admin.links, now_ms) for topic in found}}
 
 
@@ -145,7 +161,10 @@ async def region_spans(admin: Admin, request: web.Request) -> Any:
     return await _counts(admin, request, "spans")
 
 
-_SPANS: dict[str, Callable[[Topic, Any], list[facts.Span]]] = {"tails": facts.tail_spans, "spans": lambda _, rows: [facts.span_of(row) for row in rows]}
+_SPANS: dict[str, Callable[[Topic, Any], list[facts.Span]]] = {
+    "tails": facts.tail_spans,
+    "spans": lambda _, rows: [facts.span_of(row) for row in rows],
+}
 
 
 async def _counts(admin: Admin, request: web.Request, what: str) -> Any:
@@ -159,9 +178,18 @@ async def _counts(admin: Admin, request: web.Request, what: str) -> Any:
 
 async def _local_counts(admin: Admin, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Of the topics that `given` names."""
-    found = [t for t in list(admin.topics.loaded.values()) if t.name.namespace == namespace and t.text in given and not t.volatile and not t.closed]
+    found = [
+        t
+        for t in list(admin.topics.loaded.values())
+        if t.name.namespace == namespace and t.text in given and not t.volatile and not t.closed
+    ]
     until = admin.clock.monotonic() + _COUNT_S
-    return {"topics": {t.text: await facts.counted(t, _SPANS[what](t, given[t.text]), lambda: admin.clock.monotonic() > until) for t in found}}
+    return {
+        "topics": {
+            t.text: await facts.counted(t, _SPANS[what](t, given[t.text]), lambda: admin.clock.monotonic() > until)
+            for t in found
+        }
+    }
 
 
 async def _counts_here(admin: Admin, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,11 +224,17 @@ async def make_passive(admin: Admin, request: web.Request) -> Any:
     policies, slo = admin.policies(namespace), given.get("slo", {}) if isinstance(given, dict) else None
     if not isinstance(given, dict) or not isinstance(given.get("active"), str) or not isinstance(slo, dict):
         raise Malformed('expected {"active": region, "slo": {"rpo_s": seconds, "rto_s": seconds}} in the body')
-    if wrong := [key for key, value in slo.items() if key not in _SLO or isinstance(value, bool) or not isinstance(value, int | float) or value <= 0]:
+    if wrong := [
+        key
+        for key, value in slo.items()
+        if key not in _SLO or isinstance(value, bool) or not isinstance(value, int | float) or value <= 0
+    ]:
         raise Malformed(f"slo: {', '.join(wrong)} must be one of {', '.join(_SLO)}, in seconds above 0")
     if given["active"] not in policies.regions:
         raise NotAllowed(f"{namespace} is not in region {given['active']}; it is in {', '.join(policies.regions)}")
-    record = await conductor_for(admin, request).switching.begin(namespace, given["active"], {key: float(value) for key, value in slo.items()})
+    record = await conductor_for(admin, request).switching.begin(
+        namespace, given["active"], {key: float(value) for key, value in slo.items()}
+    )
     admin.changed(request, None, asdict(record))
     await admin.seen(lambda: _leases(admin).gate(namespace) is not None)
     return asdict(record)
@@ -219,14 +253,22 @@ async def make_active(admin: Admin, request: web.Request) -> Any:
 async def begin(admin: Admin, request: web.Request) -> Any:
     """Body: {"kind": switchover, failover, or rejoin; "to": region; "dry_run": true}. Goes on with the same one where it was interrupted."""
     namespace, given = admin.namespace(request), await body(request)
-    if not isinstance(given, dict) or not isinstance(given.get("kind"), str) or not isinstance(given.get("to", ""), str):
+    if (
+        not isinstance(given, dict)
+        or not isinstance(given.get("kind"), str)
+        or not isinstance(given.get("to", ""), str)
+    ):
         raise Malformed('expected {"kind": "switchover", "to": region} in the body')
     conductor = conductor_for(admin, request)
     if given.get("dry_run"):
         planned, cost = await conductor.plan(given["kind"], namespace, given.get("to", ""))
         return {"dry_run": True, **_shown(planned), "id": 0, "cost": cost}
-    operation = await conductor.begin(given["kind"], namespace, given.get("to", ""), getattr(request.get("principal"), "role", "") or "anonymous")
-    admin.changed(request, None, {"kind": operation.kind, "from": operation.source, "to": operation.target, "id": operation.id})
+    operation = await conductor.begin(
+        given["kind"], namespace, given.get("to", ""), getattr(request.get("principal"), "role", "") or "anonymous"
+    )
+    admin.changed(
+        request, None, {"kind": operation.kind, "from": operation.source, "to": operation.target, "id": operation.id}
+    )
     return _shown(operation)
 
 
@@ -267,7 +309,11 @@ def _leases(admin: Admin) -> WriteLeases:
 
 def _lease(admin: Admin) -> dict[str, Any]:
     core = _leases(admin).core
-    return {"holds": core.holds, "left_s": max(0.0, core.until - core.now()) if core.registered else 0.0, "not_confirmed": core.refused}
+    return {
+        "holds": core.holds,
+        "left_s": max(0.0, core.until - core.now()) if core.registered else 0.0,
+        "not_confirmed": core.refused,
+    }
 
 
 def facts_of(admin: Admin, request: Caller) -> Callable[[str, str], Awaitable[dict[str, Any]]]:
@@ -288,14 +334,20 @@ def conductor_for(admin: Admin, request: Caller) -> Conductor:
     async def counts_of(region: str, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if region == admin.region:
             return await _counts_here(admin, namespace, what, given)
-        found: dict[str, Any] = await elsewhere(admin, request, region, "POST", f"{_path(namespace)}/{what}", dict(given))
+        found: dict[str, Any] = await elsewhere(
+            admin, request, region, "POST", f"{_path(namespace)}/{what}", dict(given)
+        )
         return found
 
     leases = _leases(admin)
     ask = facts_of(admin, request)
     conductor = Conductor(leases.store, admin.view, facts_of=ask, counts_of=counts_of, wall_ms=admin.clock.wall_ms)
-    shadows = RegionShadows(admin, lambda region, method, path, given: elsewhere(admin, request, region, method, path, given))
-    conductor.drill = Drill(shadows, conductor, admin.view.namespace, ask, admin.clock.wall_ms, leases.settings.ttl_ms / 1000)
+    shadows = RegionShadows(
+        admin, lambda region, method, path, given: elsewhere(admin, request, region, method, path, given)
+    )
+    conductor.drill = Drill(
+        shadows, conductor, admin.view.namespace, ask, admin.clock.wall_ms, leases.settings.ttl_ms / 1000
+    )
     return conductor
 
 
@@ -303,23 +355,35 @@ async def elsewhere(admin: Admin, request: Caller, region: str, method: str, pat
     """The same interface of another region, in the name of whoever asks. Raises MetadataUnavailable, NotAllowed (an address that may not be called)."""
     info = admin.view.region(region)
     if info is None or not info.admin_url:
-        raise MetadataUnavailable(f"region {region} publishes no admin URL: set it with `heliograph clusters update {region} --url URL`")
+        raise MetadataUnavailable(
+            f"region {region} publishes no admin URL: set it with `heliograph clusters update {region} --url URL`"
+        )
     admin.urls.check(info.admin_url, ("http", "https"))  # credentials go there
     headers = {"Authorization": request.headers["Authorization"]} if "Authorization" in request.headers else {}
     try:
         async with (
             ClientSession(timeout=_TIMEOUT) as session,
-            session.request(method, info.admin_url.rstrip("/") + path, headers=headers, json=given, ssl=admin.outward() if admin.outward else True) as answer,
+            session.request(
+                method,
+                info.admin_url.rstrip("/") + path,
+                headers=headers,
+                json=given,
+                ssl=admin.outward() if admin.outward else True,
+            ) as answer,
         ):
             text = await answer.text()
     except (ClientError, TimeoutError, OSError) as error:
-        raise MetadataUnavailable(f"region {region} does not answer at {info.admin_url}: {error or type(error).__name__}") from error
+        raise MetadataUnavailable(
+            f"region {region} does not answer at {info.admin_url}: {error or type(error).__name__}"
+        ) from error
     if answer.status >= 300:
         raise MetadataUnavailable(f"region {region} answered {answer.status}: {text[:300]}")
     try:
         return json.loads(text)
     except ValueError as error:
-        raise MetadataUnavailable(f"region {region} answers at {info.admin_url} with something else than JSON") from error
+        raise MetadataUnavailable(
+            f"region {region} answers at {info.admin_url} with something else than JSON"
+        ) from error
 
 
 def _path(namespace: str) -> str:

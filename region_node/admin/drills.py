@@ -42,12 +42,16 @@ class RegionShadows:
     async def audit(self, region: str, namespace: str, since_ms: int) -> dict[str, Any]:
         if region == self._admin.region:
             return await audits_here(self._admin, namespace, since_ms)
-        found: dict[str, Any] = await self._ask(region, "POST", f"{path_of(namespace)}/audits?since_ms={since_ms}", None)
+        found: dict[str, Any] = await self._ask(
+            region, "POST", f"{path_of(namespace)}/audits?since_ms={since_ms}", None
+        )
         return found
 
     async def make(self, shadow: str, policies: NamespacePolicies) -> None:
         try:
-            await self._admin.config.create_namespace(shadow, replace(policies, policies={**policies.policies, "properties": mark(shadow)}))
+            await self._admin.config.create_namespace(
+                shadow, replace(policies, policies={**policies.policies, "properties": mark(shadow)})
+            )
         except AlreadyExists:
             pass  # made before this step was interrupted; or somebody's own
         await self._admin.seen(lambda: self._admin.view.namespace(shadow) is not None)
@@ -71,7 +75,12 @@ class RegionShadows:
         admin = self._admin
         if admin.ownership.record.broker != next((record.broker for record in admin.ownership.brokers()), ""):
             return []
-        return [name for tenant in admin.view.tenants() for name in admin.view.namespaces(tenant) if _is_shadow(admin, name, admin.region)]
+        return [
+            name
+            for tenant in admin.view.tenants()
+            for name in admin.view.namespaces(tenant)
+            if _is_shadow(admin, name, admin.region)
+        ]
 
     async def sign(self, report: dict[str, Any]) -> dict[str, Any]:
         if self._admin.signer is None:
@@ -85,8 +94,21 @@ class RegionShadows:
 async def audits_here(admin: Admin, namespace: str, since_ms: int, *, local: bool = False) -> dict[str, Any]:
     """Every topic of this region's copy is compared once after `since_ms`; asked again until nothing runs."""
     auditor = admin.links.auditor
-    out: dict[str, Any] = {"topics": 0, "entries": 0, "ranges": 0, "unchecked": 0, "left": 0, "found": {}, "errors": [], "running": []}
-    for topic in [t for t in admin.topics.loaded.values() if t.name.namespace == namespace and not t.volatile and not t.closed and not t.shadow_of]:
+    out: dict[str, Any] = {
+        "topics": 0,
+        "entries": 0,
+        "ranges": 0,
+        "unchecked": 0,
+        "left": 0,
+        "found": {},
+        "errors": [],
+        "running": [],
+    }
+    for topic in [
+        t
+        for t in admin.topics.loaded.values()
+        if t.name.namespace == namespace and not t.volatile and not t.closed and not t.shadow_of
+    ]:
         if topic.policies.values.get("replication") == [admin.region]:  # nobody has another copy
             continue
         report = auditor.briefs.get(topic.text)
@@ -102,7 +124,12 @@ async def audits_here(admin: Admin, namespace: str, since_ms: int, *, local: boo
             out["topics"] += 1
             if report.error:
                 out["errors"].append(f"{topic.text}: {report.error}")
-            for key, value in (("entries", report.entries), ("ranges", report.ranges), ("unchecked", report.unchecked), ("left", report.left)):
+            for key, value in (
+                ("entries", report.entries),
+                ("ranges", report.ranges),
+                ("unchecked", report.unchecked),
+                ("left", report.left),
+            ):
                 out[key] += value
             for fault, count in report.found.items():
                 out["found"][fault] = out["found"].get(fault, 0) + count
@@ -156,7 +183,11 @@ def _is_shadow(admin: Admin, namespace: str, target: str = "") -> bool:
     if not _SHADOW.fullmatch(namespace):
         return False
     found = admin.view.namespace(namespace)
-    return found is not None and found.policies.get("properties") == mark(namespace) and (not target or found.policies.get("replication") == [target])
+    return (
+        found is not None
+        and found.policies.get("properties") == mark(namespace)
+        and (not target or found.policies.get("replication") == [target])
+    )
 
 
 def _check_shadow(admin: Admin, namespace: str) -> None:

@@ -45,7 +45,10 @@ async def status(admin: Admin, request: web.Request) -> Any:
         "version": admin.version,
         "level": info.feature_level if (info := admin.view.region(admin.region)) is not None else 1,
         "broker": admin.ownership.record.broker,
-        "brokers": [{"id": r.broker, "listeners": r.listeners, "admin_url": r.admin_url, "pid": r.pid, "level": r.level} for r in admin.ownership.brokers()],
+        "brokers": [
+            {"id": r.broker, "listeners": r.listeners, "admin_url": r.admin_url, "pid": r.pid, "level": r.level}
+            for r in admin.ownership.brokers()
+        ],
         "bundles": [_bundle(admin, namespace, index) for namespace, index in admin.ownership.owned()],
         "topics": len(admin.topics.loaded),
         "repairs": admin.recovery.repairs if admin.recovery is not None else 0,
@@ -66,12 +69,20 @@ async def snapshot(admin: Admin, request: web.Request) -> Any:
     """The open ledger is counted up to the last entry that clients may read."""
     log = await admin.log(admin.topic(request))
     found = snapshot_of(log, (await admin.loaded(admin.topic(request))).readable)
-    return {**found, "topic": log.topic, "regions": {str(region.number): region.name for region in admin.view.regions()}}
+    return {
+        **found,
+        "topic": log.topic,
+        "regions": {str(region.number): region.name for region in admin.view.regions()},
+    }
 
 
 def snapshot_of(log: ReplicatedLog, ledger: ReadablePort) -> dict[str, Any]:
     last = ledger.last_confirmed
-    rows = [{"ledger": info.ledger, "entries": info.entries, "size_bytes": info.size_bytes} for info in ledger.ledgers() if info.ledger <= last[0]]
+    rows = [
+        {"ledger": info.ledger, "entries": info.entries, "size_bytes": info.size_bytes}
+        for info in ledger.ledgers()
+        if info.ledger <= last[0]
+    ]
     if rows and rows[-1]["ledger"] == last[0]:
         rows[-1]["entries"] = last[1] + 1
     return {
@@ -129,14 +140,23 @@ async def vector_rows(log: ReplicatedLog, at: Position) -> list[dict[str, Any]]:
     """By origin, the last coordinate at or below a position."""
     found = await vector_at(log, at)
     for origin, through in found.items():
-        if log.state.is_own(origin) and through < log.vector.prefix(origin):  # where an entry of its own can be named, others know whether they have it
+        if log.state.is_own(origin) and through < log.vector.prefix(
+            origin
+        ):  # where an entry of its own can be named, others know whether they have it
             found[origin] = await own_before(log, through) or through
     return [{"origin": list(origin), "prefix": list(found[origin])} for origin in sorted(found)]
 
 
 def _vector(found: Vector) -> list[dict[str, Any]]:
     """Origin by origin: the durable prefix, and the ranges (after, through] that are missing below it."""
-    return [{"origin": list(o), "prefix": list(found.prefix(o)), "missing": [[list(a), list(b)] for a, b in found.missing(o)]} for o in found]
+    return [
+        {
+            "origin": list(o),
+            "prefix": list(found.prefix(o)),
+            "missing": [[list(a), list(b)] for a, b in found.missing(o)],
+        }
+        for o in found
+    ]
 
 
 def _position(request: web.Request, name: str) -> Position:

@@ -27,7 +27,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def guard(
-    security: Security, *, metrics_open: bool, refuse: Callable[[int, str], web.Response], is_tenant: Callable[[str], bool] = lambda _: True
+    security: Security,
+    *,
+    metrics_open: bool,
+    refuse: Callable[[int, str], web.Response],
+    is_tenant: Callable[[str], bool] = lambda _: True,
 ) -> Middleware:
     """The middleware. is_tenant: whether there is such a tenant: who may do nothing in one that is not there hears that, as from Pulsar."""
 
@@ -83,8 +87,18 @@ def _check(security: Security, principal: Principal, access: Access, request: we
             topic = TopicName.parse(f"{names.get('domain', 'persistent')}://{namespace}/{names['topic']}")
             subscription = names.get("subscription") or names.get("sub") or ""
             if access is Access.CONSUME:
-                allowed = rights.may_subscribe(principal, topic, subscription) if subscription else rights.may(principal, Action.CONSUME, topic)
+                allowed = (
+                    rights.may_subscribe(principal, topic, subscription)
+                    if subscription
+                    else rights.may(principal, Action.CONSUME, topic)
+                )
             else:
-                allowed = rights.may(principal, Action.PRODUCE, topic) if access is Access.PRODUCE else rights.may_look_up(principal, topic)
+                allowed = (
+                    rights.may(principal, Action.PRODUCE, topic)
+                    if access is Access.PRODUCE
+                    else rights.may_look_up(principal, topic)
+                )
     if not allowed:
-        raise Unauthorized(f"the role {principal.role!r} may not {request.method} {request.path}: it wants {access.value}")
+        raise Unauthorized(
+            f"the role {principal.role!r} may not {request.method} {request.path}: it wants {access.value}"
+        )

@@ -88,13 +88,17 @@ async def get_domain(admin: Admin, request: web.Request) -> Any:
 async def put_domain(admin: Admin, request: web.Request) -> Any:
     """Makes or replaces a domain; namespaces of anti-affinity groups are divided anew, and their bundles follow in the next cycles of the balancer."""
     rules, name = _rules(admin, request), check_name("failure domain", request.match_info["domain"])
-    given = (await typed_body(request, dict, 'a failure domain, such as {"brokers": ["us-broker-0"]},')).get("brokers") or []
+    given = (await typed_body(request, dict, 'a failure domain, such as {"brokers": ["us-broker-0"]},')).get(
+        "brokers"
+    ) or []
     if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
         raise Malformed("brokers: expected a list of names")
     domain = FailureDomain(tuple(dict.fromkeys(given)))
     for other, theirs in rules.domains.items():
         if other != name and (both := set(theirs.brokers) & set(domain.brokers)):
-            raise web.HTTPConflict(reason=f"{min(both)} is in the failure domain {other} already: take it out there first")
+            raise web.HTTPConflict(
+                reason=f"{min(both)} is in the failure domain {other} already: take it out there first"
+            )
     before = rules.domains.get(name)
     await rules.put_domain(name, domain)
     await admin.seen(lambda: rules.domains.get(name) == domain)
@@ -116,7 +120,9 @@ def _rules(admin: Admin, request: web.Request) -> IsolationRules:
     if admin.view.region(cluster) is None:
         raise NotFound(f"Cluster {cluster} does not exist")
     if cluster != admin.region:
-        raise NotFound(f"Cluster {cluster} is not this one: its isolation policies and failure domains are kept there, ask it at its own address")
+        raise NotFound(
+            f"Cluster {cluster} is not this one: its isolation policies and failure domains are kept there, ask it at its own address"
+        )
     if admin.isolation is None:
         raise MetadataUnavailable("this broker does not know the isolation policies yet: it is not started")
     return admin.isolation
@@ -131,7 +137,11 @@ def _of_broker(rules: IsolationRules, shown: str, names: Sequence[str]) -> dict[
     answer: dict[str, Any] = {"brokerName": shown, "policyName": None, "isPrimary": False, "namespaceRegex": []}
     for name, policy in rules.isolation.policies.items():
         if policy.is_primary(names) or policy.is_secondary(names):
-            answer |= {"policyName": name, "isPrimary": policy.is_primary(names), "namespaceRegex": [*answer["namespaceRegex"], *policy.namespaces]}
+            answer |= {
+                "policyName": name,
+                "isPrimary": policy.is_primary(names),
+                "namespaceRegex": [*answer["namespaceRegex"], *policy.namespaces],
+            }
     return answer
 
 
@@ -154,13 +164,25 @@ def _policy(fields: dict[str, Any]) -> IsolationPolicy:
             raise Malformed(f"{what}: expected a list of regexes")
         lists[what] = tuple(given)
     failover = fields.get("auto_failover_policy")
-    if not isinstance(failover, dict) or failover.get("policy_type") != "min_available" or not isinstance(failover.get("parameters"), dict):
-        raise Malformed('auto_failover_policy: expected {"policy_type": "min_available", "parameters": {"min_limit": "1", "usage_threshold": "100"}}')
+    if (
+        not isinstance(failover, dict)
+        or failover.get("policy_type") != "min_available"
+        or not isinstance(failover.get("parameters"), dict)
+    ):
+        raise Malformed(
+            'auto_failover_policy: expected {"policy_type": "min_available", "parameters": {"min_limit": "1", "usage_threshold": "100"}}'
+        )
     try:
         least, usage = (int(failover["parameters"][name]) for name in ("min_limit", "usage_threshold"))
     except (KeyError, TypeError, ValueError):
         raise Malformed("auto_failover_policy: min_limit and usage_threshold must be whole numbers") from None
-    return IsolationPolicy(namespaces=lists["namespaces"], primary=lists["primary"], secondary=lists["secondary"], min_available=least, usage_threshold=usage)
+    return IsolationPolicy(
+        namespaces=lists["namespaces"],
+        primary=lists["primary"],
+        secondary=lists["secondary"],
+        min_available=least,
+        usage_threshold=usage,
+    )
 
 
 _ALL = "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies"

@@ -20,7 +20,9 @@ def check_active_stays(admin: Admin, namespace: str, regions: Sequence[str]) -> 
     """Raises NotAllowed."""
     gate = admin.leases.gate(namespace) if admin.leases is not None else None
     if gate is not None and gate.record is not None and gate.record.active not in regions:
-        raise NotAllowed(f"{namespace} is active in {gate.record.active}: `heliograph dr switchover {namespace}` first, or `heliograph dr unset {namespace}`")
+        raise NotAllowed(
+            f"{namespace} is active in {gate.record.active}: `heliograph dr switchover {namespace}` first, or `heliograph dr unset {namespace}`"
+        )
 
 
 async def leaving(admin: Admin, namespace: str, regions: Sequence[str]) -> dict[str, Any]:
@@ -29,12 +31,20 @@ async def leaving(admin: Admin, namespace: str, regions: Sequence[str]) -> dict[
 
     old = admin.policies(namespace).regions
     gone = [region for region in old if region not in regions]
-    found: dict[str, Any] = {"leave": gone, "join": [region for region in regions if region not in old], "topics": 0, "messages_not_sent": {}, "at_risk": {}}
+    found: dict[str, Any] = {
+        "leave": gone,
+        "join": [region for region in regions if region not in old],
+        "topics": 0,
+        "messages_not_sent": {},
+        "at_risk": {},
+    }
     if admin.region not in old:
         return found
     here = await facts_here(admin, namespace)
     found["topics"] = len(here["topics"]) if gone else 0
-    found["messages_not_sent"] = {region: facts.not_in(here, region)["messages"] for region in gone if region != admin.region}
+    found["messages_not_sent"] = {
+        region: facts.not_in(here, region)["messages"] for region in gone if region != admin.region
+    }
     if admin.region in gone:
         found["at_risk"] = {region: facts.not_in(here, region)["messages"] for region in regions if region in old}
     return found
@@ -56,4 +66,6 @@ def check_nothing_buried(admin: Admin, namespace: str) -> None:
         return
     for found, _ in admin.tombstones.known.values():
         if found.topic == namespace or found.topic.startswith(f"persistent://{namespace}/"):
-            raise NotAllowed(f"{found.topic} is deleted and its data is still there: wait until it is purged, or `heliograph dr undelete {found.topic}`")
+            raise NotAllowed(
+                f"{found.topic} is deleted and its data is still there: wait until it is purged, or `heliograph dr undelete {found.topic}`"
+            )

@@ -60,7 +60,9 @@ async def transfer(admin: Admin, request: web.Request) -> Any:
 
 async def _change(admin: Admin, request: web.Request, verb: str, address: str = "") -> Any:
     dry = flag(request, "dry_run")
-    report, changed = await _group(admin, request)(f"dry-{verb}" if dry else verb, request.match_info["member"], address)
+    report, changed = await _group(admin, request)(
+        f"dry-{verb}" if dry else verb, request.match_info["member"], address
+    )
     if changed and not dry:
         admin.changed(request, None, {"members": report["members"], "leader": report["leader"]})
     return {"changed": changed and not dry, "would_change": changed, **report}
@@ -84,12 +86,22 @@ async def samples(admin: Admin) -> list[metrics.Sample]:
 
 
 def _samples(labels: dict[str, str], report: dict[str, Any]) -> Iterable[metrics.Sample]:
-    yield "heliograph_metadata_leader", "gauge", {**labels, "leader": report["leader"] or ""}, int(report["leader"] is not None)
+    yield (
+        "heliograph_metadata_leader",
+        "gauge",
+        {**labels, "leader": report["leader"] or ""},
+        int(report["leader"] is not None),
+    )
     yield "heliograph_metadata_voters", "gauge", labels, sum(row["role"] == "voter" for row in report["members"])
     for quantile in ("p50", "p99"):
         taken_ms = report["writes"][f"{quantile}_ms"]
         if taken_ms is not None:
-            yield "heliograph_metadata_write_seconds", "gauge", {**labels, "quantile": f"0.{quantile[1:]}"}, taken_ms / 1000
+            yield (
+                "heliograph_metadata_write_seconds",
+                "gauge",
+                {**labels, "quantile": f"0.{quantile[1:]}"},
+                taken_ms / 1000,
+            )
     for row in report["members"]:
         if row["behind"] is not None:
             yield "heliograph_metadata_member_lag_entries", "gauge", {**labels, "member": row["member"]}, row["behind"]

@@ -26,7 +26,11 @@ async def damage(admin: Admin, request: web.Request) -> Any:
     if text and not text.isdigit():
         raise Malformed(f"ledger: expected a number, not {text!r}")
     found = {number: await ledger.damaged(number) for number in _ledgers(ledger, int(text) if text else None)}
-    return {"topic": ledger.topic, "ledgers": len(found), "damaged": {str(number): ranges for number, ranges in found.items() if ranges}}
+    return {
+        "topic": ledger.topic,
+        "ledgers": len(found),
+        "damaged": {str(number): ranges for number, ranges in found.items() if ranges},
+    }
 
 
 async def repair(admin: Admin, request: web.Request) -> Any:
@@ -43,7 +47,11 @@ async def repair(admin: Admin, request: web.Request) -> Any:
         if not await ledger.damaged(number):
             continue
         done = await ledger.refill(number, source)
-        rows[str(number)] = {"fetched_entries": done.fetched_entries, "copied_entries": done.copied_entries, "missing": [list(one) for one in done.missing]}
+        rows[str(number)] = {
+            "fetched_entries": done.fetched_entries,
+            "copied_entries": done.copied_entries,
+            "missing": [list(one) for one in done.missing],
+        }
     missing = any(row["missing"] for row in rows.values())
     if missing:
         admin.links.auditor.want(log.topic)

@@ -109,7 +109,9 @@ def _uncompressed(metadata: pb.MessageMetadata, payload: memoryview) -> bytes:
 # -- handlers -----------------------------------------------------------------------------------------------------------
 
 
-def position_of(given: Any, wanted: str = 'expected a message id in the body, such as {"ledgerId": 1, "entryId": 0}') -> Position:
+def position_of(
+    given: Any, wanted: str = 'expected a message id in the body, such as {"ledgerId": 1, "entryId": 0}'
+) -> Position:
     """Of MessageId JSON. Raises Malformed."""
     try:
         return int(given["ledgerId"]), int(given["entryId"])
@@ -119,14 +121,19 @@ def position_of(given: Any, wanted: str = 'expected a message id in the body, su
 
 async def by_id(admin: Admin, request: web.Request) -> Any:
     topic = await admin.loaded(admin.topic(request))
-    return await entry_at(topic, (number(request.match_info["ledger"], "the ledger"), number(request.match_info["entry"], "the entry")))
+    return await entry_at(
+        topic, (number(request.match_info["ledger"], "the ledger"), number(request.match_info["entry"], "the entry"))
+    )
 
 
 async def examine(admin: Admin, request: web.Request) -> Any:
     """The n-th entry (from 1) from the first, or from the last one back."""
     name = admin.topic(request)
     topic, ledger = await admin.loaded(name), await admin.ledger(name)
-    start, count = request.query.get("initialPosition", "latest"), number(request.query.get("messagePosition", "1"), "messagePosition")
+    start, count = (
+        request.query.get("initialPosition", "latest"),
+        number(request.query.get("messagePosition", "1"), "messagePosition"),
+    )
     if start not in ("earliest", "latest"):
         raise Malformed(f"initialPosition is earliest or latest, not {start!r}")
     count = max(1, count)
@@ -134,12 +141,19 @@ async def examine(admin: Admin, request: web.Request) -> Any:
         raise NotAllowed(f"Could not examine messages: {topic.text} holds none")
     if count > ledger.entries:
         raise NotFound(f"Message not found: {topic.text} holds {ledger.entries} message(s)")
-    return await entry_at(topic, ledger.position_after(BEFORE_ALL, count if start == "earliest" else ledger.entries - count + 1))
+    return await entry_at(
+        topic, ledger.position_after(BEFORE_ALL, count if start == "earliest" else ledger.entries - count + 1)
+    )
 
 
 async def peek(admin: Admin, request: web.Request) -> Any:
     topic = await admin.loaded(admin.topic(request))
-    return await entry_at(topic, await nth_unacked(topic, request.match_info["subscription"], number(request.match_info["count"], "the position"), of_all=True))
+    return await entry_at(
+        topic,
+        await nth_unacked(
+            topic, request.match_info["subscription"], number(request.match_info["count"], "the position"), of_all=True
+        ),
+    )
 
 
 async def analyze(admin: Admin, request: web.Request) -> Any:
@@ -151,10 +165,16 @@ async def analyze(admin: Admin, request: web.Request) -> Any:
         raise SubscriptionNotFound(f"Subscription {name} does not exist on {topic.text}")
     entries = messages = markers = 0
     by_verdict: Counter[int] = Counter()
-    filtering = Filtering(topic.text, name, found.properties)  # of its own: what the subscription counts is what consumers were given
+    filtering = Filtering(
+        topic.text, name, found.properties
+    )  # of its own: what the subscription counts is what consumers were given
     filtering.filters = found.rules.filters
     first: Position | None = None
-    at, end, last = (found.cursor.mark_delete[0], found.cursor.mark_delete[1] + 1), found.cursor.mark_delete, topic.readable.last_confirmed
+    at, end, last = (
+        (found.cursor.mark_delete[0], found.cursor.mark_delete[1] + 1),
+        found.cursor.mark_delete,
+        topic.readable.last_confirmed,
+    )
     while at <= last and entries + markers < _ANALYSED_MAX:
         runs = await topic.readable.read(at, _LOOK_ENTRIES, _LOOK_BYTES)
         if not runs:

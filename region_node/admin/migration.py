@@ -33,8 +33,13 @@ async def get(admin: Admin, request: web.Request) -> Any:
 
 async def update(admin: Admin, request: web.Request) -> Any:
     """Begins a migration (`migrated=true`), or ends it; its addresses are those of its namespaces', too."""
-    name, given = _cluster(admin, request), await typed_body(request, dict, 'ClusterUrl, such as {"brokerServiceUrl": "pulsar://green:6650"}')
-    urls = {ours: admin.urls.check(str(given[theirs]), (scheme,)) for theirs, ours, scheme in _FIELDS if given.get(theirs)}
+    name, given = (
+        _cluster(admin, request),
+        await typed_body(request, dict, 'ClusterUrl, such as {"brokerServiceUrl": "pulsar://green:6650"}'),
+    )
+    urls = {
+        ours: admin.urls.check(str(given[theirs]), (scheme,)) for theirs, ours, scheme in _FIELDS if given.get(theirs)
+    }
     wanted = ClusterMigration(migrated=flag(request, "migrated"), **urls)
     if wanted.migrated and not wanted.urls:
         raise NotAllowed("give brokerServiceUrl or brokerServiceUrlTls: clients are sent there")
@@ -63,7 +68,10 @@ def _cluster(admin: Admin, request: web.Request) -> str:
 
 
 def _shown(found: ClusterMigration) -> dict[str, Any]:
-    return {"migrated": found.migrated, "migratedClusterUrl": {theirs: url for theirs, ours, _ in _FIELDS if (url := getattr(found, ours))}}
+    return {
+        "migrated": found.migrated,
+        "migratedClusterUrl": {theirs: url for theirs, ours, _ in _FIELDS if (url := getattr(found, ours))},
+    }
 
 
 ROUTES = (

@@ -77,7 +77,9 @@ async def delete_topics(admin: Admin, topics: list[str]) -> None:
         else:
             domain, _, rest = topic.partition("://")
             tenant, local_namespace, local = rest.split("/", 2)
-            await admin.call(record, "DELETE", f"/admin/v2/{domain}/{tenant}/{local_namespace}/{quote(local, safe='')}?force=true")
+            await admin.call(
+                record, "DELETE", f"/admin/v2/{domain}/{tenant}/{local_namespace}/{quote(local, safe='')}?force=true"
+            )
 
 
 async def delete_bundle(admin: Admin, request: web.Request) -> Any:
@@ -86,7 +88,9 @@ async def delete_bundle(admin: Admin, request: web.Request) -> Any:
     table = admin.table(namespace)
     topics = [topic for topic in await admin.topics.topics(namespace) if table.of(topic) == wanted]
     if topics and not flag(request, "force"):
-        raise web.HTTPConflict(reason=f"Cannot delete non empty bundle: {table.name(wanted)} of {namespace} has {len(topics)} topics")
+        raise web.HTTPConflict(
+            reason=f"Cannot delete non empty bundle: {table.name(wanted)} of {namespace} has {len(topics)} topics"
+        )
     await delete_topics(admin, topics)
 
 
@@ -113,7 +117,9 @@ async def unload_bundle(admin: Admin, request: web.Request) -> Any:
     if to := request.query.get("destinationBroker", "").removeprefix("http://").removeprefix("https://"):
         names = {_host_of(record.admin_url): record.broker for record in admin.ownership.brokers()}
         if not await admin.ownership.transfer(namespace, index, names.get(to, to)):
-            raise NotOwner(f"{wanted} of {namespace} did not come to {to} in time: it has gone, or is slow; look the bundle up to see where it is")
+            raise NotOwner(
+                f"{wanted} of {namespace} did not come to {to} in time: it has gone, or is slow; look the bundle up to see where it is"
+            )
         return
     await _unload(admin, namespace, index)
 
@@ -144,7 +150,10 @@ async def _change(admin: Admin, request: web.Request, change: Callable[[Namespac
 
 
 def _where(policies: NamespacePolicies) -> dict[str, list[str]]:
-    return {"replication_clusters": [*policies.regions, *policies.clusters], "allowed_clusters": list(policies.allowed_regions)}
+    return {
+        "replication_clusters": [*policies.regions, *policies.clusters],
+        "allowed_clusters": list(policies.allowed_regions),
+    }
 
 
 async def get_replication(admin: Admin, request: web.Request) -> Any:
@@ -169,7 +178,9 @@ async def get_allowed(admin: Admin, request: web.Request) -> Any:
 
 async def set_allowed(admin: Admin, request: web.Request) -> Any:
     regions = admin.regions(await typed_body(request, list, 'a list of clusters, such as ["us", "eu"],'))
-    missing = [region for region in admin.policies(admin.namespace(request)).regions if regions and region not in regions]
+    missing = [
+        region for region in admin.policies(admin.namespace(request)).regions if regions and region not in regions
+    ]
     if missing:
         raise NotAllowed(f"the namespace is replicated to {missing[0]}: the allowed clusters must include it")
     await _change(admin, request, lambda p: replace(p, allowed_regions=regions))

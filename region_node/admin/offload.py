@@ -43,7 +43,15 @@ async def scan(admin: Admin, request: web.Request) -> Any:
     tier, rows = _tier(admin), []
     async for name, size in objects(tier.stores.get()):
         if name.kind == LEDGER and TopicName.parse(name.topic).namespace == namespace:
-            rows.append({"topic": name.topic, "ledger": name.number, "holder": name.holder, "attempt": name.attempt, "size": size})
+            rows.append(
+                {
+                    "topic": name.topic,
+                    "ledger": name.number,
+                    "holder": name.holder,
+                    "attempt": name.attempt,
+                    "size": size,
+                }
+            )
     return {"objects": len(rows), "totalSize": sum(row["size"] for row in rows), "ledgers": rows}
 
 
@@ -57,7 +65,9 @@ async def restore(admin: Admin, request: web.Request) -> Any:
     given = await typed_body(request, dict, 'an object such as {"topic": "persistent://public/default/t"},')
     unknown = sorted(set(given) - {"topic", "store", "holder"})
     if unknown or not all(isinstance(value, str) for value in given.values()) or "topic" not in given:
-        raise Malformed(f"expected topic, and at will store and holder, as texts{'; not ' + ', '.join(unknown) if unknown else ''}")
+        raise Malformed(
+            f"expected topic, and at will store and holder, as texts{'; not ' + ', '.join(unknown) if unknown else ''}"
+        )
     name = TopicName.parse(given["topic"])
     if not name.persistent:
         raise NotAllowed(f"{name} is not persistent: nothing of it was ever stored")
@@ -96,7 +106,7 @@ def _position(given: Any) -> Position:
     if given is None:
         return AFTER_ALL
     if not isinstance(given, dict) or not all(type(given.get(part)) is int for part in ("ledgerId", "entryId")):
-        raise Malformed("expected a message id such as {\"ledgerId\": 12, \"entryId\": 0} in the body")
+        raise Malformed('expected a message id such as {"ledgerId": 12, "entryId": 0} in the body')
     return int(given["ledgerId"]), int(given["entryId"])
 
 

@@ -24,23 +24,43 @@ def document(routes: Iterable[tuple[str, str, Any]], version: str) -> dict[str, 
             operations.setdefault(name, _operation(name, path, plain, handler))
     return {
         "openapi": "3.0.3",
-        "info": {"title": "Heliograph admin", "version": version, "description": "Pulsar's admin REST v2, and Heliograph's own paths."},
+        "info": {
+            "title": "Heliograph admin",
+            "version": version,
+            "description": "Pulsar's admin REST v2, and Heliograph's own paths.",
+        },
         "paths": dict(sorted(paths.items())),
-        "components": {"schemas": {"Refusal": {"type": "object", "properties": {"reason": {"type": "string"}}, "required": ["reason"]}}},
+        "components": {
+            "schemas": {
+                "Refusal": {"type": "object", "properties": {"reason": {"type": "string"}}, "required": ["reason"]}
+            }
+        },
     }
 
 
 def _operation(method: str, path: str, plain: str, handler: Any) -> dict[str, Any]:
     said = inspect.getdoc(handler) or ""
-    refusal = {"description": "refused", "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}}
+    refusal = {
+        "description": "refused",
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}},
+    }
     operation: dict[str, Any] = {
         "operationId": f"{method} {plain}",
         "tags": [_tag(plain)],
         "parameters": [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string", **({"pattern": pattern} if pattern else {})}}
+            {
+                "name": name,
+                "in": "path",
+                "required": True,
+                "schema": {"type": "string", **({"pattern": pattern} if pattern else {})},
+            }
             for name, pattern in _PARAMETER.findall(path)
         ],
-        "responses": {"200": {"description": "the answer, as JSON"}, "204": {"description": "done, or nothing to say"}, "default": refusal},
+        "responses": {
+            "200": {"description": "the answer, as JSON"},
+            "204": {"description": "done, or nothing to say"},
+            "default": refusal,
+        },
     }
     if said:
         operation["summary"] = said.splitlines()[0]

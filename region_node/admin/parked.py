@@ -24,13 +24,21 @@ from replicator.pulsar.link import PulsarLink
 async def links(admin: Admin, request: web.Request) -> Any:
     """Each link as the status shows it; a parked one with `parked`: since_ms, and what is here and there."""
     log = await admin.log(admin.topic(request))
-    return {"topic": log.topic, "region": admin.region, "links": [await _shown(admin, link) for _, link in sorted(admin.links.links(log.topic).items())]}
+    return {
+        "topic": log.topic,
+        "region": admin.region,
+        "links": [await _shown(admin, link) for _, link in sorted(admin.links.links(log.topic).items())],
+    }
 
 
 async def decide(admin: Admin, request: web.Request) -> Any:
     """{"choice": "theirs", "ours", or "retry", "dry_run": false}. Answers with the link, and the numbers that the choice changes, and where."""
     given = await body(request)
-    if not isinstance(given, dict) or given.get("choice") not in set(Choice) or not isinstance(given.get("dry_run", False), bool):
+    if (
+        not isinstance(given, dict)
+        or given.get("choice") not in set(Choice)
+        or not isinstance(given.get("dry_run", False), bool)
+    ):
         raise Malformed('expected {"choice": "theirs", "ours", or "retry", "dry_run": true or false} in the body')
     log, target = await admin.log(admin.topic(request)), request.match_info["region"]
     link = admin.links.links(log.topic).get(target)
@@ -45,7 +53,13 @@ async def decide(admin: Admin, request: web.Request) -> Any:
     else:
         raise NotAllowed(f"{target} is a Pulsar cluster: change what it refuses there, and then retry")
     where = {Choice.THEIRS: admin.region, Choice.OURS: target, Choice.RETRY: ""}[choice]
-    return {"topic": log.topic, "choice": choice, "dry_run": dry_run, "changes": {"region": where, "numbers": numbers}, "link": before}
+    return {
+        "topic": log.topic,
+        "choice": choice,
+        "dry_run": dry_run,
+        "changes": {"region": where, "numbers": numbers},
+        "link": before,
+    }
 
 
 async def lost(admin: Admin, request: web.Request) -> Any:
@@ -68,7 +82,10 @@ async def _shown(admin: Admin, link: Any) -> dict[str, Any]:
     if parked is not None:
         host = admin.links.schemas
         here = dict(await host.dump(link.log.topic)) if host is not None and parked.rows else {}
-        found["parked"] = {"since_ms": parked.since_ms, "schemas": differences(here, dict(parked.rows), (admin.region, link.target))}
+        found["parked"] = {
+            "since_ms": parked.since_ms,
+            "schemas": differences(here, dict(parked.rows), (admin.region, link.target)),
+        }
     return found
 
 

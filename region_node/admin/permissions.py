@@ -52,7 +52,9 @@ async def grant_on_topic(admin: Admin, request: web.Request) -> Any:
     name, role, actions = _topic(admin, request), _role(request), await _actions(request)
 
     def change(p: NamespacePolicies) -> NamespacePolicies:
-        return replace(p, topic_permissions={**p.topic_permissions, name: _with(p.topic_permissions.get(name, {}), role, actions)})
+        return replace(
+            p, topic_permissions={**p.topic_permissions, name: _with(p.topic_permissions.get(name, {}), role, actions)}
+        )
 
     await _change(admin, request, change)
 
@@ -73,7 +75,9 @@ async def revoke_on_topic(admin: Admin, request: web.Request) -> Any:
 async def forget(admin: Admin, name: TopicName) -> None:
     """A topic was deleted."""
     if await grants.forget(admin.config, admin.view, name):
-        await admin.seen(lambda: (p := admin.view.namespace(name.namespace)) is None or str(name) not in p.topic_permissions)
+        await admin.seen(
+            lambda: (p := admin.view.namespace(name.namespace)) is None or str(name) not in p.topic_permissions
+        )
 
 
 async def of_subscriptions(admin: Admin, request: web.Request) -> Any:
@@ -84,9 +88,16 @@ async def grant_on_subscription(admin: Admin, request: web.Request) -> Any:
     """The list replaces the one before: only these roles use the subscription from now on."""
     subscription = request.match_info["subscription"]
     roles = await typed_body(request, list, 'a list of roles, such as ["reader"],')
-    if not all(isinstance(role, str) and 0 < len(role) <= ROLE_CHARS_MAX for role in roles) or not 0 < len(roles) <= _ROLES_MAX:
+    if (
+        not all(isinstance(role, str) and 0 < len(role) <= ROLE_CHARS_MAX for role in roles)
+        or not 0 < len(roles) <= _ROLES_MAX
+    ):
         raise Malformed(f"expected 1 to {_ROLES_MAX} roles")
-    await _change(admin, request, lambda p: replace(p, subscription_permissions={**p.subscription_permissions, subscription: sorted(set(roles))}))
+    await _change(
+        admin,
+        request,
+        lambda p: replace(p, subscription_permissions={**p.subscription_permissions, subscription: sorted(set(roles))}),
+    )
 
 
 async def revoke_on_subscription(admin: Admin, request: web.Request) -> Any:

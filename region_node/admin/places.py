@@ -50,7 +50,13 @@ class BookiePlaces:
         except HeliographError:
             return None
         wide = metadata.stride if len(metadata.fragments[0][1]) > metadata.write_quorum else 0
-        return {"permit": permit, "last": last, "stride": wide, "write_quorum": metadata.write_quorum, "fragments": fragments}
+        return {
+            "permit": permit,
+            "last": last,
+            "stride": wide,
+            "write_quorum": metadata.write_quorum,
+            "fragments": fragments,
+        }
 
     def _fragments(self, metadata: LedgerMetadata, first: int, last: int) -> list[tuple[int, list[str]]]:
         """(first entry, addresses) of those that hold some of the range."""

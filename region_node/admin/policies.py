@@ -72,7 +72,10 @@ class TopicLevel:
     async def read(self, admin: Admin, request: web.Request) -> dict[str, Any]:
         name = await self.base(admin, request)
         if flag(request, "applied"):
-            return {"replication": [*(here := admin.policies(name.namespace)).regions, *here.clusters], **admin.topics.policies.of(name).values}
+            return {
+                "replication": [*(here := admin.policies(name.namespace)).regions, *here.clusters],
+                **admin.topics.policies.of(name).values,
+            }
         if flag(request, "isGlobal"):
             found = admin.view.topic_policies(str(name))
             return found.policies if found is not None else {}
@@ -144,7 +147,9 @@ def _set(level: Level, policy: Policy) -> Handler:
         if policy.name == "encryptionAtRest" and value is False:
             tenant = admin.tenant(request)
             if (found := admin.view.tenant(tenant)) is not None and found.encryption_at_rest:
-                raise NotAllowed(f"tenant {tenant} has to be encrypted at rest: a super user may lift that (`heliograph keys require --off {tenant}`)")
+                raise NotAllowed(
+                    f"tenant {tenant} has to be encrypted at rest: a super user may lift that (`heliograph keys require --off {tenant}`)"
+                )
         if policy.name == "replicationTopology":
             check_members(policy.check(policy.name, value), await level.regions(admin, request))
         if policy.name == "entryFilters":
@@ -228,14 +233,20 @@ def _part(level: Level, name: str, field: str, unset: int | None) -> tuple[Handl
 
     async def remove(admin: Admin, request: web.Request) -> Any:
         def change(policies: dict[str, Any]) -> dict[str, Any]:
-            return policies | {name: {key: value for key, value in policies[name].items() if key != field}} if name in policies else policies
+            return (
+                policies | {name: {key: value for key, value in policies[name].items() if key != field}}
+                if name in policies
+                else policies
+            )
 
         await level.write(admin, request, change)
 
     return get, set_, remove
 
 
-def _keyed(level: Level, name: str, key: str, read: Callable[[Any], Any], *, tells: bool = False) -> tuple[Handler, Handler, Handler]:
+def _keyed(
+    level: Level, name: str, key: str, read: Callable[[Any], Any], *, tells: bool = False
+) -> tuple[Handler, Handler, Handler]:
     """One value of a policy that is an object of free names; the name is part `key` of the path. tells: what is removed is the answer."""
 
     def said(found: Any) -> Any:
@@ -316,7 +327,11 @@ def _topic_routes() -> tuple[Route, ...]:
             handlers = _get(TOPIC, policy), _set(TOPIC, policy), _unset(TOPIC, policy)
             routes += _three(f"{_TOPIC}/{policy.topic}", "PUT" if policy.put_topic else "POST", handlers)
     get, set_, unset = _quotas(TOPIC)
-    routes += [("GET", f"{_TOPIC}/backlogQuotaMap", get), ("POST", f"{_TOPIC}/backlogQuota", set_), ("DELETE", f"{_TOPIC}/backlogQuota", unset)]
+    routes += [
+        ("GET", f"{_TOPIC}/backlogQuotaMap", get),
+        ("POST", f"{_TOPIC}/backlogQuota", set_),
+        ("DELETE", f"{_TOPIC}/backlogQuota", unset),
+    ]
     rates = _keyed(TOPIC, "dispatchRateOfSubscriptions", "subscription", lambda value: RATE("dispatchRate", value))
     routes += _three(f"{_TOPIC}/{{subscription}}/dispatchRate", "POST", rates)
     return tuple(routes)

@@ -107,19 +107,30 @@ async def _publish(admin: Admin, name: TopicName, given: Mapping[str, Any]) -> A
     except (IncompatibleSchema, InvalidSchema) as error:
         raise web.HTTPConflict(reason=str(error)) from error
     now_ms = admin.clock.wall_ms()
-    entries = [_entry(message, producer, place, now_ms, encode_key, encode, version) for place, message in enumerate(given["messages"])]
+    entries = [
+        _entry(message, producer, place, now_ms, encode_key, encode, version)
+        for place, message in enumerate(given["messages"])
+    ]
     sequences = tuple((s, s) for s in (_whole(m, "sequenceId", place) for place, m in enumerate(given["messages"])))
     named = "producerName" in given  # without a name of its own nothing it sends again is known
-    run = Run(entries, [len(e) for e in entries], producers=((producer, len(entries), sequences[0][0], sequences),) if named else ())
+    run = Run(
+        entries,
+        [len(e) for e in entries],
+        producers=((producer, len(entries), sequences[0][0], sequences),) if named else (),
+    )
     results: list[dict[str, Any]] = []
     try:
         for count, ledger, first in await _published(topic, run):
             ids = [f"{ledger}:{first + i if ledger >= 0 else -1}:{name.partition}" for i in range(count)]
-            results += [{"messageId": one, "errorCode": 0, "errorMsg": "", "schemaVersion": version or 0} for one in ids]
+            results += [
+                {"messageId": one, "errorCode": 0, "errorMsg": "", "schemaVersion": version or 0} for one in ids
+            ]
     except TopicClosed:
         raise
     except HeliographError as error:
-        results = [{"messageId": "", "errorCode": 2, "errorMsg": str(error), "schemaVersion": version or 0} for _ in entries]
+        results = [
+            {"messageId": "", "errorCode": 2, "errorMsg": str(error), "schemaVersion": version or 0} for _ in entries
+        ]
     topic.last_publish_ms, topic.inactive_since = now_ms, 0.0
     usage = admin.usage.of(name.tenant)
     usage.messages_in += run.messages
@@ -144,9 +155,17 @@ async def _published(topic: Topic, run: Run) -> Segments:
 
 
 def _entry(
-    message: Mapping[str, Any], producer: str, place: int, now_ms: int, encode_key: Encode, encode: Encode, version: int | None
+    message: Mapping[str, Any],
+    producer: str,
+    place: int,
+    now_ms: int,
+    encode_key: Encode,
+    encode: Encode,
+    version: int | None,
 ) -> bytes:
-    made = pb.MessageMetadata(producer_name=producer, sequence_id=_whole(message, "sequenceId", place), publish_time=now_ms)
+    made = pb.MessageMetadata(
+        producer_name=producer, sequence_id=_whole(message, "sequenceId", place), publish_time=now_ms
+    )
     properties = message.get("properties") or {}
     if not isinstance(properties, dict):
         raise Malformed("properties is an object of texts")
@@ -194,13 +213,18 @@ def _encoder(given: Any, name: str) -> tuple[Encode, Schema | None]:
         kind = str(info["type"]).upper()
         definition = info.get("schema") or ""
         definition = _definition(definition) if isinstance(definition, str) else json.dumps(definition)
-        data, properties = definition.encode(), {str(key): str(value) for key, value in (info.get("properties") or {}).items()}
+        data, properties = (
+            definition.encode(),
+            {str(key): str(value) for key, value in (info.get("properties") or {}).items()},
+        )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Malformed(f"{name}: expected SchemaInfo with name, type, schema, properties: {error}") from error
     if kind == "BYTES":
         return _text, None
     if kind not in TYPES or kind not in _ENCODERS:
-        raise NotAllowed(f"{name}: payloads of schema {kind} are not taken over HTTP; {', '.join(sorted(_ENCODERS))} are, and BYTES")
+        raise NotAllowed(
+            f"{name}: payloads of schema {kind} are not taken over HTTP; {', '.join(sorted(_ENCODERS))} are, and BYTES"
+        )
     encode = _avro(definition) if kind == "AVRO" else _ENCODERS[kind]
     return encode, None if TYPES[kind] == NONE else Schema(TYPES[kind], str(info.get("name") or ""), data, properties)
 

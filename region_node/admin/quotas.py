@@ -28,7 +28,9 @@ async def split(admin: Admin, request: web.Request) -> Any:
     record = await admin.ownership.bundle_owner(namespace, bundle)
     if record is not admin.ownership.record:
         raise Elsewhere(record)
-    parts = await _divider(admin).split((namespace, bundle), request.query.get("splitAlgorithmName") or RANGE, await _positions(request))
+    parts = await _divider(admin).split(
+        (namespace, bundle), request.query.get("splitAlgorithmName") or RANGE, await _positions(request)
+    )
     admin.changed(request, None, {"bundles": [admin.table(namespace).name(index) for _, index in parts]})
     if flag(request, "unload"):
         for _, index in parts:
@@ -46,7 +48,12 @@ async def _chosen(admin: Admin, request: web.Request) -> tuple[str, int]:
         sizes = Counter(table.of(topic) for topic in await admin.topics.topics(namespace))
         return namespace, max(range(table.count), key=lambda index: (sizes[index], -index))
     reports = admin.balancer.reports.values() if admin.balancer is not None else ()
-    loads = {bundle: load for report in reports for bundle, load in report.carried.bundles if bundle[0] == namespace and bundle[1] < table.count}
+    loads = {
+        bundle: load
+        for report in reports
+        for bundle, load in report.carried.bundles
+        if bundle[0] == namespace and bundle[1] < table.count
+    }
     if not loads:
         raise NotFound(f"no broker has reported any load in {namespace} yet: name a bundle")
     return max(loads, key=lambda bundle: (loads[bundle], -bundle[1]))

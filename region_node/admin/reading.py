@@ -65,10 +65,14 @@ async def hold(admin: Admin, request: web.Request) -> Any:
         before = (at[0], at[1] - 1)
         if name not in loaded.subscriptions:
             await admin.topics.create_subscription(topic, name, at=before)
-        if loaded.subscriptions[name].cursor.mark_delete < before:  # where it stands further on, a reader must see that somebody moved it
+        if (
+            loaded.subscriptions[name].cursor.mark_delete < before
+        ):  # where it stands further on, a reader must see that somebody moved it
             await admin.topics.reset_subscription(topic, name, at=before)
         loaded.subscriptions[name].unused_since = 0.0  # it never has consumers: who says where it stands uses it
-        loaded.subscriptions[name].cursor.read_at(asyncio.get_running_loop().time())  # and reads what comes next, from the cache
+        loaded.subscriptions[name].cursor.read_at(
+            asyncio.get_running_loop().time()
+        )  # and reads what comes next, from the cache
 
     return await _each(admin, request, wanted, one, name)
 
@@ -96,8 +100,14 @@ async def objects(admin: Admin, request: web.Request) -> Any:
     given = await typed_body(request, dict, 'an object {"ranges": {topic: [[ledger, first, last], ...]}},')
     ranges = given.get("ranges")
     rows = ranges.values() if isinstance(ranges, dict) else ()
-    if not rows or len(rows) > _TOPICS_MAX or not all(isinstance(r, list) and all(isinstance(p, list) and _is_range(["", *p]) for p in r) for r in rows):
-        raise Malformed(f"ranges is an object of at most {_TOPICS_MAX} topics and lists of ledger, first entry, last entry")
+    if (
+        not rows
+        or len(rows) > _TOPICS_MAX
+        or not all(isinstance(r, list) and all(isinstance(p, list) and _is_range(["", *p]) for p in r) for r in rows)
+    ):
+        raise Malformed(
+            f"ranges is an object of at most {_TOPICS_MAX} topics and lists of ledger, first entry, last entry"
+        )
     bookies = admin.places if given.get("bookies") is True else None
 
     async def one(topic: str, wanted: list[list[int]]) -> list[dict[str, Any] | None]:
@@ -140,7 +150,9 @@ async def blocks(admin: Admin, request: web.Request) -> Any:
                 ledger = (await admin.loaded(name)).readable
                 await write_blocks(answer, ledger, (number, first), min((number, last), ledger.last_confirmed))
             except Elsewhere as where:
-                await answer.write(_mark(_MOVED, where.record.admin_url_tls if request.secure else where.record.admin_url))
+                await answer.write(
+                    _mark(_MOVED, where.record.admin_url_tls if request.secure else where.record.admin_url)
+                )
             except NotFound as error:
                 await answer.write(_mark(_GONE, str(error)))
             else:
@@ -159,7 +171,9 @@ def _mark(kind: bytes, text: str) -> bytes:
     return kind + b"\0\0" + len(encoded).to_bytes(4, "big") + encoded
 
 
-async def _each(admin: Admin, request: web.Request, wanted: dict[str, Any], one: One, subscription: str = "") -> dict[str, Any]:
+async def _each(
+    admin: Admin, request: web.Request, wanted: dict[str, Any], one: One, subscription: str = ""
+) -> dict[str, Any]:
     """found: by topic that is owned here, what `one` says. elsewhere: admin URL -> topics. missing, refused, later: topic -> why.
 
     Raises Unauthorized by the first topic that the role may not read.
@@ -197,7 +211,11 @@ async def _each(admin: Admin, request: web.Request, wanted: dict[str, Any], one:
 
 def _allowed(admin: Admin, request: web.Request, name: TopicName, subscription: str) -> None:
     rights, principal = admin.security.rights, request[PRINCIPAL]
-    may = rights.may_subscribe(principal, name, subscription) if subscription else rights.may(principal, Action.CONSUME, name)
+    may = (
+        rights.may_subscribe(principal, name, subscription)
+        if subscription
+        else rights.may(principal, Action.CONSUME, name)
+    )
     if not may:
         raise web.HTTPForbidden(reason=f"the role {principal.role!r} may not consume {name}")
 
@@ -231,7 +249,12 @@ def _position(text: Any) -> Position:
 
 
 def _is_range(row: Any) -> bool:
-    return isinstance(row, list) and len(row) == 4 and isinstance(row[0], str) and all(isinstance(n, int) and n >= 0 for n in row[1:])
+    return (
+        isinstance(row, list)
+        and len(row) == 4
+        and isinstance(row[0], str)
+        and all(isinstance(n, int) and n >= 0 for n in row[1:])
+    )
 
 
 _PATH = "/heliograph/v1/reading"

@@ -50,7 +50,9 @@ async def coordinate(admin: Admin, request: web.Request) -> Any:
         "position": list(at),
         "status": found.status,
         "coordinate": None if found.coordinate is None else format_coordinate(found.coordinate),
-        "region": None if origin is None else next((r.name for r in admin.view.regions() if r.number == origin[0]), f"number {origin[0]}"),
+        "region": None
+        if origin is None
+        else next((r.name for r in admin.view.regions() if r.number == origin[0]), f"number {origin[0]}"),
         "published_ms": found.published_ms,
     }
 
@@ -60,7 +62,10 @@ async def vectors(admin: Admin, request: web.Request) -> Any:
     log = await admin.log(admin.topic(request))
     regions = {admin.region: {"age_s": 0.0, "origins": _origins(log, HERE, log.vector)}}
     for region, (vector, heard_ms) in sorted(log.known.items()):
-        regions[region] = {"age_s": max(0.0, (admin.clock.wall_ms() - heard_ms) / 1000), "origins": _origins(log, region, vector)}
+        regions[region] = {
+            "age_s": max(0.0, (admin.clock.wall_ms() - heard_ms) / 1000),
+            "origins": _origins(log, region, vector),
+        }
     return {"topic": log.topic, "numbers": {str(r.number): r.name for r in admin.view.regions()}, "regions": regions}
 
 

@@ -42,20 +42,29 @@ async def get(admin: Admin, request: web.Request) -> Any:
     """How often the namespace is drilled, when next, and why the last one could not begin."""
     found = await _store(admin).get(schedule(_namespace(admin, request)))
     if found is None:
-        raise NotFound(f"{admin.namespace(request)} has no schedule of drills: `heliograph dr drill {admin.namespace(request)} --every 7d` makes one")
+        raise NotFound(
+            f"{admin.namespace(request)} has no schedule of drills: `heliograph dr drill {admin.namespace(request)} --every 7d` makes one"
+        )
     return asdict(Schedule.decode(found[0]))
 
 
 async def put(admin: Admin, request: web.Request) -> Any:
     """Body: {"every_s": seconds, "to": region, "first_ms": when, now by default}."""
     namespace, given = _namespace(admin, request), await body(request)
-    if not isinstance(given, dict) or not _number(given.get("every_s")) or not isinstance(given.get("to", ""), str) or not _number(given.get("first_ms", 0)):
+    if (
+        not isinstance(given, dict)
+        or not _number(given.get("every_s"))
+        or not isinstance(given.get("to", ""), str)
+        or not _number(given.get("first_ms", 0))
+    ):
         raise Malformed('expected {"every_s": seconds, "to": region} in the body')
     policies, to = admin.policies(namespace), given.get("to", "")
     if to and to not in policies.regions:
         raise NotAllowed(f"{namespace} is not in region {to}; it is in {', '.join(policies.regions)}")
     by = getattr(request.get("principal"), "role", "") or "anonymous"
-    made = Schedule(every_s=float(given["every_s"]), to=to, by=by, next_ms=int(given.get("first_ms", 0)) or admin.clock.wall_ms())
+    made = Schedule(
+        every_s=float(given["every_s"]), to=to, by=by, next_ms=int(given.get("first_ms", 0)) or admin.clock.wall_ms()
+    )
     await _conductor(admin).switching.get(namespace)  # NotFound: it is active-active, there is nothing to rehearse
     await _store(admin).put(schedule(namespace), made.encode())
     admin.changed(request, None, asdict(made))

@@ -17,7 +17,16 @@ from heliograph.model.errors import NotFound
 from heliograph.model.names import TopicName
 from region_node.admin.context import Admin, Malformed, typed_body
 from region_node.schemas.compatibility import IncompatibleSchema, check_new
-from region_node.schemas.definition import BYTES, KEY_VALUE, NAMES, TYPES, InvalidSchema, Schema, check_definition, halves
+from region_node.schemas.definition import (
+    BYTES,
+    KEY_VALUE,
+    NAMES,
+    TYPES,
+    InvalidSchema,
+    Schema,
+    check_definition,
+    halves,
+)
 from region_node.schemas.registry import Version
 
 
@@ -102,10 +111,16 @@ async def _given(request: web.Request) -> Schema:
     kind, text, properties = fields.get("type"), fields.get("schema", ""), fields.get("properties") or {}
     if kind not in TYPES and kind != BYTES:
         raise Unprocessable(f"type is {kind!r}; there are {', '.join(TYPES)}")
-    if not isinstance(text, str) or not isinstance(properties, dict) or not all(isinstance(v, str) for v in properties.values()):
+    if (
+        not isinstance(text, str)
+        or not isinstance(properties, dict)
+        or not all(isinstance(v, str) for v in properties.values())
+    ):
         raise Malformed("schema is a text, and properties an object of texts")
     number = TYPES["NONE" if kind == BYTES else kind]
-    return Schema(number, request.match_info["topic"], _key_value(text) if number == KEY_VALUE else text.encode(), properties)
+    return Schema(
+        number, request.match_info["topic"], _key_value(text) if number == KEY_VALUE else text.encode(), properties
+    )
 
 
 def _key_value(text: str) -> bytes:
@@ -136,7 +151,13 @@ def _shown(version: Version, schema: Schema) -> dict[str, Any]:
     else:
         data = schema.data.decode(errors="replace")
     kind = NAMES.get(schema.type, str(schema.type))
-    return {"version": version.number, "type": kind, "timestamp": version.time_ms, "data": data, "properties": schema.properties}
+    return {
+        "version": version.number,
+        "type": kind,
+        "timestamp": version.time_ms,
+        "data": data,
+        "properties": schema.properties,
+    }
 
 
 class Unprocessable(web.HTTPUnprocessableEntity):

@@ -70,6 +70,7 @@ log = logging.getLogger(__name__)
 Handler = Callable[[Admin, web.Request], Awaitable[Any]]
 Route = tuple[str, str, Handler]
 
+
 async def describe(admin: Admin, request: web.Request) -> Any:
     """This interface as an OpenAPI document."""
     return openapi.document(ROUTES, admin.version)
@@ -177,7 +178,9 @@ class AdminServer:
         await self._admin.close()
 
     @web.middleware
-    async def _audited(self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+    async def _audited(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
         """Around everything: what the router refuses (no such path, another method) says why as everything else does, and changes are written down."""
         name = request[NAME] = request_ids.accepted(request.headers.get(request_ids.HEADER, ""))
         with request_ids.handling(name):
@@ -187,7 +190,15 @@ class AdminServer:
                 answer = _refusal(error.status, error.reason)
             reason = answer.text if isinstance(answer, web.Response) and answer.status >= 400 else None
             if answer.status >= 400:
-                log.info("admin.refused", extra={"method": request.method, "path": request.path, "status": answer.status, "error": reason or ""})
+                log.info(
+                    "admin.refused",
+                    extra={
+                        "method": request.method,
+                        "path": request.path,
+                        "status": answer.status,
+                        "error": reason or "",
+                    },
+                )
             self._admin.audit.record(request, answer.status, reason or "")
         return answer
 

@@ -21,7 +21,9 @@ from storage.managed_ledger.shadow import SHADOW_SOURCE
 _LIST = "shadowTopics"
 
 
-async def checked_source(admin: Admin, name: TopicName, given: Mapping[str, Any], partitions: int = 0) -> dict[str, Any]:
+async def checked_source(
+    admin: Admin, name: TopicName, given: Mapping[str, Any], partitions: int = 0
+) -> dict[str, Any]:
     """Properties of a new topic, the source as a full name. Raises NotAllowed, NotFound (no such source), AlreadyExists.
 
     partitions: how many it has; 0: it is not partitioned. Its source has as many."""
@@ -29,11 +31,17 @@ async def checked_source(admin: Admin, name: TopicName, given: Mapping[str, Any]
     if not (name.persistent and source.persistent):
         raise NotAllowed("a shadow topic and its source are persistent")
     if source.tenant != name.tenant:
-        raise NotAllowed(f"{source} is another tenant's: whoever administers one tenant may not read the topics of another")
+        raise NotAllowed(
+            f"{source} is another tenant's: whoever administers one tenant may not read the topics of another"
+        )
     if name.partition >= 0:
-        raise NotAllowed(f"{name} is a partition: make the shadow of the whole topic, with as many partitions as its source")
+        raise NotAllowed(
+            f"{name} is a partition: make the shadow of the whole topic, with as many partitions as its source"
+        )
     if (count := admin.view.partitions(str(source))) != partitions:
-        raise NotAllowed(f"{source} has {count or 'no'} partitions, and its shadow {partitions or 'none'}: a shadow has as many as its source")
+        raise NotAllowed(
+            f"{source} has {count or 'no'} partitions, and its shadow {partitions or 'none'}: a shadow has as many as its source"
+        )
     if source == name or admin.topics.shadow_source(str(source)):
         raise NotAllowed(f"{source} is a shadow topic itself: name its source")
     if not partitions and not await admin.topics.exists(str(source)):
@@ -46,7 +54,9 @@ async def checked_source(admin: Admin, name: TopicName, given: Mapping[str, Any]
 def check_kept(before: Mapping[str, str], after: Mapping[str, str]) -> None:
     """Raises NotAllowed where the source of a topic that is there would be another one."""
     if before.get(SHADOW_SOURCE) != after.get(SHADOW_SOURCE):
-        raise NotAllowed(f"{SHADOW_SOURCE} is set when a topic is made, and never again: delete the topic, and make it anew")
+        raise NotAllowed(
+            f"{SHADOW_SOURCE} is set when a topic is made, and never again: delete the topic, and make it anew"
+        )
 
 
 async def get_shadows(admin: Admin, request: web.Request) -> Any:
@@ -60,11 +70,15 @@ async def set_shadows(admin: Admin, request: web.Request) -> Any:
     if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
         raise Malformed("expected a list of topics in the body")
     if not given:
-        raise web.HTTPPreconditionFailed(reason="Cannot specify empty shadow topics, please use remove command instead.")
+        raise web.HTTPPreconditionFailed(
+            reason="Cannot specify empty shadow topics, please use remove command instead."
+        )
     shadows = [str(TopicName.parse(one)) for one in given]
     for shadow in shadows:
         if admin.topics.shadow_source(shadow) != str(name):
-            raise web.HTTPPreconditionFailed(reason=f"{shadow} is not a shadow topic of {name}: create it with the property {SHADOW_SOURCE}")
+            raise web.HTTPPreconditionFailed(
+                reason=f"{shadow} is not a shadow topic of {name}: create it with the property {SHADOW_SOURCE}"
+            )
     await _write(admin, request, name, shadows)
 
 

@@ -57,7 +57,9 @@ async def list_all(admin: Admin, request: web.Request) -> Any:
         return _durable(await admin.loaded(name))
     found: set[str] = set()
     for part in [name.with_partition(index) for index in range(count)]:
-        found.update(await admin.at_owner(part, "GET", "/subscriptions", lambda text: _loaded_durable(admin, text)) or ())
+        found.update(
+            await admin.at_owner(part, "GET", "/subscriptions", lambda text: _loaded_durable(admin, text)) or ()
+        )
     return sorted(found)
 
 
@@ -78,7 +80,12 @@ async def create(admin: Admin, request: web.Request, name: TopicName) -> None:
     await admin.topics.create_subscription(topic, subscription, at=_before(given), properties=properties)
     loaded = await admin.loaded(name)
     made = loaded.subscriptions[subscription]
-    admin.changed_also(request, topic, None, {"markDelete": _at(made), "properties": properties or {}, "replicated": flag(request, "replicated")})
+    admin.changed_also(
+        request,
+        topic,
+        None,
+        {"markDelete": _at(made), "properties": properties or {}, "replicated": flag(request, "replicated")},
+    )
     if flag(request, "replicated"):
         replicate(loaded, made)
 
@@ -116,7 +123,9 @@ async def skip(admin: Admin, request: web.Request) -> Any:
 async def reset_to_time(admin: Admin, request: web.Request, name: TopicName) -> None:
     topic, found = await _existing(admin, request, name)
     with _moving(admin, request, topic, found):
-        await admin.topics.reset_subscription(topic.text, found.name, publish_ms=number(request.match_info["timestamp"], "the timestamp"))
+        await admin.topics.reset_subscription(
+            topic.text, found.name, publish_ms=number(request.match_info["timestamp"], "the timestamp")
+        )
 
 
 async def reset_to_position(admin: Admin, request: web.Request, name: TopicName) -> None:
@@ -124,7 +133,9 @@ async def reset_to_position(admin: Admin, request: web.Request, name: TopicName)
     topic, found = await _existing(admin, request, name)
     given = await typed_body(request, dict, "a message id")
     with _moving(admin, request, topic, found):
-        await admin.topics.reset_subscription(topic.text, found.name, at=position_of(given) if given.get("isExcluded") else _before(given))
+        await admin.topics.reset_subscription(
+            topic.text, found.name, at=position_of(given) if given.get("isExcluded") else _before(given)
+        )
 
 
 async def expire(admin: Admin, request: web.Request, name: TopicName) -> None:
@@ -139,7 +150,9 @@ async def expire_all(admin: Admin, request: web.Request, name: TopicName) -> Non
 
 
 async def _expire(admin: Admin, request: web.Request, topic: Topic, subscriptions: list[Subscription]) -> None:
-    through = await topic.before_time(admin.clock.wall_ms() - number(request.match_info["seconds"], "the seconds") * 1000)
+    through = await topic.before_time(
+        admin.clock.wall_ms() - number(request.match_info["seconds"], "the seconds") * 1000
+    )
     for subscription in subscriptions:
         with _moving(admin, request, topic, subscription):
             await _pass(subscription, through)

@@ -25,10 +25,18 @@ _NUMBERS = tuple(one.name for one in fields(TenantQuota) if one.name != _GROUP)
 async def get(admin: Admin, request: web.Request) -> Any:
     """The bounds, and what is used of them in this region."""
     tenant = _existing(admin, request)
-    used = {"namespaces": len(admin.view.namespaces(tenant)), "topics": 0, "storage_bytes": await admin.stored.of(tenant) if admin.stored else 0}
+    used = {
+        "namespaces": len(admin.view.namespaces(tenant)),
+        "topics": 0,
+        "storage_bytes": await admin.stored.of(tenant) if admin.stored else 0,
+    }
     for namespace in admin.view.namespaces(tenant):
         used["topics"] += await admin.topics.count(namespace)
-    return {**asdict(admin.view.tenant_quota(tenant) or TenantQuota()), "used": used, "full": tenant in admin.topics.policies.full}
+    return {
+        **asdict(admin.view.tenant_quota(tenant) or TenantQuota()),
+        "used": used,
+        "full": tenant in admin.topics.policies.full,
+    }
 
 
 async def put(admin: Admin, request: web.Request) -> Any:
@@ -37,7 +45,9 @@ async def put(admin: Admin, request: web.Request) -> Any:
     if unknown := sorted(set(given) - {*_NUMBERS, _GROUP}):
         raise Malformed(f"{', '.join(unknown)}: expected {', '.join(_NUMBERS)}, and {_GROUP}")
     before = admin.view.tenant_quota(tenant)
-    after = TenantQuota(**{**asdict(before or TenantQuota()), **{name: _checked(admin, name, value) for name, value in given.items()}})
+    after = TenantQuota(
+        **{**asdict(before or TenantQuota()), **{name: _checked(admin, name, value) for name, value in given.items()}}
+    )
     await admin.config.set_tenant_quota(tenant, after)
     await admin.seen(lambda: admin.view.tenant_quota(tenant) == after)
     admin.changed(request, _shown(before), _shown(after))
@@ -56,7 +66,9 @@ def check_namespaces(admin: Admin, tenant: str) -> None:
     """Raises NotAllowed: it has as many as it may."""
     quota, count = admin.view.tenant_quota(tenant), len(admin.view.namespaces(tenant))
     if quota is not None and quota.max_namespaces and count >= quota.max_namespaces:
-        raise NotAllowed(f"tenant {tenant} has {count} namespaces, and may have {quota.max_namespaces}: delete one, or ask an operator for more")
+        raise NotAllowed(
+            f"tenant {tenant} has {count} namespaces, and may have {quota.max_namespaces}: delete one, or ask an operator for more"
+        )
 
 
 def _checked(admin: Admin, name: str, value: Any) -> Any:

@@ -71,7 +71,9 @@ async def _info(admin: Admin, request: web.Request) -> TenantInfo:
     roles, regions = given.get("adminRoles") or [], given.get("allowedClusters") or []
     if not all(isinstance(item, str) for item in (*roles, *regions)):
         raise Malformed("adminRoles and allowedClusters must be lists of names")
-    regions = [name for name in regions if admin.view.cluster(name) is None]  # those lie behind a region that has to be allowed
+    regions = [
+        name for name in regions if admin.view.cluster(name) is None
+    ]  # those lie behind a region that has to be allowed
     unknown = [name for name in regions if admin.view.region(name) is None]
     if unknown:
         raise NotAllowed(f"Clusters do not exist: {', '.join(unknown)}")

@@ -59,7 +59,16 @@ async def partitioned_stats(admin: Admin, request: web.Request) -> Any:
     return total
 
 
-_SUMMED = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut", "storageSize", "backlogSize", "msgInCounter", "msgOutCounter")
+_SUMMED = (
+    "msgRateIn",
+    "msgRateOut",
+    "msgThroughputIn",
+    "msgThroughputOut",
+    "storageSize",
+    "backlogSize",
+    "msgInCounter",
+    "msgOutCounter",
+)
 _SUMMED_MORE = (
     "bytesInCounter",
     "bytesOutCounter",
@@ -84,11 +93,15 @@ def _sum(parts: list[dict[str, Any]]) -> dict[str, Any]:
     total["topicCreationTimeStamp"] = min(created, default=0)
     total["lastPublishTimestamp"] = max((part.get("lastPublishTimestamp", 0) for part in parts), default=0)
     total["averageMsgSize"] = total["msgThroughputIn"] / total["msgRateIn"] if total["msgRateIn"] else 0.0
-    total["deduplicationStatus"] = next((part["deduplicationStatus"] for part in parts if "deduplicationStatus" in part), "Disabled")
+    total["deduplicationStatus"] = next(
+        (part["deduplicationStatus"] for part in parts if "deduplicationStatus" in part), "Disabled"
+    )
     total["publishers"] = [publisher for part in parts for publisher in part.get("publishers", ())]
     for group in ("subscriptions", "replication"):
         names = sorted({name for part in parts for name in part.get(group, {})})
-        total[group] = {name: _sum_rows([part[group][name] for part in parts if name in part.get(group, {})]) for name in names}
+        total[group] = {
+            name: _sum_rows([part[group][name] for part in parts if name in part.get(group, {})]) for name in names
+        }
     return total
 
 
@@ -184,14 +197,21 @@ async def internal_info(admin: Admin, request: web.Request) -> Any:
     name = admin.topic(request)
     topic, ledger = await admin.loaded(name), await admin.ledger(name)
     ledgers = [
-        {"ledgerId": i.ledger, "entries": i.entries, "size": i.size_bytes, "timestamp": i.closed_ms, "isOffloaded": i.offload is not None}
+        {
+            "ledgerId": i.ledger,
+            "entries": i.entries,
+            "size": i.size_bytes,
+            "timestamp": i.closed_ms,
+            "isOffloaded": i.offload is not None,
+        }
         for i in ledger.ledgers()
     ]
     cursors = {
         cursor_name: {
             "markDelete": _position(cursor.mark_delete),
             "individualDeletedMessages": [
-                {"from": _position((number, first - 1)), "to": _position((number, last))} for number, first, last in cursor.acked_ranges[:100]
+                {"from": _position((number, first - 1)), "to": _position((number, last))}
+                for number, first, last in cursor.acked_ranges[:100]
             ],
         }
         for cursor_name, cursor in sorted(ledger.cursors.items())
@@ -211,8 +231,13 @@ async def backlog(admin: Admin, request: web.Request) -> Any:
         "messageBacklog": sum(c.backlog_entries for c in cursors.values()),
         "brokerName": admin.ownership.record.broker,
         "topicName": str(name),
-        "dataLedgerDetails": [{"entries": i.entries, "timestamp": i.closed_ms, "size": i.size_bytes, "ledgerId": i.ledger} for i in ledger.ledgers()],
-        "cursorDetails": {key: {"cursorBacklog": c.backlog_entries, "cursorLedgerId": -1} for key, c in cursors.items()},
+        "dataLedgerDetails": [
+            {"entries": i.entries, "timestamp": i.closed_ms, "size": i.size_bytes, "ledgerId": i.ledger}
+            for i in ledger.ledgers()
+        ],
+        "cursorDetails": {
+            key: {"cursorBacklog": c.backlog_entries, "cursorLedgerId": -1} for key, c in cursors.items()
+        },
         "statGeneratedAt": iso_time(admin.clock.wall_ms()),
     }
 

@@ -34,7 +34,9 @@ async def list_plain(admin: Admin, request: web.Request) -> Any:
     found = set(await _there(admin, request, namespace))
     for topic in admin.view.partitioned(namespace):
         if topic.startswith(f"{domain}://"):
-            found.update(str(TopicName.parse(topic).with_partition(index)) for index in range(admin.view.partitions(topic)))
+            found.update(
+                str(TopicName.parse(topic).with_partition(index)) for index in range(admin.view.partitions(topic))
+            )
     wanted = request.match_info.get("bundle") or request.query.get("bundle", "")
     if wanted:
         found = {topic for topic in found if table.of(topic) == table.named(wanted)}
@@ -106,7 +108,9 @@ async def create_partitioned(admin: Admin, request: web.Request) -> Any:
     if await _is_there(admin, name):
         raise web.HTTPConflict(reason=f"This topic already exists: {name}")
     properties = given.get("properties") or {} if isinstance(given, dict) else {}
-    if SHADOW_SOURCE in properties:  # what it is must be known before it is made, and each part of its source must be there
+    if (
+        SHADOW_SOURCE in properties
+    ):  # what it is must be known before it is made, and each part of its source must be there
         if admin.view.partitions(str(name)):
             raise web.HTTPConflict(reason=f"This topic already exists: {name}")
         properties = await checked_source(admin, name, properties, count)
@@ -131,7 +135,9 @@ async def grow(admin: Admin, request: web.Request) -> Any:
         raise web.HTTPUnprocessableEntity(reason=f"{name} has {present} partitions: their number can only grow")
     if source := admin.topics.shadow_source(str(name)):
         if admin.view.partitions(source) < count:
-            raise NotAllowed(f"{name} is a shadow of {source}, which has {admin.view.partitions(source)} partitions: let that grow first")
+            raise NotAllowed(
+                f"{name} is a shadow of {source}, which has {admin.view.partitions(source)} partitions: let that grow first"
+            )
         await _make_partitions(admin, TopicName.parse(source), count)
     await admin.config.update_partitioned(str(name), count)
     admin.changed(request, {"partitions": present}, {"partitions": count})
@@ -141,7 +147,12 @@ async def grow(admin: Admin, request: web.Request) -> Any:
 async def delete_partitioned(admin: Admin, request: web.Request) -> Any:
     name = admin.topic(request)
     for index in range(partitions_of(admin, name)):
-        await admin.at_owner(name.with_partition(index), "DELETE", "?force=true" if flag(request, "force") else "", _delete_here(admin, request))
+        await admin.at_owner(
+            name.with_partition(index),
+            "DELETE",
+            "?force=true" if flag(request, "force") else "",
+            _delete_here(admin, request),
+        )
     await admin.config.delete_partitioned(str(name))
     await admin.topics.policies.forget(str(name))
     await admin.config.change_topic_policies(str(name), lambda _: TopicPolicies())
@@ -206,7 +217,9 @@ async def unload(admin: Admin, request: web.Request) -> Any:
 async def terminate(admin: Admin, request: web.Request) -> Any:
     name = admin.topic(request)
     if admin.view.partitions(str(name)):
-        raise web.HTTPMethodNotAllowed("POST", [], reason=f"{name} is partitioned: terminate it by its path .../terminate/partitions")
+        raise web.HTTPMethodNotAllowed(
+            "POST", [], reason=f"{name} is partitioned: terminate it by its path .../terminate/partitions"
+        )
     ended = await _terminate(admin, name)
     admin.changed(request, None, {"terminated": ended})
     return ended
@@ -267,7 +280,9 @@ async def _make_partitions(admin: Admin, name: TopicName, count: int) -> None:
             if record is admin.ownership.record:
                 await admin.topics.get(str(part), create=True)
             else:
-                await admin.call(record, "PUT", f"/admin/v2/{part.domain}/{part.namespace}/{quote(part.local, safe='')}")
+                await admin.call(
+                    record, "PUT", f"/admin/v2/{part.domain}/{part.namespace}/{quote(part.local, safe='')}"
+                )
 
 
 # -- properties -----------------------------------------------------------------------------------------------------------
@@ -282,18 +297,27 @@ async def set_properties(admin: Admin, request: web.Request) -> Any:
     await _set_properties(admin, request, await _existing(admin, request), await body(request) or {})
 
 
-async def _set_properties(admin: Admin, request: web.Request, name: TopicName, given: Any, *, new: bool = False) -> None:
+async def _set_properties(
+    admin: Admin, request: web.Request, name: TopicName, given: Any, *, new: bool = False
+) -> None:
     properties = mapped(text)("properties", given)
     await _change_properties(admin, request, name, lambda old: old | properties, new=new)
 
 
 async def delete_property(admin: Admin, request: web.Request) -> Any:
     name, gone = await _existing(admin, request), request.query.get("key", "")
-    await _change_properties(admin, request, name, lambda old: {key: value for key, value in old.items() if key != gone})
+    await _change_properties(
+        admin, request, name, lambda old: {key: value for key, value in old.items() if key != gone}
+    )
 
 
 async def _change_properties(
-    admin: Admin, request: web.Request, name: TopicName, change: Callable[[dict[str, str]], dict[str, str]], *, new: bool = False
+    admin: Admin,
+    request: web.Request,
+    name: TopicName,
+    change: Callable[[dict[str, str]], dict[str, str]],
+    *,
+    new: bool = False,
 ) -> None:
     book = admin.topics.policies
 

@@ -35,7 +35,9 @@ _ARRIVED = "/heliograph/v1/transactions/arrived"
 def _transactions(admin: Admin) -> Transactions:
     """Raises 503 as Pulsar does."""
     if admin.transactions is None:
-        raise web.HTTPServiceUnavailable(reason="This Broker is not configured with transactionCoordinatorEnabled=true.")
+        raise web.HTTPServiceUnavailable(
+            reason="This Broker is not configured with transactionCoordinatorEnabled=true."
+        )
     return admin.transactions
 
 
@@ -104,14 +106,21 @@ async def coordinator_internal_stats(admin: Admin, request: web.Request) -> Any:
     """Where its state is, and what this owner wrote of it."""
     found = await _here(admin, number(request.match_info["id"], "id"))
     name = f"/transactions/open/{found.number:04}"
-    return {"transactionLogStats": {"managedLedgerName": name, "managedLedgerInternalStats": {"entriesAddedCounter": found.writes, "state": "metadata"}}}
+    return {
+        "transactionLogStats": {
+            "managedLedgerName": name,
+            "managedLedgerInternalStats": {"entriesAddedCounter": found.writes, "state": "metadata"},
+        }
+    }
 
 
 async def replicas(admin: Admin, request: web.Request) -> Any:
     """There are as many as the settings say."""
     count, wanted = _transactions(admin).count, await typed_body(request, int, "a number")
     if wanted != count:
-        raise NotAllowed(f"Number of transaction coordinators is {count}: set broker.transactions.coordinators on all brokers, and start them again")
+        raise NotAllowed(
+            f"Number of transaction coordinators is {count}: set broker.transactions.coordinators on all brokers, and start them again"
+        )
 
 
 # -- transactions -----------------------------------------------------------------------------------------------------
@@ -145,7 +154,9 @@ async def _asked(admin: Admin, topic: str, call: str, txn: TxnId, subscription: 
         loaded = await admin.loaded(name)
         return _in_buffer(loaded, txn) if not subscription else _in_pending_ack(loaded, subscription, txn)
     except Elsewhere as where:
-        middle = f"{name.namespace}/{quote(name.local, safe='')}" + (f"/{quote(subscription, safe='')}" if subscription else "")
+        middle = f"{name.namespace}/{quote(name.local, safe='')}" + (
+            f"/{quote(subscription, safe='')}" if subscription else ""
+        )
         try:
             return await admin.call(where.record, "GET", f"{_V3}/{call}/{middle}/{txn[0]}/{txn[1]}")
         except NotFound:
@@ -163,7 +174,11 @@ async def metadata(admin: Admin, request: web.Request) -> Any:
 async def slow(admin: Admin, request: web.Request) -> Any:
     """Those that have been open for `timeout` ms and more, of one coordinator (`coordinatorId`) or of all."""
     older_ms = number(request.match_info["timeout"], "timeout")
-    numbers = [number(request.query["coordinatorId"], "coordinatorId")] if "coordinatorId" in request.query else range(_transactions(admin).count)
+    numbers = (
+        [number(request.query["coordinatorId"], "coordinatorId")]
+        if "coordinatorId" in request.query
+        else range(_transactions(admin).count)
+    )
     rows: dict[str, Any] = {}
     for index in numbers:
         try:
@@ -215,7 +230,10 @@ def _in_pending_ack(topic: Topic, name: str, txn: TxnId) -> dict[str, Any]:
     held = None if found.transactional is None else found.transactional.pending.held.get(txn)
     if held is None:
         return {}
-    return {"cumulativeAckPosition": None if held.cumulative is None else _at(held.cumulative), "entries": len(held.whole) + len(held.partly)}
+    return {
+        "cumulativeAckPosition": None if held.cumulative is None else _at(held.cumulative),
+        "entries": len(held.whole) + len(held.partly),
+    }
 
 
 async def in_pending_ack(admin: Admin, request: web.Request) -> Any:
@@ -233,16 +251,29 @@ async def buffer_stats(admin: Admin, request: web.Request) -> Any:
         "ongoingTxnSize": len(opened),
         "lastSnapshotTimestamps": 0,
         "totalAbortedTransactions": 0 if buffer is None else len(buffer.aborted),
-        "lowWaterMarks": {} if buffer is None else {str(tc): low for (origin, tc), low in buffer.low_watermarks.items() if origin is None},
+        "lowWaterMarks": {}
+        if buffer is None
+        else {str(tc): low for (origin, tc), low in buffer.low_watermarks.items() if origin is None},
         "recoverStartTime": topic.loaded_ms,
         "recoverEndTime": topic.loaded_ms,
         "heliograph": {
             "open": [
-                {"txnId": _named((tc, least)), "origin": origin, "startPosition": _at(found.first), "entries": found.entries, "messages": found.messages}
+                {
+                    "txnId": _named((tc, least)),
+                    "origin": origin,
+                    "startPosition": _at(found.first),
+                    "entries": found.entries,
+                    "messages": found.messages,
+                }
                 for (origin, tc, least), found in opened[: 1 if flag(request, "first") else 100]
             ],
             "held": [
-                {"txnId": _named((tc, least)), "origin": origin, "startPosition": _at(held.first), "waitsFor": list(held.waits)[:100]}
+                {
+                    "txnId": _named((tc, least)),
+                    "origin": origin,
+                    "startPosition": _at(held.first),
+                    "waitsFor": list(held.waits)[:100],
+                }
                 for (origin, tc, least), held in ([] if buffer is None else list(buffer.held.items())[:100])
             ],
             "committed": 0 if buffer is None else buffer.commits,
@@ -272,7 +303,12 @@ async def pending_ack_internal_stats(admin: Admin, request: web.Request) -> Any:
     name = request.match_info["sub"]
     if name not in topic.subscriptions:
         raise SubscriptionNotFound(f"Subscription {name} does not exist on {topic.text}")
-    return {"pendingAckLogStats": {"managedLedgerName": f"{topic.text} {name}", "managedLedgerInternalStats": {"state": "cursor"}}}
+    return {
+        "pendingAckLogStats": {
+            "managedLedgerName": f"{topic.text} {name}",
+            "managedLedgerInternalStats": {"state": "cursor"},
+        }
+    }
 
 
 # -- between brokers --------------------------------------------------------------------------------------------------
@@ -288,7 +324,9 @@ async def end_here(admin: Admin, request: web.Request) -> Any:
     except (KeyError, TypeError, ValueError) as error:
         raise Malformed(f"expected topic, subscription, most, least, commit, low: {error}") from error
     try:
-        part = await _transactions(admin).end_here(topic, subscription, txn, commit=commit, low=low, others=others, again=bool(asked.get("again")))
+        part = await _transactions(admin).end_here(
+            topic, subscription, txn, commit=commit, low=low, others=others, again=bool(asked.get("again"))
+        )
     except NotFound as error:
         return {"gone": str(error)}
     except TransactionState as error:
@@ -303,7 +341,9 @@ async def arrived(admin: Admin, request: web.Request) -> Any:
         topic, by = str(TopicName.parse(asked["topic"])), str(TopicName.parse(asked["by"]))
         wanted: list[Abroad] = [(int(r), int(e), int(tc), int(n)) for r, e, tc, n in asked["transactions"]]
     except (KeyError, TypeError, ValueError) as error:
-        raise Malformed(f"expected topic, by, transactions as [region number, region epoch, coordinator, number]: {error}") from error
+        raise Malformed(
+            f"expected topic, by, transactions as [region number, region epoch, coordinator, number]: {error}"
+        ) from error
     try:
         return {"ended": await _transactions(admin).arrivals.asked(topic, by, wanted)}
     except NotFound as error:
@@ -314,14 +354,31 @@ def way_to_others(admin: Admin) -> None:
     """Lets this broker's coordinators end transactions in topics of others, and its topics ask for those that other regions committed."""
 
     async def elsewhere(
-        owner: BrokerRecord, topic: str, subscription: str | None, txn: TxnId, commit: bool, low: int, others: Sequence[str], again: bool
+        owner: BrokerRecord,
+        topic: str,
+        subscription: str | None,
+        txn: TxnId,
+        commit: bool,
+        low: int,
+        others: Sequence[str],
+        again: bool,
     ) -> bool:
-        asked = {"topic": topic, "subscription": subscription, "most": txn[0], "least": txn[1], "commit": commit, "low": low, "others": list(others)}
+        asked = {
+            "topic": topic,
+            "subscription": subscription,
+            "most": txn[0],
+            "least": txn[1],
+            "commit": commit,
+            "low": low,
+            "others": list(others),
+        }
         if again:
             asked["again"] = True
         try:
             answer = await admin.call(owner, "POST", _END, asked)
-        except NotFound as error:  # no such path: a broker of an earlier version, which knows nothing of the transaction
+        except (
+            NotFound
+        ) as error:  # no such path: a broker of an earlier version, which knows nothing of the transaction
             raise NotOwner(str(error)) from error
         if "gone" in answer:
             raise NotFound(answer["gone"])
@@ -331,7 +388,9 @@ def way_to_others(admin: Admin) -> None:
 
     async def ask(owner: BrokerRecord, topic: str, by: str, wanted: Sequence[Abroad]) -> list[bool]:
         try:
-            answer = await admin.call(owner, "POST", _ARRIVED, {"topic": topic, "by": by, "transactions": [list(one) for one in wanted]})
+            answer = await admin.call(
+                owner, "POST", _ARRIVED, {"topic": topic, "by": by, "transactions": [list(one) for one in wanted]}
+            )
         except NotFound:  # no such path: a broker of an earlier version, which cannot say; nothing is waited for
             return [True] * len(wanted)
         if "gone" in answer:

@@ -88,12 +88,24 @@ async def _step(admin: Admin, request: web.Request, name: str, to: str, *, fence
         raise NotAllowed(f"{name} is being moved to {record.to}: finish that, or cancel it, first")
     if waits := await switching.waiting(name):
         what = "messages that are not acknowledged yet" if record.state == DRAINING else "a lease that has not ended"
-        return {"done": False, "active": record.active, "epoch": record.epoch, "state": record.state, "waiting": f"{what} at {', '.join(waits[:5])}"}
+        return {
+            "done": False,
+            "active": record.active,
+            "epoch": record.epoch,
+            "state": record.state,
+            "waiting": f"{what} at {', '.join(waits[:5])}",
+        }
     if not force and (behind := await _out_of_step(admin, request, name, record.active, to)):
         return {"done": False, "active": record.active, "epoch": record.epoch, "state": record.state, "waiting": behind}
     new, waits = await switching.flip(name, to, record.since_ms)  # what was looked at was this closing
     if new is None:
-        return {"done": False, "active": record.active, "epoch": record.epoch, "state": record.state, "waiting": f"brokers {', '.join(waits[:5])}"}
+        return {
+            "done": False,
+            "active": record.active,
+            "epoch": record.epoch,
+            "state": record.state,
+            "waiting": f"brokers {', '.join(waits[:5])}",
+        }
     return {"done": True, "active": new.active, "epoch": new.epoch, "waiting": ""}
 
 
@@ -118,20 +130,29 @@ def _only(found: dict[str, Any], topic: str, subscription: str) -> dict[str, Any
     wanted, topics = TopicName.parse(topic), {}
     for text, known in found["topics"].items():
         if TopicName.parse(text).partitioned == wanted:
-            topics[text] = {**known, "subscriptions": {name: state for name, state in known["subscriptions"].items() if name == subscription}}
+            topics[text] = {
+                **known,
+                "subscriptions": {
+                    name: state for name, state in known["subscriptions"].items() if name == subscription
+                },
+            }
     return {**found, "topics": topics}
 
 
 def _check_region(admin: Admin, request: web.Request, region: str) -> None:
     policies = admin.policies(admin.namespace(request))
     if region not in policies.regions:
-        raise NotAllowed(f"{admin.namespace(request)} is not in region {region}; it is in {', '.join(policies.regions)}")
+        raise NotAllowed(
+            f"{admin.namespace(request)} is not in region {region}; it is in {', '.join(policies.regions)}"
+        )
 
 
 def _name(admin: Admin, request: web.Request) -> str:
     topic = TopicName.parse(f"persistent://{admin.namespace(request)}/{request.match_info['topic']}")
     if topic.partition >= 0:
-        raise NotAllowed(f"{topic} is a partition: all partitions are active in the same region; name {topic.partitioned}")
+        raise NotAllowed(
+            f"{topic} is a partition: all partitions are active in the same region; name {topic.partitioned}"
+        )
     return subscription_name(str(topic), request.match_info["subscription"])
 
 

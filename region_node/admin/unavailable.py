@@ -12,7 +12,9 @@ from aiohttp import web
 
 from region_node.admin.context import Admin
 
-_FUNCTIONS = "Pulsar Functions and IO are not part of this service: run the code as a client of its own, in any process manager"
+_FUNCTIONS = (
+    "Pulsar Functions and IO are not part of this service: run the code as a client of its own, in any process manager"
+)
 _PACKAGES = "there is no package store here: functions are not part of this service"
 
 ABSENT: tuple[tuple[str, str, str], ...] = (

@@ -39,7 +39,11 @@ def _region(admin: Admin, origin: Origin) -> str:
 def _foreign(topic: Topic) -> list[tuple[Origin, int, int, Open]]:
     buffer = topic.transactions.buffer if topic.transactional else None
     opened = {} if buffer is None else buffer.open
-    return [(origin, coordinator, number, found) for (origin, coordinator, number), found in opened.items() if origin is not None]
+    return [
+        (origin, coordinator, number, found)
+        for (origin, coordinator, number), found in opened.items()
+        if origin is not None
+    ]
 
 
 def _shown(admin: Admin, origin: Origin, coordinator: int, number: int, found: Open) -> dict[str, Any]:
@@ -78,12 +82,18 @@ async def verdict(admin: Admin, request: web.Request) -> Any:
     if not isinstance(commit, bool):
         raise Malformed("commit must be true or false")
     topic = await admin.loaded(_name(admin, request))
-    found = [one for one in _foreign(topic) if one[1:3] == (coordinator, number) and region in (_region(admin, one[0]), f"#{one[0][0]}")]
+    found = [
+        one
+        for one in _foreign(topic)
+        if one[1:3] == (coordinator, number) and region in (_region(admin, one[0]), f"#{one[0][0]}")
+    ]
     if not found:
         raise NotFound(f"transaction {txn} of region {region} is not open in {topic.text}")
     for one in found:
         if (reason := await _answers(admin, topic, one[0])) is not None:
-            raise NotAllowed(f"{reason}: its own coordinator ends transaction {txn}; `heliograph transactions abort` there does so at once")
+            raise NotAllowed(
+                f"{reason}: its own coordinator ends transaction {txn}; `heliograph transactions abort` there does so at once"
+            )
     for origin, _, _, _ in found:
         await topic.transactions.decide(origin, (coordinator, number), commit=commit)
     rows = [_shown(admin, *one) for one in found]

@@ -60,7 +60,10 @@ def divide(permitted: Mapping[str, Sequence[str]], domain_of: Mapping[str, str])
         mine = brokers[namespace] = {}
         for broker in sorted(permitted[namespace]):
             mine.setdefault((1, domain_of[broker]) if broker in domain_of else (0, broker), []).append(broker)
-    wishes = {namespace: sorted(mine, key=lambda domain, namespace=namespace: _wish(namespace, domain)) for namespace, mine in brokers.items()}  # type: ignore[misc]
+    wishes = {
+        namespace: sorted(mine, key=lambda domain, namespace=namespace: _wish(namespace, domain))
+        for namespace, mine in brokers.items()
+    }  # type: ignore[misc]
     taken = _matched(wishes)
     shares: dict[str, list[tuple[int, str]]] = {namespace: [] for namespace in wishes}
     for domain, namespace in taken.items():
@@ -74,7 +77,10 @@ def divide(permitted: Mapping[str, Sequence[str]], domain_of: Mapping[str, str])
     for domain in sorted({domain for wished in wishes.values() for domain in wished} - set(taken)):
         wanting = [namespace for namespace, wished in wishes.items() if domain in wished]
         shares[min(wanting, key=lambda namespace: (len(shares[namespace]), _wish(namespace, domain)))].append(domain)
-    return {namespace: sorted(broker for domain in shares[namespace] for broker in brokers[namespace][domain]) for namespace in wishes}
+    return {
+        namespace: sorted(broker for domain in shares[namespace] for broker in brokers[namespace][domain])
+        for namespace in wishes
+    }
 
 
 def _wish(namespace: str, domain: tuple[int, str]) -> tuple[int, tuple[int, str]]:

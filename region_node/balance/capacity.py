@@ -53,7 +53,14 @@ class ResourceQuota:
             if fields.pop("format") != FORMAT:
                 raise CorruptData("resource quota: of a format that this version does not know")
             return cls(**fields)
-        except (ValueError, TypeError, KeyError, AttributeError, NotAllowed, msgpack.exceptions.UnpackException) as error:
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            NotAllowed,
+            msgpack.exceptions.UnpackException,
+        ) as error:
             raise CorruptData(f"resource quota: {error!r}") from error
 
 
@@ -68,4 +75,9 @@ class Capacity:
     def share(self, quota: ResourceQuota) -> float:
         """The largest part of a broker that the quota takes."""
         memory = quota.memory / self.memory_mb if self.memory_mb else 0.0
-        return max((quota.msgRateIn + quota.msgRateOut) / self.messages_s, quota.bandwidthIn / self.bytes_s, quota.bandwidthOut / self.bytes_s, memory)
+        return max(
+            (quota.msgRateIn + quota.msgRateOut) / self.messages_s,
+            quota.bandwidthIn / self.bytes_s,
+            quota.bandwidthOut / self.bytes_s,
+            memory,
+        )

@@ -43,7 +43,9 @@ class Names(Protocol):
 class BundleDivider:
     """loaded: the topics of this broker."""
 
-    def __init__(self, ownership: Splits, loaded: Loaded, names: Names, allowed: Callable[[], Awaitable[None]] | None = None) -> None:
+    def __init__(
+        self, ownership: Splits, loaded: Loaded, names: Names, allowed: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         """allowed: returns where bundles may be split in this region; raises NotAllowed where an older broker would not understand it."""
         self.splits = 0
         """Bundles that were cut here."""

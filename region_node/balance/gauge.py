@@ -42,7 +42,9 @@ class _Space:
         before, self.table = self.table, table
         if before is None or table is None:
             return [topic for rows in self.rows.values() for topic in rows]
-        changed = [bundle for bundle in self.rows if bundle >= table.count or before.range(bundle) != table.range(bundle)]
+        changed = [
+            bundle for bundle in self.rows if bundle >= table.count or before.range(bundle) != table.range(bundle)
+        ]
         return [topic for bundle in changed for topic in self.rows[bundle]]
 
 
@@ -95,7 +97,9 @@ class BrokerGauge:
             total_in, total_out = total_in + in_s, total_out + out_s
         return found, (total_in, total_out)
 
-    async def _look(self, topics: Iterable[Topic], passed: dict[Bundle, list[int]], before: BundleTable | None = None) -> None:
+    async def _look(
+        self, topics: Iterable[Topic], passed: dict[Bundle, list[int]], before: BundleTable | None = None
+    ) -> None:
         """passed: messages, bytes in, bytes out of each bundle, since its topics were last looked at; added to. before: the table that they were in."""
         for at, topic in enumerate(topics):
             if at % _SLICE == _SLICE - 1:

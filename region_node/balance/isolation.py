@@ -46,7 +46,11 @@ class IsolationPolicy:
 
     def __post_init__(self) -> None:
         """Raises NotAllowed."""
-        for what, regexes in (("namespaces", self.namespaces), ("primary", self.primary), ("secondary", self.secondary)):
+        for what, regexes in (
+            ("namespaces", self.namespaces),
+            ("primary", self.primary),
+            ("secondary", self.secondary),
+        ):
             if len(regexes) > REGEXES_MAX:
                 raise NotAllowed(f"{what}: at most {REGEXES_MAX} regexes, not {len(regexes)}")
             for regex in regexes:
@@ -70,7 +74,9 @@ class IsolationPolicy:
 
     def encode(self) -> bytes:
         fields = {"namespaces": self.namespaces, "primary": self.primary, "secondary": self.secondary}
-        packed: bytes = msgpack.packb({"format": FORMAT, **fields, "min": self.min_available, "usage": self.usage_threshold})
+        packed: bytes = msgpack.packb(
+            {"format": FORMAT, **fields, "min": self.min_available, "usage": self.usage_threshold}
+        )
         return packed
 
     @classmethod
@@ -80,8 +86,16 @@ class IsolationPolicy:
             fields: dict[str, Any] = msgpack.unpackb(blob)
             if fields["format"] != FORMAT:
                 raise CorruptData(f"isolation policy: of format {fields['format']}, which this version does not know")
-            namespaces, primary, secondary = (tuple(map(str, fields[what])) for what in ("namespaces", "primary", "secondary"))
-            return cls(namespaces=namespaces, primary=primary, secondary=secondary, min_available=fields["min"], usage_threshold=fields["usage"])
+            namespaces, primary, secondary = (
+                tuple(map(str, fields[what])) for what in ("namespaces", "primary", "secondary")
+            )
+            return cls(
+                namespaces=namespaces,
+                primary=primary,
+                secondary=secondary,
+                min_available=fields["min"],
+                usage_threshold=fields["usage"],
+            )
         except (ValueError, TypeError, KeyError, NotAllowed, msgpack.exceptions.UnpackException) as error:
             raise CorruptData(f"isolation policy: {error!r}") from error
 
@@ -109,7 +123,9 @@ class Isolation:
         if found is None:
             if len(self._found) >= _REMEMBERED_MAX:
                 self._found.clear()
-            found = self._found[namespace] = next((name for name, policy in self.policies.items() if policy.covers(namespace)), "")
+            found = self._found[namespace] = next(
+                (name for name, policy in self.policies.items() if policy.covers(namespace)), ""
+            )
         return found
 
     def permitted(self, namespace: str, live: Live) -> list[str]:
@@ -121,7 +137,11 @@ class Isolation:
         if not self.policies:
             return sorted(live)
         if not name:
-            chosen = [broker for broker, names in live.items() if not any(policy.is_primary(names) for policy in self.policies.values())]
+            chosen = [
+                broker
+                for broker, names in live.items()
+                if not any(policy.is_primary(names) for policy in self.policies.values())
+            ]
         else:
             policy = self.policies[name]
             chosen = [broker for broker, names in live.items() if policy.is_primary(names)]

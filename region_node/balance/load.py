@@ -62,7 +62,13 @@ class LoadBook:
         return self._loads.pop(bundle, 0.0)
 
     def sample(
-        self, now: float, used: float, traffic: Mapping[Bundle, Traffic], reserved: Mapping[Bundle, float] | None = None, *, by_sessions: bool = False
+        self,
+        now: float,
+        used: float,
+        traffic: Mapping[Bundle, Traffic],
+        reserved: Mapping[Bundle, float] | None = None,
+        *,
+        by_sessions: bool = False,
     ) -> Carried:
         """used: the largest share of work since the last sample. traffic: of the bundles that are here now; others have left.
 

@@ -39,7 +39,14 @@ class LoadReport:
 
     def encode(self) -> bytes:
         named = [[*bundle, round(load, 4)] for bundle, load in self.carried.bundles]
-        fields = {"format": FORMAT, "load": round(self.carried.load, 4), "bundles": named, "count": self.bundles, "at": self.at_ms, "used": self.used}
+        fields = {
+            "format": FORMAT,
+            "load": round(self.carried.load, 4),
+            "bundles": named,
+            "count": self.bundles,
+            "at": self.at_ms,
+            "used": self.used,
+        }
         packed: bytes = msgpack.packb(fields)
         return packed
 
@@ -50,7 +57,9 @@ class LoadReport:
             fields = msgpack.unpackb(blob)
             if fields["format"] != FORMAT:
                 raise CorruptData(f"load report: of format {fields['format']}, which this version does not know")
-            named: list[tuple[Bundle, float]] = [((namespace, index), load) for namespace, index, load in fields["bundles"]]
+            named: list[tuple[Bundle, float]] = [
+                ((namespace, index), load) for namespace, index, load in fields["bundles"]
+            ]
             return cls(Carried(fields["load"], named), fields["at"], fields["count"], fields["used"])
         except (ValueError, TypeError, KeyError, msgpack.exceptions.UnpackException) as error:
             raise CorruptData(f"load report: {error!r}") from error

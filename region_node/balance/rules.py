@@ -54,7 +54,9 @@ class IsolationRules:
         self._stops = [
             self._meta.watch(keys.ISOLATION, self._on_policy),
             self._meta.watch(keys.FAILURE_DOMAINS, self._on_domain),
-            self._view.on_change(lambda key: self._on_namespace(key.removeprefix(_NAMESPACES)) if key.startswith(_NAMESPACES) else None),
+            self._view.on_change(
+                lambda key: self._on_namespace(key.removeprefix(_NAMESPACES)) if key.startswith(_NAMESPACES) else None
+            ),
         ]
         for tenant in self._view.tenants():
             for namespace in self._view.namespaces(tenant):
@@ -79,20 +81,28 @@ class IsolationRules:
         if group is None or not live:
             return self._by_policy(namespace)
         if group not in self._shares:
-            self._shares[group] = divide({member: self._by_policy(member) for member in self._members[group]}, self._domain_of())
+            self._shares[group] = divide(
+                {member: self._by_policy(member) for member in self._members[group]}, self._domain_of()
+            )
         return self._shares[group][namespace]
 
     def _by_policy(self, namespace: str) -> list[str]:
         policy = self.isolation.policy_of(namespace)
         if policy not in self._answers:
-            self._answers[policy] = self.isolation.brokers_of(policy, {broker: names_of(record) for broker, record in self._live.items()})
+            self._answers[policy] = self.isolation.brokers_of(
+                policy, {broker: names_of(record) for broker, record in self._live.items()}
+            )
         return self._answers[policy]
 
     def _domain_of(self) -> dict[str, str]:
         """Of the live brokers; of two domains that name one the first by its name counts."""
         found: dict[str, str] = {}
         for name, domain in sorted(self.domains.items(), reverse=True):
-            found |= {broker: name for broker, record in self._live.items() if any(one in domain.brokers for one in names_of(record))}
+            found |= {
+                broker: name
+                for broker, record in self._live.items()
+                if any(one in domain.brokers for one in names_of(record))
+            }
         return found
 
     async def put(self, name: str, policy: IsolationPolicy) -> None:

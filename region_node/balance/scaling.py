@@ -74,16 +74,24 @@ def _rule(number: int, table: Mapping[str, Any]) -> Rule:
         raise wrong(f"there is no field {unknown[0]!r}; there are {', '.join(sorted(_FIELDS))}")
     measure, take, tier = str(table.get("measure", "")), str(table.get("take", "mean")), str(table.get("tier", ""))
     if measure not in MEASURES and not (measure.startswith(METRIC) and len(measure) > len(METRIC)):
-        raise wrong(f"measure must be one of {', '.join(MEASURES)}, or {METRIC}NAME of a metric of the brokers, not {measure!r}")
+        raise wrong(
+            f"measure must be one of {', '.join(MEASURES)}, or {METRIC}NAME of a metric of the brokers, not {measure!r}"
+        )
     if take not in TAKES:
         raise wrong(f"take must be one of {', '.join(TAKES)}, not {take!r}")
     if not tier:
-        raise wrong("it must name the tier that it grows or shrinks, as tier = \"brokers\"")
+        raise wrong('it must name the tier that it grows or shrinks, as tier = "brokers"')
     numbers: dict[str, float] = {}
     for field in ("above", "below", "for_s", "rest_s"):
         if field in table:
-            if isinstance(table[field], bool) or not isinstance(table[field], int | float) or (field.endswith("_s") and table[field] < 0):
-                raise wrong(f"{field} must be a number{' of seconds, not below 0' if field.endswith('_s') else ''}, not {table[field]!r}")
+            if (
+                isinstance(table[field], bool)
+                or not isinstance(table[field], int | float)
+                or (field.endswith("_s") and table[field] < 0)
+            ):
+                raise wrong(
+                    f"{field} must be a number{' of seconds, not below 0' if field.endswith('_s') else ''}, not {table[field]!r}"
+                )
             numbers[field] = float(table[field])
     if ("above" in table) == ("below" in table):
         raise wrong("give either above or below")

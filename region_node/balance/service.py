@@ -173,11 +173,19 @@ class Balancer:
         for bundle in traffic:
             if bundle not in self._book:
                 self._book.comes(bundle, self._seen_in.get(bundle))
-        reserved = {bundle: share for bundle in self._mover.owned() if (share := self.quotas.share(bundle))} if self.quotas is not None else {}
+        reserved = (
+            {bundle: share for bundle in self._mover.owned() if (share := self.quotas.share(bundle))}
+            if self.quotas is not None
+            else {}
+        )
         work = {name: share for name, share in used.items() if name != MEMORY}
         most_used = max(work, key=lambda name: work[name])
-        carried = self._book.sample(self._clock.monotonic(), work[most_used], traffic, reserved, by_sessions=most_used == CONNECTIONS)
-        report = LoadReport(carried, self._clock.wall_ms(), len(traffic), {name: round(share, 4) for name, share in used.items()})
+        carried = self._book.sample(
+            self._clock.monotonic(), work[most_used], traffic, reserved, by_sessions=most_used == CONNECTIONS
+        )
+        report = LoadReport(
+            carried, self._clock.wall_ms(), len(traffic), {name: round(share, 4) for name, share in used.items()}
+        )
         self._unwritten += 1
         await self._split_on(traffic, carried)
         if self._written is not None and self._unwritten < _SAY_AGAIN and not _news(self._written, report):
@@ -250,8 +258,12 @@ class Balancer:
         known = self._known()
         pinned = {bundle: self._mover.permitted(bundle) for carried in known.values() for bundle, _ in carried.bundles}
         full = {name for name in known if self.reports[name].held > HELD_MAX}
-        for group in together(known, pinned.values()):  # the average of brokers between which nothing may move says nothing
-            for move in self._shedder.plan({name: known[name] for name in group}, self._clock.monotonic(), pinned, full):
+        for group in together(
+            known, pinned.values()
+        ):  # the average of brokers between which nothing may move says nothing
+            for move in self._shedder.plan(
+                {name: known[name] for name in group}, self._clock.monotonic(), pinned, full
+            ):
                 await self._move(move)
 
     async def _leads(self) -> bool:
@@ -268,7 +280,10 @@ class Balancer:
         """Of the brokers that have spoken lately; who is silent is neither relieved nor filled. Nobody's while a new one is still to speak."""
         now = self._clock.monotonic()
         self._since = {record.broker: self._since.get(record.broker, now) for record in self._mover.brokers()}
-        if any(name not in self.reports and now - at < _STALE_REPORTS * self.settings.report_s for name, at in self._since.items()):
+        if any(
+            name not in self.reports and now - at < _STALE_REPORTS * self.settings.report_s
+            for name, at in self._since.items()
+        ):
             return {}
         oldest = now - _STALE_REPORTS * _SAY_AGAIN * self.settings.report_s
         return {name: report.carried for name, report in self.reports.items() if self._heard[name] >= oldest}
@@ -281,15 +296,35 @@ class Balancer:
         try:
             moved = await self._mover.transfer(namespace, index, move.to)
         except HeliographError as error:
-            log.warning("balance.move_failed", extra={"namespace": namespace, "bundle": index, "to": move.to, "error": str(error)})
-        row = {"at_ms": self._clock.wall_ms(), "namespace": namespace, "bundle": index, "from": move.source, "to": move.to, "load": move.load, "moved": moved}
+            log.warning(
+                "balance.move_failed",
+                extra={"namespace": namespace, "bundle": index, "to": move.to, "error": str(error)},
+            )
+        row = {
+            "at_ms": self._clock.wall_ms(),
+            "namespace": namespace,
+            "bundle": index,
+            "from": move.source,
+            "to": move.to,
+            "load": move.load,
+            "moved": moved,
+        }
         self.recent.append(row)
         if not moved:
             self.failures += 1
             self._shedder.undone(move)
             return
         self.moves += 1
-        log.info("balance.moved", extra={"namespace": namespace, "bundle": index, "from": move.source, "to": move.to, "load": round(move.load, 3)})
+        log.info(
+            "balance.moved",
+            extra={
+                "namespace": namespace,
+                "bundle": index,
+                "from": move.source,
+                "to": move.to,
+                "load": round(move.load, 3),
+            },
+        )
         self._moved(move)
 
     def _moved(self, move: Move) -> None:
@@ -297,12 +332,17 @@ class Balancer:
         for name, sign in ((move.source, -1), (move.to, 1)):
             if (report := self.reports.get(name)) is not None:
                 bundles = [(b, load) for b, load in report.carried.bundles if b != move.bundle]
-                carried = Carried(max(0.0, report.carried.load + sign * move.load), bundles + [(move.bundle, move.load)] * (sign > 0))
+                carried = Carried(
+                    max(0.0, report.carried.load + sign * move.load), bundles + [(move.bundle, move.load)] * (sign > 0)
+                )
                 self.reports[name] = LoadReport(carried, report.at_ms, report.bundles + sign, report.used)
 
 
 def _news(before: LoadReport, after: LoadReport) -> bool:
-    if max(abs(before.carried.load - after.carried.load), abs(before.held - after.held)) >= _CHANGE or before.bundles != after.bundles:
+    if (
+        max(abs(before.carried.load - after.carried.load), abs(before.held - after.held)) >= _CHANGE
+        or before.bundles != after.bundles
+    ):
         return True
     known = dict(before.carried.bundles)
     return any(abs(load - known.get(bundle, 0.0)) >= _CHANGE for bundle, load in after.carried.bundles)

@@ -58,10 +58,21 @@ class SplitSettings:
     per_report: int = 4
 
     def __post_init__(self) -> None:
-        for name, low, high in (("topics", 2, 1_000_000), ("sessions", 2, 1_000_000), ("bundles_max", 1, 4096), ("reports", 1, 100), ("per_report", 1, 100)):
+        for name, low, high in (
+            ("topics", 2, 1_000_000),
+            ("sessions", 2, 1_000_000),
+            ("bundles_max", 1, 4096),
+            ("reports", 1, 100),
+            ("per_report", 1, 100),
+        ):
             if not low <= getattr(self, name) <= high:
                 raise ConfigError(f"balance.split.{name} must be {low} to {high}, not {getattr(self, name)}")
-        for name, least, most in (("messages_s", 1.0, 1e9), ("bandwidth_mb_s", 0.001, 1e6), ("load", 0.001, 10.0), ("rest_s", 0.0, 86_400.0)):
+        for name, least, most in (
+            ("messages_s", 1.0, 1e9),
+            ("bandwidth_mb_s", 0.001, 1e6),
+            ("load", 0.001, 10.0),
+            ("rest_s", 0.0, 86_400.0),
+        ):
             if not least <= getattr(self, name) <= most:
                 raise ConfigError(f"balance.split.{name} must be {least:g} to {most:g}, not {getattr(self, name)}")
 

@@ -95,13 +95,19 @@ class _Plan:
     """The loads of the brokers as they will be, and the bundles that may still move, largest first."""
 
     def __init__(
-        self, brokers: Mapping[str, Carried], resting: Mapping[Bundle, float], pinned: Mapping[Bundle, Sequence[str]], full: Collection[str]
+        self,
+        brokers: Mapping[str, Carried],
+        resting: Mapping[Bundle, float],
+        pinned: Mapping[Bundle, Sequence[str]],
+        full: Collection[str],
     ) -> None:
         self.loads = {name: carried.load for name, carried in sorted(brokers.items())}
         self.average = sum(self.loads.values()) / len(self.loads)
         self.pinned, self.full = pinned, full
         self.left = {
-            name: sorted(((load, bundle) for bundle, load in carried.bundles if bundle not in resting and load > 0), reverse=True)
+            name: sorted(
+                ((load, bundle) for bundle, load in carried.bundles if bundle not in resting and load > 0), reverse=True
+            )
             for name, carried in brokers.items()
         }
 
@@ -133,7 +139,11 @@ class Shedder:
         self._seen: dict[str, _Seen] = {}
 
     def plan(
-        self, brokers: Mapping[str, Carried], now: float, pinned: Mapping[Bundle, Sequence[str]] | None = None, full: Collection[str] = ()
+        self,
+        brokers: Mapping[str, Carried],
+        now: float,
+        pinned: Mapping[Bundle, Sequence[str]] | None = None,
+        full: Collection[str] = (),
     ) -> list[Move]:
         """The moves to begin now. pinned: the brokers that may serve a bundle, for those that not all may. full: these get none, whatever their load."""
         self._forget(now)

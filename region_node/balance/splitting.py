@@ -34,17 +34,24 @@ def _by_range(bounds: tuple[int, int], topics: Sequence[Weighed], positions: Seq
 
 
 def _by_topics(bounds: tuple[int, int], topics: Sequence[Weighed], positions: Sequence[int]) -> list[int]:
-    return _between_topics([Weighed(topic.hash, 1.0) for topic in topics], "it has fewer than two topics, or all have one hash")
+    return _between_topics(
+        [Weighed(topic.hash, 1.0) for topic in topics], "it has fewer than two topics, or all have one hash"
+    )
 
 
 def _by_flow(bounds: tuple[int, int], topics: Sequence[Weighed], positions: Sequence[int]) -> list[int]:
-    return _between_topics([topic for topic in topics if topic.weight > 0], "fewer than two of its topics have traffic: more partitions divide a heavy topic")
+    return _between_topics(
+        [topic for topic in topics if topic.weight > 0],
+        "fewer than two of its topics have traffic: more partitions divide a heavy topic",
+    )
 
 
 def _at_positions(bounds: tuple[int, int], topics: Sequence[Weighed], positions: Sequence[int]) -> list[int]:
     inside = sorted({at for at in positions if bounds[0] < at < bounds[1]})
     if not inside:
-        raise NotAllowed(f"none of the positions {list(positions)} is inside ({bounds[0]}, {bounds[1]}): give hashes as whole numbers (splitBoundaries)")
+        raise NotAllowed(
+            f"none of the positions {list(positions)} is inside ({bounds[0]}, {bounds[1]}): give hashes as whole numbers (splitBoundaries)"
+        )
     return inside
 
 
@@ -91,7 +98,9 @@ class Splitter:
         self._above: dict[Bundle, int] = {}
         self._rests: dict[Bundle, float] = {}
 
-    def due(self, traffic: Mapping[Bundle, Traffic], loads: Mapping[Bundle, float], count: Callable[[str], int], now: float) -> list[Due]:
+    def due(
+        self, traffic: Mapping[Bundle, Traffic], loads: Mapping[Bundle, float], count: Callable[[str], int], now: float
+    ) -> list[Due]:
         """After each report. loads: shares of what a broker can carry. count: of a namespace, how many bundles it has."""
         if not self.settings.enabled:
             return []
@@ -123,7 +132,10 @@ class Splitter:
         ):
             if value > most:
                 return Due(bundle, FLOW, f"{value:.4g} {what}, more than {most:g}")
-        for number, at_most, what in ((one.topics, limits.topics, "loaded topics"), (one.sessions, limits.sessions, "producers and consumers")):
+        for number, at_most, what in (
+            (one.topics, limits.topics, "loaded topics"),
+            (one.sessions, limits.sessions, "producers and consumers"),
+        ):
             if number > at_most:
                 return Due(bundle, TOPIC_COUNT, f"{number} {what}, more than {at_most}")
         return None

@@ -58,7 +58,12 @@ class Compacted:
 def properties_of(compacted: Compacted | None, garbage: list[int]) -> dict[str, str]:
     found: dict[str, str] = {}
     if compacted is not None:
-        values = (compacted.ledger, f"{compacted.horizon[0]}:{compacted.horizon[1]}", compacted.entries, compacted.size_bytes)
+        values = (
+            compacted.ledger,
+            f"{compacted.horizon[0]}:{compacted.horizon[1]}",
+            compacted.entries,
+            compacted.size_bytes,
+        )
         found = {name: str(value) for name, value in zip(_NAMES, values, strict=True)} | {_TIME: str(compacted.made_ms)}
         if compacted.offload is not None:
             found[_OBJECT] = json.dumps(compacted.offload.fields())
@@ -74,7 +79,9 @@ def read_properties(properties: Mapping[str, str]) -> tuple[Compacted | None, li
         ledger, horizon, entries, size = (properties[name] for name in _NAMES)
         at, _, entry = horizon.partition(":")
         offload = OffloadRecord.of(json.loads(properties[_OBJECT])) if _OBJECT in properties else None
-        compacted = Compacted(int(ledger), int(entries), int(size), (int(at), int(entry)), int(properties.get(_TIME, 0)), offload)
+        compacted = Compacted(
+            int(ledger), int(entries), int(size), (int(at), int(entry)), int(properties.get(_TIME, 0)), offload
+        )
     except (KeyError, ValueError, TypeError) as error:
         raise CorruptData(f"properties of cursor {CURSOR}: {error}") from error
     return compacted, [number for number in garbage if number != compacted.ledger]
@@ -89,7 +96,12 @@ class CompactedView:
     __slots__ = ("_cold", "_context", "_ends", "_log", "_lost", "_metadata", "_topic", "compacted")
 
     def __init__(
-        self, log: Callable[[], LedgerPort], context: LedgerContext, compacted: Compacted | None, topic: str = "", cold: ColdReads | None = None
+        self,
+        log: Callable[[], LedgerPort],
+        context: LedgerContext,
+        compacted: Compacted | None,
+        topic: str = "",
+        cold: ColdReads | None = None,
     ) -> None:
         self._log, self.compacted = log, compacted
         self._context, self._topic, self._cold = context, topic, cold
@@ -105,7 +117,11 @@ class CompactedView:
 
     def cached(self, position: Position, max_entries: int, max_bytes: int) -> list[Piece]:
         compacted = self.compacted
-        return [] if compacted is not None and position <= compacted.horizon else self._log().cached(position, max_entries, max_bytes)
+        return (
+            []
+            if compacted is not None and position <= compacted.horizon
+            else self._log().cached(position, max_entries, max_bytes)
+        )
 
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[Piece]:
         while True:
@@ -120,7 +136,9 @@ class CompactedView:
                 raise
             if compacted.ledger == self._lost:
                 continue
-            return found or await self._log().read((compacted.horizon[0], compacted.horizon[1] + 1), max_entries, max_bytes)
+            return found or await self._log().read(
+                (compacted.horizon[0], compacted.horizon[1] + 1), max_entries, max_bytes
+            )
 
     def beyond(self, position: Position) -> Position:
         """Where a reader stands who found nothing at or after `position`: what was compacted away up to the horizon is passed."""
@@ -209,11 +227,15 @@ class CompactedView:
             return await self._local(compacted, first, last, max_bytes)
         except (NoSuchLedger, NoSuchEntry, BookieUnavailable, CorruptData) as error:
             now = self.compacted
-            if now is not None and now.ledger == compacted.ledger and now.offloaded:  # the local copy has gone meanwhile
+            if (
+                now is not None and now.ledger == compacted.ledger and now.offloaded
+            ):  # the local copy has gone meanwhile
                 return await self._offloaded(now, first, last, max_bytes)
             if now is not compacted or not isinstance(error, NoSuchLedger):
                 raise
-            if compacted.offload is not None and compacted.offload.state == OffloadState.STORED:  # this metadata is older than that
+            if (
+                compacted.offload is not None and compacted.offload.state == OffloadState.STORED
+            ):  # this metadata is older than that
                 return await self._offloaded(compacted, first, last, max_bytes)
             self._lost = compacted.ledger
             log.error("compaction.ledger_lost", extra={"ledger": compacted.ledger, "horizon": compacted.horizon})
@@ -222,7 +244,9 @@ class CompactedView:
     async def _offloaded(self, compacted: Compacted, first: int, last: int, max_bytes: int) -> list[tuple[int, Run]]:
         assert compacted.offload is not None
         if self._cold is None:
-            raise NoSuchObject(f"ledger {compacted.ledger} lies in an object store, and this broker reads none: set broker.tiered.store")
+            raise NoSuchObject(
+                f"ledger {compacted.ledger} lies in an object store, and this broker reads none: set broker.tiered.store"
+            )
         return await self._cold.read(self._topic, compacted.ledger, compacted.offload, first, last, max_bytes)
 
     async def _local(self, compacted: Compacted, first: int, last: int, max_bytes: int) -> list[tuple[int, Run]]:

@@ -53,20 +53,45 @@ class TopicCompaction:
     `status`: NOT_RUN, RUNNING, SUCCESS, ERROR; `error`: why, of the last. Counts are since the topic was loaded, `removed` of the last one.
     """
 
-    __slots__ = ("bytes_read", "duration_ms", "error", "failed", "failed_ms", "removed", "status", "succeeded", "succeeded_ms", "view", "writes")
+    __slots__ = (
+        "bytes_read",
+        "duration_ms",
+        "error",
+        "failed",
+        "failed_ms",
+        "removed",
+        "status",
+        "succeeded",
+        "succeeded_ms",
+        "view",
+        "writes",
+    )
 
     def __init__(self, view: CompactedView) -> None:
         self.view = view
         self.status, self.error = "NOT_RUN", ""
         self.writes = WriteLatencies()
-        self.removed = self.succeeded = self.failed = self.succeeded_ms = self.failed_ms = self.duration_ms = self.bytes_read = 0
+        self.removed = self.succeeded = self.failed = self.succeeded_ms = self.failed_ms = self.duration_ms = (
+            self.bytes_read
+        ) = 0
 
     def numbers(self) -> list[float]:
         """In the order of the metrics."""
         found, seconds = self.view.compacted, self.duration_ms / 1000
         entries, size_bytes = (0, 0) if found is None else (found.entries, found.size_bytes)
-        rates = (self.bytes_read / seconds, size_bytes / seconds) if seconds and self.status == "SUCCESS" else (0.0, 0.0)
-        return [self.removed, self.succeeded, self.failed, self.duration_ms, *rates, entries, size_bytes, *self.writes.numbers()]
+        rates = (
+            (self.bytes_read / seconds, size_bytes / seconds) if seconds and self.status == "SUCCESS" else (0.0, 0.0)
+        )
+        return [
+            self.removed,
+            self.succeeded,
+            self.failed,
+            self.duration_ms,
+            *rates,
+            entries,
+            size_bytes,
+            *self.writes.numbers(),
+        ]
 
     def stats(self) -> dict[str, int]:
         """Pulsar's CompactionStats."""
@@ -82,7 +107,11 @@ class TopicCompaction:
         found = self.view.compacted
         numbers = (-1, -1, -1) if found is None else (found.ledger, found.entries, found.size_bytes)
         offloaded = found is not None and found.offloaded
-        return {**dict(zip(("ledgerId", "entries", "size"), numbers, strict=True)), "offloaded": offloaded, "underReplicated": False}
+        return {
+            **dict(zip(("ledgerId", "entries", "size"), numbers, strict=True)),
+            "offloaded": offloaded,
+            "underReplicated": False,
+        }
 
 
 class Compactor:
@@ -138,14 +167,22 @@ class Compactor:
         cursor = topic.ledger.cursors.get(CURSOR)
         if cursor is not None:
             compacted, garbage = read_properties(cursor.properties)
-            await self._delete([*garbage, *([compacted.ledger] if compacted is not None and compacted.ledger >= 0 else [])])
+            await self._delete(
+                [*garbage, *([compacted.ledger] if compacted is not None and compacted.ledger >= 0 else [])]
+            )
             await self._forget_object(topic, compacted)
 
     async def set_offload(self, topic: CompactingTopic, ledger: int, record: OffloadRecord) -> bool:
         """As `storage.tiered.beside` has it. Nothing is changed while the topic is being compacted: what is there may be replaced at any moment."""
         state, cursor = topic.compaction(), topic.ledger.cursors.get(CURSOR)
         compacted = state.view.compacted
-        if compacted is None or compacted.ledger != ledger or cursor is None or state.status == "RUNNING" or topic.closed:
+        if (
+            compacted is None
+            or compacted.ledger != ledger
+            or cursor is None
+            or state.status == "RUNNING"
+            or topic.closed
+        ):
             return False
         state.view.compacted = replace(compacted, offload=record)
         cursor.set_properties(properties_of(state.view.compacted, read_properties(cursor.properties)[1]))
@@ -175,9 +212,18 @@ class Compactor:
             began = self._clock.monotonic()
             try:
                 await self._run(topic, state)
-                state.status, state.succeeded, state.succeeded_ms = "SUCCESS", state.succeeded + 1, self._clock.wall_ms()
+                state.status, state.succeeded, state.succeeded_ms = (
+                    "SUCCESS",
+                    state.succeeded + 1,
+                    self._clock.wall_ms(),
+                )
             except HeliographError as error:
-                state.status, state.error, state.failed, state.failed_ms = "ERROR", str(error), state.failed + 1, self._clock.wall_ms()
+                state.status, state.error, state.failed, state.failed_ms = (
+                    "ERROR",
+                    str(error),
+                    state.failed + 1,
+                    self._clock.wall_ms(),
+                )
                 log.warning("compaction.failed", extra={"topic": topic.text, "error": str(error)})
             except BaseException as error:
                 state.status, state.error = "ERROR", repr(error)
@@ -207,7 +253,10 @@ class Compactor:
         cursor.ack_cumulative(upto)
         await cursor.flushed()  # where this fails the topic is lost to us, and its next owner knows which ledger counts
         state.view.compacted, state.removed, state.bytes_read = after, work.messages - work.kept, work.bytes_read
-        log.info("compaction.done", extra={"topic": topic.text, "entries": after.entries, "removed": state.removed, "readings": work.passes})
+        log.info(
+            "compaction.done",
+            extra={"topic": topic.text, "entries": after.entries, "removed": state.removed, "readings": work.passes},
+        )
         await self._sweep(topic, state, garbage)
         await self._forget_object(topic, before)
 
@@ -232,7 +281,9 @@ class Compactor:
         try:
             await self.delete_object(topic.text, gone.ledger, gone.offload)
         except HeliographError as error:
-            log.warning("compaction.object_left", extra={"topic": topic.text, "ledger": gone.ledger, "error": str(error)})
+            log.warning(
+                "compaction.object_left", extra={"topic": topic.text, "ledger": gone.ledger, "error": str(error)}
+            )
 
     def _view(self, topic: CompactingTopic, compacted: Compacted | None) -> CompactedView:
         return CompactedView(lambda: topic.readable, self._context, compacted, topic.text, self._cold())
@@ -241,7 +292,9 @@ class Compactor:
 class _Work:
     """Reads a topic from its beginning to `upto`, twice. `messages`: how many there are; `kept`: how many of them were written."""
 
-    def __init__(self, topic: CompactingTopic, source: LedgerPort, upto: Position, clock: Clock, settings: CompactorSettings) -> None:
+    def __init__(
+        self, topic: CompactingTopic, source: LedgerPort, upto: Position, clock: Clock, settings: CompactorSettings
+    ) -> None:
         self._topic, self._source, self._upto, self._clock, self._settings = topic, source, upto, clock, settings
         self._latest = LatestKeys(settings.keys_max)
         self._rested, self._since = clock.monotonic(), 0
@@ -274,7 +327,13 @@ class _Work:
                     self.kept += kept
                     entry = part if kept == len(stays) or not opened.batch else without(part, stays)
                     position = (ledger, first + index)
-                    await writer.add(position, run.time_ms, run.first_index + run.messages_before(index), entry, run.counts[index] if run.counts else 1)
+                    await writer.add(
+                        position,
+                        run.time_ms,
+                        run.first_index + run.messages_before(index),
+                        entry,
+                        run.counts[index] if run.counts else 1,
+                    )
                 await self._looked_at(len(stays))
             return number
 

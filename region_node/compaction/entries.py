@@ -56,21 +56,29 @@ def open_entry(entry: Buffer) -> Opened:
         if singles is not None:
             return Opened(tuple(_message(single) for single, _ in singles), batch=True)
     key = metadata.partition_key.encode() if metadata.HasField("partition_key") else None
-    chunk = (metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg) if metadata.num_chunks_from_msg > 1 else None
+    chunk = (
+        (metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg) if metadata.num_chunks_from_msg > 1 else None
+    )
     size = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else len(payload)
     return Opened((Message(key, empty=metadata.null_value or (size == 0 and chunk is None)),), chunk=chunk)
 
 
 def _message(single: pb.SingleMessageMetadata) -> Message:
     key = single.partition_key.encode() if single.HasField("partition_key") else None
-    empty = single.null_value if single.HasField("null_value") else single.payload_size == 0  # Kafka's empty values say that they are values
+    empty = (
+        single.null_value if single.HasField("null_value") else single.payload_size == 0
+    )  # Kafka's empty values say that they are values
     return Message(key, empty=empty, gone=single.compacted_out)
 
 
 def last_kept_index(entry: Buffer) -> int:
     """Index of the last message of a batch that was not compacted out; -1 where the entry is no batch."""
     opened = open_entry(entry)
-    return max((index for index, message in enumerate(opened.messages) if not message.gone), default=-1) if opened.batch else -1
+    return (
+        max((index for index, message in enumerate(opened.messages) if not message.gone), default=-1)
+        if opened.batch
+        else -1
+    )
 
 
 def without(entry: Buffer, stays: Sequence[bool]) -> Buffer:
@@ -113,7 +121,9 @@ def _entry(metadata: pb.MessageMetadata, messages: Sequence[Buffer]) -> Buffer:
     return b"".join([_MAGIC, crc32c.crc32c(checked).to_bytes(4, "big"), checked])
 
 
-def _singles(metadata: pb.MessageMetadata, payload: memoryview) -> list[tuple[pb.SingleMessageMetadata, memoryview]] | None:
+def _singles(
+    metadata: pb.MessageMetadata, payload: memoryview
+) -> list[tuple[pb.SingleMessageMetadata, memoryview]] | None:
     """None where the batch cannot be opened."""
     plain = _decompress(metadata.compression, payload, metadata.uncompressed_size)
     if plain is None:

@@ -30,7 +30,11 @@ class _Table:
 
     def _clear(self, size: int) -> None:
         self._size, self.used = size, 0
-        self._low, self._high, self._numbers = array("Q", bytes(8 * size)), array("Q", bytes(8 * size)), array("q", b"\xff" * (8 * size))
+        self._low, self._high, self._numbers = (
+            array("Q", bytes(8 * size)),
+            array("Q", bytes(8 * size)),
+            array("q", b"\xff" * (8 * size)),
+        )
 
     def put(self, low: int, high: int, number: int) -> int:
         """The number that the key had before, or -1."""
@@ -49,7 +53,11 @@ class _Table:
         return -1
 
     def _grow(self) -> None:
-        rows = [(low, high, number) for low, high, number in zip(self._low, self._high, self._numbers, strict=True) if number >= 0]
+        rows = [
+            (low, high, number)
+            for low, high, number in zip(self._low, self._high, self._numbers, strict=True)
+            if number >= 0
+        ]
         self._clear(2 * self._size)
         for row in rows:
             self.put(*row)
@@ -101,7 +109,9 @@ class LatestKeys:
                 del self._chunks[next(iter(self._chunks))]
             self._chunks[uuid] = array("q")
         known = self._chunks.get(uuid)
-        if known is None or len(known) != index:  # begun before what is there, or sent twice: no client can put it together
+        if (
+            known is None or len(known) != index
+        ):  # begun before what is there, or sent twice: no client can put it together
             self._chunks.pop(uuid, None)
             return
         known.append(number)

@@ -38,7 +38,14 @@ class CompactionOffload:
     ) -> None:
         """deleted: counts objects by topic."""
         self._deleted = deleted
-        self._compactor, self._find, self._meta, self._stores, self._holder, self._allowed = compactor, find, meta, stores, holder, allowed
+        self._compactor, self._find, self._meta, self._stores, self._holder, self._allowed = (
+            compactor,
+            find,
+            meta,
+            stores,
+            holder,
+            allowed,
+        )
 
     def ledgers(self, topic: str) -> list[LedgerInfo]:
         found = self._find(topic)
@@ -46,7 +53,15 @@ class CompactionOffload:
         compacted = None if state is None or state.status == "RUNNING" else state.view.compacted
         if compacted is None or compacted.ledger < 0 or not self._allowed():
             return []
-        return [LedgerInfo(compacted.ledger, compacted.entries, compacted.size_bytes, max(1, compacted.made_ms), offload=compacted.offload)]
+        return [
+            LedgerInfo(
+                compacted.ledger,
+                compacted.entries,
+                compacted.size_bytes,
+                max(1, compacted.made_ms),
+                offload=compacted.offload,
+            )
+        ]
 
     async def set_offload(self, topic: str, ledger: int, record: OffloadRecord) -> bool:
         found, compactor = self._find(topic), self._compactor()

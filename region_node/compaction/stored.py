@@ -29,7 +29,9 @@ def wrap(position: Position, time_ms: int, index: int, entry: Buffer) -> bytes:
 def position_of(stored: Buffer) -> Position:
     """Raises CorruptData."""
     if len(stored) < _HEAD.size or stored[0] != VERSION:
-        raise CorruptData(f"an entry of a compacted ledger: version {stored[0] if len(stored) else 'none'} is not known here")
+        raise CorruptData(
+            f"an entry of a compacted ledger: version {stored[0] if len(stored) else 'none'} is not known here"
+        )
     _, ledger, entry, _, _ = _HEAD.unpack_from(stored)
     return ledger, entry
 

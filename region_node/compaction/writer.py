@@ -66,7 +66,9 @@ async def delete_ledgers(context: LedgerContext, meta: MetadataStore, ledgers: l
 class CompactedWriter:
     """A new compacted ledger, from its first entry to its end. Nothing is made before there is one."""
 
-    def __init__(self, topic: CompactingTopic, context: LedgerContext, meta: MetadataStore, state: TopicCompaction, clock: Clock) -> None:
+    def __init__(
+        self, topic: CompactingTopic, context: LedgerContext, meta: MetadataStore, state: TopicCompaction, clock: Clock
+    ) -> None:
         self._topic, self._context, self._meta, self._view, self._clock = topic, context, meta, state.view, clock
         self._writes, self._appended = state.writes, deque[tuple[int, int, float]]()
         self._gather = Gather()
@@ -90,7 +92,9 @@ class CompactedWriter:
         await self._handle.drained()
         closed = await self._handle.close()
         if self._failed is not None or closed.last_entry != last:
-            raise self._failed or TopicClosed(f"ledger {self._number} was closed before all of it was durable; compact again")
+            raise self._failed or TopicClosed(
+                f"ledger {self._number} was closed before all of it was durable; compact again"
+            )
         return Compacted(self._number, last + 1, closed.size_bytes, horizon)
 
     async def give_up(self) -> None:
@@ -101,7 +105,10 @@ class CompactedWriter:
             try:
                 await delete_ledgers(self._context, self._meta, [self._number])
             except HeliographError as error:
-                log.warning("compaction.leftover", extra={"topic": self._topic.text, "ledger": self._number, "error": str(error)})
+                log.warning(
+                    "compaction.leftover",
+                    extra={"topic": self._topic.text, "ledger": self._number, "error": str(error)},
+                )
 
     async def _append(self, run: Run) -> None:
         if self._handle is None:
@@ -125,7 +132,9 @@ class CompactedWriter:
         await cursor.flushed()
         stride = self._context.settings.stride if len(bookies) > policies.write_quorum else 0
         places = ((0, bookies),)
-        metadata = LedgerMetadata(self._number, policies.write_quorum, policies.ack_quorum, places, stride=stride, affinity=affinity)
+        metadata = LedgerMetadata(
+            self._number, policies.write_quorum, policies.ack_quorum, places, stride=stride, affinity=affinity
+        )
         version = await self._meta.put(keys.ledger(self._number), metadata.encode(), expected=-1)
         cursor.set_properties(properties_of(self._view.compacted, garbage))
         await cursor.flushed()  # still the owner: so whoever comes next finds the ledger named, and no owner before has looked for it in vain
@@ -133,7 +142,9 @@ class CompactedWriter:
         if sealing is not None:
             await sealing.ensure(self._topic.text)
         sealer = None if sealing is None else sealing.sealer(self._topic.text, self._number)
-        return LedgerHandle(self._context, metadata, version, on_lac=self._confirmed, on_failed=self._on_failed, sealer=sealer)
+        return LedgerHandle(
+            self._context, metadata, version, on_lac=self._confirmed, on_failed=self._on_failed, sealer=sealer
+        )
 
     def _confirmed(self) -> None:
         assert self._handle is not None

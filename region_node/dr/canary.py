@@ -62,7 +62,13 @@ class Verdict:
         return True
 
     def status(self) -> dict[str, Any]:
-        return {"healthy": self.good, "reason": self.reason, "latency_ms": self.latency_ms, "tries": self.tries, "failures": self.failures}
+        return {
+            "healthy": self.good,
+            "reason": self.reason,
+            "latency_ms": self.latency_ms,
+            "tries": self.tries,
+            "failures": self.failures,
+        }
 
 
 class Canary:
@@ -138,7 +144,7 @@ class Canary:
             await asyncio.sleep(self.settings.interval_s)
 
     async def _try(self) -> str:
-        """"" or why not. Raises HeliographError."""
+        """ "" or why not. Raises HeliographError."""
         name = self._topic or await self._own_topic()
         if not name:  # others own every bundle of the region's own namespace, and try for it
             if self.ask_owner is None:

@@ -43,7 +43,16 @@ _COUNTED_TOPICS = 200
 """Of one request for counts; as many are in the operation's record at most while they are not done."""
 _NAMED = 5
 _NAMED_TAILS = 1000
-_NOTHING_COUNTED = {"after": "", "left": {}, "part": {}, "entries": 0, "messages": 0, "bytes": 0, "with_tail": {}, "count": 0}
+_NOTHING_COUNTED = {
+    "after": "",
+    "left": {},
+    "part": {},
+    "entries": 0,
+    "messages": 0,
+    "bytes": 0,
+    "with_tail": {},
+    "count": 0,
+}
 """Counted are topics through `after`; of the next ones `part` so far, and what is `left`."""
 
 
@@ -89,8 +98,15 @@ class Conductor:
         """What `begin` would do, and what it would cost; nothing is changed. Raises NotAllowed, NotFound."""
         record, _ = await self.switching.get(namespace)
         planned = self._new(1, kind, namespace, target, record, "")
-        cost: dict[str, Any] = {"active": record.active, "epoch": record.epoch, "steps": {step: MEANING[step] for step in STEPS[kind]}}
-        for key, region, other, look in (("source", planned.source, planned.target, facts.not_in), ("target", planned.target, planned.source, facts.lacking)):
+        cost: dict[str, Any] = {
+            "active": record.active,
+            "epoch": record.epoch,
+            "steps": {step: MEANING[step] for step in STEPS[kind]},
+        }
+        for key, region, other, look in (
+            ("source", planned.source, planned.target, facts.not_in),
+            ("target", planned.target, planned.source, facts.lacking),
+        ):
             try:
                 found = await self._facts(region, namespace)
             except HeliographError as error:
@@ -108,7 +124,11 @@ class Conductor:
             record, _ = await self.switching.get(namespace)
             if old is not None and old.running and _gives_way(old, kind, target):
                 now = self._wall_ms()
-                await self._file(old.left(now) if old.kind in (SWITCHOVER, FAILOVER) and record.active == old.target else old.cancelled(now))
+                await self._file(
+                    old.left(now)
+                    if old.kind in (SWITCHOVER, FAILOVER) and record.active == old.target
+                    else old.cancelled(now)
+                )
             elif old is not None and old.running:
                 if old.kind != kind or target not in ("", old.source if kind == REJOIN else old.target):
                     raise NotAllowed(
@@ -145,7 +165,9 @@ class Conductor:
             raise NotFound(f"no operation of {namespace} is under way")
         ended = found.cancelled(self._wall_ms())
         if found.kind not in (REJOIN, DRILL):
-            await self.switching.change(namespace, lambda record: reopened(record, self._wall_ms()) if record.active == found.source else record)
+            await self.switching.change(
+                namespace, lambda record: reopened(record, self._wall_ms()) if record.active == found.source else record
+            )
         if not await self._stored(ended, version):
             raise MetadataUnavailable("a step of it was done at the same time: look at it, and try again")
         await self._file(ended)
@@ -228,7 +250,9 @@ class Conductor:
         record, version = await self.switching.get(op.namespace)
         began = op.report.get("closed_ms") or self._wall_ms()
         if record.active == op.source:
-            record, version = await self.switching.change(op.namespace, lambda old: closing(old, op.target, state, self._wall_ms()))
+            record, version = await self.switching.change(
+                op.namespace, lambda old: closing(old, op.target, state, self._wall_ms())
+            )
             if waits := waits_for(op.namespace, version, await self.switching.writers(op.source)):
                 return with_report(op, closed_ms=began).waits(f"brokers of {op.source}: {_some(waits)}")
         epoch_before = record.epoch if record.active == op.source else record.epoch - 1
@@ -244,7 +268,12 @@ class Conductor:
                 return op.waits(trouble)
             if lag["entries"]:
                 return op.waits(f"{lag['messages']} messages of {lag['topics']} topics are on their way")
-        return op.passed(f"all of {len(source['topics'])} topics is in both", self._wall_ms(), topics=len(source["topics"]), undelivered=left[0]["messages"])
+        return op.passed(
+            f"all of {len(source['topics'])} topics is in both",
+            self._wall_ms(),
+            topics=len(source["topics"]),
+            undelivered=left[0]["messages"],
+        )
 
     async def _subscriptions(self, op: Operation) -> Operation:
         source, target = await self._facts(op.source, op.namespace), await self._facts(op.target, op.namespace)
@@ -270,10 +299,19 @@ class Conductor:
         prefix, names = boundary_prefix(op.namespace, int(op.report["epoch_before"]) + 1), list(rows)
         await self._forget(prefix)  # of a failover that was given up here
         for start in range(0, max(1, len(names)), _BOUNDARY_TOPICS):
-            part = {"format": 1, "source": op.source, "topics": {name: rows[name] for name in names[start : start + _BOUNDARY_TOPICS]}}
+            part = {
+                "format": 1,
+                "source": op.source,
+                "topics": {name: rows[name] for name in names[start : start + _BOUNDARY_TOPICS]},
+            }
             await self._store.put(f"{prefix}{start:06d}", json.dumps(part).encode())
         lag, away = facts.lacking(found, op.source), facts.cut_off(found, self._others(op))
-        return op.passed(_lag_text(lag, op) + _cut_off_text(away, op.target), self._wall_ms(), after=_short(lag), cut_off=_short(away))
+        return op.passed(
+            _lag_text(lag, op) + _cut_off_text(away, op.target),
+            self._wall_ms(),
+            after=_short(lag),
+            cut_off=_short(away),
+        )
 
     async def _flip(self, op: Operation) -> Operation:
         record, _ = await self.switching.get(op.namespace)
@@ -284,9 +322,13 @@ class Conductor:
             record = new
         if op.kind == SWITCHOVER:  # a failover that was given up behind `boundary` left one under the same epoch
             await self._forget(boundary_prefix(op.namespace, record.epoch))
-        for epoch in (await self.away(op.namespace)).pop(op.target, []):  # it is back: what it publishes from now on is nobody's tail
+        for epoch in (await self.away(op.namespace)).pop(
+            op.target, []
+        ):  # it is back: what it publishes from now on is nobody's tail
             await self._forget(boundary_prefix(op.namespace, epoch))
-        return op.passed(f"{op.target} is the active region under epoch {record.epoch}", self._wall_ms(), epoch=record.epoch)
+        return op.passed(
+            f"{op.target} is the active region under epoch {record.epoch}", self._wall_ms(), epoch=record.epoch
+        )
 
     async def _open(self, op: Operation) -> Operation:
         record, version = await self.switching.get(op.namespace)
@@ -299,7 +341,9 @@ class Conductor:
         known: dict[str, Any] = {}
         if promised := record.slo.get("rto_s"):
             known["rto_kept"] = rto_s <= promised
-        return op.passed(f"{op.target} takes messages, {rto_s:.1f} s after {op.source} was closed", now, rto_s=rto_s, **known)
+        return op.passed(
+            f"{op.target} takes messages, {rto_s:.1f} s after {op.source} was closed", now, rto_s=rto_s, **known
+        )
 
     async def _reach(self, op: Operation) -> Operation:
         record, version = await self.switching.get(op.namespace)
@@ -308,7 +352,11 @@ class Conductor:
             return op.waits(f"{op.source} has not loaded {_some(found['missing'])}")
         if waits := waits_for(op.namespace, version, await self.switching.writers(op.source)):
             return op.waits(f"brokers of {op.source}: {_some(waits)}")
-        return op.passed(f"{op.source} answers with {len(found['topics'])} topics and obeys epoch {record.epoch}", self._wall_ms(), epoch=record.epoch)
+        return op.passed(
+            f"{op.source} answers with {len(found['topics'])} topics and obeys epoch {record.epoch}",
+            self._wall_ms(),
+            epoch=record.epoch,
+        )
 
     async def _count(self, op: Operation) -> Operation:
         boundary, epoch = await self._last_boundary(op.namespace, op.source)
@@ -338,17 +386,23 @@ class Conductor:
         left = {name: more["left"] for name, more in found["topics"].items() if more.get("left")}
         if left:
             so_far = done["messages"] + sum(one["messages"] for one in part.values())
-            return with_report(op, counting={**done, "left": left, "part": part}).waits(f"{so_far} messages are counted, {len(left)} topics are not done")
+            return with_report(op, counting={**done, "left": left, "part": part}).waits(
+                f"{so_far} messages are counted, {len(left)} topics are not done"
+            )
         with_tail = {name: one for name, one in sorted(part.items()) if one["entries"]}
         done = {
             "after": batch[-1],
             "left": {},
             "part": {},
-            **{key: done[key] + sum(one[key] for one in with_tail.values()) for key in ("entries", "messages", "bytes")},
+            **{
+                key: done[key] + sum(one[key] for one in with_tail.values()) for key in ("entries", "messages", "bytes")
+            },
             "with_tail": dict([*done["with_tail"].items(), *with_tail.items()][:_NAMED_TAILS]),
             "count": done["count"] + len(with_tail),
         }
-        return with_report(op, counting=done).waits("" if len(batch) < _COUNTED_TOPICS else f"{done['messages']} messages are counted, up to {batch[-1]}")
+        return with_report(op, counting=done).waits(
+            "" if len(batch) < _COUNTED_TOPICS else f"{done['messages']} messages are counted, up to {batch[-1]}"
+        )
 
     async def _verify(self, op: Operation) -> Operation:
         target = await self._facts(op.target, op.namespace)
@@ -369,7 +423,10 @@ class Conductor:
             if gone := [name for name in found["missing"] if name in spans]:
                 return op.waits(f"{op.source} has not loaded {_some(gone)}")
             lost += sum(one["messages"] for one in found["topics"].values())
-            spans = {**{name: one["left"] for name, one in found["topics"].items() if one["left"]}, **dict(list(spans.items())[_COUNTED_TOPICS:])}
+            spans = {
+                **{name: one["left"] for name, one in found["topics"].items() if one["left"]},
+                **dict(list(spans.items())[_COUNTED_TOPICS:]),
+            }
         kept = max(0, tail["messages"] - lost)
         text = f"{kept} messages of the tail are in {op.target} too"
         if lost:
@@ -386,7 +443,9 @@ class Conductor:
             rows = [json.loads(value) for _, value, _ in await self._store.range(prefix, prefix_end(prefix))]
             if rows and rows[0]["source"] == returned:
                 return {name: held for row in rows for name, held in row["topics"].items()}, epoch
-        raise NotFound(f"no failover of {namespace} away from {returned} is on record: there is no tail to rejoin; links bring what is missing")
+        raise NotFound(
+            f"no failover of {namespace} away from {returned} is on record: there is no tail to rejoin; links bring what is missing"
+        )
 
     async def away(self, namespace: str) -> dict[str, list[int]]:
         """Region -> the epochs at whose beginning another one took over by force; until it is the active one again."""
@@ -412,7 +471,11 @@ class Conductor:
     def _others(self, op: Operation) -> list[str]:
         """The regions of the namespace that the operation is not about."""
         policies = self._view.namespace(op.namespace)
-        return [region for region in (policies.regions if policies is not None else ()) if region not in (op.source, op.target)]
+        return [
+            region
+            for region in (policies.regions if policies is not None else ())
+            if region not in (op.source, op.target)
+        ]
 
     @staticmethod
     def _trouble(lag: Mapping[str, Any], other: Mapping[str, Any]) -> str:
@@ -441,7 +504,10 @@ def _some(names: Sequence[str]) -> str:
 
 def _short(lag: Mapping[str, Any]) -> dict[str, Any]:
     """For the record, which has its bounds: lists by their length and a few of them."""
-    return {key: {"count": len(value), "some": value[:_NAMED]} if isinstance(value, list) else value for key, value in lag.items()}
+    return {
+        key: {"count": len(value), "some": value[:_NAMED]} if isinstance(value, list) else value
+        for key, value in lag.items()
+    }
 
 
 def _lag_text(lag: Mapping[str, Any], op: Operation) -> str:

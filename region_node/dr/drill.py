@@ -76,15 +76,31 @@ class Drill:
         lease_s: float,
     ) -> None:
         """lease_s: how long a lost region's leases count at most; that is waited for in earnest, and not in a drill where its brokers answer."""
-        self._shadows, self._conductor, self._policies, self._facts, self._wall_ms, self._lease_s = shadows, conductor, policies, facts_of, wall_ms, lease_s
+        self._shadows, self._conductor, self._policies, self._facts, self._wall_ms, self._lease_s = (
+            shadows,
+            conductor,
+            policies,
+            facts_of,
+            wall_ms,
+            lease_s,
+        )
 
     async def live(self, op: Operation) -> Operation:
         """What would be missing in the target if the active region were lost now, as both sides say."""
         target = facts.lacking(await self._facts(op.target, op.namespace), op.source)
         source = facts.not_in(await self._facts(op.source, op.namespace), op.target)
-        rpo = {"messages": source["messages"], "bytes": source["bytes"], "seconds": source["age_s"], "down": source["down"]}
+        rpo = {
+            "messages": source["messages"],
+            "bytes": source["bytes"],
+            "seconds": source["age_s"],
+            "down": source["down"],
+        }
         rpo["as_target_knows"] = target["messages"]
-        return op.passed(f"{rpo['messages']} messages, the oldest {rpo['seconds']:.1f} s old, are not in {op.target} at this moment", self._wall_ms(), rpo=rpo)
+        return op.passed(
+            f"{rpo['messages']} messages, the oldest {rpo['seconds']:.1f} s old, are not in {op.target} at this moment",
+            self._wall_ms(),
+            rpo=rpo,
+        )
 
     async def audit(self, op: Operation) -> Operation:
         """Counts and checksums of the target's copy, range by range, against the origin's."""
@@ -93,7 +109,12 @@ class Drill:
         if found["running"]:
             return with_report(op, audit_ms=since).waits(f"topics that are being compared: {len(found['running'])}")
         text = f"{found['entries']} entries of {found['topics']} topics compared in {found['ranges']} ranges: {found['left']} differ"
-        return op.passed(text, self._wall_ms(), audit_ms=since, audit={key: value for key, value in found.items() if key != "running"})
+        return op.passed(
+            text,
+            self._wall_ms(),
+            audit_ms=since,
+            audit={key: value for key, value in found.items() if key != "running"},
+        )
 
     async def shadow(self, op: Operation) -> Operation:
         """A namespace in the same two regions, active where the live one is, not replicated."""
@@ -101,7 +122,10 @@ class Drill:
         assert policies is not None
         quorums = {key: value for key, value in policies.policies.items() if key == "persistence"}
         await self._shadows.make(
-            name, NamespacePolicies(regions=(op.source, op.target), bundles=1, policies={**quorums, "replication": [op.target]})
+            name,
+            NamespacePolicies(
+                regions=(op.source, op.target), bundles=1, policies={**quorums, "replication": [op.target]}
+            ),
         )
         switching = self._conductor.switching
         try:
@@ -124,13 +148,20 @@ class Drill:
             inner = await self._conductor.advance(name)
             if inner.running:
                 return op.waits(f"{inner.step}: {inner.waiting or 'under way'}")
-        return op.passed(f"failed over in {inner.report['rto_s']:.1f} s", self._wall_ms(), control_s=inner.report["rto_s"])
+        return op.passed(
+            f"failed over in {inner.report['rto_s']:.1f} s", self._wall_ms(), control_s=inner.report["rto_s"]
+        )
 
     async def first(self, op: Operation) -> Operation:
         """A message, stored with its ack quorum and read back, in the region that took over."""
         took_ms = await self._shadows.probe(op.target, shadow_of(op))
         rto_s = float(op.report["control_s"]) + took_ms / 1000
-        return op.passed(f"the first message was stored and read in {took_ms:.0f} ms", self._wall_ms(), rto_s=rto_s, rto_lost_s=rto_s + self._lease_s)
+        return op.passed(
+            f"the first message was stored and read in {took_ms:.0f} ms",
+            self._wall_ms(),
+            rto_s=rto_s,
+            rto_lost_s=rto_s + self._lease_s,
+        )
 
     async def clean(self, op: Operation) -> Operation:
         name = shadow_of(op)
@@ -141,7 +172,9 @@ class Drill:
         """Removes the shadows here of drills that are not under way any more: cancelled, or passed over by something else. region: this one."""
         removed = []
         for name in self._shadows.here():
-            op, _ = await self._conductor.operation(name.rpartition(_INFIX)[0])  # after the look at shadows: the operation is older than its own
+            op, _ = await self._conductor.operation(
+                name.rpartition(_INFIX)[0]
+            )  # after the look at shadows: the operation is older than its own
             if op is None or not op.running or shadow_of(op) != name:
                 await self._remove(name, region)
                 removed.append(name)
@@ -184,7 +217,9 @@ def judged(report: dict[str, Any], record: Leadership) -> dict[str, Any]:
         because.append(f"{report['rto_lost_s']:.1f} s until a lost region is replaced, {promised:g} are promised")
     if rpo["down"]:
         because.append(f"links that are down: {len(rpo['down'])}")
-    if wrong := {fault: count for fault, count in audit["found"].items() if count}:  # a repair comes too late for a region that is lost
+    if wrong := {
+        fault: count for fault, count in audit["found"].items() if count
+    }:  # a repair comes too late for a region that is lost
         kinds = ", ".join(f"{count} {fault}" for fault, count in sorted(wrong.items()))
         now = f"{audit['left']} still are" if audit["left"] else "they were repaired just now"
         because.append(f"{sum(wrong.values())} entries of the copy were wrong when the drill came ({kinds}): {now}")

@@ -30,7 +30,11 @@ def topic_facts(topic: Topic, links: LinkManager, now_ms: int) -> dict[str, Any]
     sync = log.syncing
     return {
         "vector": {_text(origin): list(log.vector.prefix(origin)) for origin in log.vector},
-        "missing": {_text(origin): found for origin in log.vector if (found := [[list(a), list(b)] for a, b in log.vector.missing(origin)])},
+        "missing": {
+            _text(origin): found
+            for origin in log.vector
+            if (found := [[list(a), list(b)] for a, b in log.vector.missing(origin)])
+        },
         "links": {
             link.target: {
                 "connected": link.connected,
@@ -43,12 +47,18 @@ def topic_facts(topic: Topic, links: LinkManager, now_ms: int) -> dict[str, Any]
             for link in links.stats(topic.text)
         },
         "lacks": {region: link.status(now_ms) for region, link in sorted(log.incoming.items())},
-        "subscriptions": {} if sync is None else {name: sync.status(name, now_ms) for name in topic.subscriptions if sync.enabled(name)},
+        "subscriptions": {}
+        if sync is None
+        else {name: sync.status(name, now_ms) for name in topic.subscriptions if sync.enabled(name)},
         "producers": len(topic.producers.producers),
         "consumers": sum(len(subscription.consumers) for subscription in topic.subscriptions.values()),
         "entries": log.ledger.entries,
         "bytes": log.ledger.size_bytes,
-        "backlog": {name: subscription.cursor.backlog_entries for name, subscription in topic.subscriptions.items() if subscription.durable},
+        "backlog": {
+            name: subscription.cursor.backlog_entries
+            for name, subscription in topic.subscriptions.items()
+            if subscription.durable
+        },
         "shadow": topic.shadow_of,
         "only": list(topic.policies.values.get("replication") or ()) or None,
     }
@@ -80,7 +90,16 @@ def own_affair(facts: Mapping[str, Any], target: str) -> list[str]:
 
 def not_in(facts: Mapping[str, Any], target: str) -> dict[str, Any]:
     """What `target` lacks of what the region of `facts` published. down: topics whose link is not connected; stays: those that never go there, by policy."""
-    out: dict[str, Any] = {"topics": 0, "entries": 0, "messages": 0, "bytes": 0, "age_s": 0.0, "down": [], "stays": [], "missing": list(facts["missing"])}
+    out: dict[str, Any] = {
+        "topics": 0,
+        "entries": 0,
+        "messages": 0,
+        "bytes": 0,
+        "age_s": 0.0,
+        "down": [],
+        "stays": [],
+        "missing": list(facts["missing"]),
+    }
     for name, topic in _linked(facts):
         link = topic["links"].get(target)
         if link is None and _stays(topic, target):
@@ -111,7 +130,15 @@ def cut_off(facts: Mapping[str, Any], regions: Iterable[str]) -> dict[str, list[
 
 def lacking(facts: Mapping[str, Any], source: str) -> dict[str, Any]:
     """What the region of `facts` knows that it lacks of what `source` published. unheard: topics of which `source` never told anything."""
-    out: dict[str, Any] = {"topics": 0, "messages": 0, "bytes": 0, "age_s_max": 0.0, "silent_s": 0.0, "unheard": [], "missing": list(facts["missing"])}
+    out: dict[str, Any] = {
+        "topics": 0,
+        "messages": 0,
+        "bytes": 0,
+        "age_s_max": 0.0,
+        "silent_s": 0.0,
+        "unheard": [],
+        "missing": list(facts["missing"]),
+    }
     for name, topic in _linked(facts):
         told = topic["lacks"].get(source)
         if told is None and _stays(topic, source):
@@ -128,7 +155,9 @@ def lacking(facts: Mapping[str, Any], source: str) -> dict[str, Any]:
     return out
 
 
-def out_of_step(source: Mapping[str, Any], target: Mapping[str, Any], source_name: str, target_name: str, since_s: float = 0.0) -> list[str]:
+def out_of_step(
+    source: Mapping[str, Any], target: Mapping[str, Any], source_name: str, target_name: str, since_s: float = 0.0
+) -> list[str]:
     """Replicated subscriptions of which `target` has not taken in everything that was acknowledged more than `since_s` ago. (Where consumers go on
     acknowledging, there is always something newer.)"""
     out: list[str] = []
@@ -139,8 +168,14 @@ def out_of_step(source: Mapping[str, Any], target: Mapping[str, Any], source_nam
         for subscription, here in sorted(topic["subscriptions"].items()):
             found = there.get(subscription)
             age_s = here.get("age_s")
-            told = (here["in_step"] or (age_s is not None and age_s + _CLOCKS_S < since_s)) and here["told"].get(target_name)
-            taken = found is not None and found.get("applied", found["in_step"]) and found["heard"].get(source_name) == here["claims"]
+            told = (here["in_step"] or (age_s is not None and age_s + _CLOCKS_S < since_s)) and here["told"].get(
+                target_name
+            )
+            taken = (
+                found is not None
+                and found.get("applied", found["in_step"])
+                and found["heard"].get(source_name) == here["claims"]
+            )
             if taken and "parts" in here and "heard_parts" in found:  # both regions are of a version that tells of them
                 taken = found["heard_parts"].get(source_name) == here["parts"]
             if not (told and taken):
@@ -172,7 +207,9 @@ async def counted(topic: Topic, spans: Iterable[Span], spent: Callable[[], bool]
     return out
 
 
-async def _count(log: ReplicatedLog, origin: Origin, after: Position, end: Position, out: dict[str, Any], spent: Callable[[], bool]) -> Position:
+async def _count(
+    log: ReplicatedLog, origin: Origin, after: Position, end: Position, out: dict[str, Any], spent: Callable[[], bool]
+) -> Position:
     """Through which position it has counted; `end` where nothing more is there."""
     at = log.ledger.next_position(after)
     while at <= end:
@@ -181,7 +218,13 @@ async def _count(log: ReplicatedLog, origin: Origin, after: Position, end: Posit
             break
         for ledger, first, run in runs:
             if (ledger, first) <= end:
-                _add(origin, ledger, first, run if ledger < end[0] else run.cut(0, min(run.count, end[1] - first + 1)), out)
+                _add(
+                    origin,
+                    ledger,
+                    first,
+                    run if ledger < end[0] else run.cut(0, min(run.count, end[1] - first + 1)),
+                    out,
+                )
         ledger, first, run = runs[-1]
         if spent():
             return min(end, (ledger, first + run.count - 1))
@@ -210,7 +253,9 @@ def added(before: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     return {**sums, "first": before.get("first") or more["first"], "last": more["last"] or before.get("last")}
 
 
-def unsent(region: str, target: Mapping[str, Any], boundary: Mapping[str, Mapping[str, list[int]]]) -> dict[str, list[list[Any]]]:
+def unsent(
+    region: str, target: Mapping[str, Any], boundary: Mapping[str, Mapping[str, list[int]]]
+) -> dict[str, list[list[Any]]]:
     """Topic -> spans above `boundary` of which the region of the facts `target` was told that they never come. region: the origins' number, and a dot."""
     out: dict[str, list[list[Any]]] = {}
     for name, topic in sorted(target["topics"].items()):
@@ -218,7 +263,9 @@ def unsent(region: str, target: Mapping[str, Any], boundary: Mapping[str, Mappin
         for origin, ranges in sorted(topic.get("missing", {}).items()):
             if origin.startswith(region):
                 held = tuple(known.get(origin, BEFORE_ALL))
-                found = [[origin, max(after, list(held)), through] for after, through in ranges if tuple(through) > held]
+                found = [
+                    [origin, max(after, list(held)), through] for after, through in ranges if tuple(through) > held
+                ]
                 if found:
                     out.setdefault(name, []).extend(found)
     return out

@@ -49,7 +49,9 @@ class WriteLeases:
         settings: LeaseSettings | None = None,
     ) -> None:
         self.settings = settings or LeaseSettings()
-        self.core = Writing(region, ttl_s=self.settings.ttl_ms / 1000, drift=self.settings.drift, now=clock.monotonic, url_of=url_of)
+        self.core = Writing(
+            region, ttl_s=self.settings.ttl_ms / 1000, drift=self.settings.drift, now=clock.monotonic, url_of=url_of
+        )
         self.store = store
         self._store, self._region, self._broker, self._clock, self._on_change = store, region, broker, clock, on_change
         self._lease = 0
@@ -104,7 +106,10 @@ class WriteLeases:
 
     def _apply(self, namespace: str, record: Leadership | None, version: int) -> None:
         if self.core.on_record(namespace, record, version):
-            log.info("leadership.changed", extra={"namespace": namespace, "active": record and record.active, "state": record and record.state})
+            log.info(
+                "leadership.changed",
+                extra={"namespace": namespace, "active": record and record.active, "state": record and record.state},
+            )
             gate = self.core.gate(namespace)
             if gate is not None:
                 gate.on_drained = self._wake.set
@@ -150,7 +155,9 @@ class WriteLeases:
 
     async def _register(self) -> None:
         """From here on nobody flips a namespace without this broker; what was flipped before is read behind it."""
-        since = await self._store.put(writer(self._region, self._broker, self._lease), Writer().encode(), lease=self._lease)
+        since = await self._store.put(
+            writer(self._region, self._broker, self._lease), Writer().encode(), lease=self._lease
+        )
         found: list[tuple[str, Leadership, int]] = []
         for prefix in (LEADERSHIP, SUBSCRIPTIONS):
             for key, value, version in await self._store.range(prefix, prefix_end(prefix)):

@@ -77,7 +77,16 @@ class Operation(_Value):
             raise NotAllowed(f"there is no operation {kind!r}: {', '.join(STEPS)}")
         if source == target:
             raise NotAllowed(f"{namespace} is active in {target} already")
-        return cls(id=number, kind=kind, namespace=namespace, source=source, target=target, by=by, step=STEPS[kind][0], begun_ms=now_ms)
+        return cls(
+            id=number,
+            kind=kind,
+            namespace=namespace,
+            source=source,
+            target=target,
+            by=by,
+            step=STEPS[kind][0],
+            begun_ms=now_ms,
+        )
 
     @property
     def running(self) -> bool:
@@ -109,7 +118,14 @@ class Operation(_Value):
 
     def left(self, now_ms: int) -> Operation:
         """The regions were flipped, and the new one was not seen to take messages: another operation goes on from there."""
-        return replace(self, state=DONE, step="", waiting="", ended_ms=now_ms, steps=(*self.steps, ["open", now_ms, f"{self.target} was not seen to open"]))
+        return replace(
+            self,
+            state=DONE,
+            step="",
+            waiting="",
+            ended_ms=now_ms,
+            steps=(*self.steps, ["open", now_ms, f"{self.target} was not seen to open"]),
+        )
 
 
 def with_report(op: Operation, **report: Any) -> Operation:

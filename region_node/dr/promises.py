@@ -51,7 +51,14 @@ class Promises:
         self.told: Callable[[dict[str, Any]], object] = lambda _: None
         """Hears of every event."""
         self.broken: dict[str, None] = {}
-        self._gates, self._topics, self._links, self._region, self._clock, self._call_later = gates, topics, links, region, clock, call_later
+        self._gates, self._topics, self._links, self._region, self._clock, self._call_later = (
+            gates,
+            topics,
+            links,
+            region,
+            clock,
+            call_later,
+        )
         self._view = view
         self._promised: dict[str, float] | None = None
         self._timer: Any = None
@@ -124,7 +131,14 @@ class Promises:
             del self.broken[gone]
 
     def _note(self, event: str, namespace: str, risk_s: float, promised_s: float) -> None:
-        found = {"event": event, "namespace": namespace, "what": "rpo_s", "value": risk_s, "promised": promised_s, "time_ms": self._clock.wall_ms()}
+        found = {
+            "event": event,
+            "namespace": namespace,
+            "what": "rpo_s",
+            "value": risk_s,
+            "promised": promised_s,
+            "time_ms": self._clock.wall_ms(),
+        }
         self.events.append(found)
         self.told(found)
         log.warning(event, extra=found)
@@ -132,7 +146,12 @@ class Promises:
     def status(self) -> list[dict[str, Any]]:
         """Of the namespaces whose policy promises something, as this broker knows it of the topics that it has loaded."""
         return [
-            {"namespace": namespace, "rpo_s": promised, "at_risk_s": self.risk_s.get(namespace, 0.0), "slo_broken": namespace in self.broken}
+            {
+                "namespace": namespace,
+                "rpo_s": promised,
+                "at_risk_s": self.risk_s.get(namespace, 0.0),
+                "slo_broken": namespace in self.broken,
+            }
             for namespace, promised in sorted(self.promised().items())
         ]
 

@@ -43,7 +43,9 @@ class Schedule(_Value):
 
     def __post_init__(self) -> None:
         if not EVERY_S_MIN <= self.every_s <= EVERY_S_MAX:
-            raise NotAllowed(f"a drill can be repeated every {EVERY_S_MIN:.0f} s to every {EVERY_S_MAX / 86_400:.0f} days, not every {self.every_s:g} s")
+            raise NotAllowed(
+                f"a drill can be repeated every {EVERY_S_MIN:.0f} s to every {EVERY_S_MAX / 86_400:.0f} days, not every {self.every_s:g} s"
+            )
 
 
 def schedule(namespace: str) -> str:
@@ -53,7 +55,15 @@ def schedule(namespace: str) -> str:
 class DrillSchedule:
     """One broker's. `conductor`: made for each use, with the credentials of this broker."""
 
-    def __init__(self, store: MetadataStore, conductor: Callable[[], Conductor], *, clock: Clock, region: str = "", look_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        conductor: Callable[[], Conductor],
+        *,
+        clock: Clock,
+        region: str = "",
+        look_s: float = 5.0,
+    ) -> None:
         """region: this broker's."""
         self.known: dict[str, tuple[Schedule, int]] = {}
         """Namespace -> (schedule, version)."""
@@ -107,9 +117,13 @@ class DrillSchedule:
         if now < found.next_ms:
             return False
         step_ms = int(found.every_s * 1000)
-        following = found.next_ms + step_ms * (1 + (now - found.next_ms) // step_ms)  # what was missed is not made up for
+        following = found.next_ms + step_ms * (
+            1 + (now - found.next_ms) // step_ms
+        )  # what was missed is not made up for
         try:
-            await self._store.put(schedule(namespace), replace(found, next_ms=following, said="").encode(), expected=version)
+            await self._store.put(
+                schedule(namespace), replace(found, next_ms=following, said="").encode(), expected=version
+            )
         except VersionConflict:
             return False
         return True
@@ -138,7 +152,15 @@ class DrillSchedule:
                 return  # something else was begun in its place
             if operation == before or operation.waiting:
                 await asyncio.sleep(0.5)
-        log.warning("drill.ended", extra={"namespace": namespace, "id": operation.id, "state": operation.state, "passed": operation.report.get("passed")})
+        log.warning(
+            "drill.ended",
+            extra={
+                "namespace": namespace,
+                "id": operation.id,
+                "state": operation.state,
+                "passed": operation.report.get("passed"),
+            },
+        )
 
     async def _say(self, namespace: str, why: str) -> None:
         known = self.known.get(namespace)

@@ -22,4 +22,6 @@ class CanarySettings:
         if not 0 <= self.port < 1 << 16:
             raise ConfigError(f"broker.canary.port must be 0 (none) to 65535, not {self.port}")
         if min(self.interval_s, self.timeout_s) <= 0 or min(self.bad_after, self.good_after) < 1:
-            raise ConfigError("broker.canary: interval_s and timeout_s must be above 0, bad_after and good_after at least 1")
+            raise ConfigError(
+                "broker.canary: interval_s and timeout_s must be above 0, bad_after and good_after at least 1"
+            )

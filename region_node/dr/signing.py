@@ -24,7 +24,12 @@ _SEED_BYTES = 32
 
 
 def canonical(report: Mapping[str, Any]) -> bytes:
-    return json.dumps({key: value for key, value in report.items() if key != "signature"}, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    return json.dumps(
+        {key: value for key, value in report.items() if key != "signature"},
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=False,
+    ).encode()
 
 
 class Signer:
@@ -49,7 +54,9 @@ class Signer:
         found = await self._meta.get(KEY)
         if found is None:
             try:
-                await self._meta.put(KEY, self._rng.getrandbits(_SEED_BYTES * 8).to_bytes(_SEED_BYTES, "big"), expected=ABSENT)
+                await self._meta.put(
+                    KEY, self._rng.getrandbits(_SEED_BYTES * 8).to_bytes(_SEED_BYTES, "big"), expected=ABSENT
+                )
             except VersionConflict:
                 pass  # another broker was faster
             found = await self._meta.get(KEY)

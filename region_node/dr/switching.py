@@ -14,7 +14,17 @@ from dataclasses import replace
 
 from global_config.tries import Tries
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, VersionConflict
-from heliograph.model.leadership import DRAINING, FENCED, LEADERSHIP, OPEN, SUBSCRIPTIONS, Leadership, Writer, leadership, writers
+from heliograph.model.leadership import (
+    DRAINING,
+    FENCED,
+    LEADERSHIP,
+    OPEN,
+    SUBSCRIPTIONS,
+    Leadership,
+    Writer,
+    leadership,
+    writers,
+)
 from heliograph.raft.store import ABSENT, Delete, MetadataStore, prefix_end
 from heliograph.runtime.clock import Rng
 
@@ -61,13 +71,18 @@ class Switching:
         """Raises NotFound."""
         found = await self._store.get(leadership(namespace))
         if found is None:
-            raise NotFound(f"namespace {namespace} is active-active: every region of it takes messages; `heliograph dr set` makes it active-passive")
+            raise NotFound(
+                f"namespace {namespace} is active-active: every region of it takes messages; `heliograph dr set` makes it active-passive"
+            )
         return Leadership.decode(found[0]), found[1]
 
     async def writers(self, region: str) -> dict[str, Writer]:
         """Broker -> what it obeys, of those whose lease counts."""
         prefix = writers(region)
-        return {key.removeprefix(prefix): Writer.decode(value) for key, value, _ in await self._store.range(prefix, prefix_end(prefix))}
+        return {
+            key.removeprefix(prefix): Writer.decode(value)
+            for key, value, _ in await self._store.range(prefix, prefix_end(prefix))
+        }
 
     async def begin(self, namespace: str, active: str, slo: dict[str, float]) -> Leadership:
         """The namespace becomes active-passive, or promises something else. Raises NotAllowed (another region is the active one)."""
@@ -132,7 +147,9 @@ class Switching:
         async for _ in Tries(self._rng):
             record, version = await self.get(namespace)
             if record.state != OPEN and (record.to != to or since_ms not in (None, record.since_ms)):
-                raise NotAllowed(f"{namespace} is being moved to {record.to} by somebody else now: finish that, or cancel it, first")
+                raise NotAllowed(
+                    f"{namespace} is being moved to {record.to} by somebody else now: finish that, or cancel it, first"
+                )
             new = flipped(record, self._wall_ms())
             waits = waits_for(namespace, version, await self.writers(record.active))
             if waits:

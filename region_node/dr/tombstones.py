@@ -84,7 +84,14 @@ class Tombstones:
         offsets_ms: how far the clocks of other regions are ahead of this one's, as far as they are known."""
         self.settings = settings or TombstoneSettings()
         self.known: dict[str, tuple[Tombstone, int]] = {}
-        self._store, self._region, self._clock, self._unload, self._purge, self._forget = store, region, clock, unload, purge, forget
+        self._store, self._region, self._clock, self._unload, self._purge, self._forget = (
+            store,
+            region,
+            clock,
+            unload,
+            purge,
+            forget,
+        )
         self._back, self._offsets_ms = back, offsets_ms
         self._made_at: dict[str, float] = {}
         """Topic -> this broker's monotonic time when it heard of its tombstone; of those that were made since it started."""

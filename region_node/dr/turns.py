@@ -67,7 +67,14 @@ class SubscriptionTurns:
     """One broker's."""
 
     def __init__(
-        self, leases: WriteLeases, store: MetadataStore, topics: Callable[[], TopicService], *, region: str, clock: Clock, settings: TurnSettings | None = None
+        self,
+        leases: WriteLeases,
+        store: MetadataStore,
+        topics: Callable[[], TopicService],
+        *,
+        region: str,
+        clock: Clock,
+        settings: TurnSettings | None = None,
     ) -> None:
         self.settings = settings or TurnSettings()
         self.switching = Switching(store, clock.wall_ms)
@@ -131,7 +138,9 @@ class SubscriptionTurns:
         topic, _, subscription = name.rpartition("/")
         turn = self._leases.turn(name)
         if turn is not None:
-            turn.outstanding = lambda: sum(found.held for _, found in self._here(topic, subscription)) + self.group_members(subscription)
+            turn.outstanding = lambda: (
+                sum(found.held for _, found in self._here(topic, subscription)) + self.group_members(subscription)
+            )
         had, has = name in self._had, turn is None or turn.has_turn
         if turn is not None and has:
             self._had[name] = None
@@ -175,7 +184,10 @@ class SubscriptionTurns:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self.settings.look_s)
-            if any(turn.record is not None and turn.record.state != OPEN and turn.active for turn in self._leases.core.turns()):
+            if any(
+                turn.record is not None and turn.record.state != OPEN and turn.active
+                for turn in self._leases.core.turns()
+            ):
                 self._leases.tell()  # what was handed out may have been acknowledged meanwhile
             for known in self._leases.core.turns():
                 topic, _, subscription = known.namespace.rpartition("/")
@@ -213,11 +225,16 @@ class SubscriptionTurns:
             return
         to = record.to or self._region
         if record.state != FENCED:
-            await self.switching.change(name, lambda old: closing(old, to, FENCED, self._clock.wall_ms()) if old == record else old)
+            await self.switching.change(
+                name, lambda old: closing(old, to, FENCED, self._clock.wall_ms()) if old == record else old
+            )
         new, waits = await self.switching.flip(name, to)
         if new is not None:
             self.taken_over += 1
-            log.warning("subscription.taken_over", extra={"subscription": name, "from": record.active, "to": new.active, "epoch": new.epoch})
+            log.warning(
+                "subscription.taken_over",
+                extra={"subscription": name, "from": record.active, "to": new.active, "epoch": new.epoch},
+            )
         else:
             log.info("turn.waits", extra={"subscription": name, "for": waits})
 
@@ -233,7 +250,9 @@ class SubscriptionTurns:
         for turn in self._leases.core.turns():
             topic, _, subscription = turn.namespace.rpartition("/")
             if TopicName.parse(topic).namespace == namespace:
-                consumers = sum(len(found.consumers) for _, found in self._here(topic, subscription)) + self.group_members(subscription)
+                consumers = sum(
+                    len(found.consumers) for _, found in self._here(topic, subscription)
+                ) + self.group_members(subscription)
                 out.append({"topic": topic, "subscription": subscription, **turn.status(), "consumers": consumers})
         return out
 

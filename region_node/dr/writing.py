@@ -26,7 +26,15 @@ NEVER = float("-inf")
 class Writing:
     """One broker's. Times in seconds of one monotonic clock that counts suspended time."""
 
-    def __init__(self, region: str, *, ttl_s: float, drift: float, now: Callable[[], float], url_of: Callable[[str], str] = lambda _: "") -> None:
+    def __init__(
+        self,
+        region: str,
+        *,
+        ttl_s: float,
+        drift: float,
+        now: Callable[[], float],
+        url_of: Callable[[str], str] = lambda _: "",
+    ) -> None:
         """drift: by which share of the lease this clock and the configuration's may be apart at its end. url_of: a region -> its service URL, "" unknown."""
         self.region, self.now, self.url_of = region, now, url_of
         self._usable_s = ttl_s * (1.0 - drift)
@@ -75,7 +83,9 @@ class Writing:
 
     def gates(self) -> list[Gate]:
         """Of every active-passive namespace, by name."""
-        return [gate for _, gate in sorted(self._gates.items()) if gate.record is not None and not isinstance(gate, Turn)]
+        return [
+            gate for _, gate in sorted(self._gates.items()) if gate.record is not None and not isinstance(gate, Turn)
+        ]
 
     def turn(self, name: str) -> Turn | None:
         """name: as `heliograph.model.leadership.subscription_name` makes it. None: it may be active in every region, as far as is known here."""
@@ -92,12 +102,17 @@ class Writing:
         if gate is None:
             if record is None:
                 return False
-            gate = self._gates[namespace] = Turn(namespace, self) if is_subscription(namespace) else Gate(namespace, self)
+            gate = self._gates[namespace] = (
+                Turn(namespace, self) if is_subscription(namespace) else Gate(namespace, self)
+            )
         return gate.on_record(record, version)
 
     def obeyed(self) -> Writer:
         """What this broker has done so far, to be told."""
-        return Writer(since=self._since, seen={name: gate.obeyed for name, gate in sorted(self._gates.items()) if gate.obeyed > self._since})
+        return Writer(
+            since=self._since,
+            seen={name: gate.obeyed for name, gate in sorted(self._gates.items()) if gate.obeyed > self._since},
+        )
 
 
 class Gate:
@@ -145,9 +160,13 @@ class Gate:
             url = self._writing.url_of(record.active) if record.state == OPEN else ""
             return RegionPassive(f"{self.namespace} is active in region {record.active}: produce there", url)
         if record.state != OPEN:
-            return RegionPassive(f"{self.namespace} is being moved from {record.active} to {record.to or 'nowhere yet'}: try again")
+            return RegionPassive(
+                f"{self.namespace} is being moved from {record.active} to {record.to or 'nowhere yet'}: try again"
+            )
         if not self._writing.holds:
-            return RegionPassive(f"region {record.active} has not renewed its lease of {self.namespace}: it may be cut off, nothing is confirmed here")
+            return RegionPassive(
+                f"region {record.active} has not renewed its lease of {self.namespace}: it may be cut off, nothing is confirmed here"
+            )
         return None
 
     def enter(self, done: Done, failed: Failed) -> Passage | RegionPassive:
@@ -173,7 +192,13 @@ class Gate:
         record = self.record
         if record is None:
             return True
-        return self.active and record.epoch == epoch and life == self._writing.life and record.state != FENCED and self._writing.holds
+        return (
+            self.active
+            and record.epoch == epoch
+            and life == self._writing.life
+            and record.state != FENCED
+            and self._writing.holds
+        )
 
     def status(self) -> dict[str, Any]:
         record = self.record

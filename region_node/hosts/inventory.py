@@ -18,7 +18,15 @@ from region_node.settings import FORMAT as SETTINGS_FORMAT
 from region_node.settings import ROLES, ProcessSettings, build
 
 FORMAT = 1
-_OWN = {"broker": 6700, "broker_tls": 6800, "link": 6900, "inside": 7100, "admin": 8100, "admin_tls": 8500, "bookie_http": 8200}
+_OWN = {
+    "broker": 6700,
+    "broker_tls": 6800,
+    "link": 6900,
+    "inside": 7100,
+    "admin": 8100,
+    "admin_tls": 8500,
+    "bookie_http": 8200,
+}
 """Where the ports of several brokers, or bookies, of one host begin."""
 
 
@@ -68,7 +76,9 @@ class Host:
             raise ConfigError(f"the host at {self.address} has no role: give it some of {', '.join(ROLES)}")
         for name, count in (("brokers", self.brokers), ("bookies", self.bookies)):
             if not 1 <= count <= 16:
-                raise ConfigError(f"{name} of a host must be 1 to 16, not {count}; a host without them does not have the role")
+                raise ConfigError(
+                    f"{name} of a host must be 1 to 16, not {count}; a host without them does not have the role"
+                )
         if self.generation < 1:
             raise ConfigError(f"generation must be at least 1, not {self.generation}")
 
@@ -114,7 +124,9 @@ class Inventory:
             raise ConfigError(f"service must be systemd or plain, not {self.service!r}")
         for what, path in (("prefix", self.prefix), ("data", self.data)):
             if not re.fullmatch(r"(/[^/' ]+){2,}", path):
-                raise ConfigError(f"{what} must be an absolute path of two names at least, because it is deleted with a host, not {path!r}")
+                raise ConfigError(
+                    f"{what} must be an absolute path of two names at least, because it is deleted with a host, not {path!r}"
+                )
         if not self.regions:
             raise ConfigError("the description has no region: an instance has one at least")
         names = [host for region in self.regions.values() for host in region.hosts]
@@ -142,7 +154,9 @@ class Inventory:
         for region, name in self.hosts():
             if name == host:
                 return region
-        raise ConfigError(f"no host {host!r} in the description; there are {', '.join(name for _, name in self.hosts())}")
+        raise ConfigError(
+            f"no host {host!r} in the description; there are {', '.join(name for _, name in self.hosts())}"
+        )
 
     def prefix_of(self, host: str) -> str:
         return self.prefix.replace("{host}", host)
@@ -178,7 +192,9 @@ def _check_region(name: str, region: Region) -> None:
         if not region.with_role(role):
             raise ConfigError(f"region {name} has no host with the role {role}")
     if len(configs := region.with_role("config")) != 1:
-        raise ConfigError(f"region {name} wants one host with the role config, not {len(configs)}: the global configuration has one voter a region")
+        raise ConfigError(
+            f"region {name} wants one host with the role config, not {len(configs)}: the global configuration has one voter a region"
+        )
     if not [host for host in region.with_role("meta").values() if not host.joins]:
         raise ConfigError(f"region {name}: every metadata host `joins`, and none was there when the region began")
     if (count := sum(host.bookies for host in region.with_role("bookie").values())) < 2:
@@ -210,7 +226,11 @@ def voters(region: Region) -> list[str]:
 def of_role(region: Region, role: str) -> list[str]:
     """Names of all bookies, or brokers."""
     found = region.with_role(role).items()
-    return [node_name(name, host, role, i) for name, host in found for i in range(host.bookies if role == "bookie" else host.brokers)]
+    return [
+        node_name(name, host, role, i)
+        for name, host in found
+        for i in range(host.bookies if role == "bookie" else host.brokers)
+    ]
 
 
 def nodes(inventory: Inventory, region_name: str, host_name: str) -> list[Node]:
@@ -228,8 +248,17 @@ def nodes(inventory: Inventory, region_name: str, host_name: str) -> list[Node]:
             found.append((name, ("bookie",), {"bookie": _bookie(inventory, host, name, i)}))
     if "broker" in host.roles:
         for i in range(host.brokers):
-            found.append((node_name(host_name, host, "broker", i), ("broker",), {"broker": _broker(inventory, region_name, host, i)}))
-    return [Node(name, roles, _settings(inventory, region_name, host_name, name, roles, sections)) for name, roles, sections in found]
+            found.append(
+                (
+                    node_name(host_name, host, "broker", i),
+                    ("broker",),
+                    {"broker": _broker(inventory, region_name, host, i)},
+                )
+            )
+    return [
+        Node(name, roles, _settings(inventory, region_name, host_name, name, roles, sections))
+        for name, roles, sections in found
+    ]
 
 
 def _settings(
@@ -237,7 +266,11 @@ def _settings(
 ) -> dict[str, Any]:
     region, ports, etc = inventory.regions[region_name], inventory.ports, f"{inventory.prefix_of(host_name)}/etc"
     (config,) = region.with_role("config").values()
-    certificate = {f"{role}_{part}": f"{etc}/tls/{role}.{region_name}.{end}" for role in _keys(roles) for part, end in (("cert", "pem"), ("key", "key"))}
+    certificate = {
+        f"{role}_{part}": f"{etc}/tls/{role}.{region_name}.{end}"
+        for role in _keys(roles)
+        for part, end in (("cert", "pem"), ("key", "key"))
+    }
     if "broker" in roles:
         certificate |= {"server_cert": certificate["broker_cert"], "server_key": certificate["broker_key"]}
     made: dict[str, Any] = {
@@ -254,7 +287,9 @@ def _settings(
     }
     relevant = {"security", "tls", *sections}
     for extra in (inventory.settings, region.settings):
-        made = _merged(made, {key: _filled(value, etc) for key, value in extra.items() if key in relevant or key not in _SECTIONS})
+        made = _merged(
+            made, {key: _filled(value, etc) for key, value in extra.items() if key in relevant or key not in _SECTIONS}
+        )
     return made
 
 
@@ -266,7 +301,9 @@ def _keys(roles: tuple[str, ...]) -> list[str]:
     return [*roles, *(["replicator"] if "broker" in roles else [])]
 
 
-def _metadata(inventory: Inventory, region_name: str, host_name: str, name: str, roles: tuple[str, ...]) -> dict[str, Any]:
+def _metadata(
+    inventory: Inventory, region_name: str, host_name: str, name: str, roles: tuple[str, ...]
+) -> dict[str, Any]:
     region, ports = inventory.regions[region_name], inventory.ports
     host = region.hosts[host_name]
     made: dict[str, Any] = {}
@@ -274,7 +311,9 @@ def _metadata(inventory: Inventory, region_name: str, host_name: str, name: str,
         joins = host.joins or host.generation > 1
         # A founder that came back with empty disks is another member: its old name leads nowhere.
         founders = {
-            f"{other}-meta": f"{h.address}:{ports.meta if h.generation == 1 else 9}" for other, h in region.with_role("meta").items() if not h.joins
+            f"{other}-meta": f"{h.address}:{ports.meta if h.generation == 1 else 9}"
+            for other, h in region.with_role("meta").items()
+            if not h.joins
         }
         made["meta_node"] = {"node_id": name, "port": ports.meta, "peers": founders, "joining": joins}
     if "config" in roles:
@@ -284,7 +323,13 @@ def _metadata(inventory: Inventory, region_name: str, host_name: str, name: str,
             if not r.joins or other == region_name:
                 peers[other] = f"{at.address if other == region_name else at.link_address or at.address}:{ports.raft}"
         joins = region.joins or host.generation > 1
-        made["config_node"] = {"node_id": region_name, "port": ports.config, "raft_port": ports.raft, "peers": peers, "joining": joins}
+        made["config_node"] = {
+            "node_id": region_name,
+            "port": ports.config,
+            "raft_port": ports.raft,
+            "peers": peers,
+            "joining": joins,
+        }
     return made
 
 
@@ -316,7 +361,11 @@ def _broker(inventory: Inventory, region_name: str, host: Host, index: int) -> d
         "shared_tls_port": max(0, inventory.ports.broker_tls) if many else 0,
         "shared_admin_port": inventory.ports.admin if many else 0,
         "advertised_host": host.client_address or host.address,
-        "listeners": {f"link-{other}": f"pulsar+ssl://{link}:{ports['link']}" for other in inventory.regions if other != region_name},
+        "listeners": {
+            f"link-{other}": f"pulsar+ssl://{link}:{ports['link']}"
+            for other in inventory.regions
+            if other != region_name
+        },
         "canary": {"port": inventory.ports.health},
     }
 
@@ -324,13 +373,19 @@ def _broker(inventory: Inventory, region_name: str, host: Host, index: int) -> d
 def _broker_ports(ports: Ports, host: Host, index: int) -> dict[str, int]:
     names = ("broker", "broker_tls", "admin", "admin_tls", "link", "inside")
     given = {name: int(getattr(ports, name)) for name in names}
-    return given if host.brokers == 1 else {name: _OWN[name] + index if port != -1 else -1 for name, port in given.items()}
+    return (
+        given if host.brokers == 1 else {name: _OWN[name] + index if port != -1 else -1 for name, port in given.items()}
+    )
 
 
 def link_urls(inventory: Inventory, region_name: str) -> dict[str, list[str]]:
     """Source region -> where its links look topics up in this one."""
     hosts = inventory.regions[region_name].with_role("broker").values()
-    urls = [f"pulsar+ssl://{h.link_address or h.address}:{_broker_ports(inventory.ports, h, i)['link']}" for h in hosts for i in range(h.brokers)]
+    urls = [
+        f"pulsar+ssl://{h.link_address or h.address}:{_broker_ports(inventory.ports, h, i)['link']}"
+        for h in hosts
+        for i in range(h.brokers)
+    ]
     return {other: urls for other in inventory.regions if other != region_name}
 
 
@@ -350,7 +405,9 @@ def _merged(base: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
     """extra wins; objects are merged name by name."""
     both = dict(base)
     for name, value in extra.items():
-        both[name] = _merged(both[name], value) if isinstance(value, dict) and isinstance(both.get(name), dict) else value
+        both[name] = (
+            _merged(both[name], value) if isinstance(value, dict) and isinstance(both.get(name), dict) else value
+        )
     return both
 
 

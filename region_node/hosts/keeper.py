@@ -35,8 +35,13 @@ def main() -> None:
     try:
         while True:
             began = time.monotonic()
-            starting = True  # who is asked to end between the fork and the name of what was forked would leave it behind
-            process = subprocess.Popen([sys.executable, "-m", "region_node.instance.child", "--settings", sys.argv[1]], stdin=subprocess.DEVNULL)
+            starting = (
+                True  # who is asked to end between the fork and the name of what was forked would leave it behind
+            )
+            process = subprocess.Popen(
+                [sys.executable, "-m", "region_node.instance.child", "--settings", sys.argv[1]],
+                stdin=subprocess.DEVNULL,
+            )
             starting = False
             if asked:
                 leave()

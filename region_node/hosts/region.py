@@ -58,8 +58,13 @@ class RegionWatch:
         try:
             async with asyncio.timeout(5):
                 report, _ = await self.meta.members()
-                bookies = {keys.id_of(key): msgpack.unpackb(value) for key, value, _ in await self.meta.range(keys.BOOKIES, prefix_end(keys.BOOKIES))}
-                brokers = {keys.id_of(key) for key, _, _ in await self.meta.range(keys.BROKERS, prefix_end(keys.BROKERS))}
+                bookies = {
+                    keys.id_of(key): msgpack.unpackb(value)
+                    for key, value, _ in await self.meta.range(keys.BOOKIES, prefix_end(keys.BOOKIES))
+                }
+                brokers = {
+                    keys.id_of(key) for key, _, _ in await self.meta.range(keys.BROKERS, prefix_end(keys.BROKERS))
+                }
                 marks = keys.UNDERREPLICATED
                 lacking = await self.meta.range(marks, prefix_end(marks), limit=_COUNTED) if copies else []
         except (HeliographError, TimeoutError) as error:
@@ -115,7 +120,9 @@ class RegionWatch:
                 return str(error)
             return ""
 
-        await self._until(taken, wait_s, lambda what: f"{self._manifest.host} had no turn within {wait_s:.0f} s: {what}")
+        await self._until(
+            taken, wait_s, lambda what: f"{self._manifest.host} had no turn within {wait_s:.0f} s: {what}"
+        )
         await self._hold(lease)
         keeping = asyncio.ensure_future(self._keep(lease))
         try:
@@ -171,7 +178,11 @@ class RegionWatch:
                 if self._manifest.voter not in [row["member"] for row in report["members"]]:
                     return ""
                 if report["leader"] == self._manifest.voter:
-                    others = [row["member"] for row in report["members"] if row["role"] == "voter" and row["member"] != self._manifest.voter]
+                    others = [
+                        row["member"]
+                        for row in report["members"]
+                        if row["role"] == "voter" and row["member"] != self._manifest.voter
+                    ]
                     if not others:
                         return f"{self._manifest.voter} is the only voter of the region's metadata: give another host the role meta first"
                     await self.meta.members("transfer", others[0])
@@ -181,7 +192,9 @@ class RegionWatch:
                 return str(error)
             return "the voters are being changed"
 
-        await self._until(wrong, wait_s, lambda what: f"{self._manifest.voter} was not removed within {wait_s:.0f} s: {what}")
+        await self._until(
+            wrong, wait_s, lambda what: f"{self._manifest.voter} was not removed within {wait_s:.0f} s: {what}"
+        )
 
     # -- bookies ------------------------------------------------------------------------------------------------------------
 
@@ -207,7 +220,15 @@ class RegionWatch:
         """Of any broker that answers, as one of them."""
         brokers = await self.meta.range(keys.BROKERS, prefix_end(keys.BROKERS))
         secret = await self.meta.get(SECRET)
-        headers = {} if secret is None else {"Authorization": InternalTokens(secret[0], self._manifest.region, self._manifest.host, self._clock).header()}
+        headers = (
+            {}
+            if secret is None
+            else {
+                "Authorization": InternalTokens(
+                    secret[0], self._manifest.region, self._manifest.host, self._clock
+                ).header()
+            }
+        )
         trouble = "no broker is registered"
         for key, value, _ in brokers:
             url = BrokerRecord.decode(keys.id_of(key), value).admin_url.rstrip("/") + path
@@ -228,4 +249,6 @@ def _fetch(method: str, url: str, headers: dict[str, str]) -> Any:
 
 
 def certificate(region: str, etc: Path, role: str) -> ssl.SSLContext:
-    return client_context(str(etc / "tls" / "ca.pem"), *(str(etc / "tls" / f"{role}.{region}.{end}") for end in ("pem", "key")))
+    return client_context(
+        str(etc / "tls" / "ca.pem"), *(str(etc / "tls" / f"{role}.{region}.{end}") for end in ("pem", "key"))
+    )

@@ -56,7 +56,9 @@ class Manifest:
         try:
             return build(cls, json.loads(path.read_text()), "host.json")
         except OSError as error:
-            raise ConfigError(f"{path} cannot be read ({error.strerror}): nothing was copied to this host, or the prefix is another one") from error
+            raise ConfigError(
+                f"{path} cannot be read ({error.strerror}): nothing was copied to this host, or the prefix is another one"
+            ) from error
         except ValueError as error:
             raise ConfigError(f"{path} is no JSON ({error}): copy the host's folder again") from error
 
@@ -64,7 +66,14 @@ class Manifest:
 def render(inventory: Inventory, ca: Path, out: Path) -> list[Path]:
     """Makes missing certificates in `ca`, and a folder for each host in `out`; folders of other hosts there go away."""
     names = {
-        name: sorted({at for host in region.hosts.values() for at in (host.address, host.client_address, host.link_address) if at})
+        name: sorted(
+            {
+                at
+                for host in region.hosts.values()
+                for at in (host.address, host.client_address, host.link_address)
+                if at
+            }
+        )
         for name, region in inventory.regions.items()
     }
     ensure_certificates(ca, list(inventory.regions), names)
@@ -85,7 +94,9 @@ def _host(inventory: Inventory, region: str, host: str, ca: Path, folder: Path) 
         if inventory.service == "systemd":
             _write(folder / f"heliograph-{node.name}.service", unit(inventory, host, node))
     roles = {role for node in nodes for role in node.roles}
-    own = roles | ({"replicator"} if "broker" in roles else {"broker"})  # with a broker's certificate any host asks its region's metadata
+    own = roles | (
+        {"replicator"} if "broker" in roles else {"broker"}
+    )  # with a broker's certificate any host asks its region's metadata
     for role in sorted(own):
         for end in ("pem", "key"):
             _write(folder / "tls" / f"{role}.{region}.{end}", (ca / f"{role}.{region}.{end}").read_text(), 0o600)
@@ -150,7 +161,9 @@ def unit(inventory: Inventory, host: str, node: Node) -> str:
     """A systemd unit."""
     prefix = inventory.prefix_of(host)
     bookie = node.settings.get("bookie", {})
-    writes = " ".join(sorted({inventory.data_of(host), *bookie.get("journal_dirs", ()), *bookie.get("ledger_dirs", ())}))
+    writes = " ".join(
+        sorted({inventory.data_of(host), *bookie.get("journal_dirs", ()), *bookie.get("ledger_dirs", ())})
+    )
     return f"""[Unit]
 Description=Heliograph {node.name} ({", ".join(node.roles)})
 After=network-online.target

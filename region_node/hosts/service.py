@@ -110,7 +110,9 @@ class Plain:
             deadline = time.monotonic() + _STOP_S
             while alive(pid):
                 if time.monotonic() > deadline:
-                    raise ConfigError(f"{node} (process {pid}) has not ended within {_STOP_S:.0f} s: look at {self._prefix}/log/{node}.log")
+                    raise ConfigError(
+                        f"{node} (process {pid}) has not ended within {_STOP_S:.0f} s: look at {self._prefix}/log/{node}.log"
+                    )
                 time.sleep(_POLL_S)
         self._file(node).unlink(missing_ok=True)
 

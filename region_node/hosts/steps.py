@@ -33,7 +33,9 @@ _FIRST = ("public", "public/default")
 Say = Callable[[str], None]
 
 
-def activate(prefix: Path, release: str, wait_s: float, say: Say, services_of: Callable[[Manifest], Services] = services_of) -> str:
+def activate(
+    prefix: Path, release: str, wait_s: float, say: Say, services_of: Callable[[Manifest], Services] = services_of
+) -> str:
     """Puts `etc.next` and a release to use. Returns what was done. Raises ConfigError.
 
     `nothing`; `noted`: no process is told anything new, but the host knows its region anew; `started`; `changed`.
@@ -106,7 +108,15 @@ def _chosen(prefix: Path, names: Sequence[str]) -> tuple[Manifest, list[str]]:
     return manifest, [node for node in manifest.nodes if not names or node in names]
 
 
-async def _change(before: Manifest, wanted: Manifest, prefix: Path, services: Services, switch: Callable[[], None], wait_s: float, say: Say) -> None:
+async def _change(
+    before: Manifest,
+    wanted: Manifest,
+    prefix: Path,
+    services: Services,
+    switch: Callable[[], None],
+    wait_s: float,
+    say: Say,
+) -> None:
     staged = prefix / "etc.next"
     watch = RegionWatch(wanted, staged if staged.exists() else prefix / "etc")
     try:
@@ -167,7 +177,9 @@ def leave(prefix: Path, wait_s: float, say: Say, *, whole: bool) -> None:
     shutil.rmtree(prefix / "etc", ignore_errors=True)
 
 
-async def _empty(manifest: Manifest, etc: Path, services: Services, brokers: list[str], wait_s: float, say: Say) -> None:
+async def _empty(
+    manifest: Manifest, etc: Path, services: Services, brokers: list[str], wait_s: float, say: Say
+) -> None:
     watch = RegionWatch(manifest, etc)
     try:
         async with watch.turn(wait_s):
@@ -190,13 +202,17 @@ def provision(prefix: Path, wait_s: float, say: Say) -> None:
     """Writes all regions, and `public/default`, into the global configuration, from a host with the role config. Raises ConfigError."""
     manifest = Manifest.read(prefix / "etc" / "host.json")
     if not manifest.config:
-        raise ConfigError(f"{manifest.host} has not the role config: give this command to the host of the region that has it")
+        raise ConfigError(
+            f"{manifest.host} has not the role config: give this command to the host of the region that has it"
+        )
     asyncio.run(_provision(manifest, prefix / "etc", wait_s, say))
 
 
 async def _provision(manifest: Manifest, etc: Path, wait_s: float, say: Say) -> None:
     clock = SystemClock()
-    store = MetaClient([manifest.config], clock=clock, rng=system_rng(), ssl=certificate(manifest.region, etc, "config"))
+    store = MetaClient(
+        [manifest.config], clock=clock, rng=system_rng(), ssl=certificate(manifest.region, etc, "config")
+    )
     deadline = clock.monotonic() + wait_s
     try:
         while True:
@@ -205,7 +221,9 @@ async def _provision(manifest: Manifest, etc: Path, wait_s: float, say: Say) -> 
                 return
             except HeliographError as error:  # a majority of the regions may still be starting
                 if clock.monotonic() > deadline:
-                    raise ConfigError(f"the global configuration could not be written within {wait_s:.0f} s: {error}") from error
+                    raise ConfigError(
+                        f"the global configuration could not be written within {wait_s:.0f} s: {error}"
+                    ) from error
             await asyncio.sleep(_POLL_S)
     finally:
         store.close()
@@ -222,7 +240,13 @@ async def _write_down(store: MetaClient, regions: dict[str, dict[str, Any]], say
             await store.members("promote", name)
     admin = ConfigAdmin(store)
     for name, row in regions.items():
-        found = RegionInfo(name=name, number=row["number"], service_url=row["service_url"], admin_url=row["admin_url"], link_urls=row["link_urls"])
+        found = RegionInfo(
+            name=name,
+            number=row["number"],
+            service_url=row["service_url"],
+            admin_url=row["admin_url"],
+            link_urls=row["link_urls"],
+        )
         await admin.ensure_region(found)
     tenant, namespace = _FIRST
     with contextlib.suppress(AlreadyExists):
@@ -233,9 +257,13 @@ async def _write_down(store: MetaClient, regions: dict[str, dict[str, Any]], say
 
 def _differing(one: Path, other: Path) -> set[str]:
     """Names, relative, of files that are not the same in both, or in one alone."""
-    files = [{str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()} for folder in (one, other)]
+    files = [
+        {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()} for folder in (one, other)
+    ]
     both = files[0].keys() & files[1].keys()
-    return (files[0].keys() ^ files[1].keys()) | {name for name in both if not filecmp.cmp(files[0][name], files[1][name], shallow=False)}
+    return (files[0].keys() ^ files[1].keys()) | {
+        name for name in both if not filecmp.cmp(files[0][name], files[1][name], shallow=False)
+    }
 
 
 def own(manifest: Manifest) -> None:

@@ -20,5 +20,10 @@ def targets_of(inventory: Inventory) -> list[dict[str, Any]]:
             if "broker" in node.roles and (port := node.settings["broker"]["admin_port"]) > 0:
                 found.append({"targets": [f"{address}:{port}"], "labels": {"job": "heliograph-broker", **labels}})
             if "bookie" in node.roles and (port := node.settings["bookie"]["http_port"]) > 0:
-                found.append({"targets": [f"{address}:{port}"], "labels": {"job": "heliograph-bookie", "__scheme__": "https", **labels}})
+                found.append(
+                    {
+                        "targets": [f"{address}:{port}"],
+                        "labels": {"job": "heliograph-bookie", "__scheme__": "https", **labels},
+                    }
+                )
     return found

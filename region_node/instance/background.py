@@ -32,7 +32,9 @@ def main() -> None:
         plan = load_plan(data)
         if plan is None:
             raise ConfigError(f"no instance in {data}")
-        supervisor = Supervisor(data, plan, toxiproxy=toxiproxy_path(), progress=lambda text: say(progress=text), restart=restart)
+        supervisor = Supervisor(
+            data, plan, toxiproxy=toxiproxy_path(), progress=lambda text: say(progress=text), restart=restart
+        )
 
         async def ready() -> None:
             say(ready=True)

@@ -41,7 +41,9 @@ def replace(path: Path, data: bytes, mode: int) -> None:
 
 
 def key_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
 
 
 def _usage(*, authority: bool) -> x509.KeyUsage:
@@ -117,7 +119,12 @@ def _key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 def new_authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "heliograph"), x509.NameAttribute(NameOID.COMMON_NAME, "instance CA")])
+    name = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "heliograph"),
+            x509.NameAttribute(NameOID.COMMON_NAME, "instance CA"),
+        ]
+    )
     root = (
         _builder(name, name, key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -156,7 +163,11 @@ def issue(
             x509.NameAttribute(NameOID.COMMON_NAME, f"{role}.{region}"),
         ]
     )
-    always: list[x509.GeneralName] = [x509.DNSName("localhost"), x509.DNSName(f"{role}.{region}"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    always: list[x509.GeneralName] = [
+        x509.DNSName("localhost"),
+        x509.DNSName(f"{role}.{region}"),
+        x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+    ]
     names = list(dict.fromkeys([*always, *also]))
     issuer_id = root.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     leaf = (
@@ -164,12 +175,16 @@ def issue(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer_id), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(authority=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .add_extension(
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+        )
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .sign(root_key, hashes.SHA256())
     )
     shown = leaf.public_bytes(serialization.Encoding.PEM)
-    replace(key_path, key_bytes(key) + shown, 0o600)  # from here on both are the new ones, whatever happens: who reads finds them together
+    replace(
+        key_path, key_bytes(key) + shown, 0o600
+    )  # from here on both are the new ones, whatever happens: who reads finds them together
     replace(leaf_path, shown, 0o644)
 
 

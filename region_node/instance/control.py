@@ -33,9 +33,13 @@ def call(data: Path, verb: str, *, timeout_s: float = 90.0, **fields: Any) -> di
             answer: dict[str, Any] = json.loads(connection.makefile().readline())
     except TimeoutError as error:
         log = data / "logs" / "supervisor.log"
-        raise ConfigError(f"the supervisor of {data} has not answered within {timeout_s:.0f} s; it may be at it still: `heliograph status`, {log}") from error
+        raise ConfigError(
+            f"the supervisor of {data} has not answered within {timeout_s:.0f} s; it may be at it still: `heliograph status`, {log}"
+        ) from error
     except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"nothing runs on the data folder {data}; start it with `heliograph up --data {data}` (or `standalone`)") from error
+        raise ConfigError(
+            f"nothing runs on the data folder {data}; start it with `heliograph up --data {data}` (or `standalone`)"
+        ) from error
     if "error" in answer:
         raise ConfigError(str(answer["error"]))
     return answer
@@ -54,7 +58,9 @@ class ControlPort:
         path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         with os.fdopen(descriptor, "w") as file:
-            json.dump({"port": self._server.sockets[0].getsockname()[1], "token": self._token, "pid": os.getpid()}, file)
+            json.dump(
+                {"port": self._server.sockets[0].getsockname()[1], "token": self._token, "pid": os.getpid()}, file
+            )
 
     def close(self) -> None:
         if self._server is not None:

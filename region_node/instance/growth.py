@@ -38,9 +38,13 @@ def with_region(plan: InstancePlan, name: str, *, brokers: int, bookies: int, vo
     except NotAllowed as error:
         raise ConfigError(str(error)) from error
     if plan.standalone or (len(plan.regions) == 1 and not plan.founders):
-        raise ConfigError("this instance was begun with one region, whose configuration no other can reach: begin one with `heliograph up --regions a,b`")
+        raise ConfigError(
+            "this instance was begun with one region, whose configuration no other can reach: begin one with `heliograph up --regions a,b`"
+        )
     if name in plan.left:
-        raise ConfigError(f"a region {name!r} left this instance, and its messages are known by that name: take another one")
+        raise ConfigError(
+            f"a region {name!r} left this instance, and its messages are known by that name: take another one"
+        )
     if not 1 <= brokers <= 16 or not 2 <= bookies <= 16:
         raise ConfigError("a region has 1 to 16 brokers and 2 to 16 bookies")
     new = copy.deepcopy(plan)
@@ -49,7 +53,9 @@ def with_region(plan: InstancePlan, name: str, *, brokers: int, bookies: int, vo
     with Ports() as ports:
         ports.keep(plan.ports())
         clients = ports.free(), ports.free()
-        region = plan_region(name, new.numbers, ports, brokers=brokers, bookies=bookies, clients=clients, linked=True, tls=plan.tls)
+        region = plan_region(
+            name, new.numbers, ports, brokers=brokers, bookies=bookies, clients=clients, linked=True, tls=plan.tls
+        )
         region.voter = voter
         new.regions.append(region)
         if plan.wan != "none":
@@ -80,7 +86,11 @@ def _remember_founders(plan: InstancePlan) -> None:
 def address_of(plan: InstancePlan, region: RegionPlan) -> str:
     """Where the other regions reach its configuration node, each by its own way."""
     own = f"{HOST}:{region.metadata.ports['raft']}"
-    ways = [(other.name, f"{HOST}:{reach(plan, other.name, 'config', region.metadata)}") for other in plan.regions if other is not region]
+    ways = [
+        (other.name, f"{HOST}:{reach(plan, other.name, 'config', region.metadata)}")
+        for other in plan.regions
+        if other is not region
+    ]
     return ",".join([*(f"{source}={way}" for source, way in ways if way != own), own])
 
 
@@ -110,9 +120,15 @@ async def check_dismissal(store: MetaClient, region: str) -> None:
     """Raises NotAllowed with what names the region still, or with why its voter can't be spared."""
     for prefix, what in ((keys.NAMESPACES, "namespace"), (keys.TENANTS, "tenant")):
         for key, value, _ in await store.range(prefix, prefix_end(prefix)):
-            regions = NamespacePolicies.decode(value).regions if prefix == keys.NAMESPACES else TenantInfo.decode(value).allowed_regions
+            regions = (
+                NamespacePolicies.decode(value).regions
+                if prefix == keys.NAMESPACES
+                else TenantInfo.decode(value).allowed_regions
+            )
             if region in regions:
-                raise NotAllowed(f"{what} {key.removeprefix(prefix)!r} is in region {region!r}: take it out there first (set-clusters, allowed clusters)")
+                raise NotAllowed(
+                    f"{what} {key.removeprefix(prefix)!r} is in region {region!r}: take it out there first (set-clusters, allowed clusters)"
+                )
     await _soon(lambda: store.members("dry-remove", region), "try again")
 
 

@@ -48,7 +48,14 @@ def start_background(data: Path, console: Console, *, restart: bool = True) -> i
     ready, theirs = os.pipe()
     with (data / "logs" / "supervisor.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "region_node.instance.background", str(data), str(theirs), *([] if restart else ["no-restart"])],
+            [
+                sys.executable,
+                "-m",
+                "region_node.instance.background",
+                str(data),
+                str(theirs),
+                *([] if restart else ["no-restart"]),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -59,7 +66,9 @@ def start_background(data: Path, console: Console, *, restart: bool = True) -> i
     last: dict[str, Any] = {}
     try:
         with console.status("starting") as spinner, os.fdopen(ready) as lines, Ports() as ports:
-            ports.keep(plan.ports() if plan is not None else ())  # until the supervisor, which is being loaded, keeps them itself
+            ports.keep(
+                plan.ports() if plan is not None else ()
+            )  # until the supervisor, which is being loaded, keeps them itself
             for line in lines:
                 last = json.loads(line)
                 if "progress" in last:
@@ -71,7 +80,9 @@ def start_background(data: Path, console: Console, *, restart: bool = True) -> i
         raise
     if not last.get("ready"):
         process.wait(END_S)
-        raise ConfigError(last.get("error") or f"the supervisor ended without a word; see {data / 'logs' / 'supervisor.log'}")
+        raise ConfigError(
+            last.get("error") or f"the supervisor ended without a word; see {data / 'logs' / 'supervisor.log'}"
+        )
     return process.pid
 
 
@@ -82,7 +93,9 @@ def stop_background(data: Path) -> None:
     deadline = time.monotonic() + END_S
     while alive(pid):
         if time.monotonic() > deadline:
-            raise ConfigError(f"the supervisor (process {pid}) has not ended within {END_S:.0f} s; its log is {data / 'logs' / 'supervisor.log'}")
+            raise ConfigError(
+                f"the supervisor (process {pid}) has not ended within {END_S:.0f} s; its log is {data / 'logs' / 'supervisor.log'}"
+            )
         time.sleep(0.05)
 
 

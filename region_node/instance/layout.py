@@ -111,14 +111,18 @@ class InstancePlan:
 
     def ports(self) -> set[int]:
         """All that its processes listen on."""
-        shared = {port for r in self.regions for port in (r.service_port, r.admin_port, r.service_tls_port, r.health_port)}
+        shared = {
+            port for r in self.regions for port in (r.service_port, r.admin_port, r.service_tls_port, r.health_port)
+        }
         own = {port for node in self.nodes() for port in node.ports.values()}
         return (shared | own | {link.port for link in self.links} | {self.toxiproxy_port}) - {0}
 
 
 def round_trips(profile: str, regions: list[str]) -> dict[tuple[str, str], tuple[int, int]]:
     """(region, region) -> (round trip ms, jitter ms) for each pair. `profile`: default, or a JSON file like {"us-eu": {"rtt_ms": 80, "jitter_ms": 4}}."""
-    table: dict[frozenset[str], tuple[int, int]] = {frozenset(k): (v, round(v * _JITTER_SHARE)) for k, v in ROUND_TRIPS_MS.items()}
+    table: dict[frozenset[str], tuple[int, int]] = {
+        frozenset(k): (v, round(v * _JITTER_SHARE)) for k, v in ROUND_TRIPS_MS.items()
+    }
     if profile != "default":
         try:
             rows = json.loads(Path(profile).read_text())
@@ -126,9 +130,13 @@ def round_trips(profile: str, regions: list[str]) -> dict[tuple[str, str], tuple
                 a, _, b = pair.partition("-")
                 table[frozenset((a, b))] = (int(row["rtt_ms"]), int(row.get("jitter_ms", 0)))
         except OSError as error:
-            raise ConfigError(f"--wan {profile}: {error.strerror}; it takes default, none, or a JSON file of round trips") from error
+            raise ConfigError(
+                f"--wan {profile}: {error.strerror}; it takes default, none, or a JSON file of round trips"
+            ) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f'--wan {profile}: expected JSON like {{"us-eu": {{"rtt_ms": 80, "jitter_ms": 4}}}} ({error})') from error
+            raise ConfigError(
+                f'--wan {profile}: expected JSON like {{"us-eu": {{"rtt_ms": 80, "jitter_ms": 4}}}} ({error})'
+            ) from error
     other = (_OTHER_ROUND_TRIP_MS, round(_OTHER_ROUND_TRIP_MS * _JITTER_SHARE))
     return {(a, b): table.get(frozenset((a, b)), other) for a, b in combinations(regions, 2)}
 
@@ -162,14 +170,35 @@ def make_plan(
             service = ports.claim(service_port, "clients", "--service-port") if service_port else ports.free()
             admin = ports.claim(admin_port, "admin", "--admin-port") if admin_port else ports.free()
             linked = len(regions) > 1
-            plan.regions.append(plan_region(name, number, ports, brokers=brokers[name], bookies=bookies, clients=(service, admin), linked=linked, tls=tls))
+            plan.regions.append(
+                plan_region(
+                    name,
+                    number,
+                    ports,
+                    brokers=brokers[name],
+                    bookies=bookies,
+                    clients=(service, admin),
+                    linked=linked,
+                    tls=tls,
+                )
+            )
         if wan != "none" and len(regions) > 1:
             plan.toxiproxy_port = ports.free()
             plan_links(plan, round_trips(wan, regions), ports)
     return plan
 
 
-def plan_region(name: str, number: int, ports: Ports, *, brokers: int, bookies: int, clients: tuple[int, int], linked: bool, tls: bool) -> RegionPlan:
+def plan_region(
+    name: str,
+    number: int,
+    ports: Ports,
+    *,
+    brokers: int,
+    bookies: int,
+    clients: tuple[int, int],
+    linked: bool,
+    tls: bool,
+) -> RegionPlan:
     """clients: where they reach the service and the admin interface; several brokers share these. linked: to other regions."""
     (service, admin), service_tls = clients, ports.free() if tls else 0
     own = (service, admin, service_tls) if brokers == 1 else None
@@ -191,7 +220,9 @@ def plan_region(name: str, number: int, ports: Ports, *, brokers: int, bookies: 
     )
 
 
-def plan_broker(region: str, number: int, ports: Ports, *, clients: tuple[int, int, int] | None, linked: bool, tls: bool) -> NodePlan:
+def plan_broker(
+    region: str, number: int, ports: Ports, *, clients: tuple[int, int, int] | None, linked: bool, tls: bool
+) -> NodePlan:
     """clients: of one that is alone, the region's ports (service, admin, service with TLS), which are its own; None: it shares them, beside its own."""
     service, admin, service_tls = clients or (ports.free(), ports.free(), ports.free() if tls else 0)
     return NodePlan(
@@ -208,15 +239,24 @@ def plan_broker(region: str, number: int, ports: Ports, *, clients: tuple[int, i
 
 
 def plan_bookie(region: str, number: int, ports: Ports) -> NodePlan:
-    return NodePlan(name=f"{region}-bookie-{number}", region=region, roles=["bookie"], ports={"bookie": ports.free(), "http": ports.free()})
+    return NodePlan(
+        name=f"{region}-bookie-{number}",
+        region=region,
+        roles=["bookie"],
+        ports={"bookie": ports.free(), "http": ports.free()},
+    )
 
 
-def plan_links(plan: InstancePlan, trips: dict[tuple[str, str], tuple[int, int]], ports: Ports, only: NodePlan | None = None) -> None:
+def plan_links(
+    plan: InstancePlan, trips: dict[tuple[str, str], tuple[int, int]], ports: Ports, only: NodePlan | None = None
+) -> None:
     """Adds those of each pair, each way. only: those to this broker."""
     for a, b in trips:
         for source, target in ((a, b), (b, a)):
             region = plan.region(target)
-            ends = [("link", n, n.ports["link"]) for n in region.brokers] + [("config", region.metadata, region.metadata.ports["raft"])]
+            ends = [("link", n, n.ports["link"]) for n in region.brokers] + [
+                ("config", region.metadata, region.metadata.ports["raft"])
+            ]
             for kind, node, upstream in ends:
                 if only is not None and node.name != only.name:
                     continue
@@ -257,7 +297,9 @@ def load_plan(data: Path) -> InstancePlan | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise ConfigError(f"{plan_path(data)} is not readable ({error}); restore it, or choose another folder with --data") from error
+        raise ConfigError(
+            f"{plan_path(data)} is not readable ({error}); restore it, or choose another folder with --data"
+        ) from error
     if fields.get("format") != FORMAT:
         raise ConfigError(
             f"the data folder {data} has format {fields.get('format')}, this version of heliograph reads format {FORMAT}: "
@@ -297,7 +339,9 @@ def check_ports(plan: InstancePlan) -> None:
     """Before anything starts: the ports that clients know are free. Raises ConfigError."""
     with Ports() as ports:
         for region in plan.regions:
-            ports.claim(region.service_port, f"clients of region {region.name}", "--service-port in a new --data folder")
+            ports.claim(
+                region.service_port, f"clients of region {region.name}", "--service-port in a new --data folder"
+            )
             ports.claim(region.admin_port, f"admin of region {region.name}", "--admin-port in a new --data folder")
 
 
@@ -345,21 +389,40 @@ def node_settings(data: Path, plan: InstancePlan, node: NodePlan) -> dict[str, A
             "admin_tls_port": node.ports.get("admin_tls", -1),
             "shared_tls_port": region.service_tls_port if shared else 0,
             "listeners": {
-                f"link-{other.name}": f"pulsar+ssl://{HOST}:{reach(plan, other.name, 'link', node)}" for other in plan.regions if other.name != node.region
+                f"link-{other.name}": f"pulsar+ssl://{HOST}:{reach(plan, other.name, 'link', node)}"
+                for other in plan.regions
+                if other.name != node.region
             },
             "advertised_host": HOST,
             "canary": {"port": region.health_port},
         }
     if "bookie" in node.roles:
-        settings["bookie"] = {"port": node.ports["bookie"], "bookie_id": node.name, "http_port": node.ports.get("http", -1)}
+        settings["bookie"] = {
+            "port": node.ports["bookie"],
+            "bookie_id": node.name,
+            "http_port": node.ports.get("http", -1),
+        }
     if "meta" in node.roles:
-        settings["meta_node"] = {"node_id": node.name, "port": node.ports["meta"], "peers": {node.name: f"{HOST}:{node.ports['meta']}"}}
+        settings["meta_node"] = {
+            "node_id": node.name,
+            "port": node.ports["meta"],
+            "peers": {node.name: f"{HOST}:{node.ports['meta']}"},
+        }
     if "config" in node.roles:
-        peers = {r.name: f"{HOST}:{r.metadata.ports['raft'] if r is region else reach(plan, node.region, 'config', r.metadata)}" for r in plan.regions}
+        peers = {
+            r.name: f"{HOST}:{r.metadata.ports['raft'] if r is region else reach(plan, node.region, 'config', r.metadata)}"
+            for r in plan.regions
+        }
         joining = bool(plan.founders) and node.region not in plan.founders
         if plan.founders and not joining:  # who joined later is found by the configuration's own list of members
             peers = {name: peers.get(name, f"{HOST}:{port}") for name, port in plan.founders.items()}
-        settings["config_node"] = {"node_id": node.region, "port": node.ports["config"], "raft_port": node.ports["raft"], "peers": peers, "joining": joining}
+        settings["config_node"] = {
+            "node_id": node.region,
+            "port": node.ports["config"],
+            "raft_port": node.ports["raft"],
+            "peers": peers,
+            "joining": joining,
+        }
     return settings
 
 
@@ -374,12 +437,18 @@ def cpus_of(plan: InstancePlan, node: NodePlan, cpus: list[int]) -> list[int]:
 def _inside(folder: Path, region: str) -> dict[str, Any]:
     """Of a process's TLS settings: what mutual TLS between all processes wants, and the certificate that clients see."""
     parts = (("cert", "pem"), ("key", "key"))
-    files = {f"{role}_{part}": str(folder / f"{role}.{region}.{end}") for role in ("broker", "bookie", "meta") for part, end in parts}
+    files = {
+        f"{role}_{part}": str(folder / f"{role}.{region}.{end}")
+        for role in ("broker", "bookie", "meta")
+        for part, end in parts
+    }
     return {**files, "server_cert": files["broker_cert"], "server_key": files["broker_key"], "internal": True}
 
 
 def link_urls(plan: InstancePlan, target: RegionPlan) -> dict[str, list[str]]:
     """Source region -> where its links look topics up in `target`."""
     return {
-        source.name: [f"pulsar+ssl://{HOST}:{reach(plan, source.name, 'link', n)}" for n in target.brokers] for source in plan.regions if source is not target
+        source.name: [f"pulsar+ssl://{HOST}:{reach(plan, source.name, 'link', n)}" for n in target.brokers]
+        for source in plan.regions
+        if source is not target
     }

@@ -20,12 +20,16 @@ class InstanceLock:
             data.mkdir(parents=True, exist_ok=True)
             self._file: IO[str] = (data / "lock").open("a+")
         except OSError as error:
-            raise ConfigError(f"the data folder {data} cannot be used ({error.strerror}); choose another with --data") from error
+            raise ConfigError(
+                f"the data folder {data} cannot be used ({error.strerror}); choose another with --data"
+            ) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self._file.close()
-            raise ConfigError(f"the data folder {data} is in use by a running instance: `heliograph down --data {data}` stops it") from error
+            raise ConfigError(
+                f"the data folder {data} is in use by a running instance: `heliograph down --data {data}` stops it"
+            ) from error
 
     def release(self) -> None:
         self._file.close()

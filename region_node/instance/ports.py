@@ -45,7 +45,9 @@ class Ports:
         try:
             self._kept[port] = _bound(port)
         except OSError as error:
-            raise ConfigError(f"port {port} ({what}) is taken: stop what listens there, or choose another with {option}") from error
+            raise ConfigError(
+                f"port {port} ({what}) is taken: stop what listens there, or choose another with {option}"
+            ) from error
         return port
 
     def keep(self, ports: Iterable[int]) -> None:

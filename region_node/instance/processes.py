@@ -96,7 +96,9 @@ def interpreter_of(node: NodePlan, children: Iterable[Child], own: str) -> str:
 class Processes:
     """`children`: by name, in the order of their start."""
 
-    def __init__(self, data: Path, stopping: asyncio.Event, *, restart: bool, on_fatal: Callable[[ConfigError], None]) -> None:
+    def __init__(
+        self, data: Path, stopping: asyncio.Event, *, restart: bool, on_fatal: Callable[[ConfigError], None]
+    ) -> None:
         """stopping: once it is set, nothing is started again. on_fatal: told why the instance cannot start."""
         self._data, self._stopping, self._restart, self._on_fatal = data, stopping, restart, on_fatal
         self.children: dict[str, Child] = {}
@@ -129,7 +131,9 @@ class Processes:
                 )
                 try:
                     child.process = await asyncio.shield(spawning)
-                except asyncio.CancelledError:  # never in the middle of it: the process would be nobody's, and the loop would wait for it for ever
+                except (
+                    asyncio.CancelledError
+                ):  # never in the middle of it: the process would be nobody's, and the loop would wait for it for ever
                     child.process = await spawning
                     raise
             watcher = asyncio.ensure_future(self._watch(child, child.process))
@@ -160,7 +164,9 @@ class Processes:
         kills = child.kills
         async with child.commanded:
             if child.kills != kills:
-                raise ConfigError(f"{child.name} was killed while this command waited for an earlier one; it stays down: give the command again to start it")
+                raise ConfigError(
+                    f"{child.name} was killed while this command waited for an earlier one; it stays down: give the command again to start it"
+                )
             yield
 
     async def _restart_now(self, child: Child, python: str) -> None:
@@ -182,7 +188,9 @@ class Processes:
             await self.spawn(child)
             child.held = False
             await self.until_ready(child)
-            raise ConfigError(f"{child.name} does not start with {python} ({error}); it runs with {before} again") from error
+            raise ConfigError(
+                f"{child.name} does not start with {python} ({error}); it runs with {before} again"
+            ) from error
         finally:
             child.held = False
             await self.spawn(child)

@@ -80,7 +80,10 @@ class Provisioning:
                 namespace = NamespacePolicies.decode(value)
                 wanted = int(namespace.policies.get("persistence", {}).get("bookkeeperWriteQuorum", _COPIES))
                 if region in namespace.regions and wanted > most:
-                    most, why = wanted, f"namespace {key.removeprefix(keys.NAMESPACES)} keeps {wanted} copies of each entry"
+                    most, why = (
+                        wanted,
+                        f"namespace {key.removeprefix(keys.NAMESPACES)} keeps {wanted} copies of each entry",
+                    )
         return most, why
 
     async def dismiss(self, name: str, others: list[str]) -> None:
@@ -98,7 +101,9 @@ class Provisioning:
     def _home(self, but: str = "") -> RegionPlan:
         """A region whose configuration node runs, through which the instance is changed; the first where none does."""
         regions = [region for region in self._plan().regions if region.name != but]
-        return next((region for region in regions if self._processes.find(region.metadata.name).pid is not None), regions[0])
+        return next(
+            (region for region in regions if self._processes.find(region.metadata.name).pid is not None), regions[0]
+        )
 
     def _config_of(self, region: RegionPlan) -> MetaClient:
         address, tls = f"{HOST}:{region.metadata.ports['config']}", self._inside(region.name, "config", "config")

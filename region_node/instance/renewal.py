@@ -70,10 +70,14 @@ def another_authority(folder: Path) -> str:
     ca.authority(folder)
     known = _trusted(folder)
     if len(known) > 1:
-        raise ConfigError(f"{folder}: an older CA is still in ca.pem: `heliograph certificates retire` ends that change first")
+        raise ConfigError(
+            f"{folder}: an older CA is still in ca.pem: `heliograph certificates retire` ends that change first"
+        )
     root, key = ca.new_authority()
     ca.replace(folder / ca.NEXT_KEY, ca.key_bytes(key), 0o600)
-    ca.replace(folder / "ca.pem", b"".join(one.public_bytes(serialization.Encoding.PEM) for one in (root, *known)), 0o644)
+    ca.replace(
+        folder / "ca.pem", b"".join(one.public_bytes(serialization.Encoding.PEM) for one in (root, *known)), 0o644
+    )
     (folder / ca.NEXT_KEY).replace(folder / "ca.key")
     return fingerprint(root)
 
@@ -83,7 +87,9 @@ def retire(folder: Path) -> int:
     newest, _ = ca.authority(folder)
     older = [f"{leaf.role}.{leaf.region}" for leaf in leaves(folder) if not leaf.signed]
     if older:
-        raise ConfigError(f"{', '.join(older)}: signed by the older CA; `heliograph certificates renew {folder}` first, and let every host have its files")
+        raise ConfigError(
+            f"{', '.join(older)}: signed by the older CA; `heliograph certificates renew {folder}` first, and let every host have its files"
+        )
     count = len(_trusted(folder)) - 1
     ca.replace(folder / "ca.pem", newest.public_bytes(serialization.Encoding.PEM), 0o644)
     return count

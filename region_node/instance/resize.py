@@ -26,7 +26,16 @@ from heliograph.raft.client import MetaClient
 from heliograph.raft.store import prefix_end
 from heliograph.runtime.clock import SystemClock, system_rng
 from local_meta import keys
-from region_node.instance.layout import InstancePlan, NodePlan, RegionPlan, data_of, plan_bookie, plan_broker, plan_links, round_trips
+from region_node.instance.layout import (
+    InstancePlan,
+    NodePlan,
+    RegionPlan,
+    data_of,
+    plan_bookie,
+    plan_broker,
+    plan_links,
+    round_trips,
+)
 from region_node.instance.ports import Ports
 from region_node.instance.processes import READY_S, Child, Processes
 from region_node.instance.provisioning import Provisioning
@@ -51,7 +60,9 @@ def with_process(plan: InstancePlan, region: str, role: str) -> tuple[InstancePl
     there = new.region(region)
     nodes = _nodes(there, role)
     if len(nodes) >= MOST:
-        raise ConfigError(f"region {region} has {len(nodes)} {role}s, and an instance on one machine has {MOST} at the most: spread it over hosts")
+        raise ConfigError(
+            f"region {region} has {len(nodes)} {role}s, and an instance on one machine has {MOST} at the most: spread it over hosts"
+        )
     _remember(there)
     number = there.named[role]
     there.named[role] += 1
@@ -66,7 +77,16 @@ def with_process(plan: InstancePlan, region: str, role: str) -> tuple[InstancePl
                 _own_ports(there, alone, ports)
         nodes.append(node)
         if role == "broker" and plan.links:
-            plan_links(new, {pair: trip for pair, trip in round_trips(plan.wan, [r.name for r in new.regions]).items() if region in pair}, ports, only=node)
+            plan_links(
+                new,
+                {
+                    pair: trip
+                    for pair, trip in round_trips(plan.wan, [r.name for r in new.regions]).items()
+                    if region in pair
+                },
+                ports,
+                only=node,
+            )
     return new, node
 
 
@@ -79,7 +99,9 @@ def without_process(plan: InstancePlan, node: NodePlan) -> InstancePlan:
     if len(nodes) <= _LEAST[role]:
         why = "each entry is kept by two" if role == "bookie" else "without one it serves nobody"
         some = f"{len(nodes)} {role}{'s' if len(nodes) > 1 else ''}"
-        raise ConfigError(f"region {region.name} has {some}, and {why}: `heliograph process add {role} --region {region.name}` first")
+        raise ConfigError(
+            f"region {region.name} has {some}, and {why}: `heliograph process add {role} --region {region.name}` first"
+        )
     _remember(region)
     nodes[:] = [other for other in nodes if other.name != node.name]
     new.links = [link for link in new.links if link.node != node.name]
@@ -172,7 +194,13 @@ class Resize:
             await it.provisioning.write()
         self._adding.pop((region, role), None)
         count = len(_nodes(it.plan().region(region), role))
-        return {"ok": True, "process": node.name, "pid": children[node.name].pid, "ports": children[node.name].ports, "count": count}
+        return {
+            "ok": True,
+            "process": node.name,
+            "pid": children[node.name].pid,
+            "ports": children[node.name].ports,
+            "count": count,
+        }
 
     async def remove(self, name: str, *, dry_run: bool = False) -> dict[str, Any]:
         """One look, and what can be done by now: `done` says whether that was all. Of a bookie that is being emptied: `ledgers_left`, `bytes_left`.
@@ -185,7 +213,9 @@ class Resize:
             if not dry_run:  # what follows the plan may have failed
                 await (self._forget(region, name) if role == "bookie" else self._instance.provisioning.write())
             return self._gone(region, name)
-        return await (self._remove_bookie(node, dry_run) if node.roles == ["bookie"] else self._remove_broker(node, dry_run))
+        return await (
+            self._remove_bookie(node, dry_run) if node.roles == ["bookie"] else self._remove_broker(node, dry_run)
+        )
 
     async def _remove_broker(self, node: NodePlan, dry_run: bool) -> dict[str, Any]:
         it = self._instance
@@ -193,7 +223,9 @@ class Resize:
         async with self._metadata(node.region) as meta:
             others = await _ids(meta, keys.BROKERS) - {node.name}
         if not others:
-            raise ConfigError(f"none of the other brokers of {node.region} is registered, so nobody would take its bundles: start one (`heliograph status`)")
+            raise ConfigError(
+                f"none of the other brokers of {node.region} is registered, so nobody would take its bundles: start one (`heliograph status`)"
+            )
         if dry_run:
             return {"ok": True, "done": False, "process": node.name}
         await self._end(node)
@@ -228,9 +260,14 @@ class Resize:
 
     async def _suffices(self, meta: MetaClient, node: NodePlan) -> None:
         """Raises ConfigError where the bookies that are left are fewer than what is stored or will be stored wants."""
-        registered = {keys.id_of(key): msgpack.unpackb(value) for key, value, _ in await meta.range(keys.BOOKIES, prefix_end(keys.BOOKIES))}
+        registered = {
+            keys.id_of(key): msgpack.unpackb(value)
+            for key, value, _ in await meta.range(keys.BOOKIES, prefix_end(keys.BOOKIES))
+        }
         drained = await _ids(meta, keys.DECOMMISSIONS)
-        takers = sorted(b for b, row in registered.items() if row.get("writable", True) and b != node.name and b not in drained)
+        takers = sorted(
+            b for b, row in registered.items() if row.get("writable", True) and b != node.name and b not in drained
+        )
         wanted, why = await self._instance.provisioning.write_quorum(node.region)
         start = keys.LEDGERS
         while page := await meta.range(start, prefix_end(keys.LEDGERS), limit=_PAGE):
@@ -241,14 +278,20 @@ class Resize:
                     wanted, why = width, f"ledger {ledger.ledger} lies on {width}, {node.name} among them"
             start = page[-1][0] + "\0"
         if len(takers) < wanted:
-            left = f"only {len(takers)} of the bookies of {node.region} would take writes ({', '.join(takers) or 'none'})"
+            left = (
+                f"only {len(takers)} of the bookies of {node.region} would take writes ({', '.join(takers) or 'none'})"
+            )
             add = f"`heliograph process add bookie --region {node.region}` first"
-            raise ConfigError(f"without {node.name} {left}, and {wanted} are needed: {why}. {add}, or start those that are down")
+            raise ConfigError(
+                f"without {node.name} {left}, and {wanted} are needed: {why}. {add}, or start those that are down"
+            )
 
     async def _emptying(self, node: NodePlan) -> dict[str, Any]:
         found = await self._instance.status.ask(node.region, f"/heliograph/v1/bookies/{node.name}/decommission")
         if found is None:
-            raise ConfigError(f"no broker of {node.region} answers, and they move what {node.name} has: start one (`heliograph status`), then again")
+            raise ConfigError(
+                f"no broker of {node.region} answers, and they move what {node.name} has: start one (`heliograph status`), then again"
+            )
         return {name: found[name] for name in ("ledgers_left", "open_ledgers_left", "bytes_left", "done")}
 
     async def _share_ports(self, region: str) -> None:
@@ -267,7 +310,9 @@ class Resize:
         async with self._metadata(child.region) as meta:
             while name not in await _ids(meta, prefix):
                 if clock.monotonic() > deadline:
-                    raise ConfigError(f"{name} runs, and did not register within {READY_S:.0f} s: its log is {self._instance.processes.log_of(child)}")
+                    raise ConfigError(
+                        f"{name} runs, and did not register within {READY_S:.0f} s: its log is {self._instance.processes.log_of(child)}"
+                    )
                 await asyncio.sleep(_POLL_S)
 
     async def _start(self, child: Child) -> None:
@@ -301,7 +346,9 @@ class Resize:
         async with self._metadata(region) as meta:
             while bookie in await _ids(meta, keys.BOOKIES):
                 if clock.monotonic() > deadline:
-                    raise ConfigError(f"{bookie} has ended, and is still registered: somebody else runs it; stop that, then give the command again")
+                    raise ConfigError(
+                        f"{bookie} has ended, and is still registered: somebody else runs it; stop that, then give the command again"
+                    )
                 await asyncio.sleep(_POLL_S)
             if await meta.get(keys.decommission(bookie)) is not None:
                 await meta.delete(keys.decommission(bookie))

@@ -24,14 +24,23 @@ _PATHS = ("/heliograph/v1/status", "/heliograph/v1/config/members?here=true")
 class Status:
     """plan: the present one."""
 
-    def __init__(self, data: Path, plan: Callable[[], InstancePlan], processes: Processes, tokens: SupervisorTokens) -> None:
+    def __init__(
+        self, data: Path, plan: Callable[[], InstancePlan], processes: Processes, tokens: SupervisorTokens
+    ) -> None:
         self._data, self._plan, self._processes, self._tokens = data, plan, processes, tokens
 
     async def show(self) -> dict[str, Any]:
         children = self._processes.children
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ASK_S)) as http:
-            asked = [(r.name, n.ports["admin"]) for r in self._plan().regions for n in r.brokers if n.name in children and children[n.name].pid]
-            found = await asyncio.gather(*(self._get(http, region, f"http://{HOST}:{port}{path}") for path in _PATHS for region, port in asked))
+            asked = [
+                (r.name, n.ports["admin"])
+                for r in self._plan().regions
+                for n in r.brokers
+                if n.name in children and children[n.name].pid
+            ]
+            found = await asyncio.gather(
+                *(self._get(http, region, f"http://{HOST}:{port}{path}") for path in _PATHS for region, port in asked)
+            )
         answers, configs = found[: len(asked)], [config for config in found[len(asked) :] if config is not None]
         plan = self._plan()  # a region, or a process, may have left while the brokers were asked
         regions = {
@@ -47,7 +56,10 @@ class Status:
         return {
             "regions": regions,
             "links": [link for answer in answers for link in (answer or {}).get("links", [])],
-            "config": next((c for c in configs if c["node"] == c["leader"]), next((c for c in configs if c["leader"] is not None), None)),
+            "config": next(
+                (c for c in configs if c["node"] == c["leader"]),
+                next((c for c in configs if c["leader"] is not None), None),
+            ),
             "wan": self._wan(plan),
             "supervisor": {"pid": os.getpid(), "data": str(self._data)},
         }
@@ -60,7 +72,9 @@ class Status:
         return {"toxiproxy": f"{HOST}:{plan.toxiproxy_port}", "pid": toxiproxy.pid, "links": proxies}
 
     def _row(self, node: NodePlan) -> dict[str, Any]:
-        child = self._processes.children.get(node.name) or Child(node.name, node.region, node.roles, [], node.ports)  # it is being added, or could not be
+        child = self._processes.children.get(node.name) or Child(
+            node.name, node.region, node.roles, [], node.ports
+        )  # it is being added, or could not be
         return {
             "role": "+".join(node.roles),
             "name": node.name,

@@ -35,7 +35,9 @@ Progress = Callable[[str], None]
 class Supervisor:
     """All processes of one instance. `run` returns when it was told to stop; raises ConfigError where the start failed."""
 
-    def __init__(self, data: Path, plan: InstancePlan, *, toxiproxy: Path | None, progress: Progress, restart: bool = True) -> None:
+    def __init__(
+        self, data: Path, plan: InstancePlan, *, toxiproxy: Path | None, progress: Progress, restart: bool = True
+    ) -> None:
         self._data, self._plan, self._progress = data, plan, progress
         self._stopping = asyncio.Event()
         self._failure: ConfigError | None = None
@@ -45,7 +47,16 @@ class Supervisor:
         self._wan = WideArea(lambda: self._plan, self._processes, toxiproxy)
         self._provisioning = Provisioning(data, lambda: self._plan, self._processes)
         self._status = Status(data, lambda: self._plan, self._processes, SupervisorTokens(self._provisioning.metadata))
-        lent = Instance(data, lambda: self._plan, self._adopt, self._child, self._processes, self._wan, self._provisioning, self._status)
+        lent = Instance(
+            data,
+            lambda: self._plan,
+            self._adopt,
+            self._child,
+            self._processes,
+            self._wan,
+            self._provisioning,
+            self._status,
+        )
         self._resize = Resize(lent)
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -107,7 +118,9 @@ class Supervisor:
                 done, _ = await asyncio.wait({*late, failed}, timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
                 if not done or failed in done:
                     names = ", ".join(c.name for c in children.values() if not c.ready.is_set())
-                    raise self._failure or ConfigError(f"no process has become ready for {READY_S:.0f} s: {names}; their logs are in {self._data / 'logs'}")
+                    raise self._failure or ConfigError(
+                        f"no process has become ready for {READY_S:.0f} s: {names}; their logs are in {self._data / 'logs'}"
+                    )
             self._progress("provisioning")
             await provision
         finally:
@@ -124,7 +137,15 @@ class Supervisor:
         path = folder / f"{node.name}.json"
         path.write_text(json.dumps(node_settings(self._data, self._plan, node), indent=1))
         interpreter = interpreter_of(node, self._processes.children.values(), sys.executable)
-        command = [interpreter, "-m", "region_node.instance.child", "--role", ",".join(node.roles), "--settings", str(path)]
+        command = [
+            interpreter,
+            "-m",
+            "region_node.instance.child",
+            "--role",
+            ",".join(node.roles),
+            "--settings",
+            str(path),
+        ]
         return Child(node.name, node.region, node.roles, command, {k: v for k, v in node.ports.items() if v})
 
     # -- growing and shrinking ----------------------------------------------------------------------------------------
@@ -148,7 +169,9 @@ class Supervisor:
         """Starts a region, and makes it one of this instance. Given again for a region whose joining was interrupted, it goes on."""
         async with self._growing:
             present = any(region.name == name for region in self._plan.regions)
-            plan = self._plan if present else with_region(self._plan, name, brokers=brokers, bookies=bookies, voter=voter)
+            plan = (
+                self._plan if present else with_region(self._plan, name, brokers=brokers, bookies=bookies, voter=voter)
+            )
             region, children = plan.region(name), self._processes.children
             nodes = [region.metadata, *region.bookies, *region.brokers]
             if dry_run:
@@ -166,7 +189,11 @@ class Supervisor:
             await self._processes.until_ready(children[region.metadata.name])
             await self._provisioning.write()
             await asyncio.gather(*(self._processes.until_ready(children[node.name]) for node in nodes))
-            return {"ok": True, "service_url": f"pulsar://{HOST}:{region.service_port}", "admin_url": f"http://{HOST}:{region.admin_port}"}
+            return {
+                "ok": True,
+                "service_url": f"pulsar://{HOST}:{region.service_port}",
+                "admin_url": f"http://{HOST}:{region.admin_port}",
+            }
 
     async def _leave(self, name: str, dry_run: bool) -> dict[str, Any]:
         """Takes a region out of the instance and ends its processes; its data stays. Refused while something names it, or the quorum would be lost."""
@@ -206,10 +233,17 @@ class Supervisor:
                     return {"ok": True}
                 case "cut" | "heal" as verb:
                     both = bool(request.get("both", True))
-                    return {"ok": True, "proxies": await self._wan.switch(verb, str(request["source"]), str(request["target"]), both=both)}
+                    return {
+                        "ok": True,
+                        "proxies": await self._wan.switch(
+                            verb, str(request["source"]), str(request["target"]), both=both
+                        ),
+                    }
                 case "join":
                     counts = {"brokers": int(request["brokers"]), "bookies": int(request["bookies"])}
-                    return await self._join(str(request["region"]), **counts, voter=bool(request["voter"]), dry_run=bool(request["dry_run"]))
+                    return await self._join(
+                        str(request["region"]), **counts, voter=bool(request["voter"]), dry_run=bool(request["dry_run"])
+                    )
                 case "leave":
                     return await self._leave(str(request["region"]), bool(request["dry_run"]))
                 case "add":
@@ -217,7 +251,12 @@ class Supervisor:
                 case "remove":
                     return await self._remove(str(request["process"]), bool(request["dry_run"]))
                 case "kill" | "restart" | "start" as verb:
-                    return {"ok": True, "pid": await self._act_on(verb, self._processes.find(str(request.get("process"))), str(request.get("python", "")))}
+                    return {
+                        "ok": True,
+                        "pid": await self._act_on(
+                            verb, self._processes.find(str(request.get("process"))), str(request.get("python", ""))
+                        ),
+                    }
                 case other:
                     return {"error": f"no verb {other!r}"}
         except (HeliographError, KeyError, TimeoutError, OSError) as error:

@@ -41,16 +41,23 @@ class Toxiproxy:
             with urllib.request.urlopen(request, timeout=30) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as error:
-            raise ConfigError(f"toxiproxy {method} {path}: {error.code} {error.read().decode(errors='replace').strip()}") from error
+            raise ConfigError(
+                f"toxiproxy {method} {path}: {error.code} {error.read().decode(errors='replace').strip()}"
+            ) from error
         return json.loads(text) if text else None
 
     def proxies(self) -> dict[str, Proxy]:
-        return {name: Proxy(name, p["listen"], p["upstream"], p["enabled"]) for name, p in self._call("GET", "/proxies").items()}
+        return {
+            name: Proxy(name, p["listen"], p["upstream"], p["enabled"])
+            for name, p in self._call("GET", "/proxies").items()
+        }
 
     def populate(self, proxies: list[Proxy]) -> None:
         """Creates all of them, or replaces those whose addresses differ."""
         rows = [{"name": p.name, "listen": p.listen, "upstream": p.upstream, "enabled": p.enabled} for p in proxies]
-        request = urllib.request.Request(self._base + "/populate", json.dumps(rows).encode(), {"Content-Type": "application/json"}, method="POST")
+        request = urllib.request.Request(
+            self._base + "/populate", json.dumps(rows).encode(), {"Content-Type": "application/json"}, method="POST"
+        )
         try:
             urllib.request.urlopen(request, timeout=30).close()
         except urllib.error.HTTPError as error:
@@ -83,15 +90,31 @@ class Toxiproxy:
             if toxic in present:
                 self._call("POST", f"/proxies/{name}/toxics/{toxic}", {"attributes": attributes})
             else:
-                self._call("POST", f"/proxies/{name}/toxics", {"name": toxic, "type": "latency", "stream": stream, "attributes": attributes})
+                self._call(
+                    "POST",
+                    f"/proxies/{name}/toxics",
+                    {"name": toxic, "type": "latency", "stream": stream, "attributes": attributes},
+                )
 
     def black_hole(self, name: str, stream: Stream) -> None:
         """Data of one stream goes nowhere, connections stay open: a one-way cut. `heal` ends it, and closes them."""
-        self._call("POST", f"/proxies/{name}/toxics", {"name": f"hole_{stream}", "type": "timeout", "stream": stream, "attributes": {"timeout": 0}})
+        self._call(
+            "POST",
+            f"/proxies/{name}/toxics",
+            {"name": f"hole_{stream}", "type": "timeout", "stream": stream, "attributes": {"timeout": 0}},
+        )
 
     def reset(self, name: str) -> None:
         """Connections opened from now on are reset at once, until `heal`; older ones are closed."""
-        self._call("POST", f"/proxies/{name}/toxics", {"name": "reset", "type": "reset_peer", "stream": "downstream", "attributes": {"timeout": 0}})
+        self._call(
+            "POST",
+            f"/proxies/{name}/toxics",
+            {"name": "reset", "type": "reset_peer", "stream": "downstream", "attributes": {"timeout": 0}},
+        )
 
     def bandwidth(self, name: str, kilobytes_per_s: int) -> None:
-        self._call("POST", f"/proxies/{name}/toxics", {"name": "rate", "type": "bandwidth", "stream": "upstream", "attributes": {"rate": kilobytes_per_s}})
+        self._call(
+            "POST",
+            f"/proxies/{name}/toxics",
+            {"name": "rate", "type": "bandwidth", "stream": "upstream", "attributes": {"rate": kilobytes_per_s}},
+        )

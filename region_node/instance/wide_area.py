@@ -29,9 +29,21 @@ class WideArea:
     async def start(self) -> None:
         """Raises ConfigError."""
         if self._program is None or not self._program.exists():
-            raise ConfigError("Toxiproxy's server is not here: run `make setup` in the checkout, or start with --wan none")
+            raise ConfigError(
+                "Toxiproxy's server is not here: run `make setup` in the checkout, or start with --wan none"
+            )
         port = self._plan().toxiproxy_port
-        command = [sys.executable, "-m", "region_node.instance.child", "--exec", str(self._program), "-host", HOST, "-port", str(port)]
+        command = [
+            sys.executable,
+            "-m",
+            "region_node.instance.child",
+            "--exec",
+            str(self._program),
+            "-host",
+            HOST,
+            "-port",
+            str(port),
+        ]
         child = Child("toxiproxy", "", ["toxiproxy"], command, {"toxiproxy": port})
         child.revived = lambda: self._make_proxies(child)
         self._processes.children[child.name] = child
@@ -68,7 +80,9 @@ class WideArea:
             except OSError:
                 await asyncio.sleep(_ANSWER_POLL_S)
         else:
-            raise ConfigError(f"Toxiproxy did not answer on port {self._plan().toxiproxy_port}: {self._processes.last_words(child)}")
+            raise ConfigError(
+                f"Toxiproxy did not answer on port {self._plan().toxiproxy_port}: {self._processes.last_words(child)}"
+            )
         await self.open(self._plan().links)
         child.ready.set()
 

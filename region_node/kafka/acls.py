@@ -77,13 +77,20 @@ def _acls(broker: KafkaBroker) -> Iterator[Acl]:
 async def describe_acls(connection: KafkaConnection, request: Request) -> Fields:
     try:
         _check(connection)
-        found = [acl.row(connection.broker) for acl in _acls(connection.broker) if _matches(acl.row(connection.broker), request.fields)]
+        found = [
+            acl.row(connection.broker)
+            for acl in _acls(connection.broker)
+            if _matches(acl.row(connection.broker), request.fields)
+        ]
     except HeliographError as error:
         return {"error_code": code_of(error), "error_message": str(error), "resources": []}
     resources: dict[str, list[Fields]] = {}
     for row in found:
         resources.setdefault(row["resource_name"], []).append(row)
-    rows = [{"resource_type": TOPIC, "resource_name": name, "pattern_type": LITERAL, "acls": acls} for name, acls in resources.items()]
+    rows = [
+        {"resource_type": TOPIC, "resource_name": name, "pattern_type": LITERAL, "acls": acls}
+        for name, acls in resources.items()
+    ]
     return {"error_code": 0, "resources": rows}
 
 
@@ -110,7 +117,9 @@ async def create_acls(connection: KafkaConnection, request: Request) -> Fields:
             _check(connection)
             topic, role, actions = _meant(connection.broker, wanted)
             if actions:
-                await _change(connection.broker, topic, lambda grants, role=role, actions=actions: _with(grants, role, actions))  # type: ignore[misc]
+                await _change(
+                    connection.broker, topic, lambda grants, role=role, actions=actions: _with(grants, role, actions)
+                )  # type: ignore[misc]
         except HeliographError as error:
             row["error_code"], row["error_message"] = code_of(error), str(error)
     return {"results": rows}
@@ -119,15 +128,29 @@ async def create_acls(connection: KafkaConnection, request: Request) -> Fields:
 def _meant(broker: KafkaBroker, wanted: Fields) -> tuple[TopicName | None, str, list[str]]:
     """(topic, role, actions). Raises Refused."""
     if wanted["resource_type"] != TOPIC:
-        raise Refused(Code.INVALID_REQUEST, "only topics have grants here: who may consume a topic may join any group on it")
+        raise Refused(
+            Code.INVALID_REQUEST, "only topics have grants here: who may consume a topic may join any group on it"
+        )
     if wanted.get("resource_pattern_type", LITERAL) != LITERAL:
-        raise Refused(Code.INVALID_REQUEST, "prefixes are not known here: grant on each topic, or on '*' for every topic of the namespace")
+        raise Refused(
+            Code.INVALID_REQUEST,
+            "prefixes are not known here: grant on each topic, or on '*' for every topic of the namespace",
+        )
     if wanted["permission_type"] != ALLOW or wanted["host"] != "*":
         raise Refused(Code.INVALID_REQUEST, "only what is allowed can be said here, and for every host")
     if wanted["operation"] not in _ACTIONS:
-        raise Refused(Code.INVALID_REQUEST, "of operations READ, WRITE, DESCRIBE, and ALL are known here; the tenant's administrators may do the others")
+        raise Refused(
+            Code.INVALID_REQUEST,
+            "of operations READ, WRITE, DESCRIBE, and ALL are known here; the tenant's administrators may do the others",
+        )
     role = wanted["principal"].removeprefix(_USER)
-    if role == wanted["principal"] or not role or role == "*" or len(role) > ROLE_CHARS_MAX or any(ord(c) < 32 for c in role):
+    if (
+        role == wanted["principal"]
+        or not role
+        or role == "*"
+        or len(role) > ROLE_CHARS_MAX
+        or any(ord(c) < 32 for c in role)
+    ):
         raise Refused(Code.INVALID_REQUEST, "the principal must be User:ROLE")
     name = None if wanted["resource_name"] == "*" else broker.name(wanted["resource_name"])
     return name, role, [action.value for action in _ACTIONS[wanted["operation"]]]
@@ -143,7 +166,9 @@ async def delete_acls(connection: KafkaConnection, request: Request) -> Fields:
             for acl in list(_acls(connection.broker)):
                 shown = acl.row(connection.broker)
                 if _matches(shown, wanted):
-                    await _change(connection.broker, acl.topic, lambda grants, acl=acl: _without(grants, acl.role, acl.action))  # type: ignore[misc]
+                    await _change(
+                        connection.broker, acl.topic, lambda grants, acl=acl: _without(grants, acl.role, acl.action)
+                    )  # type: ignore[misc]
                     row["matching_acls"].append({"error_code": 0, **shown})
         except HeliographError as error:
             row["error_code"], row["error_message"] = code_of(error), str(error)

@@ -129,11 +129,19 @@ async def create_partitions(connection: KafkaConnection, request: Request) -> Fi
             if not present:
                 raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "The topic does not exist")
             if not present < topic["count"] <= PARTITIONS_MAX:
-                raise Refused(Code.INVALID_PARTITIONS, f"The topic has {present} partitions; {topic['count']} would not be an increase, or too many")
+                raise Refused(
+                    Code.INVALID_PARTITIONS,
+                    f"The topic has {present} partitions; {topic['count']} would not be an increase, or too many",
+                )
             if name is connection.broker.cluster.part(name, 0):
-                raise Refused(Code.INVALID_PARTITIONS, "The topic was made as one that has no partitions: make another, and move to it")
+                raise Refused(
+                    Code.INVALID_PARTITIONS,
+                    "The topic was made as one that has no partitions: make another, and move to it",
+                )
             if not request.fields["validate_only"]:
-                connection.broker.quotas.changes(connection, request.client, topic["count"] - present, strict=request.version >= 3)
+                connection.broker.quotas.changes(
+                    connection, request.client, topic["count"] - present, strict=request.version >= 3
+                )
                 await connection.broker.cluster.grow(name, topic["count"])
         except HeliographError as error:
             row["error_code"], row["error_message"] = code_of(error), str(error)
@@ -146,7 +154,12 @@ async def create_partitions(connection: KafkaConnection, request: Request) -> Fi
 async def describe_configs(connection: KafkaConnection, request: Request) -> Fields:
     rows: list[Fields] = []
     for resource in request.fields["resources"]:
-        row: Fields = {"resource_type": resource["resource_type"], "resource_name": resource["resource_name"], "error_code": 0, "configs": []}
+        row: Fields = {
+            "resource_type": resource["resource_type"],
+            "resource_name": resource["resource_name"],
+            "error_code": 0,
+            "configs": [],
+        }
         rows.append(row)
         try:
             values, own, source = await _values(connection, resource["resource_type"], resource["resource_name"])
@@ -157,7 +170,13 @@ async def describe_configs(connection: KafkaConnection, request: Request) -> Fie
         for name, value in sorted(values.items()):
             if wanted is None or name in wanted:
                 from_here = source if name in own or source == _OF_BROKER else _DEFAULT
-                shown: Fields = {"name": name, "value": value, "read_only": source == _OF_BROKER, "config_source": from_here, "config_type": kind_of(value)}
+                shown: Fields = {
+                    "name": name,
+                    "value": value,
+                    "read_only": source == _OF_BROKER,
+                    "config_source": from_here,
+                    "config_type": kind_of(value),
+                }
                 shown["is_default"] = from_here == _DEFAULT
                 if request.fields.get("include_synonyms"):
                     shown["synonyms"] = [{"name": name, "value": value, "source": from_here}]
@@ -184,15 +203,30 @@ async def _values(connection: KafkaConnection, kind: int, resource: str) -> tupl
 
 async def alter_configs(connection: KafkaConnection, request: Request) -> Fields:
     """The old way: what is given takes the place of all that was set."""
-    return {"responses": [await _altered(connection, resource, request.fields["validate_only"], whole=True) for resource in request.fields["resources"]]}
+    return {
+        "responses": [
+            await _altered(connection, resource, request.fields["validate_only"], whole=True)
+            for resource in request.fields["resources"]
+        ]
+    }
 
 
 async def incremental_alter_configs(connection: KafkaConnection, request: Request) -> Fields:
-    return {"responses": [await _altered(connection, resource, request.fields["validate_only"], whole=False) for resource in request.fields["resources"]]}
+    return {
+        "responses": [
+            await _altered(connection, resource, request.fields["validate_only"], whole=False)
+            for resource in request.fields["resources"]
+        ]
+    }
 
 
 async def _altered(connection: KafkaConnection, resource: Fields, validate_only: bool, *, whole: bool) -> Fields:
-    row: Fields = {"resource_type": resource["resource_type"], "resource_name": resource["resource_name"], "error_code": 0, "error_message": None}
+    row: Fields = {
+        "resource_type": resource["resource_type"],
+        "resource_name": resource["resource_name"],
+        "error_code": 0,
+        "error_message": None,
+    }
     broker = connection.broker
     try:
         _check(connection)

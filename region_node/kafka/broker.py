@@ -85,8 +85,21 @@ class KafkaBroker:
         clock: Clock,
         rng: Rng,
     ) -> None:
-        self.topics, self.cluster, self.config, self.meta, self.security, self.usage = topics, cluster, config, meta, security, usage
-        self.settings, self.clock, self.rng, self.region, self.instance = settings, clock, rng, region, f"heliograph-{region}"
+        self.topics, self.cluster, self.config, self.meta, self.security, self.usage = (
+            topics,
+            cluster,
+            config,
+            meta,
+            security,
+            usage,
+        )
+        self.settings, self.clock, self.rng, self.region, self.instance = (
+            settings,
+            clock,
+            rng,
+            region,
+            f"heliograph-{region}",
+        )
         self.number = -1
         self.counts = Counts()
         self.connections: Callable[[], int] = lambda: 0
@@ -188,7 +201,9 @@ class KafkaBroker:
         """Who may change topics, groups, and settings of the listener's tenant. Raises Refused."""
         tenant = self.settings.namespace.partition("/")[0]
         if not self.security.rights.administers(principal, tenant):
-            raise Refused(Code.CLUSTER_AUTHORIZATION_FAILED, f"the role {principal.role!r} does not administer {tenant}")
+            raise Refused(
+                Code.CLUSTER_AUTHORIZATION_FAILED, f"the role {principal.role!r} does not administer {tenant}"
+            )
 
     async def delete_topic(self, name: TopicName) -> None:
         """All of it, wherever its partitions are owned. Raises what the metadata raises."""
@@ -210,7 +225,11 @@ class KafkaBroker:
         labels = {"cluster": self.region}
         for name, value in asdict(self.counts).items():
             yield f"heliograph_kafka_{name}_total", "counter", labels, float(value)
-        written = {"group_repeats": self.positions.repeats, "offset_commits": self.commits.commits, "offset_writes": self.commits.writes}
+        written = {
+            "group_repeats": self.positions.repeats,
+            "offset_commits": self.commits.commits,
+            "offset_writes": self.commits.writes,
+        }
         for name, value in written.items():
             yield f"heliograph_kafka_{name}_total", "counter", labels, float(value)
         for (topic_name, subscription), count in self.positions.behind.items():
@@ -243,4 +262,6 @@ class KafkaBroker:
         now = self.clock.wall_ms()
         for log in self.logs():
             retention_ms = self.configs.number(log.name, "retention.ms")
-            await log.keep(now - retention_ms if retention_ms >= 0 else 0, self.configs.number(log.name, "retention.bytes"))
+            await log.keep(
+                now - retention_ms if retention_ms >= 0 else 0, self.configs.number(log.name, "retention.bytes")
+            )

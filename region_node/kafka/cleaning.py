@@ -49,7 +49,9 @@ class Cleaning:
         await broker.meta.txn([Delete(key_of(str(part))), Delete(times_key(str(part)))])
 
     def _changed(self, key: str) -> None:
-        if key.startswith(PARTITIONED) and not self._broker.topics.view.partitions(topic := key.removeprefix(PARTITIONED)):
+        if key.startswith(PARTITIONED) and not self._broker.topics.view.partitions(
+            topic := key.removeprefix(PARTITIONED)
+        ):
             self._broker.tasks.spawn(self._clean(TopicName.parse(topic)))
 
     async def _clean(self, name: TopicName) -> None:

@@ -69,9 +69,22 @@ class Cluster:
     """As one broker sees it."""
 
     def __init__(
-        self, *, ownership: Ownership, view: ConfigView, topics: TopicService, config: ConfigAdmin, settings: KafkaSettings, ids: TopicIds
+        self,
+        *,
+        ownership: Ownership,
+        view: ConfigView,
+        topics: TopicService,
+        config: ConfigAdmin,
+        settings: KafkaSettings,
+        ids: TopicIds,
     ) -> None:
-        self._ownership, self._view, self._topics, self._config, self._settings = ownership, view, topics, config, settings
+        self._ownership, self._view, self._topics, self._config, self._settings = (
+            ownership,
+            view,
+            topics,
+            config,
+            settings,
+        )
         self.ids = ids
 
     # -- names --------------------------------------------------------------------------------------------------------------

@@ -123,10 +123,16 @@ class Committed:
         first = number * _CHUNK
         if len(self.rows) < _CHUNK:
             return {key: row for key, row in self.rows.items() if key[0] == topic and key[1] // _CHUNK == number}
-        return {(topic, index): self.rows[topic, index] for index in range(first, first + _CHUNK) if (topic, index) in self.rows}
+        return {
+            (topic, index): self.rows[topic, index]
+            for index in range(first, first + _CHUNK)
+            if (topic, index) in self.rows
+        }
 
     def _put(self, chunk: str, rows: dict[Key, Row]) -> Put:
-        return Put(chunk, encode({partition: row for (_, partition), row in rows.items()}), self._versions.get(chunk, ABSENT))
+        return Put(
+            chunk, encode({partition: row for (_, partition), row in rows.items()}), self._versions.get(chunk, ABSENT)
+        )
 
     async def _write(self, chunk: str, rows: dict[Key, Row]) -> None:
         put = self._put(chunk, rows)

@@ -51,7 +51,9 @@ class CompactedReads:
         assert view is not None and horizon is not None
         return await view.position_of_index(offset) or (horizon[0], horizon[1] + 1)
 
-    async def read(self, at: Position, delete_retention_ms: int, max_entries: int, max_bytes: int) -> list[Piece] | Position:
+    async def read(
+        self, at: Position, delete_retention_ms: int, max_entries: int, max_bytes: int
+    ) -> list[Piece] | Position:
         """Pieces of what is left, at least one; or where to read the log itself. Raises what a read raises."""
         view, horizon = self.view, self.horizon
         first: Position = self._topic.ledger.first_position()

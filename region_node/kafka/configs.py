@@ -67,7 +67,11 @@ class Configs:
         return known[2]
 
     def _values(self, everywhere: TopicPolicies, here: TopicPolicies) -> dict[str, str]:
-        rows = {name.removeprefix(PROPERTY): value for name, value in everywhere.properties.items() if name.startswith(PROPERTY)}
+        rows = {
+            name.removeprefix(PROPERTY): value
+            for name, value in everywhere.properties.items()
+            if name.startswith(PROPERTY)
+        }
         kept = here.policies.get("retention", everywhere.policies.get("retention"))
         if kept is not None:
             said = {**self.defaults(), **rows}
@@ -86,7 +90,10 @@ class Configs:
         if only_compacts(values):
             return {"retentionTimeInMinutes": -(-int(values["delete.retention.ms"]) // 60_000), "retentionSizeInMB": -1}
         ms, size = int(values["retention.ms"]), int(values["retention.bytes"])
-        return {"retentionTimeInMinutes": -1 if ms < 0 else -(-ms // 60_000), "retentionSizeInMB": -1 if size < 0 else -(-size >> 20)}
+        return {
+            "retentionTimeInMinutes": -1 if ms < 0 else -(-ms // 60_000),
+            "retentionSizeInMB": -1 if size < 0 else -(-size >> 20),
+        }
 
     def compacts(self, topic: str) -> bool:
         return COMPACT in self.of(topic).get("cleanup.policy", "")
@@ -131,7 +138,11 @@ class Configs:
         elif COMPACT in before.properties.get(f"{PROPERTY}cleanup.policy", ""):
             policies.pop("compactionThreshold", None)
         others = {name: value for name, value in before.properties.items() if not name.startswith(PROPERTY)}
-        return replace(before, policies=policies, properties=others | {f"{PROPERTY}{name}": value for name, value in values.items()})
+        return replace(
+            before,
+            policies=policies,
+            properties=others | {f"{PROPERTY}{name}": value for name, value in values.items()},
+        )
 
     def broker(self, number: int) -> dict[str, str]:
         """What a broker shows of itself."""

@@ -221,7 +221,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Frames of what is staged; what is left goes to a buffer of this connection's own."""
         staging, at, self._rest = self.listener.staging, 0, b""
         while end - at >= 4 and not self.closed:
-            size_max = self.broker.settings.request_bytes_max if self.login.principal is not None else _HANDSHAKE_BYTES_MAX
+            size_max = (
+                self.broker.settings.request_bytes_max if self.login.principal is not None else _HANDSHAKE_BYTES_MAX
+            )
             size = int.from_bytes(staging[at : at + 4], "big", signed=True)
             if not 0 <= size <= size_max:
                 self.close(f"a request of {size} bytes; at most {size_max} are taken")
@@ -290,7 +292,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _check_login(self, request: Request) -> None:
         if request.api.name not in HANDLERS:
             raise PeerError(f"{request.api.name} is a request between Kafka's own brokers")
-        if self.login.principal is None and request.api.name not in ("api_versions", "sasl_handshake", "sasl_authenticate"):
+        if self.login.principal is None and request.api.name not in (
+            "api_versions",
+            "sasl_handshake",
+            "sasl_authenticate",
+        ):
             raise PeerError(f"{request.api.name} before the client has authenticated")
 
     def _run(self, slot: Slot, work: Any) -> None:
@@ -342,7 +348,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         found = refused(answer)
         if found is not None:
             code, text, count = found
-            fields: Fields = {**self._named(request), "code": code.name, **({"error": text} if text else {}), **({"refusals": count} if count > 1 else {})}
+            fields: Fields = {
+                **self._named(request),
+                "code": code.name,
+                **({"error": text} if text else {}),
+                **({"refusals": count} if count > 1 else {}),
+            }
             log.info("kafka.request_refused", extra=fields)
 
     def _named(self, request: Request | None) -> Fields:
@@ -350,7 +361,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         who: Fields = {"connection": self.number, "address": self.address}
         if request is None:
             return who
-        return {**who, "client": request.client, "request": request.correlation, "kind": f"{request.api.name} {request.version}"}
+        return {
+            **who,
+            "client": request.client,
+            "request": request.correlation,
+            "kind": f"{request.api.name} {request.version}",
+        }
 
     def charge(self, request: Request, answer: Fields | None, seconds: float) -> None:
         """So long has the broker worked on this request: its quotas may say that nothing more is read for a while, and the answer says so too."""

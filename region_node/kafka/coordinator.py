@@ -83,7 +83,8 @@ class Coordinator:
         settings = self._broker.settings
         try:
             made = Held(
-                Group(group, delay_s=settings.rebalance_delay_ms / 1000, members_max=settings.group_members_max), Committed(self._broker.meta, group)
+                Group(group, delay_s=settings.rebalance_delay_ms / 1000, members_max=settings.group_members_max),
+                Committed(self._broker.meta, group),
             )
             stored = await self._broker.meta.get(group_key(group))
             if stored is not None:
@@ -128,7 +129,9 @@ class Coordinator:
             return
         async with held.lock:
             answers += held.group.take_answers()
-            if self._held.get(held.group.name) is not held:  # given up while we waited: what they are to hear of is not stored
+            if (
+                self._held.get(held.group.name) is not held
+            ):  # given up while we waited: what they are to hear of is not stored
                 self._refuse(answers, Code.COORDINATOR_NOT_AVAILABLE)
                 return
             if held.group.changed:
@@ -136,7 +139,9 @@ class Coordinator:
                 if held.group.state == EMPTY:
                     held.group.empty_since_ms = self._broker.clock.wall_ms()
                 try:
-                    held.version = await self._broker.meta.put(group_key(held.group.name), held.group.dump(), expected=held.version)
+                    held.version = await self._broker.meta.put(
+                        group_key(held.group.name), held.group.dump(), expected=held.version
+                    )
                 except VersionConflict:
                     self._refuse(answers, Code.NOT_COORDINATOR)
                     self._give_up(held.group.name, Code.NOT_COORDINATOR)
@@ -150,7 +155,9 @@ class Coordinator:
         self.schedule()
 
     def _refuse(self, answers: list[tuple[asyncio.Future[Fields], Fields]], code: Code) -> None:
-        self._deliver([(waiter, {"error_code": code, "member_id": fields.get("member_id", "")}) for waiter, fields in answers])
+        self._deliver(
+            [(waiter, {"error_code": code, "member_id": fields.get("member_id", "")}) for waiter, fields in answers]
+        )
 
     @staticmethod
     def _deliver(answers: list[tuple[asyncio.Future[Fields], Fields]]) -> None:
@@ -189,7 +196,9 @@ class Coordinator:
                 self._broker.tasks.spawn(self.settle(held))
             elif held.group.state == EMPTY and settings.offsets_retention_s >= 0:
                 before = now_ms - int(settings.offsets_retention_s * 1000)
-                old = [key for key, row in held.offsets.rows.items() if max(row.at_ms, held.group.empty_since_ms) < before]
+                old = [
+                    key for key, row in held.offsets.rows.items() if max(row.at_ms, held.group.empty_since_ms) < before
+                ]
                 if old:
                     self._broker.tasks.spawn(self._expire(held, old))
 

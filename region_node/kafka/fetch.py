@@ -144,7 +144,9 @@ class _Fetching:
         self._wait_s = min(max(fields["max_wait"], 0), _WAIT_MS_MAX) / 1000
         self._min_bytes = max(0, fields["min_bytes"])
         self._max_bytes = min(fields.get("max_bytes", _BYTES_MAX), _BYTES_MAX)
-        if (quotas := connection.broker.quotas).active and (room := quotas.room(connection, request.client)) is not None:
+        if (quotas := connection.broker.quotas).active and (
+            room := quotas.room(connection, request.client)
+        ) is not None:
             self._max_bytes = min(self._max_bytes, room)
         self._logs: dict[Key, KafkaLog] = {}
         self._throttled: dict[Key, float] = {}
@@ -200,7 +202,13 @@ class _Fetching:
         self._size, left = 0, self._max_bytes
         self._throttled.clear()
         for key, part in self._wanted.items():
-            row = rows[key] = {"partition_index": key[1], "error_code": 0, "high_watermark": -1, "log_start_offset": -1, "records": []}
+            row = rows[key] = {
+                "partition_index": key[1],
+                "error_code": 0,
+                "high_watermark": -1,
+                "log_start_offset": -1,
+                "records": [],
+            }
             try:
                 records = await self._partition(key, part, row, left)
             except HeliographError as error:
@@ -244,7 +252,11 @@ class _Fetching:
             return await log.passed_over(offset, self._magic)
         before = broker.counts.messages_out
         records = log.batches(pieces, offset, room, self._magic)
-        usage, messages, size = broker.usage.of(log.topic.name.tenant), broker.counts.messages_out - before, sum(map(len, records))
+        usage, messages, size = (
+            broker.usage.of(log.topic.name.tenant),
+            broker.counts.messages_out - before,
+            sum(map(len, records)),
+        )
         usage.messages_out += messages
         usage.bytes_out += size
         if throttle is not None:

@@ -26,9 +26,30 @@ Protocols = list[tuple[str, bytes]]
 class Member:
     """`joining`, `syncing`: who waits for its answer."""
 
-    __slots__ = ("assignment", "client", "deadline", "host", "id", "instance", "joining", "protocols", "rebalance_s", "session_s", "syncing")
+    __slots__ = (
+        "assignment",
+        "client",
+        "deadline",
+        "host",
+        "id",
+        "instance",
+        "joining",
+        "protocols",
+        "rebalance_s",
+        "session_s",
+        "syncing",
+    )
 
-    def __init__(self, member: str, instance: str | None, client: str, host: str, session_s: float, rebalance_s: float, protocols: Protocols) -> None:
+    def __init__(
+        self,
+        member: str,
+        instance: str | None,
+        client: str,
+        host: str,
+        session_s: float,
+        rebalance_s: float,
+        protocols: Protocols,
+    ) -> None:
         self.id, self.instance, self.client, self.host = member, instance, client, host
         self.session_s, self.rebalance_s, self.protocols = session_s, rebalance_s, protocols
         self.assignment = b""
@@ -62,7 +83,17 @@ class Group:
 
     # -- joining --------------------------------------------------------------------------------------------------------------
 
-    def join(self, now: float, member: Member, protocol_type: str, new_id: str, waiter: Waiter, *, needs_id: bool, may_skip: bool) -> None:
+    def join(
+        self,
+        now: float,
+        member: Member,
+        protocol_type: str,
+        new_id: str,
+        waiter: Waiter,
+        *,
+        needs_id: bool,
+        may_skip: bool,
+    ) -> None:
         """member.id "": it is new, and gets `new_id`. needs_id: it must come back with it first."""
         code = self._refusal(member, protocol_type)
         if not code:
@@ -89,10 +120,16 @@ class Group:
             self._join_again(now, member, waiter)
 
     def _refusal(self, member: Member, protocol_type: str) -> Code:
-        others = [m for m in self.members.values() if m.id != member.id and (member.instance is None or m.instance != member.instance)]
+        others = [
+            m
+            for m in self.members.values()
+            if m.id != member.id and (member.instance is None or m.instance != member.instance)
+        ]
         if not member.protocols or not protocol_type:
             return Code.INCONSISTENT_GROUP_PROTOCOL
-        if others and (protocol_type != self.protocol_type or not self._common(others) & {name for name, _ in member.protocols}):
+        if others and (
+            protocol_type != self.protocol_type or not self._common(others) & {name for name, _ in member.protocols}
+        ):
             return Code.INCONSISTENT_GROUP_PROTOCOL
         return Code.NONE
 
@@ -116,7 +153,10 @@ class Group:
         for waiting in (known.joining, known.syncing):
             if waiting is not None:
                 self._answers.append((waiting, {"error_code": Code.FENCED_INSTANCE_ID, "member_id": known.id}))
-        self.members = {(new_id if key == known.id else key): (member if key == known.id else value) for key, value in self.members.items()}
+        self.members = {
+            (new_id if key == known.id else key): (member if key == known.id else value)
+            for key, value in self.members.items()
+        }
         self._static[member.instance] = new_id
         self.changed = True
         old_leader = self.leader
@@ -147,7 +187,12 @@ class Group:
     def _join_again(self, now: float, member: Member, waiter: Waiter) -> None:
         known = self.members[member.id]
         same = known.protocols == member.protocols
-        known.session_s, known.rebalance_s, known.client, known.host = member.session_s, member.rebalance_s, member.client, member.host
+        known.session_s, known.rebalance_s, known.client, known.host = (
+            member.session_s,
+            member.rebalance_s,
+            member.client,
+            member.host,
+        )
         self._heard(now, known)
         if same and (self.state == COMPLETING or (self.state == STABLE and known.id != self.leader)):
             self._answers.append((waiter, self._joined(known)))
@@ -174,7 +219,12 @@ class Group:
         self._complete_if_all(now)
 
     def _complete_if_all(self, now: float) -> None:
-        if self.state == PREPARING and not self._delayed and not self._pending and all(m.joining is not None for m in self.members.values()):
+        if (
+            self.state == PREPARING
+            and not self._delayed
+            and not self._pending
+            and all(m.joining is not None for m in self.members.values())
+        ):
             self._complete(now)
 
     def _complete(self, now: float) -> None:
@@ -220,7 +270,8 @@ class Group:
             "leader": self.leader,
             "member_id": member.id,
             "members": [
-                {"member_id": m.id, "group_instance_id": m.instance, "metadata": m.metadata(self.protocol)} for m in self.members.values()
+                {"member_id": m.id, "group_instance_id": m.instance, "metadata": m.metadata(self.protocol)}
+                for m in self.members.values()
             ]
             if leads
             else [],
@@ -236,7 +287,15 @@ class Group:
             return Code.UNKNOWN_MEMBER_ID
         return Code.NONE if generation == self.generation else Code.ILLEGAL_GENERATION
 
-    def sync(self, now: float, member: str, instance: str | None, generation: int, assignments: dict[str, bytes], waiter: Waiter) -> None:
+    def sync(
+        self,
+        now: float,
+        member: str,
+        instance: str | None,
+        generation: int,
+        assignments: dict[str, bytes],
+        waiter: Waiter,
+    ) -> None:
         code = self.check(member, instance, generation)
         if not code and self.state == PREPARING:
             code = Code.REBALANCE_IN_PROGRESS
@@ -263,7 +322,12 @@ class Group:
             self.state, self.changed = STABLE, True
 
     def _synced(self, member: Member) -> Fields:
-        return {"error_code": 0, "protocol_type": self.protocol_type, "protocol_name": self.protocol, "assignment": member.assignment}
+        return {
+            "error_code": 0,
+            "protocol_type": self.protocol_type,
+            "protocol_name": self.protocol,
+            "assignment": member.assignment,
+        }
 
     def heartbeat(self, now: float, member: str, instance: str | None, generation: int) -> Code:
         code = self.check(member, instance, generation)
@@ -306,7 +370,9 @@ class Group:
     def on_time(self, now: float) -> None:
         for pending in [key for key, deadline in self._pending.items() if deadline <= now]:
             del self._pending[pending]
-        for member in [m for m in self.members.values() if m.deadline <= now and m.joining is None and m.syncing is None]:
+        for member in [
+            m for m in self.members.values() if m.deadline <= now and m.joining is None and m.syncing is None
+        ]:
             if member.id in self.members:
                 self._remove(now, member)
         if self.state == PREPARING:
@@ -384,21 +450,56 @@ class Group:
     def dump(self) -> bytes:
         """As of the last whole generation: who waits is not stored, and joins again."""
         members = [
-            [m.id, m.instance, m.client, m.host, m.session_s, m.rebalance_s, m.protocols, m.assignment if self.state == STABLE else b""]
+            [
+                m.id,
+                m.instance,
+                m.client,
+                m.host,
+                m.session_s,
+                m.rebalance_s,
+                m.protocols,
+                m.assignment if self.state == STABLE else b"",
+            ]
             for m in self.members.values()
         ]
-        fields = [FORMAT, self.state, self.generation, self.protocol_type, self.protocol, self.leader, members, self.empty_since_ms]
+        fields = [
+            FORMAT,
+            self.state,
+            self.generation,
+            self.protocol_type,
+            self.protocol,
+            self.leader,
+            members,
+            self.empty_since_ms,
+        ]
         packed: bytes = msgpack.packb(fields)
         return packed
 
     def load(self, blob: bytes, now: float) -> None:
         """Its members have their whole session time again. Raises CorruptData."""
         try:
-            number, self.state, self.generation, self.protocol_type, self.protocol, self.leader, members, self.empty_since_ms = msgpack.unpackb(blob)
+            (
+                number,
+                self.state,
+                self.generation,
+                self.protocol_type,
+                self.protocol,
+                self.leader,
+                members,
+                self.empty_since_ms,
+            ) = msgpack.unpackb(blob)
             if number != FORMAT:
                 raise CorruptData(f"group {self.name}: format {number}; this version reads {FORMAT}")
             for member, instance, client, host, session_s, rebalance_s, protocols, assignment in members:
-                known = Member(member, instance, client, host, session_s, rebalance_s, [(name, metadata) for name, metadata in protocols])
+                known = Member(
+                    member,
+                    instance,
+                    client,
+                    host,
+                    session_s,
+                    rebalance_s,
+                    [(name, metadata) for name, metadata in protocols],
+                )
                 known.assignment = assignment
                 self.members[member] = known
                 if instance is not None:
@@ -406,7 +507,9 @@ class Group:
                 self._heard(now, known)
         except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
             raise CorruptData(f"group {self.name}: {error}") from error
-        if self.state in (PREPARING, COMPLETING) and self.members:  # the generation was never handed out whole: they join again
+        if (
+            self.state in (PREPARING, COMPLETING) and self.members
+        ):  # the generation was never handed out whole: they join again
             self.state = STABLE
             self._prepare(now)
         elif not self.members:

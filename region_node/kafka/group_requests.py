@@ -74,11 +74,20 @@ async def sync_group(connection: KafkaConnection, request: Request) -> Fields:
     try:
         held = await coordinator.held(fields["group_id"])
         kind, name = fields.get("protocol_type"), fields.get("protocol_name")
-        if (kind is not None and kind != held.group.protocol_type) or (name is not None and name != held.group.protocol):
+        if (kind is not None and kind != held.group.protocol_type) or (
+            name is not None and name != held.group.protocol
+        ):
             raise Refused(Code.INCONSISTENT_GROUP_PROTOCOL)
         waiter = coordinator.waiter()
         assignments = {each["member_id"]: each["assignment"] for each in fields["assignments"]}
-        held.group.sync(coordinator.now, fields["member_id"], fields.get("group_instance_id"), fields["generation_id"], assignments, waiter)
+        held.group.sync(
+            coordinator.now,
+            fields["member_id"],
+            fields.get("group_instance_id"),
+            fields["generation_id"],
+            assignments,
+            waiter,
+        )
         await coordinator.settle(held)
         answer: Fields = await waiter
     except HeliographError as error:
@@ -90,7 +99,9 @@ async def heartbeat(connection: KafkaConnection, request: Request) -> Fields:
     fields, coordinator = request.fields, connection.broker.coordinator
     try:
         held = await coordinator.held(fields["group_id"])
-        code = held.group.heartbeat(coordinator.now, fields["member_id"], fields.get("group_instance_id"), fields["generation_id"])
+        code = held.group.heartbeat(
+            coordinator.now, fields["member_id"], fields.get("group_instance_id"), fields["generation_id"]
+        )
     except HeliographError as error:
         code = _group_code(error)
     return {"error_code": code}
@@ -98,13 +109,17 @@ async def heartbeat(connection: KafkaConnection, request: Request) -> Fields:
 
 async def leave_group(connection: KafkaConnection, request: Request) -> Fields:
     fields, coordinator = request.fields, connection.broker.coordinator
-    leaving = fields["members"] if request.version >= 3 else [{"member_id": fields["member_id"], "group_instance_id": None}]
+    leaving = (
+        fields["members"] if request.version >= 3 else [{"member_id": fields["member_id"], "group_instance_id": None}]
+    )
     rows: list[Fields] = []
     try:
         held = await coordinator.held(fields["group_id"])
         for each in leaving:
             code = held.group.leave(coordinator.now, each["member_id"], each["group_instance_id"])
-            rows.append({"member_id": each["member_id"], "group_instance_id": each["group_instance_id"], "error_code": code})
+            rows.append(
+                {"member_id": each["member_id"], "group_instance_id": each["group_instance_id"], "error_code": code}
+            )
         await coordinator.settle(held)
     except HeliographError as error:
         return {"error_code": _group_code(error), "members": []}
@@ -127,7 +142,10 @@ async def offset_commit(connection: KafkaConnection, request: Request) -> Fields
         if not held.group.members:
             broker.turns.check(fields["group_id"], {topic["name"] for topic in fields["topics"]})
         whole = held.group.committed(
-            coordinator.now, fields.get("member_id", ""), fields.get("group_instance_id"), fields.get("generation_id_or_member_epoch", -1)
+            coordinator.now,
+            fields.get("member_id", ""),
+            fields.get("group_instance_id"),
+            fields.get("generation_id_or_member_epoch", -1),
         )
     except HeliographError as error:
         whole = _group_code(error)
@@ -157,7 +175,11 @@ async def offset_commit(connection: KafkaConnection, request: Request) -> Fields
             {
                 "name": topic["name"],
                 "partitions": [
-                    {"partition_index": part["partition_index"], "error_code": codes[topic["name"], part["partition_index"]]} for part in topic["partitions"]
+                    {
+                        "partition_index": part["partition_index"],
+                        "error_code": codes[topic["name"], part["partition_index"]],
+                    }
+                    for part in topic["partitions"]
                 ],
             }
             for topic in fields["topics"]
@@ -168,7 +190,11 @@ async def offset_commit(connection: KafkaConnection, request: Request) -> Fields
 async def offset_fetch(connection: KafkaConnection, request: Request) -> Fields:
     fields, stable = request.fields, request.fields.get("require_stable", False)
     if request.version >= 8:
-        return {"groups": [await _fetched(connection, group["group_id"], group["topics"], stable) for group in fields["groups"]]}
+        return {
+            "groups": [
+                await _fetched(connection, group["group_id"], group["topics"], stable) for group in fields["groups"]
+            ]
+        }
     return await _fetched(connection, fields["group_id"], fields["topics"], stable)
 
 
@@ -185,12 +211,19 @@ async def _fetched(connection: KafkaConnection, group: str, topics: list[Fields]
         wanted = [(topic["name"], index) for topic in topics or () for index in topic["partition_indexes"]]
         return {"group_id": group, "error_code": code, "topics": _offset_rows({}, wanted, code)}
     rows = held.offsets.rows
-    keys = sorted(rows) if topics is None else [(topic["name"], index) for topic in topics for index in topic["partition_indexes"]]
+    keys = (
+        sorted(rows)
+        if topics is None
+        else [(topic["name"], index) for topic in topics for index in topic["partition_indexes"]]
+    )
     return {"group_id": group, "error_code": 0, "topics": _offset_rows(rows, keys, Code.NONE, unstable)}
 
 
 def _offset_rows(
-    rows: dict[tuple[str, int], Row], keys: list[tuple[str, int]], code: Code, unstable: set[tuple[str, int]] | None = None
+    rows: dict[tuple[str, int], Row],
+    keys: list[tuple[str, int]],
+    code: Code,
+    unstable: set[tuple[str, int]] | None = None,
 ) -> list[Fields]:
     topics: dict[str, list[Fields]] = {}
     for key in keys:
@@ -215,7 +248,10 @@ async def offset_delete(connection: KafkaConnection, request: Request) -> Fields
             raise Refused(Code.NON_EMPTY_GROUP)
         used = subscribed(held.group)
         doomed = [
-            (topic["name"], part["partition_index"]) for topic in fields["topics"] for part in topic["partitions"] if topic["name"] not in used
+            (topic["name"], part["partition_index"])
+            for topic in fields["topics"]
+            for part in topic["partitions"]
+            if topic["name"] not in used
         ]
         await held.offsets.delete([key for key in doomed if key in held.offsets.rows])
     except HeliographError as error:
@@ -225,7 +261,10 @@ async def offset_delete(connection: KafkaConnection, request: Request) -> Fields
             {
                 "name": topic["name"],
                 "partitions": [
-                    {"partition_index": p["partition_index"], "error_code": Code.GROUP_SUBSCRIBED_TO_TOPIC if topic["name"] in used else 0}
+                    {
+                        "partition_index": p["partition_index"],
+                        "error_code": Code.GROUP_SUBSCRIBED_TO_TOPIC if topic["name"] in used else 0,
+                    }
                     for p in topic["partitions"]
                 ],
             }
@@ -240,7 +279,14 @@ async def offset_delete(connection: KafkaConnection, request: Request) -> Fields
 async def describe_groups(connection: KafkaConnection, request: Request) -> Fields:
     rows: list[Fields] = []
     for name in request.fields["groups"]:
-        row: Fields = {"group_id": name, "error_code": 0, "group_state": "Dead", "protocol_type": "", "protocol_data": "", "members": []}
+        row: Fields = {
+            "group_id": name,
+            "error_code": 0,
+            "group_state": "Dead",
+            "protocol_type": "",
+            "protocol_data": "",
+            "members": [],
+        }
         rows.append(row)
         try:
             held = await connection.broker.coordinator.held(name)
@@ -274,7 +320,14 @@ async def list_groups(connection: KafkaConnection, request: Request) -> Fields:
         for name in await coordinator.names():
             held = await coordinator.held(name)
             if (not wanted or held.group.state in wanted) and (not types or "classic" in types):
-                rows.append({"group_id": name, "protocol_type": held.group.protocol_type, "group_state": held.group.state, "group_type": "classic"})
+                rows.append(
+                    {
+                        "group_id": name,
+                        "protocol_type": held.group.protocol_type,
+                        "group_state": held.group.state,
+                        "group_type": "classic",
+                    }
+                )
     except HeliographError as error:
         return {"error_code": _group_code(error), "groups": []}
     return {"groups": rows}
@@ -292,5 +345,3 @@ async def delete_groups(connection: KafkaConnection, request: Request) -> Fields
             code = _group_code(error)
         rows.append({"group_id": name, "error_code": code})
     return {"results": rows}
-
-

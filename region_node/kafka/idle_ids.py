@@ -63,7 +63,10 @@ class IdleIds:
                 if found is None or found[0] != version:
                     packed: bytes = msgpack.packb([FORMAT, version, now_ms])
                     marks.append(Put(IDLE + quoted, packed))
-                elif now_ms - found[1] >= self._expire_s * 1000 and (producer := idle(transactional_id, blob, version)) is not None:
+                elif (
+                    now_ms - found[1] >= self._expire_s * 1000
+                    and (producer := idle(transactional_id, blob, version)) is not None
+                ):
                     forgotten += await self._forget(quoted, version, producer)
         for first in range(0, len(marks), _PUTS_A_WRITE):
             await self._meta.txn(marks[first : first + _PUTS_A_WRITE])
@@ -73,7 +76,9 @@ class IdleIds:
 
     async def _forget(self, quoted: str, version: int, producer: int) -> bool:
         try:
-            await self._meta.txn([Delete(self._prefix + quoted, expected=version), Delete(producer_key(producer)), Delete(IDLE + quoted)])
+            await self._meta.txn(
+                [Delete(self._prefix + quoted, expected=version), Delete(producer_key(producer)), Delete(IDLE + quoted)]
+            )
         except VersionConflict:  # it is used again
             return False
         return True
@@ -89,7 +94,9 @@ class IdleIds:
                         raise CorruptData(f"format {number}; this version reads {FORMAT}")
                     seen[key.removeprefix(IDLE)] = int(version), int(since_ms)
                 except (ValueError, TypeError, msgpack.exceptions.UnpackException, CorruptData) as error:
-                    log.warning("kafka.idle_mark_bad", extra={"id": unquote(key.removeprefix(IDLE)), "error": str(error)})
+                    log.warning(
+                        "kafka.idle_mark_bad", extra={"id": unquote(key.removeprefix(IDLE)), "error": str(error)}
+                    )
         return seen
 
 

@@ -18,7 +18,15 @@ from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock
 from heliograph.wire.kafka_entries import as_batch, batch_of
-from heliograph.wire.kafka_records import HEADER_BYTES, PREFIX, offsets_of, old_message_set, peek_batch, records_of, sealed
+from heliograph.wire.kafka_records import (
+    HEADER_BYTES,
+    PREFIX,
+    offsets_of,
+    old_message_set,
+    peek_batch,
+    records_of,
+    sealed,
+)
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_KAFKA, FLAG_MARKER, Buffer, Run, TxnId
 from region_node.kafka.compacted import CompactedReads
 from region_node.kafka.producers import Sequences
@@ -46,12 +54,30 @@ class KafkaLog:
     """`low`: the offset below which nothing is shown. `sequences`: of its idempotent producers; None until they were read. `times`: of its records."""
 
     __slots__ = (
-        *("_configs", "_ends", "_first", "_oldest_read", "_read_now", "_undecided", "compaction", "counts", "keeper", "ledger"),
+        *(
+            "_configs",
+            "_ends",
+            "_first",
+            "_oldest_read",
+            "_read_now",
+            "_undecided",
+            "compaction",
+            "counts",
+            "keeper",
+            "ledger",
+        ),
         *("low", "name", "reader", "sequences", "store", "times", "topic", "transactions"),
     )
 
     def __init__(
-        self, topic: Topic, counts: Counts, meta: MetadataStore, tasks: Tasks, configs: Configs, clock: Clock, read_now: dict[KafkaLog, None]
+        self,
+        topic: Topic,
+        counts: Counts,
+        meta: MetadataStore,
+        tasks: Tasks,
+        configs: Configs,
+        clock: Clock,
+        read_now: dict[KafkaLog, None],
     ) -> None:
         """read_now: where it puts itself when it is read, and takes itself out once the cache knows that it is not any more."""
         self.topic, self.counts, self._configs, self._read_now = topic, counts, configs, read_now
@@ -136,7 +162,11 @@ class KafkaLog:
         """The same, from wherever it is. Raises what a read raises."""
         at = self._ends.get(offset)
         if self.compacts and self.compaction.view is not None:
-            at = at or (await self.position_of(offset) if offset >= self.log_offset else await self.compaction.position_of(offset))
+            at = at or (
+                await self.position_of(offset)
+                if offset >= self.log_offset
+                else await self.compaction.position_of(offset)
+            )
             left = await self.compaction.read(at, self._delete_retention_ms, _ENTRIES_A_READ, max(1, max_bytes))
             if isinstance(left, list):
                 return left
@@ -200,7 +230,11 @@ class KafkaLog:
         if found is None or found[0] != epoch:
             return None
         buffer = self.topic.transactions.buffer
-        if buffer is not None and (None, *found[1]) in buffer.open and self.topic.transactions.refusal(found[1]) is None:
+        if (
+            buffer is not None
+            and (None, *found[1]) in buffer.open
+            and self.topic.transactions.refusal(found[1]) is None
+        ):
             return found[1]
         del self.transactions[producer]
         return None

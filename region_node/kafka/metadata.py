@@ -31,13 +31,19 @@ _PARTITIONS_MAX = 2000
 
 
 def api_rows(names: frozenset[str]) -> list[Fields]:
-    return [{"api_key": api.key, "min_version": api.lowest, "max_version": api.highest} for api in APIS.values() if api.name in names]
+    return [
+        {"api_key": api.key, "min_version": api.lowest, "max_version": api.highest}
+        for api in APIS.values()
+        if api.name in names
+    ]
 
 
 async def api_versions(connection: KafkaConnection, request: Request) -> Fields:
     from region_node.kafka.requests import HANDLERS
 
-    connection.client_software = f"{request.fields.get('client_software_name', '')} {request.fields.get('client_software_version', '')}".strip()
+    connection.client_software = (
+        f"{request.fields.get('client_software_name', '')} {request.fields.get('client_software_version', '')}".strip()
+    )
     return {"error_code": 0, "api_keys": api_rows(frozenset(HANDLERS))}
 
 
@@ -58,7 +64,9 @@ async def metadata(connection: KafkaConnection, request: Request) -> Fields:
             if topic["name"] is None:
                 rows.append(await _by_id(connection, request, topic["topic_id"]))
             else:
-                rows.append(await _topic(connection, topic["name"], create=create, with_id=request.version >= _IDS_SINCE))
+                rows.append(
+                    await _topic(connection, topic["name"], create=create, with_id=request.version >= _IDS_SINCE)
+                )
     nodes = broker.cluster.nodes(connection.tls)
     return {
         "brokers": [{"node_id": node.number, "host": node.host, "port": node.port} for node in nodes],
@@ -114,7 +122,12 @@ async def _topic(connection: KafkaConnection, kafka: str, *, create: bool, with_
 
 def _partition(index: int, leader: Node | None) -> Fields:
     if leader is None:
-        row: Fields = {"partition_index": index, "error_code": Code.LEADER_NOT_AVAILABLE, "leader_id": -1, "leader_epoch": LEADER_EPOCH}
+        row: Fields = {
+            "partition_index": index,
+            "error_code": Code.LEADER_NOT_AVAILABLE,
+            "leader_id": -1,
+            "leader_epoch": LEADER_EPOCH,
+        }
         return {**row, "replica_nodes": [], "isr_nodes": []}
     number = leader.number
     return {
@@ -131,7 +144,10 @@ async def describe_topic_partitions(connection: KafkaConnection, request: Reques
     """As Metadata, in pages: what does not go into one answer begins at `next_cursor` in the next."""
     fields, cursor = request.fields, request.fields["cursor"]
     left = min(max(1, fields["response_partition_limit"]), _PARTITIONS_MAX)
-    names = sorted({topic["name"] for topic in fields["topics"]} or {connection.broker.cluster.kafka_name(n) for n in await connection.broker.cluster.names()})
+    names = sorted(
+        {topic["name"] for topic in fields["topics"]}
+        or {connection.broker.cluster.kafka_name(n) for n in await connection.broker.cluster.names()}
+    )
     rows: list[Fields] = []
     following: Fields | None = None
     for kafka in names:
@@ -169,7 +185,11 @@ async def find_coordinator(connection: KafkaConnection, request: Request) -> Fie
     fields = request.fields
     kind = fields.get("key_type", _GROUP)
     if request.version >= 4:
-        return {"coordinators": [{"key": key, **await _coordinator(connection, key, kind)} for key in fields["coordinator_keys"]]}
+        return {
+            "coordinators": [
+                {"key": key, **await _coordinator(connection, key, kind)} for key in fields["coordinator_keys"]
+            ]
+        }
     return await _coordinator(connection, fields["key"], kind)
 
 
@@ -201,7 +221,12 @@ async def describe_log_dirs(connection: KafkaConnection, request: Request) -> Fi
         name = partition.topic.name
         kafka, index = connection.broker.cluster.kafka_name(name.partitioned), max(0, name.partition)
         if (keys is None or (kafka, index) in keys) and _visible(connection, name):
-            part: Fields = {"partition_index": index, "partition_size": partition.ledger.size_bytes, "offset_lag": 0, "is_future_key": False}
+            part: Fields = {
+                "partition_index": index,
+                "partition_size": partition.ledger.size_bytes,
+                "offset_lag": 0,
+                "is_future_key": False,
+            }
             topics.setdefault(kafka, []).append(part)
     rows = [{"name": kafka, "partitions": parts} for kafka, parts in sorted(topics.items())]
     return {"error_code": 0, "results": [{"error_code": 0, "log_dir": "/heliograph", "topics": rows}]}

@@ -58,7 +58,9 @@ async def _offset(log: KafkaLog, timestamp: int, committed: bool) -> tuple[int, 
     if timestamp < 0:
         raise Refused(Code.UNSUPPORTED_VERSION, f"a time of {timestamp} has no meaning here")
     offset, time = await time_search.at_time(log, timestamp)
-    if committed and offset >= await log.stable_offset():  # a reader of what is committed could not begin there, and asks again
+    if (
+        committed and offset >= await log.stable_offset()
+    ):  # a reader of what is committed could not begin there, and asks again
         return time_search.NONE
     return (max(offset, log.start_offset), time) if offset >= 0 else (offset, time)
 

@@ -130,7 +130,10 @@ class GroupPositions:
                     if self._broker.cluster.owns(part):
                         await self._apply(await self._broker.log(kafka, index), subscription_of(group), row)
                 except HeliographError as error:  # the next commit makes up for it
-                    log.info("kafka.position_not_moved", extra={"group": group, "topic": kafka, "partition": index, "error": str(error)})
+                    log.info(
+                        "kafka.position_not_moved",
+                        extra={"group": group, "topic": kafka, "partition": index, "error": str(error)},
+                    )
         finally:
             self._busy = False
 
@@ -191,7 +194,10 @@ class GroupPositions:
         """How many messages behind `offset` are acknowledged: an offset cannot say so, and they come again."""
         count = 0
         for ledger, first, last in cursor.acked_ranges:
-            begin, end = await of.offset_at((ledger, first)), await of.offset_at(of.ledger.next_position((ledger, last)))
+            begin, end = (
+                await of.offset_at((ledger, first)),
+                await of.offset_at(of.ledger.next_position((ledger, last))),
+            )
             count += max(0, end - max(begin, offset))
         return count
 
@@ -205,7 +211,10 @@ class GroupPositions:
                 try:
                     await self._follow(topic, name)
                 except HeliographError as error:  # the next look tries again
-                    log.info("kafka.position_not_read", extra={"topic": topic.text, "subscription": name, "error": str(error)})
+                    log.info(
+                        "kafka.position_not_read",
+                        extra={"topic": topic.text, "subscription": name, "error": str(error)},
+                    )
 
     def _forget(self, gone: list[Topic]) -> None:
         """They are other brokers' by now, or no group has a position in them any more."""
@@ -238,5 +247,8 @@ class GroupPositions:
                 self.behind[key] = behind
                 if not behind:
                     del self.behind[key]
-                log.info("kafka.position_followed", extra={"group": group, "topic": topic.text, "offset": offset, "repeats": behind})
+                log.info(
+                    "kafka.position_followed",
+                    extra={"group": group, "topic": topic.text, "offset": offset, "repeats": behind},
+                )
         self._known[key] = (offset, changes)

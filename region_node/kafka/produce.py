@@ -114,7 +114,9 @@ class Producing:
         acks_right = fields["acks"] in (-1, 0, 1)
         for topic in fields["topic_data"]:
             rows: list[Fields] = []
-            self.answer["responses"].append({"name": topic["name"], "topic_id": topic.get("topic_id"), "partition_responses": rows})
+            self.answer["responses"].append(
+                {"name": topic["name"], "topic_id": topic.get("topic_id"), "partition_responses": rows}
+            )
             for part in topic["partition_data"]:
                 row: Fields = {"index": part["index"], "error_code": 0, "base_offset": -1}
                 rows.append(row)
@@ -190,7 +192,9 @@ class Producing:
                 batch.row["log_append_time"] = batch.highest_time = now_ms
             else:
                 entry = entry_in_place(frame, start, size, floor, count, now_ms)
-        run = batch.run = Run([entry], [len(entry)], counts=None if count == 1 else (count,), flags=_FLAGS, transaction=txn)
+        run = batch.run = Run(
+            [entry], [len(entry)], counts=None if count == 1 else (count,), flags=_FLAGS, transaction=txn
+        )
         topic.last_publish_ms, topic.inactive_since = now_ms, 0.0
         counts.messages_in += count
         counts.bytes_in += size
@@ -216,7 +220,9 @@ def begin_produce(connection: KafkaConnection, slot: Slot) -> bool:
         kafka = topic["name"]
         for part in topic["partition_data"]:
             found = error or broker.loaded(kafka, part["index"])
-            if found is None or (transactional and isinstance(found, KafkaLog) and _transaction(found, request, part) is None):
+            if found is None or (
+                transactional and isinstance(found, KafkaLog) and _transaction(found, request, part) is None
+            ):
                 return False
             logs[kafka, part["index"]] = found
     connection.enqueue(slot)
@@ -237,7 +243,9 @@ def _told_by_closing(connection: KafkaConnection, request: Request, answer: Fiel
     """With acks=0 there is no answer: as in Kafka a client whose batches failed learns by a closed connection to look for the leader again."""
     if request.fields["acks"] != 0:
         return False
-    codes = [row["error_code"] for topic in answer["responses"] for row in topic["partition_responses"] if row["error_code"]]
+    codes = [
+        row["error_code"] for topic in answer["responses"] for row in topic["partition_responses"] if row["error_code"]
+    ]
     if codes:
         connection.close(f"a batch with acks=0 was not stored: {Code(codes[0]).name}")
     return bool(codes)
@@ -284,7 +292,11 @@ async def produce(connection: KafkaConnection, request: Request) -> Fields | Non
         for part in topic["partition_data"]:
             try:
                 log = error or await broker.log(kafka, part["index"])
-                if request.fields.get("transactional_id") is not None and isinstance(log, KafkaLog) and _transaction(log, request, part) is None:
+                if (
+                    request.fields.get("transactional_id") is not None
+                    and isinstance(log, KafkaLog)
+                    and _transaction(log, request, part) is None
+                ):
                     producer, epoch = _producer(request, part)
                     await opened(connection).txn_of(log, producer, epoch)
                 logs[kafka, part["index"]] = log

@@ -47,7 +47,10 @@ async def init_producer_id(connection: KafkaConnection, request: Request) -> Fie
     try:
         if fields["transactional_id"] is not None:
             given = await opened(connection).begin_producer(
-                fields["transactional_id"], fields["transaction_timeout"], fields.get("producer_id", -1), fields.get("producer_epoch", -1)
+                fields["transactional_id"],
+                fields["transaction_timeout"],
+                fields.get("producer_id", -1),
+                fields.get("producer_epoch", -1),
             )
             return {"error_code": 0, "producer_id": given[0], "producer_epoch": given[1]}
         number, epoch = fields.get("producer_id", -1), fields.get("producer_epoch", -1)

@@ -58,13 +58,20 @@ class Sequences:
         known = self._producers.get(batch.producer)
         if known is None or not known.batches:
             if known is not None and batch.epoch < known.epoch:
-                raise Refused(Code.INVALID_PRODUCER_EPOCH, f"producer {batch.producer} is at epoch {known.epoch}, not {batch.epoch}")
+                raise Refused(
+                    Code.INVALID_PRODUCER_EPOCH,
+                    f"producer {batch.producer} is at epoch {known.epoch}, not {batch.epoch}",
+                )
             return None
         if batch.epoch < known.epoch:
-            raise Refused(Code.INVALID_PRODUCER_EPOCH, f"producer {batch.producer} is at epoch {known.epoch}, not {batch.epoch}")
+            raise Refused(
+                Code.INVALID_PRODUCER_EPOCH, f"producer {batch.producer} is at epoch {known.epoch}, not {batch.epoch}"
+            )
         if batch.epoch > known.epoch:
             if batch.sequence:
-                raise Refused(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, f"a new epoch begins with sequence 0, not {batch.sequence}")
+                raise Refused(
+                    Code.OUT_OF_ORDER_SEQUENCE_NUMBER, f"a new epoch begins with sequence 0, not {batch.sequence}"
+                )
             return None
         last = (batch.sequence + batch.offsets - 1) % _WRAP
         for sent in known.batches:
@@ -74,7 +81,9 @@ class Sequences:
         if batch.sequence == expected:
             return None
         if batch.sequence < expected and expected - batch.sequence < _WRAP // 2:
-            raise Refused(Code.DUPLICATE_SEQUENCE_NUMBER, f"sequence {batch.sequence} was stored long ago, {expected} comes next")
+            raise Refused(
+                Code.DUPLICATE_SEQUENCE_NUMBER, f"sequence {batch.sequence} was stored long ago, {expected} comes next"
+            )
         raise Refused(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, f"sequence {batch.sequence} came where {expected} comes next")
 
     def accept(self, batch: Batch, offset: int = -1) -> Sent:
@@ -115,7 +124,8 @@ class Sequences:
     def dump(self) -> list[Any]:
         """What is durable."""
         return [
-            [number, known.epoch, [[s.first, s.last, s.offset] for s in known.batches if s.offset >= 0]] for number, known in self._producers.items()
+            [number, known.epoch, [[s.first, s.last, s.offset] for s in known.batches if s.offset >= 0]]
+            for number, known in self._producers.items()
         ]
 
     def load(self, dumped: list[Any]) -> None:
@@ -123,7 +133,9 @@ class Sequences:
         try:
             for number, epoch, batches in dumped:
                 known = self._producers[int(number)] = _Producer(int(epoch))
-                known.batches.extend(Sent(int(number), int(epoch), int(first), int(last), int(offset)) for first, last, offset in batches)
+                known.batches.extend(
+                    Sent(int(number), int(epoch), int(first), int(last), int(offset)) for first, last, offset in batches
+                )
         except (TypeError, ValueError) as error:
             raise CorruptData(f"producers of a partition: {error}") from error
 

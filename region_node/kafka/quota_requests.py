@@ -35,12 +35,16 @@ def _entity(rows: list[Fields]) -> Entity:
     for row in rows:
         kind, name = row["entity_type"], row["entity_name"]
         if kind not in parts or parts[kind] != NONE:
-            raise Refused(Code.INVALID_REQUEST, f"Unhandled client quota entity type: {kind}, or one that is named twice")
+            raise Refused(
+                Code.INVALID_REQUEST, f"Unhandled client quota entity type: {kind}, or one that is named twice"
+            )
         if kind == IP and name is not None:
             try:
                 name = canonical(name)
             except ValueError as error:
-                raise Refused(Code.INVALID_REQUEST, f"{name} is not a valid IP address; names of hosts are not looked up here") from error
+                raise Refused(
+                    Code.INVALID_REQUEST, f"{name} is not a valid IP address; names of hosts are not looked up here"
+                ) from error
         parts[kind] = named(name)
     if not rows:
         raise Refused(Code.INVALID_REQUEST, "Invalid empty client quota entity")
@@ -54,7 +58,11 @@ def _entity(rows: list[Fields]) -> Entity:
 def _rows(entity: Entity) -> list[Fields]:
     if entity[0] == ADDRESS:
         return [{"entity_type": IP, "entity_name": name_of(entity[1])}]
-    return [{"entity_type": kind, "entity_name": name_of(part)} for kind, part in zip((USER, CLIENT), entity, strict=True) if part != NONE]
+    return [
+        {"entity_type": kind, "entity_name": name_of(part)}
+        for kind, part in zip((USER, CLIENT), entity, strict=True)
+        if part != NONE
+    ]
 
 
 async def alter_client_quotas(connection: KafkaConnection, request: Request) -> Fields:
@@ -86,11 +94,18 @@ async def describe_client_quotas(connection: KafkaConnection, request: Request) 
     strict, rows = request.fields["strict"], list[Fields]()
     for entity, rates in sorted(connection.broker.quotas.table.rows.items()):
         of_address = entity[0] == ADDRESS
-        parts = {USER: NONE, CLIENT: NONE, IP: entity[1]} if of_address else {USER: entity[0], CLIENT: entity[1], IP: NONE}
+        parts = (
+            {USER: NONE, CLIENT: NONE, IP: entity[1]} if of_address else {USER: entity[0], CLIENT: entity[1], IP: NONE}
+        )
         if all(_fits(parts[kind], match) for kind, match in wanted.items()) and not (
             strict and any(part != NONE for kind, part in parts.items() if kind not in wanted)
         ):
-            rows.append({"entity": _rows(entity), "values": [{"key": name, "value": rate} for name, rate in sorted(rates.items())]})
+            rows.append(
+                {
+                    "entity": _rows(entity),
+                    "values": [{"key": name, "value": rate} for name, rate in sorted(rates.items())],
+                }
+            )
     return {"error_code": 0, "error_message": None, "entries": rows}
 
 
@@ -105,7 +120,9 @@ def _filters(components: list[Fields]) -> dict[str, str | None]:
             raise Refused(Code.INVALID_REQUEST, f"{how} is no way to match, or goes without a name or with one")
         out[kind] = None if how == ANY else DEFAULT if how == DEFAULT_ONLY else named(component["match"])
     if IP in out and len(out) > 1:
-        raise Refused(Code.INVALID_REQUEST, "Invalid entity filter component combination: an address goes with nothing else")
+        raise Refused(
+            Code.INVALID_REQUEST, "Invalid entity filter component combination: an address goes with nothing else"
+        )
     return out
 
 

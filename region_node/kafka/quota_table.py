@@ -22,7 +22,12 @@ from region_node.kafka.errors import Code, Refused
 log = logging.getLogger("region_node.kafka")
 
 QUOTAS, ADDRESSES = "/kafka/quotas/", "/kafka/address-quotas/"
-PRODUCE, FETCH, REQUEST, MUTATION = "producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate"
+PRODUCE, FETCH, REQUEST, MUTATION = (
+    "producer_byte_rate",
+    "consumer_byte_rate",
+    "request_percentage",
+    "controller_mutation_rate",
+)
 CONNECTIONS = "connection_creation_rate"
 _WHOLE = {PRODUCE: "Long", FETCH: "Long", CONNECTIONS: "Integer"}
 """Quotas that are whole numbers, and Kafka's word for these."""
@@ -116,7 +121,9 @@ class QuotaTable:
 
 def _read(blob: bytes) -> dict[str, float]:
     rates = unpack("client quota", blob)[0]
-    if not isinstance(rates, dict) or not all(isinstance(name, str) and isinstance(rate, (int, float)) and rate > 0 for name, rate in rates.items()):
+    if not isinstance(rates, dict) or not all(
+        isinstance(name, str) and isinstance(rate, (int, float)) and rate > 0 for name, rate in rates.items()
+    ):
         raise CorruptData("client quota: expected rates above 0 by their names")
     return {name: float(rate) for name, rate in rates.items()}
 
@@ -128,6 +135,8 @@ def check(entity: Entity, name: str, rate: float | None) -> None:
     if rate is None:
         return
     if not 0 < rate <= 1e18:
-        raise Refused(Code.INVALID_REQUEST, f"Quota {name} must be greater than 0, and a number that can be kept, not {rate}")
+        raise Refused(
+            Code.INVALID_REQUEST, f"Quota {name} must be greater than 0, and a number that can be kept, not {rate}"
+        )
     if name in _WHOLE and rate != int(rate):
         raise Refused(Code.INVALID_REQUEST, f"{name} must be a {_WHOLE[name]} value, not {rate}")

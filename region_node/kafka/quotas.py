@@ -84,12 +84,19 @@ class ClientQuotas:
     def limits(self, user: str, client: str) -> Limits:
         """Of the connections of that user with that client id; look again once the table's `version` has changed."""
         whole = (named(user), named(client))
-        return Limits(self.table.version, *(self._bucket(name, self.table.rate(name, whole)) for name in (PRODUCE, FETCH, REQUEST, MUTATION)))
+        return Limits(
+            self.table.version,
+            *(self._bucket(name, self.table.rate(name, whole)) for name in (PRODUCE, FETCH, REQUEST, MUTATION)),
+        )
 
     def _bucket(self, name: str, found: tuple[float, Entity] | None) -> Shared | None:
         if found is None:
             return None
-        rate, shared, now = found[0] * (_MICROS_A_PERCENT if name == REQUEST else 1), (name, found[1]), self._clock.monotonic()
+        rate, shared, now = (
+            found[0] * (_MICROS_A_PERCENT if name == REQUEST else 1),
+            (name, found[1]),
+            self._clock.monotonic(),
+        )
         bucket = self._buckets.get(shared)
         if bucket is None:
             bucket = self._buckets[shared] = Shared(name, rate, now)

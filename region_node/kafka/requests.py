@@ -11,7 +11,20 @@ from typing import TYPE_CHECKING, Any
 from heliograph.model.errors import PeerError
 from heliograph.wire.kafka_codec import BY_NAME, Fields, Request, encode_answer
 from heliograph.wire.run import Buffer
-from region_node.kafka import acls, admin, fetch, group_requests, metadata, offsets, produce, producer_ids, quota_requests, sasl, scram, transaction_requests
+from region_node.kafka import (
+    acls,
+    admin,
+    fetch,
+    group_requests,
+    metadata,
+    offsets,
+    produce,
+    producer_ids,
+    quota_requests,
+    sasl,
+    scram,
+    transaction_requests,
+)
 from region_node.kafka.errors import Code
 
 if TYPE_CHECKING:
@@ -69,4 +82,6 @@ def refuse_version(request: Request) -> list[Buffer]:
     if request.api.name != "api_versions":
         raise PeerError(f"{request.api.name} of version {request.version} is not known here")
     rows = metadata.api_rows(frozenset(HANDLERS))
-    return encode_answer(BY_NAME["api_versions"], 0, request.correlation, {"error_code": Code.UNSUPPORTED_VERSION, "api_keys": rows})
+    return encode_answer(
+        BY_NAME["api_versions"], 0, request.correlation, {"error_code": Code.UNSUPPORTED_VERSION, "api_keys": rows}
+    )

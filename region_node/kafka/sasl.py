@@ -55,7 +55,9 @@ class Login:
     async def _by_certificate(self) -> None:
         connection = self._connection
         try:
-            self.principal = await connection.broker.security.authentication.identify(Credentials(method="tls", certificate=connection.certificate))
+            self.principal = await connection.broker.security.authentication.identify(
+                Credentials(method="tls", certificate=connection.certificate)
+            )
         except HeliographError:
             pass  # it may still authenticate by SASL
         connection.release("login")
@@ -138,7 +140,10 @@ def _plain(data: bytes) -> Credentials:
 
 
 async def sasl_handshake(connection: KafkaConnection, request: Request) -> Fields:
-    return {"error_code": connection.login.handshake(request.fields["mechanism"], request.version), "mechanisms": list(MECHANISMS)}
+    return {
+        "error_code": connection.login.handshake(request.fields["mechanism"], request.version),
+        "mechanisms": list(MECHANISMS),
+    }
 
 
 async def sasl_authenticate(connection: KafkaConnection, request: Request) -> Fields:

@@ -48,7 +48,9 @@ def user_of(mechanism: str, iterations: int, salt: bytes, salted_password: bytes
     """What is kept, of what an administrator's tool has made of a password."""
     name = HASHES[mechanism]
     client_key = hmac.digest(salted_password, b"Client Key", name)
-    return ScramUser(iterations, salt, hashlib.new(name, client_key).digest(), hmac.digest(salted_password, b"Server Key", name))
+    return ScramUser(
+        iterations, salt, hashlib.new(name, client_key).digest(), hmac.digest(salted_password, b"Server Key", name)
+    )
 
 
 class ScramExchange:
@@ -182,16 +184,25 @@ async def alter_users(connection: KafkaConnection, request: Request) -> Fields:
         try:
             _check(connection)
             if not mechanism or not user or len(user) > 256:
-                raise Refused(Code.INVALID_REQUEST, "a user has 1 to 256 characters, and SCRAM-SHA-256 or SCRAM-SHA-512")
+                raise Refused(
+                    Code.INVALID_REQUEST, "a user has 1 to 256 characters, and SCRAM-SHA-256 or SCRAM-SHA-512"
+                )
             if "salt" not in change:
                 if not await connection.broker.scram.delete(user, mechanism):
                     raise Refused(Code.RESOURCE_NOT_FOUND, "there is no such user")
                 continue
             if not ITERATIONS_MIN <= change["iterations"] <= ITERATIONS_MAX or not change["salt"]:
-                raise Refused(Code.UNACCEPTABLE_CREDENTIAL, f"iterations must be {ITERATIONS_MIN} to {ITERATIONS_MAX}, and there must be a salt")
+                raise Refused(
+                    Code.UNACCEPTABLE_CREDENTIAL,
+                    f"iterations must be {ITERATIONS_MIN} to {ITERATIONS_MAX}, and there must be a salt",
+                )
             if len(change["salted_password"]) != hashlib.new(HASHES[mechanism]).digest_size:
-                raise Refused(Code.UNACCEPTABLE_CREDENTIAL, "the salted password is of another length than its mechanism's")
-            await connection.broker.scram.put(user, mechanism, user_of(mechanism, change["iterations"], change["salt"], change["salted_password"]))
+                raise Refused(
+                    Code.UNACCEPTABLE_CREDENTIAL, "the salted password is of another length than its mechanism's"
+                )
+            await connection.broker.scram.put(
+                user, mechanism, user_of(mechanism, change["iterations"], change["salt"], change["salted_password"])
+            )
         except HeliographError as error:
             row["error_code"], row["error_message"] = code_of(error), str(error)
     return {"results": list(rows.values())}
@@ -201,7 +212,9 @@ async def describe_users(connection: KafkaConnection, request: Request) -> Field
     wanted = request.fields["users"]
     try:
         known: dict[str, dict[str, ScramUser]] = {}
-        if not connection.broker.security.authentication.open:  # else there are none: kafka-configs.sh asks for them beside users' quotas
+        if (
+            not connection.broker.security.authentication.open
+        ):  # else there are none: kafka-configs.sh asks for them beside users' quotas
             _check(connection)
             known = await connection.broker.scram.all()
     except HeliographError as error:
@@ -209,6 +222,14 @@ async def describe_users(connection: KafkaConnection, request: Request) -> Field
     rows: list[Fields] = []
     for user in sorted(known) if not wanted else dict.fromkeys(each["name"] for each in wanted):
         found = known.get(user)
-        infos = [{"mechanism": number, "iterations": found[name].iterations} for number, name in NUMBERS.items() if name in found] if found else []
+        infos = (
+            [
+                {"mechanism": number, "iterations": found[name].iterations}
+                for number, name in NUMBERS.items()
+                if name in found
+            ]
+            if found
+            else []
+        )
         rows.append({"user": user, "error_code": 0 if found else Code.RESOURCE_NOT_FOUND, "credential_infos": infos})
     return {"error_code": 0, "results": rows}

@@ -150,4 +150,6 @@ class SequenceStore:
         await self._log.ledger.whole()
         times.forget_before(self._log.log_offset)
         topic, packed = self._log.topic.text, msgpack.packb([FORMAT, self._log.high_watermark, sequences.dump()])
-        await self._meta.txn([Put(key_of(topic), packed), Put(times_key(topic), times.dump(self._ledger_of(times.end - 1)))])
+        await self._meta.txn(
+            [Put(key_of(topic), packed), Put(times_key(topic), times.dump(self._ledger_of(times.end - 1)))]
+        )

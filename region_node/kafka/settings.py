@@ -68,7 +68,9 @@ class KafkaSettings:
     def __post_init__(self) -> None:
         for name in ("port", "tls_port"):
             if not -1 <= getattr(self, name) <= 65535:
-                raise ConfigError(f"broker.kafka.{name} must be -1 (none), 0 (any free port), or up to 65535, not {getattr(self, name)}")
+                raise ConfigError(
+                    f"broker.kafka.{name} must be -1 (none), 0 (any free port), or up to 65535, not {getattr(self, name)}"
+                )
         if self.namespace.count("/") != 1 or not all(self.namespace.split("/")):
             raise ConfigError(f"broker.kafka.namespace must be tenant/namespace, not {self.namespace!r}")
         if not 1 <= self.num_partitions <= 100_000:
@@ -79,8 +81,13 @@ class KafkaSettings:
             raise ConfigError("broker.kafka.request_bytes_max must be at least message_bytes_max, and at most 1 GiB")
         if self.inflight_bytes_max < self.message_bytes_max:
             raise ConfigError("broker.kafka.inflight_bytes_max is less than one message of message_bytes_max")
-        if min(self.idle_s, self.handshake_timeout_s, self.retention_check_s) <= 0 or min(self.connections_max, self.requests_max) < 1:
-            raise ConfigError("broker.kafka: idle_s, handshake_timeout_s, retention_check_s, connections_max, and requests_max must be above 0")
+        if (
+            min(self.idle_s, self.handshake_timeout_s, self.retention_check_s) <= 0
+            or min(self.connections_max, self.requests_max) < 1
+        ):
+            raise ConfigError(
+                "broker.kafka: idle_s, handshake_timeout_s, retention_check_s, connections_max, and requests_max must be above 0"
+            )
         if self.compaction_bytes < 1:
             raise ConfigError(f"broker.kafka.compaction_bytes must be above 0, not {self.compaction_bytes}")
         if not 0 < self.session_timeout_min_ms <= self.session_timeout_max_ms:

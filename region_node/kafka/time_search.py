@@ -136,7 +136,11 @@ async def _in_blocks(log: KafkaLog, time_ms: int) -> Found:
 async def _halved(log: KafkaLog, time_ms: int) -> Found:
     """Times are taken to grow from entry to entry: ledgers are halved by the times of their last entries, then the one that is left."""
     end = log.ledger.last_confirmed
-    lasts = [min((info.ledger, info.entries - 1), end) for info in log.ledger.ledgers() if info.entries and info.ledger <= end[0]]
+    lasts = [
+        min((info.ledger, info.entries - 1), end)
+        for info in log.ledger.ledgers()
+        if info.entries and info.ledger <= end[0]
+    ]
     which = await _first(len(lasts), lambda index: _reaches(log, lasts[index], time_ms))
     if which == len(lasts):
         return NONE

@@ -66,7 +66,9 @@ class Times:
         """(first offset, the one behind its last, highest time) of each block that holds offsets from `start` on."""
         ends = [*self._firsts[1:], self.end]
         return [
-            (max(first, start), end, highest) for first, end, highest in zip(self._firsts, ends, self._highest, strict=False) if end > start
+            (max(first, start), end, highest)
+            for first, end, highest in zip(self._firsts, ends, self._highest, strict=False)
+            if end > start
         ]
 
     def forget_before(self, start: int) -> None:
@@ -81,7 +83,9 @@ class Times:
     # -- storing --------------------------------------------------------------------------------------------------------------
 
     def dump(self, ledger: int) -> bytes:
-        packed: bytes = msgpack.packb([FORMAT, ledger, self.begin, self.end, self._block_bytes, self._firsts, self._highest])
+        packed: bytes = msgpack.packb(
+            [FORMAT, ledger, self.begin, self.end, self._block_bytes, self._firsts, self._highest]
+        )
         return packed
 
     @classmethod
@@ -95,7 +99,11 @@ class Times:
             made.end, made._block_bytes = int(end), int(block_bytes)
             made._firsts, made._highest = [int(each) for each in firsts], [int(each) for each in highest]
             made._filled_bytes = made._block_bytes  # what comes begins a block
-            if len(made._firsts) != len(made._highest) or len(made._firsts) > BLOCKS_MAX or made._firsts != sorted(made._firsts):
+            if (
+                len(made._firsts) != len(made._highest)
+                or len(made._firsts) > BLOCKS_MAX
+                or made._firsts != sorted(made._firsts)
+            ):
                 raise CorruptData("times of a partition: blocks that are in no order")
             if made._firsts and not made.begin <= made._firsts[0] <= made._firsts[-1] <= made.end:
                 raise CorruptData("times of a partition: blocks beyond what it knows")

@@ -55,12 +55,19 @@ async def add_partitions_to_txn(connection: KafkaConnection, request: Request) -
         codes = {key: code or Code.OPERATION_NOT_ATTEMPTED for key, code in codes.items()}
     else:
         try:
-            await opened(connection).add_partitions(fields["transactional_id"], fields["producer_id"], fields["producer_epoch"], list(topics.values()))
+            await opened(connection).add_partitions(
+                fields["transactional_id"], fields["producer_id"], fields["producer_epoch"], list(topics.values())
+            )
         except HeliographError as error:
             codes = dict.fromkeys(codes, code_for(error, request))
     return {
         "results": [
-            {"name": t["name"], "partitions": [{"partition_index": index, "error_code": codes[t["name"], index]} for index in t["partitions"]]}
+            {
+                "name": t["name"],
+                "partitions": [
+                    {"partition_index": index, "error_code": codes[t["name"], index]} for index in t["partitions"]
+                ],
+            }
             for t in fields["topics"]
         ]
     }
@@ -69,7 +76,9 @@ async def add_partitions_to_txn(connection: KafkaConnection, request: Request) -
 async def add_offsets_to_txn(connection: KafkaConnection, request: Request) -> Fields:
     fields = request.fields
     try:
-        await opened(connection).add_offsets(fields["transactional_id"], fields["producer_id"], fields["producer_epoch"])
+        await opened(connection).add_offsets(
+            fields["transactional_id"], fields["producer_id"], fields["producer_epoch"]
+        )
     except HeliographError as error:
         return {"error_code": code_for(error, request)}
     return {"error_code": 0}
@@ -78,7 +87,9 @@ async def add_offsets_to_txn(connection: KafkaConnection, request: Request) -> F
 async def end_txn(connection: KafkaConnection, request: Request) -> Fields:
     fields = request.fields
     try:
-        await opened(connection).end(fields["transactional_id"], fields["producer_id"], fields["producer_epoch"], fields["committed"])
+        await opened(connection).end(
+            fields["transactional_id"], fields["producer_id"], fields["producer_epoch"], fields["committed"]
+        )
     except HeliographError as error:
         return {"error_code": code_for(error, request)}
     return {"error_code": 0}
@@ -95,7 +106,9 @@ async def txn_offset_commit(connection: KafkaConnection, request: Request) -> Fi
         if not held.group.members:
             broker.turns.check(fields["group_id"], {topic["name"] for topic in fields["topics"]})
         if fields.get("generation_id", -1) >= 0 or fields.get("member_id"):
-            code = held.group.committed(broker.coordinator.now, fields["member_id"], fields.get("group_instance_id"), fields["generation_id"])
+            code = held.group.committed(
+                broker.coordinator.now, fields["member_id"], fields.get("group_instance_id"), fields["generation_id"]
+            )
         for topic in fields["topics"]:
             broker.check(principal, Action.CONSUME, topic["name"])
             for part in topic["partitions"]:
@@ -103,12 +116,17 @@ async def txn_offset_commit(connection: KafkaConnection, request: Request) -> Fi
                 row = Row(part["committed_offset"], part.get("committed_leader_epoch", -1), metadata, now_ms)
                 rows[topic["name"], part["partition_index"]] = row
         if not code:
-            await opened(connection).hold_offsets(fields["transactional_id"], fields["producer_id"], fields["producer_epoch"], fields["group_id"], rows)
+            await opened(connection).hold_offsets(
+                fields["transactional_id"], fields["producer_id"], fields["producer_epoch"], fields["group_id"], rows
+            )
     except HeliographError as error:
         code = code_of(error) if isinstance(error, Refused) else Code.COORDINATOR_NOT_AVAILABLE
     return {
         "topics": [
-            {"name": t["name"], "partitions": [{"partition_index": p["partition_index"], "error_code": code} for p in t["partitions"]]}
+            {
+                "name": t["name"],
+                "partitions": [{"partition_index": p["partition_index"], "error_code": code} for p in t["partitions"]],
+            }
             for t in fields["topics"]
         ]
     }

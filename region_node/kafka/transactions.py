@@ -139,7 +139,9 @@ class KafkaTransactions:
 
     # -- requests ---------------------------------------------------------------------------------------------------------------
 
-    async def begin_producer(self, transactional_id: str, timeout_ms: int, producer: int, epoch: int) -> tuple[int, int]:
+    async def begin_producer(
+        self, transactional_id: str, timeout_ms: int, producer: int, epoch: int
+    ) -> tuple[int, int]:
         """InitProducerId: (producer, epoch); what the one before left open is aborted, or committed where that was decided. Raises Refused."""
         if not 0 < timeout_ms <= self._broker.settings.transaction_timeout_max_ms:
             raise Refused(Code.INVALID_TRANSACTION_TIMEOUT)
@@ -280,11 +282,17 @@ class KafkaTransactions:
 
     def _idle_producer(self, transactional_id: str, blob: bytes, version: int) -> int | None:
         record = _readable(transactional_id, blob, version)
-        return None if record is None or record.txn is not None or self._lock(transactional_id).locked() else record.producer
+        return (
+            None
+            if record is None or record.txn is not None or self._lock(transactional_id).locked()
+            else record.producer
+        )
 
     # -- offsets ----------------------------------------------------------------------------------------------------------------
 
-    async def hold_offsets(self, transactional_id: str, producer: int, epoch: int, group: str, rows: dict[tuple[str, int], Row]) -> None:
+    async def hold_offsets(
+        self, transactional_id: str, producer: int, epoch: int, group: str, rows: dict[tuple[str, int], Row]
+    ) -> None:
         """TxnOffsetCommit, at the group's coordinator: durable, and without effect until the transaction commits. Raises Refused."""
         found = await self.of_producer(producer)
         if found is None or found[1] is None:
@@ -320,7 +328,9 @@ class KafkaTransactions:
                 committed = Committed(self._meta, group)
                 await committed.load()
                 now_ms = self._broker.clock.wall_ms()
-                await committed.put({(topic, partition): row._replace(at_ms=now_ms) for partition, row in decode(rows).items()})
+                await committed.put(
+                    {(topic, partition): row._replace(at_ms=now_ms) for partition, row in decode(rows).items()}
+                )
             await self._meta.delete(key)
 
     # -- at the partitions ---------------------------------------------------------------------------------------------------------
@@ -345,7 +355,9 @@ class KafkaTransactions:
             raise Refused(Code.INVALID_TXN_STATE, f"producer {producer} has no transaction")
         txn = await as_stored(self._meta, found[1])
         if txn is None or txn.status != Status.OPEN or log_of.topic.text not in txn.partitions:
-            raise Refused(Code.INVALID_TXN_STATE, f"{log_of.topic.text} was not added to the transaction of producer {producer}")
+            raise Refused(
+                Code.INVALID_TXN_STATE, f"{log_of.topic.text} was not added to the transaction of producer {producer}"
+            )
         log_of.transactions[producer] = (epoch, found[1])
         return found[1]
 

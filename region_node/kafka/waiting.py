@@ -13,7 +13,9 @@ from heliograph.model.errors import MetadataUnavailable
 WAIT_S = 10.0
 
 
-async def until(there: Callable[[], bool], on_change: Callable[[Callable[[str], None]], Callable[[], None]], wait_s: float = WAIT_S) -> None:
+async def until(
+    there: Callable[[], bool], on_change: Callable[[Callable[[str], None]], Callable[[], None]], wait_s: float = WAIT_S
+) -> None:
     """Returns once `there` holds; asked again after each change. Raises MetadataUnavailable where it takes too long."""
     if there():
         return

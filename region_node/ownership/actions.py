@@ -42,7 +42,16 @@ class BundleHost(Protocol):
 class BundleActions:
     """Of one broker. `stop` ends what is under way."""
 
-    def __init__(self, core: OwnershipCore, meta: MetadataStore, host: BundleHost, clock: Clock, rng: Rng, *, ending: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        core: OwnershipCore,
+        meta: MetadataStore,
+        host: BundleHost,
+        clock: Clock,
+        rng: Rng,
+        *,
+        ending: Callable[[], bool],
+    ) -> None:
         """ending: whether the broker is being stopped: then the core's deadlines count no more."""
         self._core, self._meta, self._host, self._clock, self._rng, self._ending = core, meta, host, clock, rng, ending
         self.assignments = Recent()
@@ -71,7 +80,10 @@ class BundleActions:
                 case Acquire():
                     self.spawn(self._acquire(action))
                 case Load(bundle):
-                    log.info("ownership.acquired", extra={"broker": self._core.broker, "namespace": bundle[0], "bundle": bundle[1]})
+                    log.info(
+                        "ownership.acquired",
+                        extra={"broker": self._core.broker, "namespace": bundle[0], "bundle": bundle[1]},
+                    )
                     self.spawn(self.tried(self._host.load_replicated(*bundle)))
                 case Close():
                     self.spawn(self._close(action))
@@ -94,7 +106,12 @@ class BundleActions:
 
     async def _acquire(self, action: Acquire) -> None:
         """One compare-and-set; its outcome is always found out, also where no answer came."""
-        bundle, key, version, owner = action.bundle, keys.owner(*action.bundle), -1, OwnerRecord(self._core.broker, action.lease)
+        bundle, key, version, owner = (
+            action.bundle,
+            keys.owner(*action.bundle),
+            -1,
+            OwnerRecord(self._core.broker, action.lease),
+        )
         began = self._clock.monotonic()
         try:
             version = await self._meta.put(key, owner.encode(), expected=-1, lease=action.lease)
@@ -105,7 +122,9 @@ class BundleActions:
             self._core.on_refused(bundle, self._clock.monotonic())
             return
         except HeliographError as error:
-            log.warning("ownership.acquire_failed", extra={"namespace": bundle[0], "bundle": bundle[1], "error": str(error)})
+            log.warning(
+                "ownership.acquire_failed", extra={"namespace": bundle[0], "bundle": bundle[1], "error": str(error)}
+            )
             await asyncio.sleep(self._rng.uniform(_RETRY_S, 2 * _RETRY_S))  # what waits for it asks again at once
         if version >= 0:
             self.carry_out(self._core.on_acquired(bundle, version, action.lease, self._clock.monotonic()))
@@ -115,7 +134,9 @@ class BundleActions:
         except HeliographError:
             present = None
         if present is not None:
-            self.carry_out(self._core.on_owner(bundle, OwnerRecord.decode(present[0]), present[1], self._clock.monotonic()))
+            self.carry_out(
+                self._core.on_owner(bundle, OwnerRecord.decode(present[0]), present[1], self._clock.monotonic())
+            )
         self._core.on_refused(bundle, self._clock.monotonic())
         self.carry_out([])
 
@@ -129,8 +150,17 @@ class BundleActions:
         except HeliographError as error:
             log.warning("ownership.unload_failed", extra={**where, "error": str(error)})
         handed = await self._assign(action) if action.to is not None else -1
-        released = handed < 0 <= action.version and await self.tried(self._meta.delete(keys.owner(*action.bundle), expected=action.version))
-        log.info("ownership.closed", extra={**where, "released": released, "to": action.to.broker if action.to is not None and handed >= 0 else ""})
+        released = handed < 0 <= action.version and await self.tried(
+            self._meta.delete(keys.owner(*action.bundle), expected=action.version)
+        )
+        log.info(
+            "ownership.closed",
+            extra={
+                **where,
+                "released": released,
+                "to": action.to.broker if action.to is not None and handed >= 0 else "",
+            },
+        )
         self.carry_out(self._core.on_closed(action.bundle, released, self._clock.monotonic(), handed))
 
     def _addresses(self, owner: OwnerRecord | None) -> tuple[str, str] | None:
@@ -141,9 +171,14 @@ class BundleActions:
         """Writes the next owner, under its own lease: it owns the bundle from then on. Returns the version, or -1: it is gone, or was not reached."""
         assert action.to is not None
         try:
-            return await self._meta.put(keys.owner(*action.bundle), action.to.encode(), expected=action.version, lease=action.to.lease)
+            return await self._meta.put(
+                keys.owner(*action.bundle), action.to.encode(), expected=action.version, lease=action.to.lease
+            )
         except HeliographError as error:
-            log.warning("ownership.hand_over_failed", extra={"namespace": action.bundle[0], "bundle": action.bundle[1], "error": str(error)})
+            log.warning(
+                "ownership.hand_over_failed",
+                extra={"namespace": action.bundle[0], "bundle": action.bundle[1], "error": str(error)},
+            )
             return -1
 
     async def forget(self, key: str, version: int) -> None:

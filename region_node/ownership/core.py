@@ -135,7 +135,14 @@ Found = Here | There | Moving
 class OwnershipCore:
     """One broker's view; `now` is monotonic seconds."""
 
-    def __init__(self, broker: str, rng: Rng, settings: OwnershipSettings, place: Place | None = None, permit: Permit | None = None) -> None:
+    def __init__(
+        self,
+        broker: str,
+        rng: Rng,
+        settings: OwnershipSettings,
+        place: Place | None = None,
+        permit: Permit | None = None,
+    ) -> None:
         """place: where a bundle that nobody has shall go; by chance where it is not given. permit: who may serve it; everybody where it is not given."""
         self.broker, self.settings = broker, settings
         self._permit: Permit = permit if permit is not None else lambda namespace, live: sorted(live)
@@ -160,7 +167,11 @@ class OwnershipCore:
         for namespace, (bundles, standing) in sorted(self._served.items()):
             if standing:
                 self._claim_vacant(namespace, bundles, now)
-        stale = [b for b, o in sorted(self._owners.items()) if o.broker == self.broker and o.lease != lease and b not in self.held]
+        stale = [
+            b
+            for b, o in sorted(self._owners.items())
+            if o.broker == self.broker and o.lease != lease and b not in self.held
+        ]
         return [Forget(bundle, self._seen[bundle]) for bundle in stale]
 
     def on_lease_lost(self) -> list[Action]:
@@ -183,10 +194,19 @@ class OwnershipCore:
             self._served.pop(namespace, None)
             for bundle in [b for b in self._claims if b[0] == namespace]:
                 del self._claims[bundle]
-            return [action for bundle in sorted(self.held) if bundle[0] == namespace for action in self._close(bundle, release=True)]
+            return [
+                action
+                for bundle in sorted(self.held)
+                if bundle[0] == namespace
+                for action in self._close(bundle, release=True)
+            ]
         before = self._served.get(namespace, (0, False))
         self._served[namespace] = (bundles, standing)
-        gone = [bundle for bundle in sorted(self.held) if bundle[0] == namespace and bundle[1] >= bundles] if bundles < before[0] else []
+        gone = (
+            [bundle for bundle in sorted(self.held) if bundle[0] == namespace and bundle[1] >= bundles]
+            if bundles < before[0]
+            else []
+        )
         actions = [action for bundle in gone for action in self._close(bundle, release=True)]
         if not standing:
             return actions
@@ -215,7 +235,11 @@ class OwnershipCore:
         if owner.broker == self.broker and owner.lease == self.lease and self.lease:
             if held is None and (self.draining or owner.to):
                 return [Forget(bundle, version)]
-            taken = self.on_acquired(bundle, version, owner.lease, now) if held is None or held.state is Holding.ACQUIRING else []
+            taken = (
+                self.on_acquired(bundle, version, owner.lease, now)
+                if held is None or held.state is Holding.ACQUIRING
+                else []
+            )
             return [*taken, *self._hand_over(bundle, owner.to, version)] if owner.to else taken
         if held is not None and held.state is Holding.OWNED:
             return self._close(bundle, release=False)
@@ -342,7 +366,14 @@ class OwnershipCore:
     def divisible(self, bundle: Bundle) -> tuple[int, int] | None:
         """(version of the owner key, lease) under which this broker may split a bundle; None: it does not own it, or is giving it up."""
         held, owner = self.held.get(bundle), self._owners.get(bundle)
-        if held is None or held.state is not Holding.OWNED or owner is None or owner.to or self.draining or owner.lease != self.lease:
+        if (
+            held is None
+            or held.state is not Holding.OWNED
+            or owner is None
+            or owner.to
+            or self.draining
+            or owner.lease != self.lease
+        ):
             return None
         return held.version, self.lease
 
@@ -364,10 +395,17 @@ class OwnershipCore:
         """Who answers for a bundle. `authoritative`: another broker has chosen this one, which shall not choose again."""
         held = self.held.get(bundle)
         if held is not None:
-            return (Here() if held.state is Holding.OWNED else Moving("is being unloaded" if held.state is Holding.CLOSING else "is being acquired")), []
+            return (
+                Here()
+                if held.state is Holding.OWNED
+                else Moving("is being unloaded" if held.state is Holding.CLOSING else "is being acquired")
+            ), []
         owner = self._owners.get(bundle)
         if owner is not None:
-            if (owner.broker, owner.lease) == (self.broker, self.lease) and not self.draining:  # given up, but the key could not be deleted
+            if (owner.broker, owner.lease) == (
+                self.broker,
+                self.lease,
+            ) and not self.draining:  # given up, but the key could not be deleted
                 self.held[bundle] = _Held(Holding.OWNED, self._seen[bundle])
                 if owner.to:
                     return Moving(f"is on its way to {owner.to}"), self._hand_over(bundle, owner.to, self._seen[bundle])

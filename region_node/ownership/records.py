@@ -53,7 +53,13 @@ class BrokerRecord:
         return self.listeners.get(LINK_LISTENER) if listener.startswith(f"{LINK_LISTENER}-") else None
 
     def encode(self) -> bytes:
-        fields: dict[str, Any] = {"format": FORMAT, "listeners": self.listeners, "admin_url": self.admin_url, "pid": self.pid, "lease": self.lease}
+        fields: dict[str, Any] = {
+            "format": FORMAT,
+            "listeners": self.listeners,
+            "admin_url": self.admin_url,
+            "pid": self.pid,
+            "lease": self.lease,
+        }
         fields["level"] = self.level
         packed: bytes = msgpack.packb(fields)
         return packed

@@ -111,7 +111,9 @@ class Ownership:
                 if self._core.lease:
                     await self._actions.tried(self._meta.revoke(self._core.lease))
         except TimeoutError:
-            log.warning("ownership.drain_timeout", extra={"broker": self.record.broker, "bundles_left": len(self._core.held)})
+            log.warning(
+                "ownership.drain_timeout", extra={"broker": self.record.broker, "bundles_left": len(self._core.held)}
+            )
 
     async def stop(self) -> None:
         """Ends at once; owner keys go with the lease."""
@@ -201,21 +203,29 @@ class Ownership:
         MetadataUnavailable.
         """
         if to not in self._core.brokers:
-            raise NotFound(f"there is no broker {to} in region {self.region}; there are {', '.join(sorted(self._core.brokers))}")
+            raise NotFound(
+                f"there is no broker {to} in region {self.region}; there are {', '.join(sorted(self._core.brokers))}"
+            )
         where, key = (namespace, bundle), keys.owner(namespace, bundle)
         if (owner := self.present_owner(namespace, bundle)) is not None and owner.broker == to:
             return True
         if to not in (permitted := self._core.permitted(where)):
             why = "by the region's isolation policies and anti-affinity groups"
-            raise NotAllowed(f"broker {to} may not serve bundle {namespace}/{bundle}, {why}: {', '.join(permitted)} may")
+            raise NotAllowed(
+                f"broker {to} may not serve bundle {namespace}/{bundle}, {why}: {', '.join(permitted)} may"
+            )
         order = self._core.transfer(where, to)
         if order is None:
-            raise NotOwner(f"bundle {namespace}/{bundle} has no owner that could hand it over now: look its topics up, then try again")
+            raise NotOwner(
+                f"bundle {namespace}/{bundle} has no owner that could hand it over now: look its topics up, then try again"
+            )
         value, version = order
         try:
             await self._meta.put(key, value.encode(), expected=version, lease=value.lease)
         except (VersionConflict, LeaseLost):
-            raise NotOwner(f"bundle {namespace}/{bundle} was moved by somebody else at this moment: try again") from None
+            raise NotOwner(
+                f"bundle {namespace}/{bundle} was moved by somebody else at this moment: try again"
+            ) from None
         try:
             async with asyncio.timeout(self.settings.unload_timeout_s + self.settings.lookup_timeout_s):
                 while (owner := self.present_owner(namespace, bundle)) is None or owner.broker == value.broker:
@@ -234,20 +244,31 @@ class Ownership:
         self._policies(namespace)
         table, order = self._book.of(namespace), self._core.divisible((namespace, bundle))
         if table is None or order is None:
-            raise NotOwner(f"bundle {namespace}/{bundle} is not split here: this broker does not own it, or is giving it up; try again at its owner")
+            raise NotOwner(
+                f"bundle {namespace}/{bundle} is not split here: this broker does not own it, or is giving it up; try again at its owner"
+            )
         divided, (version, lease) = table.split(bundle, at), order
         new, owner = list(range(table.count, divided.count)), OwnerRecord(self.record.broker, lease).encode()
-        ops: list[Op] = [Put(keys.bundles(namespace), divided.encode(), self._book.version(namespace)), Check(keys.owner(namespace, bundle), version)]
-        conflict = NotOwner(f"bundle {namespace}/{bundle} was moved, or another one of its namespace was split, at this moment: try again")
+        ops: list[Op] = [
+            Put(keys.bundles(namespace), divided.encode(), self._book.version(namespace)),
+            Check(keys.owner(namespace, bundle), version),
+        ]
+        conflict = NotOwner(
+            f"bundle {namespace}/{bundle} was moved, or another one of its namespace was split, at this moment: try again"
+        )
         if namespace in self._splitting:
             raise conflict
         self._splitting[namespace] = None
         try:
             with self._book.held_back(namespace):
-                written = await self._meta.txn([*ops, *(Put(keys.owner(namespace, index), owner, -1, lease) for index in new)])
+                written = await self._meta.txn(
+                    [*ops, *(Put(keys.owner(namespace, index), owner, -1, lease) for index in new)]
+                )
                 self._book.put(namespace, divided, written)
                 for index in new:
-                    self._actions.carry_out(self._core.on_acquired((namespace, index), written, lease, self._clock.monotonic()))
+                    self._actions.carry_out(
+                        self._core.on_acquired((namespace, index), written, lease, self._clock.monotonic())
+                    )
         except (VersionConflict, LeaseLost):
             raise conflict from None
         finally:
@@ -276,7 +297,9 @@ class Ownership:
         if policies is None:
             raise NotFound(f"namespace {namespace} does not exist")
         if not self._serves(policies):
-            raise NotAllowed(f"namespace {namespace} is not served in region {self.region}, but in {', '.join(policies.regions)}")
+            raise NotAllowed(
+                f"namespace {namespace} is not served in region {self.region}, but in {', '.join(policies.regions)}"
+            )
         return policies
 
     def _serves(self, policies: NamespacePolicies) -> bool:
@@ -295,7 +318,9 @@ class Ownership:
             async with asyncio.timeout(self.settings.lookup_timeout_s):
                 while True:
                     found, actions = self._core.find(bundle, authoritative)
-                    self._actions.carry_out(actions, wake=bool(actions))  # else two who look up the same bundle would wake each other for ever
+                    self._actions.carry_out(
+                        actions, wake=bool(actions)
+                    )  # else two who look up the same bundle would wake each other for ever
                     if not isinstance(found, Moving):
                         return found
                     reason = found.reason

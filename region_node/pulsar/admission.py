@@ -40,7 +40,9 @@ class Admission:
         """False: this address has too many connections, and this one is closed."""
         addresses = self._connection.listener.addresses
         if not addresses.take(host):
-            self._connection.close(f"too many connections: at most {addresses.most} are allowed from one address", pb.TooManyRequests)
+            self._connection.close(
+                f"too many connections: at most {addresses.most} are allowed from one address", pb.TooManyRequests
+            )
             return False
         self._host = host
         return True

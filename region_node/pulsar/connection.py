@@ -101,7 +101,11 @@ class PulsarConnection(asyncio.Protocol):
             return
         self.certificate = transport.get_extra_info("peercert")
         role, self.peer_region = peer_identity(self.certificate)
-        if self.link and transport.get_extra_info("ssl_object") is not None and (role != REPLICATOR or not self.peer_region):
+        if (
+            self.link
+            and transport.get_extra_info("ssl_object") is not None
+            and (role != REPLICATOR or not self.peer_region)
+        ):
             self.close("only a replicator of this instance may connect here", pb.AuthorizationError)
             return
         if self.admission.header is None and not self.admission.enter(host):
@@ -135,7 +139,11 @@ class PulsarConnection(asyncio.Protocol):
         path = data[4:].split(None, 1)[0].decode("latin-1") if admin_url and not self.link else ""
         if not path.startswith("/"):
             return False
-        self.write(f"HTTP/1.1 307 Temporary Redirect\r\nLocation: {admin_url}{path}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode("latin-1"))
+        self.write(
+            f"HTTP/1.1 307 Temporary Redirect\r\nLocation: {admin_url}{path}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode(
+                "latin-1"
+            )
+        )
         self.close()
         return True
 
@@ -181,7 +189,9 @@ class PulsarConnection(asyncio.Protocol):
                 raise PeerError("a private command on a connection that is no link")
             self._link_frames.on_frame(event.kind, event.command, event.payload)
         else:
-            assert isinstance(event, StraySend)  # sent before the client heard that its producer is closed: it sends it again
+            assert isinstance(
+                event, StraySend
+            )  # sent before the client heard that its producer is closed: it sends it again
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
@@ -309,7 +319,14 @@ class PulsarConnection(asyncio.Protocol):
     def refused(self, request_id: int, code: pb.ServerError.ValueType, text: str, **more: Any) -> None:
         """One line in the log for each command that is refused, whatever answers it. request_id: NO_REQUEST where the connection itself is."""
         named = {} if request_id == NO_REQUEST else {"request": request_id}
-        fields = {"connection": self.number, "address": self.address, **named, "code": pb.ServerError.Name(code), "error": text, **more}
+        fields = {
+            "connection": self.number,
+            "address": self.address,
+            **named,
+            "code": pb.ServerError.Name(code),
+            "error": text,
+            **more,
+        }
         log.info("request.refused", extra=fields)
 
     def send_success(self, request_id: int) -> None:
@@ -377,7 +394,9 @@ class PulsarConnection(asyncio.Protocol):
         """Runs `work`; what it raises goes to the client as an ERROR of this request."""
         if self._requests >= REQUESTS_MAX:
             work.close()
-            self.send_error(request_id, pb.TooManyRequests, f"more than {REQUESTS_MAX} requests are waiting on this connection")
+            self.send_error(
+                request_id, pb.TooManyRequests, f"more than {REQUESTS_MAX} requests are waiting on this connection"
+            )
             return
         self._requests += 1
         self.listener.tasks.spawn(self._answer(request_id, work))
@@ -404,7 +423,13 @@ class PulsarConnection(asyncio.Protocol):
             send_producer_success(self, handle)
 
     def deliver(
-        self, consumer: Consumer, ledger: int, first: int, run: Run, redeliveries: Sequence[int] | None, ack_sets: Mapping[int, int] | None = None
+        self,
+        consumer: Consumer,
+        ledger: int,
+        first: int,
+        run: Run,
+        redeliveries: Sequence[int] | None,
+        ack_sets: Mapping[int, int] | None = None,
     ) -> None:
         handle = self.consuming.handles[consumer.id]
         handle.usage.messages_out += run.messages
@@ -414,12 +439,24 @@ class PulsarConnection(asyncio.Protocol):
             if handle.topic is not None:
                 handle.topic.converted_out += run.messages
         topic = handle.topic
-        if topic is not None and topic.policies.values.get(POLICY) and not topic.volatile and consumer.compacted is None:
+        if (
+            topic is not None
+            and topic.policies.values.get(POLICY)
+            and not topic.volatile
+            and consumer.compacted is None
+        ):
             run = with_origin(run, ledger, first, topic.origin_at)
         if self.broker_metadata:
             run = with_broker_metadata(run)
         for buffer in messages(
-            consumer.id, ledger, first, run, partition=handle.partition, epoch=consumer.epoch, redeliveries=redeliveries, ack_sets=ack_sets
+            consumer.id,
+            ledger,
+            first,
+            run,
+            partition=handle.partition,
+            epoch=consumer.epoch,
+            redeliveries=redeliveries,
+            ack_sets=ack_sets,
         ):
             self.write(buffer)
 

@@ -40,7 +40,19 @@ NEWS_AFTER_S = 1.0
 class ConsumerHandle:
     """One consumer id of a connection. `subscription` is None while it is being made; `permits`: of FLOWs that came meanwhile."""
 
-    __slots__ = ("ack_waiting", "active", "closed", "consumer", "flowed", "id", "partition", "permits", "subscription", "topic", "usage")
+    __slots__ = (
+        "ack_waiting",
+        "active",
+        "closed",
+        "consumer",
+        "flowed",
+        "id",
+        "partition",
+        "permits",
+        "subscription",
+        "topic",
+        "usage",
+    )
 
     def __init__(self, consumer_id: int) -> None:
         self.id = consumer_id
@@ -112,7 +124,11 @@ class Consuming:
         handle.closed = True
         del self.handles[consumer.id]
         migration = None if handle.topic is None else handle.topic.migration
-        if migration is not None and handle.subscription is not None and (why := migration.of_consumers(handle.subscription)) is not None:
+        if (
+            migration is not None
+            and handle.subscription is not None
+            and (why := migration.of_consumers(handle.subscription)) is not None
+        ):
             send_on(self._connection, pb.CommandTopicMigrated.Consumer, handle.id, why)
         close = pb.CommandCloseConsumer(consumer_id=consumer.id, request_id=NO_REQUEST)
         name_next_owner(close, handle.topic)
@@ -142,7 +158,9 @@ class Consuming:
         """A consumer that is ready; else the client is told."""
         handle = self.handles.get(consumer_id)
         if handle is None or handle.subscription is None:
-            self._connection.send_error(request_id, pb.ConsumerNotFound, f"consumer {consumer_id} is not on this connection")
+            self._connection.send_error(
+                request_id, pb.ConsumerNotFound, f"consumer {consumer_id} is not on this connection"
+            )
             return None
         return handle
 
@@ -173,7 +191,9 @@ def on_subscribe(connection: PulsarConnection, command: pb.BaseCommand) -> None:
     connection.answer(subscribe.request_id, _subscribe_or_forget(connection, handle, subscribe))
 
 
-async def _subscribe_or_forget(connection: PulsarConnection, handle: ConsumerHandle, command: pb.CommandSubscribe) -> None:
+async def _subscribe_or_forget(
+    connection: PulsarConnection, handle: ConsumerHandle, command: pb.CommandSubscribe
+) -> None:
     try:
         await _subscribe(connection, handle, command)
     except RegionPassive as error:
@@ -201,7 +221,9 @@ async def _subscribe(connection: PulsarConnection, handle: ConsumerHandle, comma
         topic.migration.check_consumer(command.subscription, new_ends_here=initial == AFTER_ALL)
     await topic.moved(command.subscription)
     make = not command.durable or bool(topic.policies.part("autoSubscriptionCreation", "allowAutoSubscriptionCreation"))
-    subscription = await topic.subscription(command.subscription, initial=initial, durable=command.durable, create=make, properties=properties)
+    subscription = await topic.subscription(
+        command.subscription, initial=initial, durable=command.durable, create=make, properties=properties
+    )
     listener = connection.listener
     sticky = kind is SubscriptionType.KEY_SHARED and command.keySharedMeta.keySharedMode == pb.STICKY
     consumer = Consumer(
@@ -231,7 +253,12 @@ async def _subscribe(connection: PulsarConnection, handle: ConsumerHandle, comma
     if command.replicate_subscription_state or subscription.rules.turn is not None:  # before the first message goes out
         replicate(topic, subscription)
     replicate_by_policy(topic)
-    handle.topic, handle.subscription, handle.consumer, handle.partition = topic, subscription, consumer, topic.name.partition
+    handle.topic, handle.subscription, handle.consumer, handle.partition = (
+        topic,
+        subscription,
+        consumer,
+        topic.name.partition,
+    )
     handle.usage = listener.usage.of(topic.name.tenant)
     connection.send_success(command.request_id)
     subscription.add(consumer, kind)
@@ -242,7 +269,9 @@ async def _subscribe(connection: PulsarConnection, handle: ConsumerHandle, comma
 async def _initial(connection: PulsarConnection, topic: Topic, command: pb.CommandSubscribe) -> Position:
     """The mark-delete position of the subscription, if it is made now."""
     if command.start_message_rollback_duration_sec:
-        return await topic.before_time(connection.listener.clock.wall_ms() - 1000 * command.start_message_rollback_duration_sec)
+        return await topic.before_time(
+            connection.listener.clock.wall_ms() - 1000 * command.start_message_rollback_duration_sec
+        )
     if command.HasField("start_message_id") and not command.durable:
         return _before(position_of(command.start_message_id))
     return BEFORE_ALL if command.initialPosition == pb.CommandSubscribe.Earliest else AFTER_ALL
@@ -252,7 +281,9 @@ def on_close_consumer(connection: PulsarConnection, command: pb.BaseCommand) -> 
     close = command.close_consumer
     handle = connection.consuming.handles.get(close.consumer_id)
     if handle is None:
-        connection.send_error(close.request_id, pb.ConsumerNotFound, f"consumer {close.consumer_id} is not on this connection")
+        connection.send_error(
+            close.request_id, pb.ConsumerNotFound, f"consumer {close.consumer_id} is not on this connection"
+        )
         return
     connection.consuming.forget(handle)
     connection.send_success(close.request_id)
@@ -299,7 +330,9 @@ def _cumulative(ack: pb.CommandAck) -> Position | None:
     return _before(position) if any(ack.message_id[0].ack_set) else position
 
 
-def _ack_in_transaction(connection: PulsarConnection, subscription: Subscription, ack: pb.CommandAck, upto: Position | None) -> None:
+def _ack_in_transaction(
+    connection: PulsarConnection, subscription: Subscription, ack: pb.CommandAck, upto: Position | None
+) -> None:
     """Raises TransactionConflict, NotAllowed."""
     check_available(connection)
     txn, transactions = (ack.txnid_most_bits, ack.txnid_least_bits), subscription.transactions
@@ -348,7 +381,9 @@ async def _answer_acks(connection: PulsarConnection, handle: ConsumerHandle, sub
         del handle.ack_waiting[:count]
 
 
-def _ack_response(connection: PulsarConnection, ack: pb.CommandAck, code: pb.ServerError.ValueType | None = None, text: str = "") -> None:
+def _ack_response(
+    connection: PulsarConnection, ack: pb.CommandAck, code: pb.ServerError.ValueType | None = None, text: str = ""
+) -> None:
     response = pb.CommandAckResponse(consumer_id=ack.consumer_id, request_id=ack.request_id)
     if ack.HasField("txnid_least_bits"):
         response.txnid_least_bits, response.txnid_most_bits = ack.txnid_least_bits, ack.txnid_most_bits
@@ -379,7 +414,9 @@ async def _unsubscribe(connection: PulsarConnection, handle: ConsumerHandle, com
     topic, subscription, consumer = handle.topic, handle.subscription, handle.consumer
     assert topic is not None and subscription is not None and consumer is not None
     if len(subscription.consumers) > 1 and not command.force:
-        connection.send_error(command.request_id, pb.MetadataError, f"subscription {subscription.name!r} has other consumers")
+        connection.send_error(
+            command.request_id, pb.MetadataError, f"subscription {subscription.name!r} has other consumers"
+        )
         return
     subscription.remove(consumer)
     connection.consuming.forget(handle)
@@ -418,7 +455,9 @@ def on_get_last_message_id(connection: PulsarConnection, command: pb.BaseCommand
 async def _last_message_id(connection: PulsarConnection, handle: ConsumerHandle, request_id: int) -> None:
     assert handle.topic is not None and handle.subscription is not None
     compacted = handle.consumer is not None and handle.consumer.compacted is not None
-    (ledger, entry), batch_index = await (handle.topic.last_compacted_message() if compacted else handle.topic.last_message())
+    (ledger, entry), batch_index = await (
+        handle.topic.last_compacted_message() if compacted else handle.topic.last_message()
+    )
     response = pb.CommandGetLastMessageIdResponse(
         last_message_id=_message_id((ledger, entry), handle.partition, batch_index),
         request_id=request_id,
@@ -442,7 +481,10 @@ def on_consumer_stats(connection: PulsarConnection, command: pb.BaseCommand) -> 
     handle = connection.consuming.handles.get(ask.consumer_id)
     response = pb.CommandConsumerStatsResponse(request_id=ask.request_id)
     if handle is None or handle.subscription is None or handle.consumer is None:
-        response.error_code, response.error_message = pb.ConsumerNotFound, f"consumer {ask.consumer_id} is not on this connection"
+        response.error_code, response.error_message = (
+            pb.ConsumerNotFound,
+            f"consumer {ask.consumer_id} is not on this connection",
+        )
     else:
         stats = consumer_stats(handle.consumer)
         for name in ("msgRateOut", "msgThroughputOut", "msgRateRedeliver", "messageAckRate"):

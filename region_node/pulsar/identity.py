@@ -33,7 +33,16 @@ _AGAIN_S = 10.0
 class Identity:
     """`principal`: None until CONNECT is accepted; `busy`: CONNECT is being looked at."""
 
-    __slots__ = ("_answering", "_can_refresh", "_challenged_at", "_connection", "_method", "_original", "busy", "principal")
+    __slots__ = (
+        "_answering",
+        "_can_refresh",
+        "_challenged_at",
+        "_connection",
+        "_method",
+        "_original",
+        "busy",
+        "principal",
+    )
 
     def __init__(self, connection: PulsarConnection) -> None:
         self._connection = connection
@@ -62,11 +71,16 @@ class Identity:
 
     async def _identify(self, command: pb.CommandConnect) -> None:
         connection = self._connection
-        credentials = Credentials(method=command.auth_method_name, data=command.auth_data, certificate=connection.certificate)
+        credentials = Credentials(
+            method=command.auth_method_name, data=command.auth_data, certificate=connection.certificate
+        )
         try:
             principal = await connection.listener.security.authentication.identify(credentials, self._original)
         except HeliographError as error:
-            log.info("connection.unauthenticated", extra={"address": connection.address, "method": command.auth_method_name[:32], "error": str(error)})
+            log.info(
+                "connection.unauthenticated",
+                extra={"address": connection.address, "method": command.auth_method_name[:32], "error": str(error)},
+            )
             connection.close(str(error), code_of(error))
             return
         finally:
@@ -95,7 +109,9 @@ class Identity:
             and now - self._challenged_at >= _AGAIN_S
         ):
             self._challenged_at = now
-            challenge = pb.CommandAuthChallenge(protocol_version=connection.protocol_version, server_version=connection.listener.settings.server_version)
+            challenge = pb.CommandAuthChallenge(
+                protocol_version=connection.protocol_version, server_version=connection.listener.settings.server_version
+            )
             challenge.challenge.auth_method_name, challenge.challenge.auth_data = self._method, REFRESH
             connection.send(pb.BaseCommand(type=pb.BaseCommand.AUTH_CHALLENGE, authChallenge=challenge))
 
@@ -109,7 +125,9 @@ class Identity:
     async def _renew(self, command: pb.CommandAuthResponse) -> None:
         connection, old = self._connection, self.principal
         given = command.response
-        credentials = Credentials(method=given.auth_method_name or self._method, data=given.auth_data, certificate=connection.certificate)
+        credentials = Credentials(
+            method=given.auth_method_name or self._method, data=given.auth_data, certificate=connection.certificate
+        )
         try:
             found = await connection.listener.security.authentication.identify(credentials, self._original)
             assert old is not None

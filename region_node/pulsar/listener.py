@@ -95,7 +95,9 @@ class ListenerSettings:
         if not 1 <= self.message_bytes_max <= MESSAGE_BYTES_MAX:
             raise ConfigError(f"message_bytes_max must be 1 to {MESSAGE_BYTES_MAX}, not {self.message_bytes_max}")
         if self.inflight_bytes_max < self.message_bytes_max:
-            raise ConfigError(f"inflight_bytes_max {self.inflight_bytes_max} is less than one message of {self.message_bytes_max} bytes")
+            raise ConfigError(
+                f"inflight_bytes_max {self.inflight_bytes_max} is less than one message of {self.message_bytes_max} bytes"
+            )
 
 
 class PulsarListener:
@@ -134,7 +136,9 @@ class PulsarListener:
         self.addresses = AddressCounts(self.settings.connections_per_address)
         self.loop = asyncio.get_running_loop()
         self.outbox: Outbox[PulsarConnection] = Outbox(self.loop.call_soon)
-        self.budget: ByteBudget[PulsarConnection] = ByteBudget(self.settings.inflight_bytes_max, PulsarConnection.hold_reading)
+        self.budget: ByteBudget[PulsarConnection] = ByteBudget(
+            self.settings.inflight_bytes_max, PulsarConnection.hold_reading
+        )
         """Of publishes that wait for their receipts."""
         self._servers: list[asyncio.Server] = []
         self._names = 0
@@ -143,7 +147,9 @@ class PulsarListener:
         self._due = 0.0
         """When the next tick should come."""
 
-    async def start(self, host: str, port: int, *, ssl: tls.SSLContext | None = None, link: bool = False, reuse_port: bool = False) -> int:
+    async def start(
+        self, host: str, port: int, *, ssl: tls.SSLContext | None = None, link: bool = False, reuse_port: bool = False
+    ) -> int:
         """Listens, and returns the port. May be called several times. Raises ConfigError where the port is taken."""
         balanced = self.settings.proxy_protocol and ssl is None and not link
         timeout_s = self.settings.handshake_timeout_s if ssl is not None else None

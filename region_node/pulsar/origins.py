@@ -42,11 +42,17 @@ def _named(entry: Buffer, coordinate: str) -> Buffer:
         metadata, payload = entry_metadata(entry)
     except CorruptData:
         return entry  # the client judges it
-    if metadata.HasField("num_messages_in_batch") and not metadata.encryption_keys and (batch := with_property(entry, PROPERTY, coordinate)) is not None:
+    if (
+        metadata.HasField("num_messages_in_batch")
+        and not metadata.encryption_keys
+        and (batch := with_property(entry, PROPERTY, coordinate)) is not None
+    ):
         return batch
     view = memoryview(entry)
     at = 6 if bytes(view[:2]) == _MAGIC else 0
     pair = _KEY + varint(len(coordinate)) + coordinate.encode()
-    head = b"".join((view[at + 4 : len(view) - len(payload)], b"\x22", varint(len(pair)), pair))  # one more of a repeated field
+    head = b"".join(
+        (view[at + 4 : len(view) - len(payload)], b"\x22", varint(len(pair)), pair)
+    )  # one more of a repeated field
     checked = b"".join((len(head).to_bytes(4, "big"), head, payload))
     return b"".join((_MAGIC, crc32c.crc32c(checked).to_bytes(4, "big"), checked))

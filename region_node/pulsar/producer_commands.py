@@ -42,7 +42,12 @@ def on_producer(connection: PulsarConnection, command: pb.BaseCommand) -> None:
     if known is not None:
         connection.producing.forget(known)
     name = producer.producer_name or connection.listener.unique_name()
-    handle = ProducerHandle(producer.producer_id, name, producer.request_id, in_order=any(pair.key == IN_ORDER for pair in producer.metadata))
+    handle = ProducerHandle(
+        producer.producer_id,
+        name,
+        producer.request_id,
+        in_order=any(pair.key == IN_ORDER for pair in producer.metadata),
+    )
     connection.producing.begin(handle)
     connection.answer(producer.request_id, _make_or_forget(connection, handle, producer))
 
@@ -125,7 +130,9 @@ def send_producer_success(connection: PulsarConnection, handle: ProducerHandle) 
         request_id=handle.request_id,
         producer_name=handle.name,
         # a replicator's key here is a position: taken for a sequence, it would make the cluster ignore the receipts of its markers
-        last_sequence_id=-1 if handle.id in connection.cutter.replicators else handle.topic.log.last_sequence(handle.name),
+        last_sequence_id=-1
+        if handle.id in connection.cutter.replicators
+        else handle.topic.log.last_sequence(handle.name),
         schema_version=handle.schema_version,
         producer_ready=handle.ready,
     )
@@ -140,7 +147,9 @@ async def schema_version(connection: PulsarConnection, topic: Topic, command: pb
     if command.HasField("schema") and command.schema.type not in NO_SCHEMA:
         return struct.pack(">Q", await topics.new_schema(topic.name, Schema.from_wire(command.schema)))
     if topic.policies.on("schemaValidationEnforced") and await topics.schemas.versions(topic.name):
-        raise IncompatibleSchema("producers must bring a schema to a topic that has one: schemaValidationEnforced is on here")
+        raise IncompatibleSchema(
+            "producers must bring a schema to a topic that has one: schemaValidationEnforced is on here"
+        )
     return b""
 
 
@@ -149,7 +158,9 @@ def on_close_producer(connection: PulsarConnection, command: pb.BaseCommand) -> 
     close = command.close_producer
     handle = connection.producing.handles.get(close.producer_id)
     if handle is None:
-        connection.send_error(close.request_id, pb.UnknownError, f"producer {close.producer_id} is not on this connection")
+        connection.send_error(
+            close.request_id, pb.UnknownError, f"producer {close.producer_id} is not on this connection"
+        )
         return
 
     def finish() -> None:

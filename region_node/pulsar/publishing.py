@@ -33,7 +33,21 @@ NO_TRANSACTIONS = "transactions are off here: set broker.transaction_coordinator
 class ProducerHandle:
     """One producer id of a connection. `topic` is None while it is being made; `closed`: nothing more is taken from it."""
 
-    __slots__ = ("_after", "answered", "closed", "held", "id", "in_order", "name", "producer", "ready", "request_id", "schema_version", "sent", "topic")
+    __slots__ = (
+        "_after",
+        "answered",
+        "closed",
+        "held",
+        "id",
+        "in_order",
+        "name",
+        "producer",
+        "ready",
+        "request_id",
+        "schema_version",
+        "sent",
+        "topic",
+    )
 
     def __init__(self, producer_id: int, name: str, request_id: int, *, in_order: bool = False) -> None:
         """in_order: nothing is stored behind a message that is refused."""
@@ -70,7 +84,12 @@ def name_next_owner(close: pb.CommandCloseProducer | pb.CommandCloseConsumer, to
             close.assignedBrokerServiceUrlTls = tls
 
 
-def send_on(connection: PulsarConnection, kind: pb.CommandTopicMigrated.ResourceType.ValueType, resource: int, why: RegionPassive) -> None:
+def send_on(
+    connection: PulsarConnection,
+    kind: pb.CommandTopicMigrated.ResourceType.ValueType,
+    resource: int,
+    why: RegionPassive,
+) -> None:
     """Tells a client that knows the command where its producer or consumer goes on, where that is known: it looks the topic up there."""
     plain, tls = (why.url, why.url_tls) if not why.url.startswith("pulsar+ssl:") else ("", why.url)
     if connection.protocol_version < TOPIC_MIGRATED_SINCE or not (plain or tls):
@@ -88,7 +107,9 @@ class Publishing:
 
     __slots__ = ("connection", "event", "handles", "topic")
 
-    def __init__(self, connection: PulsarConnection, topic: Topic, event: SendRun, handles: list[ProducerHandle]) -> None:
+    def __init__(
+        self, connection: PulsarConnection, topic: Topic, event: SendRun, handles: list[ProducerHandle]
+    ) -> None:
         self.connection, self.topic, self.event, self.handles = connection, topic, event, handles
 
     def done(self, answered: Segments) -> None:
@@ -102,7 +123,9 @@ class Publishing:
                 self._write_pieces(answered)
         for handle, segment in zip(self.handles, segments, strict=True):
             handle.answer(len(segment[1]))
-        if connection.writable and not connection.listener.budget.used:  # nothing else is on its way, whose receipt could go with it
+        if (
+            connection.writable and not connection.listener.budget.used
+        ):  # nothing else is on its way, whose receipt could go with it
             connection.flush()
 
     def _write_pieces(self, answered: Segments) -> None:
@@ -173,7 +196,11 @@ class Producing:
 
     def _append_living(self, topic: Topic, event: SendRun) -> None:
         """Without those of producers that what came before has ended: their clients send them again."""
-        gone = [segment[0] for segment in event.segments if (handle := self.handles.get(segment[0])) is None or handle.closed]
+        gone = [
+            segment[0]
+            for segment in event.segments
+            if (handle := self.handles.get(segment[0])) is None or handle.closed
+        ]
         if not gone:
             self._append(topic, event)
             return
@@ -204,7 +231,9 @@ class Producing:
             handles.append(handle)
             if handle.producer is not None:
                 whole = count == run.count
-                handle.producer.messages_in += run.messages if whole else count if run.counts is None else sum(run.counts[at : at + count])
+                handle.producer.messages_in += (
+                    run.messages if whole else count if run.counts is None else sum(run.counts[at : at + count])
+                )
                 handle.producer.bytes_in += run.size_bytes if whole else sum(run.lengths[at : at + count])
                 if event.chunks:
                     handle.producer.chunks_in += sum(at <= index < at + count for index in event.chunks)

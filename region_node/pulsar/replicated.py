@@ -55,7 +55,9 @@ def cluster_of(connection: PulsarConnection, producer: str) -> str:
         principal = connection.identity.principal
         assert principal is not None
         if principal.role != cluster.role and (cluster.role or not security.rights.is_super(principal)):
-            raise Unauthorized(f"role {principal.role!r} is not the replicator of cluster {name}: set it with `heliograph clusters update {name} --role`")
+            raise Unauthorized(
+                f"role {principal.role!r} is not the replicator of cluster {name}: set it with `heliograph clusters update {name} --role`"
+            )
     return name
 
 
@@ -87,7 +89,11 @@ def _producers(entries: list[tuple[str, int, int]]) -> tuple[ProducerSegment, ..
         if stop == len(entries) or entries[stop][0] != entries[start][0]:
             part = entries[start:stop]
             alone = all(first == last for _, first, last in part)
-            out.append(producer_segment(part[0][0], [first for _, first, _ in part], None if alone else [last for _, _, last in part], None))
+            out.append(
+                producer_segment(
+                    part[0][0], [first for _, first, _ in part], None if alone else [last for _, _, last in part], None
+                )
+            )
             start = stop
     return tuple(out)
 
@@ -116,7 +122,12 @@ class Replicated:
             self.flush()
             return BadSend(event.producer_id, event.sequence, False, str(error))
         gathered = self._gathered
-        if gathered is None or gathered.handle is not handle or len(gathered.parts) >= COUNT_MAX or gathered.size_bytes + len(event.part) > BYTES_MAX:
+        if (
+            gathered is None
+            or gathered.handle is not handle
+            or len(gathered.parts) >= COUNT_MAX
+            or gathered.size_bytes + len(event.part) > BYTES_MAX
+        ):
             self.flush()
             gathered = self._gathered = _Gathered(handle)
         gathered.parts.append(bytes(event.part))
@@ -128,7 +139,9 @@ class Replicated:
         gathered.size_bytes += len(event.part)
         return None
 
-    def _named(self, producer: str, event: ReplicatedSend, position: Position | None) -> tuple[Position, tuple[str, int, int]]:
+    def _named(
+        self, producer: str, event: ReplicatedSend, position: Position | None
+    ) -> tuple[Position, tuple[str, int, int]]:
         """(what its receipt names, what deduplication goes by). Raises CorruptData."""
         if position is not None:
             ledger, entry = position
@@ -138,7 +151,11 @@ class Replicated:
             return position, (producer, number, number)
         metadata: MessageMetadata = event.metadata
         first = metadata.sequence_id
-        last = max(first, metadata.highest_sequence_id, first + event.messages - 1 if metadata.HasField("num_messages_in_batch") else first)
+        last = max(
+            first,
+            metadata.highest_sequence_id,
+            first + event.messages - 1 if metadata.HasField("num_messages_in_batch") else first,
+        )
         return (event.sequence, 0), (metadata.producer_name, first, last)
 
     def flush(self) -> None:
@@ -160,7 +177,15 @@ class Replicated:
         if connection.closed or handle.closed:
             return
         last = topic.ledger.last_confirmed
-        connection.write(receipts(handle.id, [event.sequence], [MARKER_RECEIPT] if self._by_position else None, max(0, last[0]), max(0, last[1])))
+        connection.write(
+            receipts(
+                handle.id,
+                [event.sequence],
+                [MARKER_RECEIPT] if self._by_position else None,
+                max(0, last[0]),
+                max(0, last[1]),
+            )
+        )
         if connection.listener.clusters is not None:
             connection.listener.tasks.spawn(self._marker(connection.listener.clusters, topic.text, event))
 

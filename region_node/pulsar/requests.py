@@ -55,9 +55,13 @@ async def _lookup(connection: PulsarConnection, command: pb.CommandLookupTopic) 
         if not is_assign(str(name)):
             connection.identity.check_look_up(name)
         with connection.listener.lookups.one() as counts:
-            found = await connection.listener.lookup.lookup(str(name), command.advertised_listener_name, command.authoritative)
+            found = await connection.listener.lookup.lookup(
+                str(name), command.advertised_listener_name, command.authoritative
+            )
             counts.found(found.redirect)
-        response.response = pb.CommandLookupTopicResponse.Redirect if found.redirect else pb.CommandLookupTopicResponse.Connect
+        response.response = (
+            pb.CommandLookupTopicResponse.Redirect if found.redirect else pb.CommandLookupTopicResponse.Connect
+        )
         response.brokerServiceUrl, response.brokerServiceUrlTls = found.url, found.url_tls
         response.authoritative = found.authoritative if found.redirect else True
     except HeliographError as error:
@@ -78,7 +82,9 @@ async def _partitions(connection: PulsarConnection, command: pb.CommandPartition
         name = TopicName.parse(command.topic)
         if not is_assign(str(name)):
             connection.identity.check_look_up(name)
-        response.partitions = await connection.listener.lookup.partitions(str(name), command.metadata_auto_creation_enabled)
+        response.partitions = await connection.listener.lookup.partitions(
+            str(name), command.metadata_auto_creation_enabled
+        )
         response.response = pb.CommandPartitionedTopicMetadataResponse.Success
     except HeliographError as error:
         response.response = pb.CommandPartitionedTopicMetadataResponse.Failed
@@ -118,7 +124,9 @@ async def _get_schema(connection: PulsarConnection, command: pb.CommandGetSchema
 
 
 def _on_get_or_create_schema(connection: PulsarConnection, command: pb.BaseCommand) -> None:
-    connection.answer(command.getOrCreateSchema.request_id, _get_or_create_schema(connection, command.getOrCreateSchema))
+    connection.answer(
+        command.getOrCreateSchema.request_id, _get_or_create_schema(connection, command.getOrCreateSchema)
+    )
 
 
 async def _get_or_create_schema(connection: PulsarConnection, command: pb.CommandGetOrCreateSchema) -> None:

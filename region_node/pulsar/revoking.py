@@ -70,7 +70,10 @@ def recheck(connection: PulsarConnection, covers: Callable[[str], bool]) -> None
             continue
         if not rights.may_subscribe(principal, consumer.topic.name, consumer.subscription.name):
             connection.consuming.throw_out(consumer)
-    if any(covers(namespace) and not rights.may_list(principal, namespace) for namespace in connection.watchers.namespaces.values()):
+    if any(
+        covers(namespace) and not rights.may_list(principal, namespace)
+        for namespace in connection.watchers.namespaces.values()
+    ):
         connection.close("this role may not list the topics of a namespace any more")  # a watcher has no other end
 
 

@@ -17,7 +17,9 @@ _WHY = "scalable topics are not available here: use a partitioned topic, whose p
 
 
 def on_lookup(connection: PulsarConnection, command: pb.BaseCommand) -> None:
-    update = pb.CommandScalableTopicUpdate(session_id=command.scalableTopicLookup.session_id, error=pb.NotAllowedError, message=_WHY)
+    update = pb.CommandScalableTopicUpdate(
+        session_id=command.scalableTopicLookup.session_id, error=pb.NotAllowedError, message=_WHY
+    )
     connection.send(pb.BaseCommand(type=Kind.SCALABLE_TOPIC_UPDATE, scalableTopicUpdate=update))
 
 
@@ -28,7 +30,9 @@ def on_subscribe(connection: PulsarConnection, command: pb.BaseCommand) -> None:
 
 
 def on_watch(connection: PulsarConnection, command: pb.BaseCommand) -> None:
-    update = pb.CommandWatchScalableTopicsUpdate(watch_id=command.watchScalableTopics.watch_id, error=pb.NotAllowedError, message=_WHY)
+    update = pb.CommandWatchScalableTopicsUpdate(
+        watch_id=command.watchScalableTopics.watch_id, error=pb.NotAllowedError, message=_WHY
+    )
     connection.send(pb.BaseCommand(type=Kind.WATCH_SCALABLE_TOPICS_UPDATE, watchScalableTopicsUpdate=update))
 
 

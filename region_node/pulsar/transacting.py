@@ -28,13 +28,25 @@ Kind = pb.BaseCommand
 
 # command -> (its field, the answer, the answer's field)
 _ANSWERS = {
-    Kind.TC_CLIENT_CONNECT_REQUEST: ("tcClientConnectRequest", Kind.TC_CLIENT_CONNECT_RESPONSE, "tcClientConnectResponse"),
+    Kind.TC_CLIENT_CONNECT_REQUEST: (
+        "tcClientConnectRequest",
+        Kind.TC_CLIENT_CONNECT_RESPONSE,
+        "tcClientConnectResponse",
+    ),
     Kind.NEW_TXN: ("newTxn", Kind.NEW_TXN_RESPONSE, "newTxnResponse"),
     Kind.ADD_PARTITION_TO_TXN: ("addPartitionToTxn", Kind.ADD_PARTITION_TO_TXN_RESPONSE, "addPartitionToTxnResponse"),
-    Kind.ADD_SUBSCRIPTION_TO_TXN: ("addSubscriptionToTxn", Kind.ADD_SUBSCRIPTION_TO_TXN_RESPONSE, "addSubscriptionToTxnResponse"),
+    Kind.ADD_SUBSCRIPTION_TO_TXN: (
+        "addSubscriptionToTxn",
+        Kind.ADD_SUBSCRIPTION_TO_TXN_RESPONSE,
+        "addSubscriptionToTxnResponse",
+    ),
     Kind.END_TXN: ("endTxn", Kind.END_TXN_RESPONSE, "endTxnResponse"),
     Kind.END_TXN_ON_PARTITION: ("endTxnOnPartition", Kind.END_TXN_ON_PARTITION_RESPONSE, "endTxnOnPartitionResponse"),
-    Kind.END_TXN_ON_SUBSCRIPTION: ("endTxnOnSubscription", Kind.END_TXN_ON_SUBSCRIPTION_RESPONSE, "endTxnOnSubscriptionResponse"),
+    Kind.END_TXN_ON_SUBSCRIPTION: (
+        "endTxnOnSubscription",
+        Kind.END_TXN_ON_SUBSCRIPTION_RESPONSE,
+        "endTxnOnSubscriptionResponse",
+    ),
 }
 
 
@@ -72,11 +84,15 @@ def _check_rights(connection: PulsarConnection, kind: Any, asked: Any) -> None:
             connection.identity.check_subscribe(TopicName.parse(one.topic), one.subscription)
     elif kind in (Kind.END_TXN_ON_PARTITION, Kind.END_TXN_ON_SUBSCRIPTION):
         security, principal = connection.listener.security, connection.identity.principal
-        if not security.authentication.open and (principal is None or not (principal.internal or security.rights.is_super(principal))):
+        if not security.authentication.open and (
+            principal is None or not (principal.internal or security.rights.is_super(principal))
+        ):
             raise Unauthorized("only brokers end transactions in a topic: ask the transaction's coordinator")
 
 
-def _act(connection: PulsarConnection, transactions: Transactions, kind: Any, asked: Any, part: Any) -> Coroutine[Any, Any, None]:
+def _act(
+    connection: PulsarConnection, transactions: Transactions, kind: Any, asked: Any, part: Any
+) -> Coroutine[Any, Any, None]:
     match kind:
         case Kind.TC_CLIENT_CONNECT_REQUEST:
             return _connect(transactions, asked)
@@ -101,7 +117,9 @@ async def _connect(transactions: Transactions, asked: pb.CommandTcClientConnectR
     await transactions.coordinator(asked.tc_id)
 
 
-async def _begin(connection: PulsarConnection, transactions: Transactions, asked: pb.CommandNewTxn, part: pb.CommandNewTxnResponse) -> None:
+async def _begin(
+    connection: PulsarConnection, transactions: Transactions, asked: pb.CommandNewTxn, part: pb.CommandNewTxnResponse
+) -> None:
     most, least = await transactions.begin(asked.tc_id, asked.txn_ttl_millis, connection.identity.role)
     part.txnid_most_bits, part.txnid_least_bits = most, least
 

@@ -68,7 +68,9 @@ class TopicWatchers:
             names.update(dict.fromkeys(came))
             for name in gone:
                 del names[name]
-            update = pb.CommandWatchTopicUpdate(watcher_id=watcher_id, new_topics=came, deleted_topics=gone, topics_hash=topics_hash(names))
+            update = pb.CommandWatchTopicUpdate(
+                watcher_id=watcher_id, new_topics=came, deleted_topics=gone, topics_hash=topics_hash(names)
+            )
             connection.send(pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_UPDATE, watchTopicUpdate=update))
 
         unused = await topics.listed(command.namespace)
@@ -79,7 +81,9 @@ class TopicWatchers:
         self._stops[watcher_id] = stop
         names.update(dict.fromkeys(name for name in sorted({*found, *unused}) if matches(name)))
         current = topics_hash(names)
-        success = pb.CommandWatchTopicListSuccess(request_id=command.request_id, watcher_id=watcher_id, topics_hash=current)
+        success = pb.CommandWatchTopicListSuccess(
+            request_id=command.request_id, watcher_id=watcher_id, topics_hash=current
+        )
         if command.topics_hash != current:
             success.topic.extend(names)
         connection.send(pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_LIST_SUCCESS, watchTopicListSuccess=success))
@@ -130,4 +134,6 @@ async def _topics(connection: PulsarConnection, command: pb.CommandGetTopicsOfNa
         response.changed = False
     else:
         response.topics.extend(names)
-    connection.send(pb.BaseCommand(type=pb.BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE, getTopicsOfNamespaceResponse=response))
+    connection.send(
+        pb.BaseCommand(type=pb.BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE, getTopicsOfNamespaceResponse=response)
+    )

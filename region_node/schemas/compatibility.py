@@ -16,7 +16,15 @@ from avro.schema import RecordSchema
 from avro.schema import Schema as AvroSchema
 
 from heliograph.model.errors import TopicError
-from region_node.schemas.definition import AVRO_DEFINED, KEY_VALUE, PROTOBUF_NATIVE, Schema, halves, parse_avro, root_message
+from region_node.schemas.definition import (
+    AVRO_DEFINED,
+    KEY_VALUE,
+    PROTOBUF_NATIVE,
+    Schema,
+    halves,
+    parse_avro,
+    root_message,
+)
 
 DEFAULT = "FULL"
 ALWAYS, NEVER = "ALWAYS_COMPATIBLE", "ALWAYS_INCOMPATIBLE"
@@ -39,7 +47,9 @@ def check_new(schema: Schema, existing: Sequence[Schema], strategy: str) -> None
     against = existing if strategy.endswith("_TRANSITIVE") else existing[-1:]
     for other in against:
         if other.type != schema.type:
-            raise IncompatibleSchema(f"the topic has a schema of type {other.type_name}, this one is of type {schema.type_name}")
+            raise IncompatibleSchema(
+                f"the topic has a schema of type {other.type_name}, this one is of type {schema.type_name}"
+            )
     if strategy == NEVER:
         raise IncompatibleSchema("the policy ALWAYS_INCOMPATIBLE takes no other schema than the one that the topic has")
     direction = strategy.removesuffix("_TRANSITIVE")
@@ -75,7 +85,12 @@ def _why_not(reader: Schema, writer: Schema) -> str:
     if reader.type in AVRO_DEFINED:
         found = _checker().get_compatibility(parse_avro(reader.data), parse_avro(writer.data))
         if found.compatibility is not SchemaCompatibilityType.compatible:
-            return "; ".join(sorted(f"{place}: {text}" for place, text in zip(sorted(found.locations), sorted(found.messages), strict=False)))[:500]
+            return "; ".join(
+                sorted(
+                    f"{place}: {text}"
+                    for place, text in zip(sorted(found.locations), sorted(found.messages), strict=False)
+                )
+            )[:500]
     elif reader.type == KEY_VALUE:
         for name, ours, theirs in zip(("key", "value"), halves(reader), halves(writer), strict=True):
             why = _why_not(ours, theirs)
@@ -91,7 +106,9 @@ def _why_not(reader: Schema, writer: Schema) -> str:
 class _Checker(ReaderWriterCompatibilityChecker):
     """As Avro's resolution in Java: records are matched by their fields, whatever they are called."""
 
-    def calculate_compatibility(self, reader: AvroSchema, writer: AvroSchema, location: list[str]) -> SchemaCompatibilityResult:
+    def calculate_compatibility(
+        self, reader: AvroSchema, writer: AvroSchema, location: list[str]
+    ) -> SchemaCompatibilityResult:
         if isinstance(reader, RecordSchema) and isinstance(writer, RecordSchema):
             return self.check_reader_writer_record_fields(reader, writer, location)
         return super().calculate_compatibility(reader, writer, location)

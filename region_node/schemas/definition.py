@@ -90,7 +90,11 @@ class Schema:
 
     def same(self, other: Schema) -> bool:
         """Whether both say the same: they share a version then. Properties say something only of a KeyValue."""
-        return self.type == other.type and self.data == other.data and (self.type != KEY_VALUE or halves(self) == halves(other))
+        return (
+            self.type == other.type
+            and self.data == other.data
+            and (self.type != KEY_VALUE or halves(self) == halves(other))
+        )
 
 
 def check_definition(schema: Schema) -> None:
@@ -113,7 +117,15 @@ def parse_avro(data: bytes) -> avro.schema.Schema:
     """Raises InvalidSchema."""
     try:
         return avro.schema.parse(data.decode())
-    except (avro.errors.AvroException, UnicodeDecodeError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (
+        avro.errors.AvroException,
+        UnicodeDecodeError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise InvalidSchema(f"the definition is no Avro schema: {str(error)[:300] or type(error).__name__}") from error
 
 
@@ -129,8 +141,17 @@ def halves(schema: Schema) -> tuple[Schema, Schema]:
         at += 4 + size
         kind = TYPES.get(schema.properties.get(f"{half}.schema.type", "NONE").replace(BYTES, "NONE"))
         if kind is None or kind == KEY_VALUE:
-            raise InvalidSchema(f"property {half}.schema.type is {schema.properties.get(f'{half}.schema.type')!r}, which is no type of a {half}")
-        found.append(Schema(kind, schema.properties.get(f"{half}.schema.name", ""), data, _properties(schema.properties.get(f"{half}.schema.properties", ""))))
+            raise InvalidSchema(
+                f"property {half}.schema.type is {schema.properties.get(f'{half}.schema.type')!r}, which is no type of a {half}"
+            )
+        found.append(
+            Schema(
+                kind,
+                schema.properties.get(f"{half}.schema.name", ""),
+                data,
+                _properties(schema.properties.get(f"{half}.schema.properties", "")),
+            )
+        )
     if at != len(schema.data):
         raise InvalidSchema("there is something behind the two definitions of a KeyValue schema")
     return found[0], found[1]

@@ -22,7 +22,9 @@ def differences(here: Mapping[int, bytes], there: Mapping[int, bytes], names: tu
         if here.get(number) == value:
             continue
         ours, theirs = _shown(number, here.get(number)), _shown(number, value)
-        lines = difflib.unified_diff(_lines(theirs), _lines(ours), f"{names[1]}/{number}", f"{names[0]}/{number}", lineterm="")
+        lines = difflib.unified_diff(
+            _lines(theirs), _lines(ours), f"{names[1]}/{number}", f"{names[0]}/{number}", lineterm=""
+        )
         rows.append({"number": number, "here": ours, "there": theirs, "diff": "\n".join(lines)})
     return rows
 

@@ -71,11 +71,15 @@ class SchemaRegistry:
             if number is not None:
                 return number
             if not may_create:
-                raise IncompatibleSchema("the topic does not have this schema, and clients may not add any here: an operator must (isAllowAutoUpdateSchema)")
+                raise IncompatibleSchema(
+                    "the topic does not have this schema, and clients may not add any here: an operator must (isAllowAutoUpdateSchema)"
+                )
             with self.counts.check():
                 check_new(schema, [each for _, each in alive], strategy)
             if len(alive) >= VERSIONS_MAX:
-                raise NotAllowed(f"{topic} has {VERSIONS_MAX} versions of its schema; delete them, or find out who changes it so often")
+                raise NotAllowed(
+                    f"{topic} has {VERSIONS_MAX} versions of its schema; delete them, or find out who changes it so often"
+                )
             number = self._next(every)
             try:
                 await self._meta.put(_key(topic, number), _encode(schema, self._later(every)), expected=ABSENT)
@@ -104,7 +108,9 @@ class SchemaRegistry:
             number = self._next(every)
             ops: list[Op] = [Delete(_key(topic, version.number)) for version in every]
             try:
-                await self._meta.txn([Put(_key(topic, number), _encode(None, self._later(every)), expected=ABSENT), *ops])
+                await self._meta.txn(
+                    [Put(_key(topic, number), _encode(None, self._later(every)), expected=ABSENT), *ops]
+                )
             except VersionConflict:
                 continue
             return number
@@ -118,7 +124,9 @@ class SchemaRegistry:
     async def dump(self, topic: TopicName, bytes_max: int) -> list[tuple[int, bytes]]:
         """(number, as it is stored) of every version, deletions included; of more than `bytes_max` bytes, the newest."""
         prefix = _prefix(topic)
-        rows = [(int(key.removeprefix(prefix), 16), value) for key, value, _ in await self._meta.range(prefix, prefix + "g")]
+        rows = [
+            (int(key.removeprefix(prefix), 16), value) for key, value, _ in await self._meta.range(prefix, prefix + "g")
+        ]
         kept: list[tuple[int, bytes]] = []
         for number, value in sorted(rows, key=lambda row: (_decode(*row).time_ms, row[0]), reverse=True):
             bytes_max -= len(value)
@@ -154,9 +162,15 @@ class SchemaRegistry:
         given = {number: _decode(number, value) for number, value in rows}
         prefix = _prefix(topic)
         for _ in range(_ATTEMPTS):
-            stored = {int(key.removeprefix(prefix), 16): (value, version) for key, value, version in await self._meta.range(prefix, prefix + "g")}
+            stored = {
+                int(key.removeprefix(prefix), 16): (value, version)
+                for key, value, version in await self._meta.range(prefix, prefix + "g")
+            }
             every = {number: _decode(number, value) for number, (value, _) in stored.items()}
-            ops: list[Op] = [Put(_key(topic, number), value, expected=stored[number][1] if number in stored else ABSENT) for number, value in rows]
+            ops: list[Op] = [
+                Put(_key(topic, number), value, expected=stored[number][1] if number in stored else ABSENT)
+                for number, value in rows
+            ]
             after = [version.schema for version in ({**every, **given}).values() if version.schema is not None]
             following = self._next([*every.values(), *given.values()])
             for number in given:
@@ -178,7 +192,10 @@ class SchemaRegistry:
         """All of them, deletions included, by the time they came."""
         prefix = _prefix(topic)
         rows = await self._meta.range(prefix, prefix + "g")
-        return sorted((_decode(int(key.removeprefix(prefix), 16), value) for key, value, _ in rows), key=lambda v: (v.time_ms, v.number))
+        return sorted(
+            (_decode(int(key.removeprefix(prefix), 16), value) for key, value, _ in rows),
+            key=lambda v: (v.time_ms, v.number),
+        )
 
     def _next(self, every: list[Version]) -> int:
         base = self._region() - 1 << REGION_SHIFT
@@ -220,7 +237,13 @@ def shown(number: int, value: bytes) -> dict[str, Any]:
         return {"deleted": True, "time_ms": version.time_ms}
     schema = version.schema
     data = schema.data.decode(errors="backslashreplace")
-    return {"type": schema.type_name, "name": schema.name, "data": data, "properties": schema.properties, "time_ms": version.time_ms}
+    return {
+        "type": schema.type_name,
+        "name": schema.name,
+        "data": data,
+        "properties": schema.properties,
+        "time_ms": version.time_ms,
+    }
 
 
 def _decode(number: int, value: bytes) -> Version:

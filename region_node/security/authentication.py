@@ -85,7 +85,9 @@ class Authentication:
         provider = self._providers.get(method)
         if provider is None:
             self.counts.refused("none", "other", "not_open")
-            raise Unauthenticated(f"authentication by {method[:32]!r} is not open here; there is {', '.join(self._providers) or 'none'}")
+            raise Unauthenticated(
+                f"authentication by {method[:32]!r} is not open here; there is {', '.join(self._providers) or 'none'}"
+            )
         name = type(provider).__name__
         try:
             found = await provider.identify(credentials)
@@ -114,18 +116,24 @@ class Authentication:
             return Credentials(method="token", data=rest.strip().encode(), certificate=certificate)
         if scheme.lower() == "basic":
             try:
-                return Credentials(method="basic", data=base64.b64decode(rest.strip(), validate=True), certificate=certificate)
+                return Credentials(
+                    method="basic", data=base64.b64decode(rest.strip(), validate=True), certificate=certificate
+                )
             except (ValueError, binascii.Error) as error:
                 raise Unauthenticated("the Authorization header is no base64") from error
         raise Unauthenticated("the Authorization header must begin with Bearer or Basic")
 
 
-def build_authentication(settings: SecuritySettings, ports: Ports, internal: InternalTokens | None = None) -> Authentication:
+def build_authentication(
+    settings: SecuritySettings, ports: Ports, internal: InternalTokens | None = None
+) -> Authentication:
     """The plug-ins that the settings name. Raises ConfigError where one cannot be made."""
     providers: dict[str, Provider] = {}
     for name in settings.authentication:
         if name == "token":
-            providers[name] = TokenProvider([(source, _keys_of(source, ports)) for source in settings.tokens], ports.clock)
+            providers[name] = TokenProvider(
+                [(source, _keys_of(source, ports)) for source in settings.tokens], ports.clock
+            )
         elif name == "basic":
             providers[name] = PasswordProvider(settings.basic_file, ports.offload, ports.rng)
         elif name == "tls":
@@ -150,6 +158,8 @@ def _keys_of(source: TokenSettings, ports: Ports) -> KeySource:
 def _plugin(name: str) -> PluginFactory:
     found = list(metadata.entry_points(group=PLUGINS, name=name))
     if len(found) != 1:
-        raise ConfigError(f"security.plugins.{name}: {len(found)} installed packages have that entry point in the group {PLUGINS}; one is wanted")
+        raise ConfigError(
+            f"security.plugins.{name}: {len(found)} installed packages have that entry point in the group {PLUGINS}; one is wanted"
+        )
     factory: PluginFactory = found[0].load()
     return factory

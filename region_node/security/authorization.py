@@ -56,16 +56,27 @@ class Authorization:
         return not self.enabled or principal.internal or all(role in self._supers for role in principal.roles)
 
     def administers(self, principal: Principal, tenant: str) -> bool:
-        return not self.enabled or principal.internal or all(self._role_administers(role, tenant) for role in principal.roles)
+        return (
+            not self.enabled
+            or principal.internal
+            or all(self._role_administers(role, tenant) for role in principal.roles)
+        )
 
     def may(self, principal: Principal, action: Action, topic: TopicName) -> bool:
         """Everything but a consumer's subscription (`may_subscribe`)."""
-        return not self.enabled or principal.internal or all(self._role_may(role, action, topic) for role in principal.roles)
+        return (
+            not self.enabled
+            or principal.internal
+            or all(self._role_may(role, action, topic) for role in principal.roles)
+        )
 
     def may_subscribe(self, principal: Principal, topic: TopicName, subscription: str) -> bool:
         if not self.enabled or principal.internal:
             return True
-        return all(self._role_may(role, Action.CONSUME, topic) and self._role_may_use(role, topic, subscription) for role in principal.roles)
+        return all(
+            self._role_may(role, Action.CONSUME, topic) and self._role_may_use(role, topic, subscription)
+            for role in principal.roles
+        )
 
     def may_look_up(self, principal: Principal, topic: TopicName) -> bool:
         return self.may(principal, Action.PRODUCE, topic) or self.may(principal, Action.CONSUME, topic)
@@ -118,7 +129,10 @@ class Authorization:
             return True
         if not policies.topic_permissions:
             return False
-        return any(action in policies.topic_permissions.get(name, {}).get(role, ()) for name in {str(topic), str(topic.partitioned)})
+        return any(
+            action in policies.topic_permissions.get(name, {}).get(role, ())
+            for name in {str(topic), str(topic.partitioned)}
+        )
 
     def _role_may_use(self, role: str, topic: TopicName, subscription: str) -> bool:
         if self._role_administers(role, topic.tenant):
@@ -142,5 +156,9 @@ class Authorization:
 
 
 def refusal(principal: Principal, action: str, what: str) -> Unauthorized:
-    who = f"the role {principal.role!r}" if not principal.proxy else f"the role {principal.role!r} through the proxy {principal.proxy!r}"
+    who = (
+        f"the role {principal.role!r}"
+        if not principal.proxy
+        else f"the role {principal.role!r} through the proxy {principal.proxy!r}"
+    )
     return Unauthorized(f"{who} may not {action} {what}: an admin of the tenant can grant it")

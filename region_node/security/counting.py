@@ -39,7 +39,12 @@ class AuthenticationCounts:
 
     def samples(self, region: str) -> Iterable[tuple[str, str, Mapping[str, str], float]]:
         for (provider, method), count in sorted(self._successes.items()):
-            yield "pulsar_authentication_success_total", "counter", {"cluster": region, "provider_name": provider, "auth_method": method}, count
+            yield (
+                "pulsar_authentication_success_total",
+                "counter",
+                {"cluster": region, "provider_name": provider, "auth_method": method},
+                count,
+            )
         for (provider, method, reason), count in sorted(self._failures.items()):
             labels = {"cluster": region, "provider_name": provider, "auth_method": method, "reason": reason}
             yield "pulsar_authentication_failures_total", "counter", labels, count

@@ -20,7 +20,10 @@ class View(Protocol):
 
 def without_topic(policies: NamespacePolicies, name: TopicName) -> NamespacePolicies:
     text = str(name)
-    return replace(policies, topic_permissions={topic: roles for topic, roles in policies.topic_permissions.items() if topic != text})
+    return replace(
+        policies,
+        topic_permissions={topic: roles for topic, roles in policies.topic_permissions.items() if topic != text},
+    )
 
 
 async def forget(config: ConfigAdmin, view: View, name: TopicName) -> bool:

@@ -51,7 +51,9 @@ class InternalTokens:
     async def identify(self, credentials: Credentials) -> Principal:
         """Raises Unauthenticated."""
         try:
-            claims = json.loads(jws.deserialize_compact(credentials.data.decode("ascii"), self._key, algorithms=["HS512"]).payload)
+            claims = json.loads(
+                jws.deserialize_compact(credentials.data.decode("ascii"), self._key, algorithms=["HS512"]).payload
+            )
             region, node, until_ms = str(claims["region"]), str(claims["node"]), int(claims["until_ms"])
         except (JoseError, ValueError, KeyError, TypeError) as error:
             raise Unauthenticated("this is no token of a broker of this region") from error

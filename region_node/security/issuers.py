@@ -31,8 +31,17 @@ _TIMEOUT_S = 5.0
 class AddressKeys:
     """A key set at `url`, or where the discovery document of `issuer` says (checked by `check_url`, which raises ConfigError)."""
 
-    def __init__(self, url: str, issuer: str, cache: KeySetCache, fetch: Fetch, clock: Clock, check_url: Callable[[str], None]) -> None:
-        self._url, self._issuer, self._cache, self._fetch, self._clock, self._check_url = url, issuer, cache, fetch, clock, check_url
+    def __init__(
+        self, url: str, issuer: str, cache: KeySetCache, fetch: Fetch, clock: Clock, check_url: Callable[[str], None]
+    ) -> None:
+        self._url, self._issuer, self._cache, self._fetch, self._clock, self._check_url = (
+            url,
+            issuer,
+            cache,
+            fetch,
+            clock,
+            check_url,
+        )
         self._under_way: asyncio.Future[None] | None = None
 
     async def find(self, kid: str | None, algorithm: str) -> list[Key]:
@@ -75,7 +84,10 @@ class AddressKeys:
 async def fetch(url: str) -> bytes:
     """A small document. Raises OSError (no connection, a status other than 200, too large) or TimeoutError."""
     try:
-        async with ClientSession(timeout=ClientTimeout(total=_TIMEOUT_S)) as session, session.get(url, allow_redirects=False) as answer:
+        async with (
+            ClientSession(timeout=ClientTimeout(total=_TIMEOUT_S)) as session,
+            session.get(url, allow_redirects=False) as answer,
+        ):
             if answer.status != 200:
                 raise OSError(f"{url} answered {answer.status}")
             data = await answer.content.read(_BYTES_MAX + 1)

@@ -31,7 +31,9 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "y": 365 * 86_400}
 def new_secret(algorithm: str, rng: Rng) -> bytes:
     """Raises ConfigError for an algorithm without a secret."""
     if algorithm not in SECRET_BYTES_MIN:
-        raise ConfigError(f"{algorithm} has no secret; it takes a key pair. A secret is for {', '.join(SECRET_BYTES_MIN)}")
+        raise ConfigError(
+            f"{algorithm} has no secret; it takes a key pair. A secret is for {', '.join(SECRET_BYTES_MIN)}"
+        )
     size = SECRET_BYTES_MIN[algorithm]
     return rng.getrandbits(size * 8).to_bytes(size, "big")
 
@@ -40,9 +42,17 @@ def new_key_pair(algorithm: str) -> tuple[bytes, bytes]:
     """(private, public), PEM. Raises ConfigError for an algorithm without one."""
     if algorithm not in ASYMMETRIC:
         raise ConfigError(f"{algorithm} takes a secret, not a key pair. A pair is for {', '.join(ASYMMETRIC)}")
-    key = ec.generate_private_key(_CURVES[algorithm]()) if algorithm in _CURVES else rsa.generate_private_key(65537, _RSA_BITS)
-    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return private, key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    key = (
+        ec.generate_private_key(_CURVES[algorithm]())
+        if algorithm in _CURVES
+        else rsa.generate_private_key(65537, _RSA_BITS)
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return private, key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
 
 
 def with_key(key_set: bytes, public: bytes) -> bytes:
@@ -61,7 +71,9 @@ def without_key(key_set: bytes, kid: str) -> bytes:
     if len(kept) == len(keys):
         raise ConfigError(f"the key set has no key {kid}; it has {', '.join(str(key.kid) for key in keys)}")
     if not kept:
-        raise ConfigError(f"{kid} is the only key of the set, and without it every token would be refused: add the next one first")
+        raise ConfigError(
+            f"{kid} is the only key of the set, and without it every token would be refused: add the next one first"
+        )
     return json.dumps(key_set_of(kept), indent=1).encode() + b"\n"
 
 
@@ -69,7 +81,9 @@ def read_signing_key(data: bytes, *, private: bool) -> tuple[Key, str]:
     """A secret, or a private key in PEM or DER; and the algorithm that is usual for it. Raises ConfigError."""
     if not private:
         return OctKey.import_key(data), "HS256"
-    load = serialization.load_pem_private_key if data.lstrip().startswith(b"-----") else serialization.load_der_private_key
+    load = (
+        serialization.load_pem_private_key if data.lstrip().startswith(b"-----") else serialization.load_der_private_key
+    )
     try:
         key = load(data, None)
     except (ValueError, TypeError) as error:
@@ -86,7 +100,9 @@ def signed(key: Key, algorithm: str, claims: dict[str, Any]) -> str:
     header = {"alg": algorithm, "typ": "JWT"}
     if isinstance(key, OctKey):
         if algorithm not in SECRET_BYTES_MIN or len(key.raw_value) < SECRET_BYTES_MIN[algorithm]:
-            raise ConfigError(f"a secret of {len(key.raw_value)} bytes cannot sign {algorithm}; make one with `heliograph tokens keys --algorithm {algorithm}`")
+            raise ConfigError(
+                f"a secret of {len(key.raw_value)} bytes cannot sign {algorithm}; make one with `heliograph tokens keys --algorithm {algorithm}`"
+            )
     else:
         key.ensure_kid()
         header["kid"] = str(key.kid)

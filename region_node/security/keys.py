@@ -42,7 +42,11 @@ class KeySource(Protocol):
 def serves(key: Key, algorithm: str) -> bool:
     """Whether a key may verify that algorithm."""
     given = key.as_dict(private=False)
-    if given.get("use", "sig") != "sig" or given.get("alg", algorithm) != algorithm or "verify" not in given.get("key_ops", ["verify"]):
+    if (
+        given.get("use", "sig") != "sig"
+        or given.get("alg", algorithm) != algorithm
+        or "verify" not in given.get("key_ops", ["verify"])
+    ):
         return False
     family = algorithm[:2]
     if isinstance(key, OctKey):
@@ -69,7 +73,9 @@ def read_secret(data: bytes, bytes_min: int) -> list[Key]:
 
 def read_public_key(data: bytes) -> list[Key]:
     """PEM or DER, RSA or elliptic curve. Raises ConfigError."""
-    load = serialization.load_pem_public_key if data.lstrip().startswith(b"-----") else serialization.load_der_public_key
+    load = (
+        serialization.load_pem_public_key if data.lstrip().startswith(b"-----") else serialization.load_der_public_key
+    )
     try:
         key = load(data)
     except (ValueError, UnsupportedAlgorithm) as error:
@@ -93,7 +99,11 @@ def read_key_set(data: bytes, *, secrets: bool) -> list[Key]:
         raise ConfigError(f'this is no key set, such as {{"keys": [...]}}: {error!r}') from error
     keys: list[Key] = []
     for row in rows:
-        if not isinstance(row, dict) or row.get("kty") not in ("RSA", "EC", "oct") or (row["kty"] == "oct" and not secrets):
+        if (
+            not isinstance(row, dict)
+            or row.get("kty") not in ("RSA", "EC", "oct")
+            or (row["kty"] == "oct" and not secrets)
+        ):
             continue
         try:
             key = import_key(row)

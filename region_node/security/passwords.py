@@ -60,7 +60,11 @@ class PasswordProvider:
         else:
             # bcrypt sees 72 bytes of a password, and its library refuses longer ones
             fits = len(password) <= 72 and b"\x00" not in password
-            right = await self._offload(bcrypt.checkpw, password if fits else b"x", (line or self._decoy()).encode()) and line is not None and fits
+            right = (
+                await self._offload(bcrypt.checkpw, password if fits else b"x", (line or self._decoy()).encode())
+                and line is not None
+                and fits
+            )
         if not right:
             raise Unauthenticated(_WRONG)
         assert line is not None
@@ -108,9 +112,13 @@ def read_users(text: str) -> dict[str, str]:
         user, separator, hashed = line.partition(":")
         found = _BCRYPT.match(hashed)
         if not separator or not user or not (found or _SHA.match(hashed)):
-            raise ConfigError(f"security.basic_file, line {number}: expected user:hash with a bcrypt or {{SHA}} hash; make the line again with `htpasswd -B`")
+            raise ConfigError(
+                f"security.basic_file, line {number}: expected user:hash with a bcrypt or {{SHA}} hash; make the line again with `htpasswd -B`"
+            )
         if found and not 4 <= int(found[1]) <= _COST_MAX:
-            raise ConfigError(f"security.basic_file, line {number}: a bcrypt cost of {found[1]}; 10 is usual, {_COST_MAX} the most that is taken")
+            raise ConfigError(
+                f"security.basic_file, line {number}: a bcrypt cost of {found[1]}; 10 is usual, {_COST_MAX} the most that is taken"
+            )
         users[user] = hashed
     return users
 

@@ -47,11 +47,19 @@ async def build_security(
     internal = None
     if settings.authentication or settings.anonymous_role:
         internal = InternalTokens(await region_secret(meta, rng), region, node, clock)
-    return Security(authentication_of(settings, offload, internal, fetch=fetch, clock=clock, rng=rng), Authorization(settings, view))
+    return Security(
+        authentication_of(settings, offload, internal, fetch=fetch, clock=clock, rng=rng), Authorization(settings, view)
+    )
 
 
 def authentication_of(
-    settings: SecuritySettings, offload: Offload, internal: InternalTokens | None = None, *, fetch: Fetch, clock: Clock, rng: Rng
+    settings: SecuritySettings,
+    offload: Offload,
+    internal: InternalTokens | None = None,
+    *,
+    fetch: Fetch,
+    clock: Clock,
+    rng: Rng,
 ) -> Authentication:
     """Of any process. Raises ConfigError."""
 

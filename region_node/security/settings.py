@@ -83,10 +83,14 @@ class TokenSettings:
     def __post_init__(self) -> None:
         places = [name for name in ("secret_file", "public_key_file", "jwks_file", "jwks_url") if getattr(self, name)]
         if len(places) > 1 or not (places or self.issuer):
-            raise ConfigError("security.tokens: give one of secret_file, public_key_file, jwks_file, jwks_url; or an issuer, for its discovery document")
+            raise ConfigError(
+                "security.tokens: give one of secret_file, public_key_file, jwks_file, jwks_url; or an issuer, for its discovery document"
+            )
         for path in (self.secret_file, self.public_key_file, self.jwks_file):
             if path and not Path(path).is_file():
-                raise ConfigError(f"security.tokens: the file {path} does not exist; `heliograph tokens keys` makes one")
+                raise ConfigError(
+                    f"security.tokens: the file {path} does not exist; `heliograph tokens keys` makes one"
+                )
         self._check_algorithms(places)
         if not self.jwks_file and not self.secret_file and not self.public_key_file:
             check_issuer_url(self.jwks_url or self.issuer)
@@ -109,7 +113,9 @@ class TokenSettings:
         if secret:
             need = max(SECRET_BYTES_MIN[name] for name in self.algorithms)
             if (have := Path(self.secret_file).stat().st_size) < need:
-                raise ConfigError(f"security.tokens: the secret in {self.secret_file} has {have} bytes, {', '.join(self.algorithms)} wants at least {need}")
+                raise ConfigError(
+                    f"security.tokens: the secret in {self.secret_file} has {have} bytes, {', '.join(self.algorithms)} wants at least {need}"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,15 +147,21 @@ class SecuritySettings:
     def __post_init__(self) -> None:
         for name in self.authentication:
             if name not in BUILT_IN and name not in self.plugins:
-                raise ConfigError(f"security.authentication: {name!r} is none of {', '.join(BUILT_IN)}, and there is no security.plugins.{name}")
+                raise ConfigError(
+                    f"security.authentication: {name!r} is none of {', '.join(BUILT_IN)}, and there is no security.plugins.{name}"
+                )
         if len(set(self.authentication)) != len(self.authentication):
             raise ConfigError("security.authentication names one way twice")
         if "token" in self.authentication and not self.tokens:
             raise ConfigError("security.authentication has token, but security.tokens is empty")
         if "basic" in self.authentication and not Path(self.basic_file).is_file():
-            raise ConfigError(f"security.basic_file: the file {self.basic_file!r} does not exist; `htpasswd -B -c FILE USER` makes one")
+            raise ConfigError(
+                f"security.basic_file: the file {self.basic_file!r} does not exist; `htpasswd -B -c FILE USER` makes one"
+            )
         if self.authorization and not self.authentication and not self.anonymous_role:
-            raise ConfigError("security.authorization is on, but nobody is authenticated: set security.authentication, or an anonymous_role")
+            raise ConfigError(
+                "security.authorization is on, but nobody is authenticated: set security.authentication, or an anonymous_role"
+            )
         if self.authorization and not self.super_users:
             raise ConfigError("security.authorization is on without super_users: nobody could make the first tenant")
         if not 1 <= self.refresh_ahead_s <= 3600:
@@ -165,4 +177,6 @@ def check_issuer_url(url: str) -> None:
         return
     if parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost"):
         return
-    raise ConfigError(f"security.tokens: {url!r} must begin with https:// (http:// only for this machine), because keys are read from it")
+    raise ConfigError(
+        f"security.tokens: {url!r} must begin with https:// (http:// only for this machine), because keys are read from it"
+    )

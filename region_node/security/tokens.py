@@ -55,9 +55,13 @@ class TokenProvider:
                 reason = reason or error
         raise reason or Unauthenticated("the token's issuer is not one that is trusted here")
 
-    async def _verified(self, settings: TokenSettings, keys: KeySource, text: str, algorithm: str, kid: str | None) -> Principal:
+    async def _verified(
+        self, settings: TokenSettings, keys: KeySource, text: str, algorithm: str, kid: str | None
+    ) -> Principal:
         if algorithm not in settings.algorithms:
-            raise Unauthenticated(f"the token's algorithm {algorithm[:16]!r} is not one of {', '.join(settings.algorithms)}")
+            raise Unauthenticated(
+                f"the token's algorithm {algorithm[:16]!r} is not one of {', '.join(settings.algorithms)}"
+            )
         for key in (await keys.find(kid, algorithm))[:_CANDIDATES_MAX]:
             try:
                 signed = jws.deserialize_compact(text, key, algorithms=[algorithm])
@@ -97,7 +101,12 @@ def _seconds(claims: dict[str, Any], name: str) -> float | None:
     value = claims.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not 0 <= value <= _TIME_MAX:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or not 0 <= value <= _TIME_MAX
+    ):
         raise Unauthenticated(f"the token's claim {name!r} is no time")
     return float(value)
 
@@ -117,7 +126,10 @@ def _unverified(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         if len(parts) != 3:
             raise ValueError("not three parts")
-        header, claims = (json.loads(base64.b64decode(part + "=" * (-len(part) % 4), altchars=b"-_", validate=True)) for part in parts[:2])
+        header, claims = (
+            json.loads(base64.b64decode(part + "=" * (-len(part) % 4), altchars=b"-_", validate=True))
+            for part in parts[:2]
+        )
     except (ValueError, binascii.Error, RecursionError) as error:
         raise Unauthenticated("the token is no JSON web token") from error
     if not isinstance(header, dict) or not isinstance(claims, dict):

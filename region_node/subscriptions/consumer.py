@@ -40,7 +40,13 @@ class ConsumerSink(Protocol):
         ...
 
     def deliver(
-        self, consumer: Consumer, ledger: int, first: int, run: Run, redeliveries: Sequence[int] | None, ack_sets: Mapping[int, int] | None = None
+        self,
+        consumer: Consumer,
+        ledger: int,
+        first: int,
+        run: Run,
+        redeliveries: Sequence[int] | None,
+        ack_sets: Mapping[int, int] | None = None,
     ) -> None:
         """Sends all entries of `run`, which lies at (ledger, first). `ack_sets`: index in the run -> bits of a batch's unacknowledged messages."""
         ...
@@ -109,7 +115,12 @@ class Consumer:
         self.compacted = compacted
         self.hash_ranges, self.out_of_order = hash_ranges, out_of_order
         self.id, self.name, self.sink, self.priority, self.epoch = consumer_id, name, sink, priority, epoch
-        self.metadata, self.address, self.client_version, self.connected_ms = dict(metadata or {}), address, client_version, connected_ms
+        self.metadata, self.address, self.client_version, self.connected_ms = (
+            dict(metadata or {}),
+            address,
+            client_version,
+            connected_ms,
+        )
         self.traced: Traced | None = None
         """Called with what went out; None: nothing is traced."""
         self.permits = self.unacked = 0
@@ -120,7 +131,12 @@ class Consumer:
         self.last_acked_ms = self.last_consumed_ms = self.flow_ms = 0
 
     def send(
-        self, ledger: int, first: int, run: Run, redeliveries: Sequence[int] | None = None, ack_sets: Mapping[int, int] | None = None
+        self,
+        ledger: int,
+        first: int,
+        run: Run,
+        redeliveries: Sequence[int] | None = None,
+        ack_sets: Mapping[int, int] | None = None,
     ) -> int:
         """Delivers `run`, spends permits, and returns the messages in it that are not acknowledged."""
         messages = run.messages

@@ -177,7 +177,9 @@ class Delayed:
             if not bucket:
                 del self._slots[heappop(self._near)]
             out += [((taken[at], taken[at + 1]), taken[at + 2] & 0xFFFF) for at in range(0, len(taken), 3)]
-        while self._far and (self._far[0] + 1) * MINUTE_MS <= now_ms and len(out) < count_max:  # nobody took anything for a while
+        while (
+            self._far and (self._far[0] + 1) * MINUTE_MS <= now_ms and len(out) < count_max
+        ):  # nobody took anything for a while
             taken = self._taken(count_max - len(out))
             out += [((taken[at], taken[at + 1]), taken[at + 2] & 0xFFFF) for at in range(0, len(taken), 3)]
         if self._far and (self._far[0] - 1) * MINUTE_MS <= now_ms:

@@ -36,7 +36,15 @@ class Dispatcher(ABC):
 
     kind: SubscriptionType
 
-    def __init__(self, ledger: LedgerPort, cursor: CursorPort, ready: ReadyQueue, reads: BoundedReads, *, on_end: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        ledger: LedgerPort,
+        cursor: CursorPort,
+        ready: ReadyQueue,
+        reads: BoundedReads,
+        *,
+        on_end: Callable[[], bool],
+    ) -> None:
         self.ledger, self.cursor = ledger, cursor
         self._ready, self._reads, self._on_end = ready, reads, on_end
         self.consumers: list[Consumer] = []
@@ -146,6 +154,7 @@ class Dispatcher(ABC):
         self.position = after(self.cursor.mark_delete)
         self._fetched, self._judged = [], None
         self._generation += 1
+
     def drop_rest(self) -> int:
         """Gives up what did not go out; returns how many messages. Only where nothing is stored."""
         dropped = sum(run.messages for _, _, run in self.ledger.cached(self.position, READ_ENTRIES, TURN_BYTES))
@@ -263,7 +272,10 @@ class Dispatcher(ABC):
             given = give((ledger, first + at, run.cut(at, stop)))
             if given < stop - at:
                 if verdict == ACCEPT:  # they are not asked again
-                    self._judged = (ledger, first + at + given), [*verdicts[at + given :], *(self._judged[1] if self._judged is not None else ())]
+                    self._judged = (
+                        (ledger, first + at + given),
+                        [*verdicts[at + given :], *(self._judged[1] if self._judged is not None else ())],
+                    )
                 return at + given
             at = stop
         return run.count

@@ -35,7 +35,9 @@ class Entries:
 
     __slots__ = ("_first", "_ledger", "_metadata", "_run", "subscription", "subscription_properties", "topic")
 
-    def __init__(self, topic: str, subscription: str, properties: Mapping[str, str], ledger: int, first: int, run: Run) -> None:
+    def __init__(
+        self, topic: str, subscription: str, properties: Mapping[str, str], ledger: int, first: int, run: Run
+    ) -> None:
         self.topic, self.subscription, self.subscription_properties = topic, subscription, properties
         self._ledger, self._first, self._run = ledger, first, run
         self._metadata: dict[int, MessageMetadata] = {}
@@ -79,7 +81,17 @@ class EntryFilter:
 class Filtering:
     """What one subscription filters by, and how often it did. Counts are messages."""
 
-    __slots__ = ("_failed", "_properties", "_subscription", "_topic", "accepted", "filters", "processed", "rejected", "rescheduled")
+    __slots__ = (
+        "_failed",
+        "_properties",
+        "_subscription",
+        "_topic",
+        "accepted",
+        "filters",
+        "processed",
+        "rejected",
+        "rescheduled",
+    )
 
     def __init__(self, topic: str, subscription: str, properties: Mapping[str, str]) -> None:
         self._topic, self._subscription, self._properties = topic, subscription, properties
@@ -108,14 +120,19 @@ class Filtering:
         if one is not None:
             try:
                 given = one.decide(entries)
-                if given is None or (len(given) == len(entries) and all(verdict in (ACCEPT, REJECT, RESCHEDULE) for verdict in given)):
+                if given is None or (
+                    len(given) == len(entries) and all(verdict in (ACCEPT, REJECT, RESCHEDULE) for verdict in given)
+                ):
                     return given
                 wrong = f"{len(given)} answers for {len(entries)} entries, or answers that are none: {list(given)[:5]}"
             except Exception as error:  # an operator's code: whatever it raises, the broker goes on
                 wrong = repr(error)
         if wrong != self._failed:
             self._failed = wrong
-            log.error("filter.failed", extra={"topic": self._topic, "subscription": self._subscription, "filter": name, "error": wrong})
+            log.error(
+                "filter.failed",
+                extra={"topic": self._topic, "subscription": self._subscription, "filter": name, "error": wrong},
+            )
         return [RESCHEDULE] * len(entries)
 
     def _count(self, run: Run, verdicts: Sequence[int] | None) -> None:

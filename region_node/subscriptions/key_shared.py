@@ -135,7 +135,12 @@ class KeySharedDispatcher(SharedDispatcher):
                 if generation != self._generation:
                     return
                 self._unhashed.pop()
-                if pieces and pieces[0][:2] == position and position not in self._hashes and not self.cursor.is_acked(position):
+                if (
+                    pieces
+                    and pieces[0][:2] == position
+                    and position not in self._hashes
+                    and not self.cursor.is_acked(position)
+                ):
                     self._wait(position, self._hash(pieces[0][2].parts[0]))
         except HeliographError as error:
             self.stalled = True
@@ -190,7 +195,12 @@ class KeySharedDispatcher(SharedDispatcher):
                 at += 1
                 continue
             stop, left = at, min(owner.permits, self._let())
-            while stop < run.count and left > 0 and self.ranges.owner(hashes[stop]) is owner and self._next_of_its_hash(hashes[stop], owner):
+            while (
+                stop < run.count
+                and left > 0
+                and self.ranges.owner(hashes[stop]) is owner
+                and self._next_of_its_hash(hashes[stop], owner)
+            ):
                 left -= 1 if run.counts is None else run.counts[stop]
                 stop += 1
             self._hand_to(owner, ledger, first + at, run.cut(at, stop), hashes[at:stop])

@@ -108,7 +108,11 @@ class AutoSplit:
         return self._owners[bisect_left(self._ends, key_hash)] if self._ends else None
 
     def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
-        return [((self._ends[i - 1] + 1 if i else 0), end) for i, end in enumerate(self._ends) if self._owners[i] is consumer]
+        return [
+            ((self._ends[i - 1] + 1 if i else 0), end)
+            for i, end in enumerate(self._ends)
+            if self._owners[i] is consumer
+        ]
 
 
 class ConsistentHash:

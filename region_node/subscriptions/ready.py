@@ -124,7 +124,9 @@ class BoundedReads:
         self._left = {who: self._left[who] for who in self._queued}
         return left
 
-    def start_bulk(self, who: object, work: Callable[[], Coroutine[Any, Any, None]], size_bytes: int, left_bytes: int) -> None:
+    def start_bulk(
+        self, who: object, work: Callable[[], Coroutine[Any, Any, None]], size_bytes: int, left_bytes: int
+    ) -> None:
         """As `start`, of somebody who reads on and on: about `size_bytes` now, and has `left_bytes` before him."""
         if self._yielding is None:
             self.start(work)

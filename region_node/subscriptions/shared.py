@@ -109,7 +109,11 @@ class SharedDispatcher(Dispatcher):
         return next((c for c in self.consumers if position in c.pending), None)
 
     def redeliver(self, consumer: Consumer, positions: list[Position] | None) -> None:
-        back = list(consumer.pending) if positions is None else [p for p in dict.fromkeys(positions) if p in consumer.pending]
+        back = (
+            list(consumer.pending)
+            if positions is None
+            else [p for p in dict.fromkeys(positions) if p in consumer.pending]
+        )
         for position in back:
             messages = consumer.pending.pop(position)
             consumer.unacked -= messages
@@ -124,7 +128,11 @@ class SharedDispatcher(Dispatcher):
         counts = self._counts
         for position in [p for p in counts if self.cursor.is_acked(p)]:  # by another region, or by expiry
             del counts[position]
-        return dict(counts) if len(counts) <= most else {position: counts[position] for position in nsmallest(most, counts)}
+        return (
+            dict(counts)
+            if len(counts) <= most
+            else {position: counts[position] for position in nsmallest(most, counts)}
+        )
 
     def count_at_least(self, counts: Mapping[Position, int]) -> None:
         """They were handed out so often already, elsewhere."""
@@ -167,8 +175,15 @@ class SharedDispatcher(Dispatcher):
     # -- handing out
 
     def _room(self, consumer: Consumer) -> bool:
-        consumer.blocked = consumer.unacked >= (self.unacked_consumer_max // 2 + 1 if consumer.blocked else self.unacked_consumer_max)
-        return consumer.permits > 0 and not consumer.blocked and consumer.sink.writable and (self.throttle is None or self.throttle.messages() > 0)
+        consumer.blocked = consumer.unacked >= (
+            self.unacked_consumer_max // 2 + 1 if consumer.blocked else self.unacked_consumer_max
+        )
+        return (
+            consumer.permits > 0
+            and not consumer.blocked
+            and consumer.sink.writable
+            and (self.throttle is None or self.throttle.messages() > 0)
+        )
 
     def _ready_consumers(self) -> list[Consumer]:
         """Those with room in the first priority level that has any."""
@@ -180,7 +195,12 @@ class SharedDispatcher(Dispatcher):
 
     def _give(self, piece: Piece) -> int:
         """Holds back what is delayed, and hands out the rest."""
-        if self.delayed is None or self._wheel is None or not self.delaying or not (late := delayed_entries(piece[2], self._wheel.now_ms)):
+        if (
+            self.delayed is None
+            or self._wheel is None
+            or not self.delaying
+            or not (late := delayed_entries(piece[2], self._wheel.now_ms))
+        ):
             return self._give_now(piece)
         ledger, first, run = piece
         at = 0
@@ -273,9 +293,16 @@ class SharedDispatcher(Dispatcher):
 
     def _take_due(self) -> None:
         """Delayed messages whose time has come go out like what goes out again."""
-        if self.delayed is None or self._wheel is None or not self.delayed.count or len(self._replaying) >= self._room_for_due():
+        if (
+            self.delayed is None
+            or self._wheel is None
+            or not self.delayed.count
+            or len(self._replaying) >= self._room_for_due()
+        ):
             return
-        due = self.delayed.due(self._wheel.now_ms if self.delaying or self.filtering is not None else LATEST_MS, DUE_MAX)
+        due = self.delayed.due(
+            self._wheel.now_ms if self.delaying or self.filtering is not None else LATEST_MS, DUE_MAX
+        )
         for position, hashed in due:
             if not self.cursor.is_acked(position):
                 self._now_due(position, hashed)
@@ -303,7 +330,9 @@ class SharedDispatcher(Dispatcher):
                 position = (ledger, first + index)
                 if position not in self._replaying:
                     continue
-                if self.cursor.is_acked(position) or self._give_again((ledger, first + index, run.cut(index, index + 1))):
+                if self.cursor.is_acked(position) or self._give_again(
+                    (ledger, first + index, run.cut(index, index + 1))
+                ):
                     del self._replaying[position]
                 else:
                     self._replay_fetched.insert(0, (ledger, first + index, run.cut(index, run.count)))
@@ -347,7 +376,9 @@ class SharedDispatcher(Dispatcher):
         last = entry
         while self._replay and self._replay[0] <= (ledger, last + 1) and last - entry < READ_ENTRIES:
             last = heappop(self._replay)[1]
-        self._replay_fetched = _within(self.ledger.cached((ledger, entry), last - entry + 1, TURN_BYTES), ledger, entry, last)
+        self._replay_fetched = _within(
+            self.ledger.cached((ledger, entry), last - entry + 1, TURN_BYTES), ledger, entry, last
+        )
         if self._replay_fetched:
             self._push_missing(ledger, entry, last)
             return True

@@ -136,7 +136,9 @@ class Subscription:
         if self.closed:
             raise ConsumerBusy(f"subscription {self.name!r} is being closed")
         if self.consumers and (kind is not self.kind or kind is SubscriptionType.EXCLUSIVE):
-            raise ConsumerBusy(f"subscription {self.name!r} has {len(self.consumers)} consumer(s) of type {self.kind.label}")
+            raise ConsumerBusy(
+                f"subscription {self.name!r} has {len(self.consumers)} consumer(s) of type {self.kind.label}"
+            )
         if consumer is not None and kind is SubscriptionType.KEY_SHARED:
             if isinstance(self.dispatcher, KeySharedDispatcher):
                 self.dispatcher.check(consumer)
@@ -164,7 +166,13 @@ class Subscription:
                 )
             else:
                 self.dispatcher = SingleActive(
-                    kind, self.ledger, self.delivering, self._ready, self._reads, partition=self._partition, on_end=self._on_end
+                    kind,
+                    self.ledger,
+                    self.delivering,
+                    self._ready,
+                    self._reads,
+                    partition=self._partition,
+                    on_end=self._on_end,
                 )
             self.dispatcher.volatile = self.volatile
             self.dispatcher.touched = self._touched
@@ -192,14 +200,21 @@ class Subscription:
             self.dispatcher.tell_turn()
 
     def _rule(self, dispatcher: Dispatcher) -> None:
-        dispatcher.throttle, dispatcher.pausing, dispatcher.turn = self.rules.throttle, self.rules.pausing, self.rules.turn
+        dispatcher.throttle, dispatcher.pausing, dispatcher.turn = (
+            self.rules.throttle,
+            self.rules.pausing,
+            self.rules.turn,
+        )
         if self.rules.filters and self.filtering is None:
             self.filtering = Filtering(self.rules.topic, self.name, self.properties)
         if self.filtering is not None:
             self.filtering.filters = self.rules.filters
         dispatcher.filter_by(self.filtering if self.rules.filters else None)
         if isinstance(dispatcher, SharedDispatcher):
-            dispatcher.unacked_max, dispatcher.unacked_consumer_max = self.rules.unacked_max, self.rules.unacked_consumer_max
+            dispatcher.unacked_max, dispatcher.unacked_consumer_max = (
+                self.rules.unacked_max,
+                self.rules.unacked_consumer_max,
+            )
             dispatcher.delaying = self.rules.delaying
         if isinstance(dispatcher, KeySharedDispatcher):
             dispatcher.divide(consistent=self.rules.consistent)
@@ -361,7 +376,13 @@ class Subscription:
         """Rates since the last tick, and another try where a read of backlog failed. Returns whether any rate is above 0."""
         consumers = self.consumers
         for consumer in consumers:
-            consumer.meter.tick(elapsed_s, consumer.messages_out, consumer.bytes_out, consumer.messages_redelivered, consumer.messages_acked)
+            consumer.meter.tick(
+                elapsed_s,
+                consumer.messages_out,
+                consumer.bytes_out,
+                consumer.messages_redelivered,
+                consumer.messages_acked,
+            )
         moving = self.meter.tick(
             elapsed_s,
             self.messages_out + sum(c.messages_out for c in consumers),
@@ -416,7 +437,8 @@ class Subscription:
             **({"msgDropCount": self.dropped, "msgDropRate": self.meter.rates[5]} if self.volatile else {}),
             "lastMarkDeleteAdvancedTimestamp": self.last_marked_ms,
             "consumers": [
-                consumer_stats(c) | (_keyed_stats(keyed.ranges.ranges(c), draining.get(c, {})) if keyed else {}) for c in consumers
+                consumer_stats(c) | (_keyed_stats(keyed.ranges.ranges(c), draining.get(c, {})) if keyed else {})
+                for c in consumers
             ],
         }
 
@@ -430,7 +452,9 @@ def _keyed_stats(ranges: list[tuple[int, int]], draining: dict[int, int]) -> dic
         "keyHashRanges": [f"[{low}, {high}]" for low, high in ranges],
         "drainingHashesCount": len(draining),
         "drainingHashesUnackedMessages": sum(draining.values()),
-        "drainingHashes": [{"hash": hashed, "unackMsgs": messages} for hashed, messages in sorted(draining.items())[:_DRAINING_SHOWN]],
+        "drainingHashes": [
+            {"hash": hashed, "unackMsgs": messages} for hashed, messages in sorted(draining.items())[:_DRAINING_SHOWN]
+        ],
     }
 
 
@@ -457,4 +481,10 @@ def consumer_stats(consumer: Consumer) -> dict[str, Any]:
 
 def _rates(meter: Meter) -> dict[str, float]:
     rate, throughput, redelivered, acked = meter.rates[:4]
-    return {"msgRateOut": rate, "msgThroughputOut": throughput, "msgRateRedeliver": redelivered, "messageAckRate": acked, "chunkedMessageRate": 0.0}
+    return {
+        "msgRateOut": rate,
+        "msgThroughputOut": throughput,
+        "msgRateRedeliver": redelivered,
+        "messageAckRate": acked,
+        "chunkedMessageRate": 0.0,
+    }

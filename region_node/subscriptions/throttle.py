@@ -35,8 +35,12 @@ class Bucket:
     def refill(self, now: float) -> None:
         elapsed, self._now = now - self._now, now
         if elapsed > 0:  # it holds one at least: else less than one a period would be nothing at all
-            self._messages_left = min(self._messages_left + self.messages * elapsed, max(1.0, self.messages * self._period_s))
-            self._bytes_left = min(self._bytes_left + self.size_bytes * elapsed, max(1.0, self.size_bytes * self._period_s))
+            self._messages_left = min(
+                self._messages_left + self.messages * elapsed, max(1.0, self.messages * self._period_s)
+            )
+            self._bytes_left = min(
+                self._bytes_left + self.size_bytes * elapsed, max(1.0, self.size_bytes * self._period_s)
+            )
 
     def spend(self, messages: int, size_bytes: int) -> None:
         self._messages_left -= messages
@@ -50,10 +54,17 @@ class Bucket:
     def set_rates(self, messages: float, size_bytes: float, now: float) -> None:
         """As given when it was made; what was spent stays spent."""
         self.refill(now)
-        self.messages, self.size_bytes = messages if messages > 0 else math.inf, size_bytes if size_bytes > 0 else math.inf
+        self.messages, self.size_bytes = (
+            messages if messages > 0 else math.inf,
+            size_bytes if size_bytes > 0 else math.inf,
+        )
         self._base = self.messages, self.size_bytes
-        self._messages_left = min(self._messages_left, max(1.0, self.messages * self._period_s)) if messages > 0 else math.inf
-        self._bytes_left = min(self._bytes_left, max(1.0, self.size_bytes * self._period_s)) if size_bytes > 0 else math.inf
+        self._messages_left = (
+            min(self._messages_left, max(1.0, self.messages * self._period_s)) if messages > 0 else math.inf
+        )
+        self._bytes_left = (
+            min(self._bytes_left, max(1.0, self.size_bytes * self._period_s)) if size_bytes > 0 else math.inf
+        )
 
     @property
     def messages_left(self) -> int:
@@ -104,7 +115,10 @@ class CountingBucket(Bucket):
 
 
 def bucket(
-    rate: Mapping[str, Any] | None, now: float, messages: str = "dispatchThrottlingRateInMsg", size_bytes: str = "dispatchThrottlingRateInByte"
+    rate: Mapping[str, Any] | None,
+    now: float,
+    messages: str = "dispatchThrottlingRateInMsg",
+    size_bytes: str = "dispatchThrottlingRateInByte",
 ) -> Bucket | None:
     """Of Pulsar's rate, whose fields have these names; None where it lets everything pass. Its numbers are for `ratePeriodInSecond`."""
     if rate is None or (rate[messages] <= 0 and rate[size_bytes] <= 0):
@@ -160,7 +174,9 @@ class Reader(Protocol):
 class PublishGate:
     """Keeps a topic's publishers to its rates: beyond them their connections are not read from until the buckets have recovered."""
 
-    def __init__(self, buckets: Sequence[Bucket], clock: Clock, wheel: DelayWheel, readers: Callable[[], Iterable[Reader]]) -> None:
+    def __init__(
+        self, buckets: Sequence[Bucket], clock: Clock, wheel: DelayWheel, readers: Callable[[], Iterable[Reader]]
+    ) -> None:
         self._buckets, self._clock, self._wheel, self._readers = tuple(buckets), clock, wheel, readers
         self._held: dict[Reader, None] = {}
         self._closed = False

@@ -42,7 +42,15 @@ class PolicyApplier:
         filters: FilterBook | None = None,
     ) -> None:
         self._filters = filters or FilterBook()
-        self._policies, self._view, self._links, self._keeper, self._loaded, self._region, self._tasks = policies, view, links, keeper, loaded, region, tasks
+        self._policies, self._view, self._links, self._keeper, self._loaded, self._region, self._tasks = (
+            policies,
+            view,
+            links,
+            keeper,
+            loaded,
+            region,
+            tasks,
+        )
         self.groups = Groups(view.resource_group, clock)
         policies.on_change(self._changed)
 
@@ -52,7 +60,11 @@ class PolicyApplier:
         self._keeper.follow(topic)
         own, namespace = self._region().name, self._view.namespace(topic.name.namespace)
         wanted = policies.values.get("replication")
-        regions = [name for name in wanted or (namespace.regions if namespace is not None else ()) if self._view.cluster(name) is None]
+        regions = [
+            name
+            for name in wanted or (namespace.regions if namespace is not None else ())
+            if self._view.cluster(name) is None
+        ]
         elsewhere = targets(policies.values.get("replicationRoutes"), own, regions)
         if isinstance(topic.log, MemoryLog):
             topic.log.not_sent_to([region for region in elsewhere if region != own])
@@ -101,4 +113,3 @@ async def _later(topics: list[Topic], act: Callable[[list[Topic]], None]) -> Non
     for start in range(0, len(topics), AT_ONCE):
         await asyncio.sleep(0)
         act(topics[start : start + AT_ONCE])
-

@@ -50,7 +50,9 @@ async def create_topics(meta: MetadataStore, names: Iterable[str], region: Regio
 
 def _puts(names: Iterable[str], region: RegionInfo, rng: Rng) -> Iterator[Put]:
     for name in names:
-        state = TopicState(region=region.number, epoch=region.epoch, rng=rng, deduplication=False, settings=DedupSettings())
+        state = TopicState(
+            region=region.number, epoch=region.epoch, rng=rng, deduplication=False, settings=DedupSettings()
+        )
         state.restore(b"")
         metadata = ManagedLedgerMetadata(state_blob=state.snapshot(), owner=rng.getrandbits(62) + 1)
         yield Put(keys.managed_ledger(str(TopicName.parse(name))), metadata.encode(), ABSENT)

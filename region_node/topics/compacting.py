@@ -84,5 +84,9 @@ class CompactingTopic(SubscribingTopic):
     async def before_time_compacted(self, publish_ms: int) -> Position:
         """The same, for a consumer that reads it compacted: also where only the compacted ledger goes back so far."""
         target = await self.before_time(publish_ms)
-        found = await self.compaction().view.before_publish_time(publish_ms) if target < self.ledger.first_position() else None
+        found = (
+            await self.compaction().view.before_publish_time(publish_ms)
+            if target < self.ledger.first_position()
+            else None
+        )
         return target if found is None else min(found, target)

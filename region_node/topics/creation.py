@@ -33,21 +33,35 @@ class Creation:
         *,
         allowed: bool,
     ) -> None:
-        self._policies, self._view, self._exists, self._count, self._partition, self._allowed = policies, view, exists, count, partition, allowed
+        self._policies, self._view, self._exists, self._count, self._partition, self._allowed = (
+            policies,
+            view,
+            exists,
+            count,
+            partition,
+            allowed,
+        )
 
     def may_create(self, topic: str) -> bool:
         """Whether a client that asks for a topic that is not there makes it."""
         name = TopicName.parse(topic)
         if 0 <= name.partition < self._view.partitions(str(name.partitioned)):
             return True
-        return self._allowed and bool(self._policies.of_namespace(name.namespace).part("autoTopicCreation", "allowAutoTopicCreation"))
+        return self._allowed and bool(
+            self._policies.of_namespace(name.namespace).part("autoTopicCreation", "allowAutoTopicCreation")
+        )
 
     async def make_partitions(self, topic: str) -> int:
         """A client asks how many partitions a topic has: one that is not there is made with as many as its namespace says; 0: plain."""
         name = TopicName.parse(topic)
         count = self._view.partitions(topic)
         wanted = self._policies.of_namespace(name.namespace)
-        if count or name.partition >= 0 or wanted.part("autoTopicCreation", "topicType") != "partitioned" or not self.may_create(topic):
+        if (
+            count
+            or name.partition >= 0
+            or wanted.part("autoTopicCreation", "topicType") != "partitioned"
+            or not self.may_create(topic)
+        ):
             return count
         if self._partition is None or await self._exists(topic):
             return 0
@@ -64,7 +78,9 @@ class Creation:
             for namespace in self._view.namespaces(name.tenant):
                 count += await self._count(namespace)
             if count >= quota.max_topics:
-                raise TooManyTopics(f"tenant {name.tenant} has {count} topics, partitions each, and may have {quota.max_topics}: ask an operator for more")
+                raise TooManyTopics(
+                    f"tenant {name.tenant} has {count} topics, partitions each, and may have {quota.max_topics}: ask an operator for more"
+                )
         most = self._policies.of_namespace(name.namespace).limit("maxTopics")
         if most and name.persistent and not await self._exists(str(name)) and await self._count(name.namespace) >= most:
             raise TooManyTopics(f"Exceed maximum number of topics in namespace. {name.namespace} has {most}")

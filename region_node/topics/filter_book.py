@@ -38,7 +38,9 @@ class FilterBook:
         unknown = [name for name in names_in(value) if name not in self._filters]
         if unknown:
             there = f"there are {', '.join(self.names)}" if self._filters else "it has none"
-            raise WrongKind(f"this broker has no entry filter {unknown[0]!r}; {there} (broker.entry_filters in its settings)")
+            raise WrongKind(
+                f"this broker has no entry filter {unknown[0]!r}; {there} (broker.entry_filters in its settings)"
+            )
 
 
 def names_in(value: str) -> list[str]:
@@ -53,8 +55,12 @@ def load_filters(named: Mapping[str, str]) -> FilterBook:
         try:
             found = getattr(import_module(module), attribute)()
         except Exception as error:  # an operator's code may raise anything when it is imported
-            raise ConfigError(f"broker.entry_filters.{name}: {place!r} cannot be loaded ({error!r}); want package.module:Class on PYTHONPATH") from error
+            raise ConfigError(
+                f"broker.entry_filters.{name}: {place!r} cannot be loaded ({error!r}); want package.module:Class on PYTHONPATH"
+            ) from error
         if not isinstance(found, EntryFilter):
-            raise ConfigError(f"broker.entry_filters.{name}: {place!r} is no region_node.subscriptions.filters.EntryFilter")
+            raise ConfigError(
+                f"broker.entry_filters.{name}: {place!r} is no region_node.subscriptions.filters.EntryFilter"
+            )
         made[name] = found
     return FilterBook(made)

@@ -51,7 +51,9 @@ class Migration:
         """With an address once every link has what was published here."""
         self._settle()  # a producer is told behind its receipts, and publishes nothing elsewhere before
         if any(link.backlog_entries for link in self._links.stats(self._topic.text)):
-            return RegionPassive(f"{self._topic.text} is migrated to another cluster once its links have delivered their backlog: try again")
+            return RegionPassive(
+                f"{self._topic.text} is migrated to another cluster once its links have delivered their backlog: try again"
+            )
         return elsewhere(self._topic.text, self.target)
 
     def enter(self, done: Callable[[Segments], None], failed: Callable[[HeliographError], None]) -> RegionPassive:
@@ -62,7 +64,7 @@ class Migration:
         found = self._topic.subscriptions.get(name)
         if found is None:
             self._undrained[self._topic] = None
-        if (new_ends_here if found is None else self.of_consumers(found) is not None):
+        if new_ends_here if found is None else self.of_consumers(found) is not None:
             raise elsewhere(self._topic.text, self.target)
 
     def of_consumers(self, subscription: Subscription) -> RegionPassive | None:
@@ -93,7 +95,9 @@ def elsewhere(what: str, target: ClusterMigration) -> RegionPassive:
 class Gates:
     """`loaded`: full name -> topic, as it is at the time."""
 
-    def __init__(self, loaded: Loaded, view: ViewPort, links: LinksPort, region: Callable[[], RegionInfo], tasks: Tasks) -> None:
+    def __init__(
+        self, loaded: Loaded, view: ViewPort, links: LinksPort, region: Callable[[], RegionInfo], tasks: Tasks
+    ) -> None:
         self.of: Callable[[str], GatePort | None] = lambda _: None
         """Namespace -> the gate of an active-passive one; set before anything is loaded."""
         self._loaded, self._view, self._links, self._region, self._tasks = loaded, view, links, region, tasks

@@ -26,8 +26,17 @@ EVERY_S = 2.0
 class GroupUse:
     """lease: this broker's, 0 while it has none. Make it on the event loop."""
 
-    def __init__(self, groups: Groups, *, broker: str, lease: Callable[[], int], meta: MetadataStore, tasks: Tasks, clock: Clock) -> None:
-        self._groups, self._broker, self._lease, self._meta, self._tasks, self._clock = groups, broker, lease, meta, tasks, clock
+    def __init__(
+        self, groups: Groups, *, broker: str, lease: Callable[[], int], meta: MetadataStore, tasks: Tasks, clock: Clock
+    ) -> None:
+        self._groups, self._broker, self._lease, self._meta, self._tasks, self._clock = (
+            groups,
+            broker,
+            lease,
+            meta,
+            tasks,
+            clock,
+        )
         self._others: dict[str, UseReport] = {}
         self._said = UseReport()
         self._under = 0

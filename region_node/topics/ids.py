@@ -59,9 +59,14 @@ class TopicIds:
         """Topics that exist and have no id get one. Raises what the metadata raises."""
         missing = [topic for topic in topics if self.known(topic) == NO_ID]
         for first in range(0, len(missing), _PUTS_A_WRITE):
-            made = [(topic, self._rng.getrandbits(128).to_bytes(16, "big"), self._incarnation(str(topic))) for topic in missing[first : first + _PUTS_A_WRITE]]
+            made = [
+                (topic, self._rng.getrandbits(128).to_bytes(16, "big"), self._incarnation(str(topic)))
+                for topic in missing[first : first + _PUTS_A_WRITE]
+            ]
             try:
-                version = await self._meta.txn([Put(topic_id_key(topic), pack([number, of]), self._expected(topic)) for topic, number, of in made])
+                version = await self._meta.txn(
+                    [Put(topic_id_key(topic), pack([number, of]), self._expected(topic)) for topic, number, of in made]
+                )
                 for topic, number, of in made:
                     self._learn(str(topic), number, version, of)
             except VersionConflict:  # another broker has given some of them
@@ -72,7 +77,9 @@ class TopicIds:
         key, value = topic_id_key(topic), pack([number, incarnation])
         for _ in range(_TRIES):
             try:
-                self._learn(str(topic), number, await self._meta.put(key, value, expected=self._expected(topic)), incarnation)
+                self._learn(
+                    str(topic), number, await self._meta.put(key, value, expected=self._expected(topic)), incarnation
+                )
                 return
             except VersionConflict:
                 found = await self._meta.get(key)

@@ -60,7 +60,13 @@ def snapshot_interval_s(topic: Topic) -> int:
 class Keeper:
     """`delete`: removes a topic for good."""
 
-    def __init__(self, reads: BoundedReads, clock: Clock, delete: Callable[[Topic], Awaitable[None]], replicated: Callable[[Topic], bool]) -> None:
+    def __init__(
+        self,
+        reads: BoundedReads,
+        clock: Clock,
+        delete: Callable[[Topic], Awaitable[None]],
+        replicated: Callable[[Topic], bool],
+    ) -> None:
         self._reads, self._clock, self._delete, self._replicated = reads, clock, delete, replicated
         self._topics: dict[Topic, float] = {}
         """Each with the time of its next look, on the monotonic clock; NEVER: not before something happens on it."""
@@ -102,7 +108,9 @@ class Keeper:
             self._topics[topic] = at
             if at < NEVER:
                 if len(self._due) > _DUE_MIN + 2 * len(self._topics):
-                    self._due = [entry for entry in self._due if self._topics.get(entry[2]) == entry[0] and entry[2] is not topic]
+                    self._due = [
+                        entry for entry in self._due if self._topics.get(entry[2]) == entry[0] and entry[2] is not topic
+                    ]
                     heapq.heapify(self._due)
                 heapq.heappush(self._due, (at, next(self._numbers), topic))
 
@@ -148,7 +156,9 @@ class Keeper:
         if (age is not None or ttl_s) and not topic.volatile:
             lives_s = min(ttl_s or NEVER, age[0] if age is not None and not topic.over_quota else NEVER)
             subscriptions = list(topic.subscriptions.values())
-            oldest = [ms for s in subscriptions if s.durable and s.cursor.backlog_entries and (ms := await topic.oldest_ms(s))]
+            oldest = [
+                ms for s in subscriptions if s.durable and s.cursor.backlog_entries and (ms := await topic.oldest_ms(s))
+            ]
             if oldest and lives_s < NEVER:
                 waits.append(lives_s + (min(oldest) - self._clock.wall_ms()) / 1000)
         if minutes := topic.policies.limit("subscriptionExpiration"):
@@ -176,7 +186,11 @@ class Keeper:
             return
         before_ms = self._clock.wall_ms() - ttl_s * 1000
         subscriptions = list(topic.subscriptions.values())  # some may come and go while a time is read
-        names = [s.name for s in subscriptions if s.durable and s.cursor.backlog_entries and 0 < await topic.oldest_ms(s) <= before_ms]
+        names = [
+            s.name
+            for s in subscriptions
+            if s.durable and s.cursor.backlog_entries and 0 < await topic.oldest_ms(s) <= before_ms
+        ]
         if names:
             await topic.expire_before(before_ms, names)
 
@@ -200,7 +214,10 @@ class Keeper:
                     await topic.expire_before(before_ms, [s.name for s in old])
                     over = ""
         if over and not topic.over_quota:
-            log.warning("topic.over_quota", extra={"topic": topic.text, "policy": over, "producers": len(topic.producers.producers)})
+            log.warning(
+                "topic.over_quota",
+                extra={"topic": topic.text, "policy": over, "producers": len(topic.producers.producers)},
+            )
             topic.over_quota = over
             topic.close_producers()
         elif over != topic.over_quota:
@@ -216,7 +233,10 @@ class Keeper:
             if not _unused(subscription, now):
                 continue
             if minutes and now - subscription.unused_since >= minutes * 60:
-                log.info("subscription.expired", extra={"topic": topic.text, "subscription": subscription.name, "minutes": minutes})
+                log.info(
+                    "subscription.expired",
+                    extra={"topic": topic.text, "subscription": subscription.name, "minutes": minutes},
+                )
                 await topic.delete_subscription(subscription.name)
         if self._inactive(topic, now):
             log.info("topic.inactive", extra={"topic": topic.text})
@@ -224,7 +244,11 @@ class Keeper:
 
     def _inactive(self, topic: Topic, now: float) -> bool:
         policies, producers = topic.policies, topic.producers
-        idle = not producers.producers and not producers.waiting and not any(s.consumers for s in topic.subscriptions.values())
+        idle = (
+            not producers.producers
+            and not producers.waiting
+            and not any(s.consumers for s in topic.subscriptions.values())
+        )
         idle = idle and KAFKA_CURSOR not in topic.ledger.cursors
         if policies.part("inactiveTopics", "inactiveTopicDeleteMode") == "delete_when_no_subscriptions":
             idle = idle and not topic.subscriptions
@@ -241,9 +265,13 @@ class Keeper:
         policies, kept_s = topic.policies, 0.0
         minutes = policies.retention[0]
         if topic.ledger.size_bytes and minutes:  # what it holds is to be kept
-            published_s = (self._clock.wall_ms() - max(topic.last_publish_ms, topic.ledger.published_ms, topic.created_ms)) / 1000
+            published_s = (
+                self._clock.wall_ms() - max(topic.last_publish_ms, topic.ledger.published_ms, topic.created_ms)
+            ) / 1000
             kept_s = NEVER if minutes < 0 else minutes * 60 - published_s
-        return max(kept_s, topic.inactive_since + float(policies.part("inactiveTopics", "maxInactiveDurationSeconds")) - now)
+        return max(
+            kept_s, topic.inactive_since + float(policies.part("inactiveTopics", "maxInactiveDurationSeconds")) - now
+        )
 
 
 def _unused(subscription: Subscription, now: float) -> bool:

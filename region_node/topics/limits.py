@@ -59,7 +59,9 @@ def check_backlog(topic: Topic) -> None:
             "or ask an operator for a larger quota"
         )
     if topic.over_quota == "producer_request_hold":
-        raise BacklogQuotaHold(f"Cannot create producer on topic {topic.text} with backlog quota exceeded: it waits until consumers have caught up")
+        raise BacklogQuotaHold(
+            f"Cannot create producer on topic {topic.text} with backlog quota exceeded: it waits until consumers have caught up"
+        )
     if topic.over_quota == "producer_exception":
         raise BacklogQuotaExceeded(f"Cannot create producer on topic {topic.text} with backlog quota exceeded")
 
@@ -82,7 +84,9 @@ def check_new_subscription(topic: SubscribingTopic, name: str) -> None:
     _check_name("subscription", name)
     most = topic.policies.limit("maxSubscriptions")
     if most and len(topic.subscriptions) >= most:
-        raise NotAllowed(f"Exceed the maximum number of subscriptions of the topic: {topic.text}, subscription: {name}, limit {most}")
+        raise NotAllowed(
+            f"Exceed the maximum number of subscriptions of the topic: {topic.text}, subscription: {name}, limit {most}"
+        )
 
 
 def _check_name(what: str, name: str) -> None:
@@ -133,7 +137,11 @@ def refusals(topic: Topic, run: Run, now_ms: int) -> list[tuple[int, HeliographE
     """(index, why) of the entries of a run that are not stored, in order."""
     policies, found = topic.policies, dict[int, HeliographError]()
     if policies.on("encryptionRequired"):
-        found.update((index, EncryptionRequired("Messages must be encrypted")) for index, part in enumerate(run.parts) if not _encrypted(part))
+        found.update(
+            (index, EncryptionRequired("Messages must be encrypted"))
+            for index, part in enumerate(run.parts)
+            if not _encrypted(part)
+        )
     delay_max = policies.part("delayedDelivery", "maxDeliveryDelayInMillis")
     if delay_max:
         for index, _ in delayed_entries(run, now_ms + delay_max):
@@ -142,7 +150,9 @@ def refusals(topic: Topic, run: Run, now_ms: int) -> list[tuple[int, HeliographE
     if size_max and max(run.lengths) > size_max:
         for index, size in enumerate(run.lengths):
             if size > size_max:
-                found[index] = NotAllowed(f"Exceed maximum message size: {size} bytes, at most {size_max} in {topic.text}")
+                found[index] = NotAllowed(
+                    f"Exceed maximum message size: {size} bytes, at most {size_max} in {topic.text}"
+                )
     return sorted(found.items())
 
 

@@ -22,6 +22,7 @@ class MemoryCursor:
     """Everything that was published counts as acknowledged."""
 
     fits = True
+
     def __init__(self, ledger: MemoryLedger, name: str, properties: dict[str, str]) -> None:
         self._ledger, self.name, self.properties = ledger, name, properties
         self.partly_acked: dict[Position, int] = {}
@@ -66,7 +67,9 @@ class MemoryLedger:
     def __init__(self) -> None:
         self.cursors: dict[str, MemoryCursor] = {}
         self.last_confirmed: Position = (0, -1)
-        self.open_bytes = self.size_bytes = self.entries = self.next_index = self.confirmed_index = self.created_ms = self.published_ms = 0
+        self.open_bytes = self.size_bytes = self.entries = self.next_index = self.confirmed_index = self.created_ms = (
+            self.published_ms
+        ) = 0
         self._now: Piece | None = None
         self._wakers: list[Callable[[], None]] = []
 
@@ -111,7 +114,9 @@ class MemoryLedger:
         self._wakers.append(callback)
         return lambda: self._wakers.remove(callback)
 
-    async def open_cursor(self, name: str, initial: Position, *, durable: bool = True, properties: dict[str, str] | None = None) -> MemoryCursor:
+    async def open_cursor(
+        self, name: str, initial: Position, *, durable: bool = True, properties: dict[str, str] | None = None
+    ) -> MemoryCursor:
         return self.cursors.setdefault(name, MemoryCursor(self, name, properties or {}))
 
     async def delete_cursor(self, name: str) -> None:

@@ -62,7 +62,11 @@ class NamedTopics(ABC):
         if self.view.namespace(namespace) is None:
             raise NotFound(f"namespace {namespace} does not exist")
         names = await self._factory.names(namespace)
-        return sorted(names if not self.tombstones else [topic for topic in names if not self.tombstone_of(TopicName.parse(topic))])
+        return sorted(
+            names
+            if not self.tombstones
+            else [topic for topic in names if not self.tombstone_of(TopicName.parse(topic))]
+        )
 
     async def stored(self, namespace: str) -> list[str]:
         """Full names of what is stored of a namespace, also of topics that were deleted and have their data still."""
@@ -73,7 +77,9 @@ class NamedTopics(ABC):
         found = dict.fromkeys(await self.topics(namespace))
         for topic in self.view.partitioned(namespace):
             if topic.startswith("persistent:"):
-                found.update(dict.fromkeys(f"{topic}-partition-{index}" for index in range(self.view.partitions(topic))))
+                found.update(
+                    dict.fromkeys(f"{topic}-partition-{index}" for index in range(self.view.partitions(topic)))
+                )
         return sorted(found)
 
     def volatile_topics(self, namespace: str) -> list[str]:
@@ -110,7 +116,9 @@ class NamedTopics(ABC):
 
     # -- of one topic
 
-    async def create_subscription(self, topic: str, name: str, *, at: Position = AFTER_ALL, properties: dict[str, str] | None = None) -> None:
+    async def create_subscription(
+        self, topic: str, name: str, *, at: Position = AFTER_ALL, properties: dict[str, str] | None = None
+    ) -> None:
         """`at`: its mark-delete position (BEFORE_ALL: earliest, AFTER_ALL: latest). Raises AlreadyExists."""
         loaded = await self.get(topic, create=False)
         if name in loaded.subscriptions:
@@ -120,7 +128,9 @@ class NamedTopics(ABC):
     async def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None:
         await (await self.get(topic, create=False)).delete_subscription(name, force=force)
 
-    async def reset_subscription(self, topic: str, name: str, *, publish_ms: int | None = None, at: Position = BEFORE_ALL) -> None:
+    async def reset_subscription(
+        self, topic: str, name: str, *, publish_ms: int | None = None, at: Position = BEFORE_ALL
+    ) -> None:
         """Back (or on) to the first entry published at `publish_ms` or later, or to behind the position `at`."""
         loaded = await self.get(topic, create=False)
         found = loaded.subscriptions.get(name)

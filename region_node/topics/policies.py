@@ -114,7 +114,9 @@ class PolicyBook:
         if known is None:
             found = self._view.namespace(namespace)
             duty = self._duty(namespace.partition("/")[0])
-            known = self._namespaces[namespace] = applied(duty, found.policies if found is not None else {}, *self.brokers())
+            known = self._namespaces[namespace] = applied(
+                duty, found.policies if found is not None else {}, *self.brokers()
+            )
         return known
 
     def _duty(self, tenant: str) -> Level:
@@ -147,11 +149,15 @@ class PolicyBook:
 
     # -- writes -------------------------------------------------------------------------------------------------------
 
-    async def change_topic(self, base: str, change: Callable[[TopicPolicies], TopicPolicies]) -> tuple[TopicPolicies, TopicPolicies]:
+    async def change_topic(
+        self, base: str, change: Callable[[TopicPolicies], TopicPolicies]
+    ) -> tuple[TopicPolicies, TopicPolicies]:
         """(before, after). Raises NotAllowed, and what the metadata raises."""
         return await self._change(keys.topic_policies(base), change)
 
-    async def change_brokers(self, change: Callable[[TopicPolicies], TopicPolicies]) -> tuple[TopicPolicies, TopicPolicies]:
+    async def change_brokers(
+        self, change: Callable[[TopicPolicies], TopicPolicies]
+    ) -> tuple[TopicPolicies, TopicPolicies]:
         """Of every broker of the region, above what their settings files say."""
         return await self._change(keys.BROKER_POLICIES, change)
 
@@ -160,7 +166,9 @@ class PolicyBook:
         if base in self._topics:
             await self._meta.delete(keys.topic_policies(base))
 
-    async def _change(self, key: str, change: Callable[[TopicPolicies], TopicPolicies]) -> tuple[TopicPolicies, TopicPolicies]:
+    async def _change(
+        self, key: str, change: Callable[[TopicPolicies], TopicPolicies]
+    ) -> tuple[TopicPolicies, TopicPolicies]:
         lost: VersionConflict | OutcomeUnknown | None = None
         async for _ in Tries(self._rng):
             found = await self._meta.get(key)

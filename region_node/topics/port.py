@@ -8,7 +8,15 @@ from typing import Any, Protocol
 from heliograph.model.errors import HeliographError
 from heliograph.model.ledgers import LedgerInfo
 from heliograph.model.names import TopicName
-from heliograph.model.policies import ClusterMigration, NamespacePolicies, PulsarCluster, ResourceGroup, TenantInfo, TenantQuota, TopicPolicies
+from heliograph.model.policies import (
+    ClusterMigration,
+    NamespacePolicies,
+    PulsarCluster,
+    ResourceGroup,
+    TenantInfo,
+    TenantQuota,
+    TopicPolicies,
+)
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from region_node.subscriptions.port import CursorPort, LedgerPort, TurnPort
@@ -82,7 +90,9 @@ class ManagedLedgerPort(LedgerPort, Protocol):
 
     def wake_on_append(self, callback: Callable[[], None]) -> Callable[[], None]: ...
 
-    async def open_cursor(self, name: str, initial: Position, *, durable: bool = True, properties: dict[str, str] | None = None) -> CursorOfLedger: ...
+    async def open_cursor(
+        self, name: str, initial: Position, *, durable: bool = True, properties: dict[str, str] | None = None
+    ) -> CursorOfLedger: ...
 
     async def delete_cursor(self, name: str) -> None: ...
 
@@ -147,7 +157,9 @@ class LogPort(Protocol):
     @property
     def ledger(self) -> ManagedLedgerPort: ...
 
-    def publish(self, run: Run, done: Callable[[Segments], None], failed: Callable[[HeliographError], None]) -> None: ...
+    def publish(
+        self, run: Run, done: Callable[[Segments], None], failed: Callable[[HeliographError], None]
+    ) -> None: ...
 
     def last_sequence(self, producer: str) -> int: ...
 
@@ -166,7 +178,9 @@ class GatePort(Protocol):
 
     def refusal(self) -> HeliographError | None: ...
 
-    def enter(self, done: Callable[[Segments], None], failed: Callable[[HeliographError], None]) -> PassagePort | HeliographError:
+    def enter(
+        self, done: Callable[[Segments], None], failed: Callable[[HeliographError], None]
+    ) -> PassagePort | HeliographError:
         """What to hear of a run in place of `done` and `failed`, or why it is not taken."""
         ...
 

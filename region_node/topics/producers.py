@@ -86,7 +86,12 @@ class Producer:
     ) -> None:
         self.id, self.name, self.sink, self.epoch, self.named_by_user = producer_id, name, sink, epoch, named_by_user
         self.mode, self.topic_epoch = mode, topic_epoch
-        self.metadata, self.address, self.client_version, self.connected_ms = dict(metadata or {}), address, client_version, connected_ms
+        self.metadata, self.address, self.client_version, self.connected_ms = (
+            dict(metadata or {}),
+            address,
+            client_version,
+            connected_ms,
+        )
         self.messages_in = self.bytes_in = self.chunks_in = 0
         self.meter = Meter(3)
 
@@ -127,9 +132,13 @@ class ProducerRegistry:
         if old is not None and not self._replaces(producer, old):
             raise ProducerBusy(f"a producer named {producer.name!r} is connected already")
         if producer.topic_epoch is not None and producer.topic_epoch < self.topic_epoch:
-            raise ProducerFenced(f"another producer has owned the topic since (epoch {self.topic_epoch}, not {producer.topic_epoch})")
+            raise ProducerFenced(
+                f"another producer has owned the topic since (epoch {self.topic_epoch}, not {producer.topic_epoch})"
+            )
         others = [other for other in self.producers.values() if other is not old]
-        if producer.mode is AccessMode.SHARED and (self.waiting or (self._exclusive is not None and self._exclusive is not old)):
+        if producer.mode is AccessMode.SHARED and (
+            self.waiting or (self._exclusive is not None and self._exclusive is not old)
+        ):
             raise ProducerBusy("an exclusive producer holds the topic")
         if producer.mode is AccessMode.EXCLUSIVE and others:
             raise ProducerFenced("the topic has another producer")

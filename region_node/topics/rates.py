@@ -31,7 +31,10 @@ def has_rates(policies: Applied, groups: GroupRates) -> bool:
     """Whether anything of the topic is limited: most topics need no TopicRates."""
     values = policies.values
     names = ("dispatchRate", "subscriptionDispatchRate")
-    limited = any(max(values[name]["dispatchThrottlingRateInMsg"], values[name]["dispatchThrottlingRateInByte"]) > 0 for name in names)
+    limited = any(
+        max(values[name]["dispatchThrottlingRateInMsg"], values[name]["dispatchThrottlingRateInByte"]) > 0
+        for name in names
+    )
     return limited or "publishRate" in values or bool(values["dispatchRateOfSubscriptions"]) or groups != NO_GROUP
 
 
@@ -52,7 +55,9 @@ class TopicRates:
         before, self._policies = self._policies.values, policies
         now = self._clock.monotonic()
         self.open()
-        own = bucket(policies.values.get("publishRate"), now, "publishThrottlingRateInMsg", "publishThrottlingRateInByte")
+        own = bucket(
+            policies.values.get("publishRate"), now, "publishThrottlingRateInMsg", "publishThrottlingRateInByte"
+        )
         buckets = [b for b in (own, groups[0]) if b is not None]
         self.gate = PublishGate(buckets, self._clock, self._wheel, self._readers) if buckets else None
         if policies.values.get("dispatchRate") != before.get("dispatchRate"):
@@ -89,7 +94,12 @@ class _Group:
         self.rates: GroupRates = (self.into, self._out)
         self.uses: Uses = _NOTHING_USED
         self._used_at = now
-        self.parts: list[float] = [group.publish_messages, group.publish_bytes, group.dispatch_messages, group.dispatch_bytes]
+        self.parts: list[float] = [
+            group.publish_messages,
+            group.publish_bytes,
+            group.dispatch_messages,
+            group.dispatch_bytes,
+        ]
         """What this broker may have of each; -1: there is no limit."""
 
     def measure(self, now: float) -> Uses | None:
@@ -105,7 +115,10 @@ class _Group:
     def divide(self, others: Sequence[Uses], now: float) -> None:
         group, mine = self.set, self.uses
         rates = group.publish_messages, group.publish_bytes, group.dispatch_messages, group.dispatch_bytes
-        parts = self.parts = [share(rate, mine[at], [other[at] for other in others]) if rate > 0 else rate for at, rate in enumerate(rates)]
+        parts = self.parts = [
+            share(rate, mine[at], [other[at] for other in others]) if rate > 0 else rate
+            for at, rate in enumerate(rates)
+        ]
         if self.into is not None:
             self.into.set_rates(parts[0], parts[1], now)
         if self._out is not None:

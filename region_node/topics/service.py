@@ -142,7 +142,11 @@ class TopicService(NamedTopics):
         self.view = view
         self._region, self._factory, self._links, self._owns = region, factory, links, owns
         self._arrival = arrival
-        self._bundles = bundles if bundles is not None else lambda namespace: BundleTable.equal(p.bundles) if (p := view.namespace(namespace)) else None
+        self._bundles = (
+            bundles
+            if bundles is not None
+            else lambda namespace: BundleTable.equal(p.bundles) if (p := view.namespace(namespace)) else None
+        )
         self._clock, self._rng = clock, rng
         self._open_log = open_log or self._open_replicated
         self._loop = asyncio.get_running_loop()
@@ -151,7 +155,11 @@ class TopicService(NamedTopics):
         self.ready = ReadyQueue(self._loop.call_soon)
         self._unsent: Counter[str] = Counter()
         self._meta = meta
-        self.compactor = Compactor(context, meta, clock, self.tasks, self.settings.compaction, self._cold) if context is not None else None
+        self.compactor = (
+            Compactor(context, meta, clock, self.tasks, self.settings.compaction, self._cold)
+            if context is not None
+            else None
+        )
         self.lists = TopicLists(meta, self._loop.call_soon)
         self._wheel = DelayWheel(self._loop.call_later, clock)
         self._reads = BoundedReads(self.tasks, self.settings.reads_max, yielding)
@@ -164,20 +172,31 @@ class TopicService(NamedTopics):
         self._on_fatal = self._fatal  # one for all topics
         self.policies = PolicyBook(meta, view, self.settings.policies, rng)
         self.filters = filters or FilterBook()
-        self._applier = PolicyApplier(self.policies, view, links, self._keeper, self.loaded, region, self.tasks, clock, self.filters)
-        self.creation = Creation(self.policies, view, self.exists, self._factory.count, create_partitioned, allowed=self.settings.auto_create)
+        self._applier = PolicyApplier(
+            self.policies, view, links, self._keeper, self.loaded, region, self.tasks, clock, self.filters
+        )
+        self.creation = Creation(
+            self.policies, view, self.exists, self._factory.count, create_partitioned, allowed=self.settings.auto_create
+        )
         self._group_use: GroupUse | None = None
         self._timer = self._loop.call_later(self.settings.tick_s, self._tick)
 
     def share_groups(self, broker: str, lease: Callable[[], int]) -> None:
         """From now on the rates of resource groups hold over all brokers of the region. lease: what this broker's keys hang on, 0 while there is none."""
-        self._group_use = GroupUse(self._applier.groups, broker=broker, lease=lease, meta=self._meta, tasks=self.tasks, clock=self._clock)
+        self._group_use = GroupUse(
+            self._applier.groups, broker=broker, lease=lease, meta=self._meta, tasks=self.tasks, clock=self._clock
+        )
 
     def group_samples(self) -> Iterable[Sample]:
         """Metrics of resource groups on this broker, and of what non-persistent topics did not send to other regions."""
         yield from self._applier.groups.samples(self._region().name)
         for region, messages in sorted(self._unsent.items()):
-            yield "heliograph_replication_unsent_messages_total", "counter", {"cluster": self._region().name, "remote_cluster": region}, messages
+            yield (
+                "heliograph_replication_unsent_messages_total",
+                "counter",
+                {"cluster": self._region().name, "remote_cluster": region},
+                messages,
+            )
 
     def _cold(self) -> ColdReads | None:
         return getattr(self._factory, "cold", None)
@@ -250,7 +269,11 @@ class TopicService(NamedTopics):
                 raise NotFound(f"{text} does not exist")
             if create:
                 await self.creation.check_room(name)
-            opened: LogPort = await self._open_log(text, self.policies.of(name), create) if name.persistent else MemoryLog(self._unsent)
+            opened: LogPort = (
+                await self._open_log(text, self.policies.of(name), create)
+                if name.persistent
+                else MemoryLog(self._unsent)
+            )
             if self._closed or not self._owns(text):
                 await self._close_log(opened)
                 raise NotOwner(f"this broker does not own {text} any more")
@@ -287,8 +310,12 @@ class TopicService(NamedTopics):
 
         factory: Any = self._factory
         if source := self.shadow_source(topic):
-            return await ShadowLog.follow(factory, topic, source, region=self._region(), policies=policies, rng=self._rng, create=create)
-        opened: Any = await ReplicatedLog.open(factory, topic, region=self._region(), policies=policies, clock=self._clock, rng=self._rng, create=create)
+            return await ShadowLog.follow(
+                factory, topic, source, region=self._region(), policies=policies, rng=self._rng, create=create
+            )
+        opened: Any = await ReplicatedLog.open(
+            factory, topic, region=self._region(), policies=policies, clock=self._clock, rng=self._rng, create=create
+        )
         await recall(opened, self._meta)
         opened.tracing = self.tracing
         checked: LogPort = opened
@@ -364,7 +391,12 @@ class TopicService(NamedTopics):
         else:
             found = (self.loaded.between(namespace, low, high) for low, high in pairwise((*table.starts, HASHES)))
             strays = [topic.text for topics in found if topics and not self._owns(topics[0].text) for topic in topics]
-        await asyncio.gather(*(self.unload(name) for name in (*strays, *(name for name in self._coming(namespace) if not self._owns(name)))))
+        await asyncio.gather(
+            *(
+                self.unload(name)
+                for name in (*strays, *(name for name in self._coming(namespace) if not self._owns(name)))
+            )
+        )
 
     def _in_bundle(self, namespace: str, table: BundleTable, bundle: int) -> list[Topic]:
         """What is loaded of one; nothing, where there is no such bundle."""
@@ -420,7 +452,9 @@ class TopicService(NamedTopics):
     async def _kept_out(self, text: str) -> AsyncIterator[None]:
         """Unloads it; who asks for it waits until this is over. A topic that was loaded again while it is deleted would be left with a log that has failed."""
         await self.unload(text)
-        while text in self.loaded or text in self._loading or text in self._unloading:  # another has unloaded it, and somebody was quicker
+        while (
+            text in self.loaded or text in self._loading or text in self._unloading
+        ):  # another has unloaded it, and somebody was quicker
             await self.unload(text)
         over = self._unloading[text] = self._loop.create_future()
         try:

@@ -44,9 +44,21 @@ class ShadowLog(ReplicatedLog):
     __slots__ = ()
 
     @classmethod
-    async def follow(cls, factory: ManagedLedgerFactory, topic: str, source: str, *, region: RegionInfo, policies: Applied, rng: Rng, create: bool) -> Self:
+    async def follow(
+        cls,
+        factory: ManagedLedgerFactory,
+        topic: str,
+        source: str,
+        *,
+        region: RegionInfo,
+        policies: Applied,
+        rng: Rng,
+        create: bool,
+    ) -> Self:
         """source: a full name. Raises NotFound where the shadow does not exist and `create` is not set; NotAllowed where it is no shadow of that source."""
-        state = _ShadowState(region=region.number, epoch=region.epoch, rng=rng, deduplication=False, settings=DedupSettings())
+        state = _ShadowState(
+            region=region.number, epoch=region.epoch, rng=rng, deduplication=False, settings=DedupSettings()
+        )
         persistence = (policies.ensemble, policies.write_quorum, policies.ack_quorum)
         return cls(await factory.open_shadow(topic, source, state, persistence, create=create), state)
 

@@ -68,7 +68,9 @@ class UseReport:
         try:
             fields: Any = msgpack.unpackb(blob)
             if fields["format"] != FORMAT:
-                raise CorruptData(f"use of resource groups: of format {fields['format']}, which this version does not know")
+                raise CorruptData(
+                    f"use of resource groups: of format {fields['format']}, which this version does not know"
+                )
             return cls({str(name): _uses(uses) for name, uses in fields["groups"].items()})
         except (ValueError, TypeError, KeyError, AttributeError, msgpack.exceptions.UnpackException) as error:
             raise CorruptData(f"use of resource groups: {error!r}") from error

@@ -32,7 +32,8 @@ def topic_stats(topic: Topic, links: list[Any]) -> dict[str, Any]:
     """Pulsar's TopicStats. `links`: what the link manager says of this topic."""
     end = topic.ledger.last_confirmed
     subscriptions = {
-        name: s.stats(s.cursor.backlog_entries, topic.ledger.bytes_between(s.cursor.mark_delete, end)) for name, s in topic.subscriptions.items()
+        name: s.stats(s.cursor.backlog_entries, topic.ledger.bytes_between(s.cursor.mark_delete, end))
+        for name, s in topic.subscriptions.items()
     }
     rate_in, throughput_in = topic.meter.rates
     rates = topic.incoming_rates
@@ -53,7 +54,11 @@ def topic_stats(topic: Topic, links: list[Any]) -> dict[str, Any]:
         "subscriptions": subscriptions,
         "replication": {
             **{link.target: link_stats(link, NOTHING if rates is None else rates.of(link.target)) for link in links},
-            **({region: unsent_stats(messages, rate_in) for region, messages in topic.log.unsent.items()} if isinstance(topic.log, MemoryLog) else {}),
+            **(
+                {region: unsent_stats(messages, rate_in) for region, messages in topic.log.unsent.items()}
+                if isinstance(topic.log, MemoryLog)
+                else {}
+            ),
         },
         "backlogQuotaLimitSize": (topic.policies.quota("destination_storage") or (-1,))[0],
         "backlogQuotaLimitTime": (topic.policies.quota("message_age") or (-1,))[0],
@@ -87,7 +92,15 @@ def producer_stats(producer: Producer) -> dict[str, Any]:
 def unsent_stats(messages: int, rate: float) -> dict[str, Any]:
     """Of a non-persistent topic, in Pulsar's NonPersistentReplicatorStats: what a region did not get, which is everything. rate: messages a second."""
     rates = dict.fromkeys(("msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut", "msgRateExpired"), 0.0)
-    return {**rates, "msgDropRate": rate, "connected": False, "replicationBacklog": 0, "msgDropCount": messages, "state": "none", "cause": "non-persistent"}
+    return {
+        **rates,
+        "msgDropRate": rate,
+        "connected": False,
+        "replicationBacklog": 0,
+        "msgDropCount": messages,
+        "state": "none",
+        "cause": "non-persistent",
+    }
 
 
 def link_stats(link: Any, coming: Sequence[float]) -> dict[str, Any]:

@@ -111,7 +111,9 @@ class SubscribingTopic(ABC):
             pausing=self.policies.on("dispatcherPauseOnAckStatePersistent"),
             filters=self.filters,
             topic=self.text,
-            turn=None if self.turn_of is None or not durable else self.turn_of(self.name, subscription, self.policies.on("oneRegionSubscriptions")),
+            turn=None
+            if self.turn_of is None or not durable
+            else self.turn_of(self.name, subscription, self.policies.on("oneRegionSubscriptions")),
         )
 
     def obey_turn(self, subscription: Subscription) -> None:
@@ -125,7 +127,9 @@ class SubscribingTopic(ABC):
                 self._subscribe_rate = SubscribeRate()
             self._subscribe_rate.check(self, client, self._clock.monotonic())
 
-    def _subscription(self, name: str, cursor: Any, *, durable: bool, properties: Mapping[str, str] | None = None) -> Subscription:
+    def _subscription(
+        self, name: str, cursor: Any, *, durable: bool, properties: Mapping[str, str] | None = None
+    ) -> Subscription:
         made = Subscription(
             name,
             self.readable,
@@ -152,7 +156,13 @@ class SubscribingTopic(ABC):
         return lambda ledger, first, run: tracing.dispatched(self.text, subscription, log.origin, ledger, first, run)
 
     async def subscription(
-        self, name: str, *, initial: Position, durable: bool = True, create: bool = True, properties: dict[str, str] | None = None
+        self,
+        name: str,
+        *,
+        initial: Position,
+        durable: bool = True,
+        create: bool = True,
+        properties: dict[str, str] | None = None,
     ) -> Subscription:
         """The subscription of that name, made where it is not there. `initial`: its mark-delete position then.
 

@@ -177,7 +177,14 @@ class Topic(CompactingTopic):
         """(index, why) of the entries that the topic's policies keep out, in order."""
         return refusals(self, run, self._clock.wall_ms()) if self._strict else []
 
-    def publish(self, run: Run, done: Callable[[Segments], None], failed: Callable[[HeliographError], None], *, judged: bool = False) -> None:
+    def publish(
+        self,
+        run: Run,
+        done: Callable[[Segments], None],
+        failed: Callable[[HeliographError], None],
+        *,
+        judged: bool = False,
+    ) -> None:
         """`done` or `failed` is called once, in the order of the calls. judged: whoever calls has asked `refused`; else one such entry fails all."""
         if self.closed:
             failed(TopicClosed(f"{self.text} is being unloaded"))
@@ -331,7 +338,9 @@ class Topic(CompactingTopic):
     @property
     def unused(self) -> bool:
         """Nobody is connected, and nothing is stored: whoever comes first may say what it is for."""
-        connected = self.producers.producers or any(subscription.consumers for subscription in self.subscriptions.values())
+        connected = self.producers.producers or any(
+            subscription.consumers for subscription in self.subscriptions.values()
+        )
         return not connected and not self.ledger.entries
 
     async def terminate(self) -> Position:
@@ -339,9 +348,14 @@ class Topic(CompactingTopic):
         if self.shadow_of:
             raise NotAllowed(f"{self.text} is a shadow of {self.shadow_of}: terminate the source")
         if self._transactions is not None and self._transactions.open:
-            raise NotAllowed(f"{self.text}: {self._transactions.open} transaction(s) are open in it: wait for their end, or abort them")
+            raise NotAllowed(
+                f"{self.text}: {self._transactions.open} transaction(s) are open in it: wait for their end, or abort them"
+            )
         self.terminated = True
-        for producer in [*self.producers.producers.values(), *self.producers.waiting]:  # made anew they are refused, which fails what they still want to send
+        for producer in [
+            *self.producers.producers.values(),
+            *self.producers.waiting,
+        ]:  # made anew they are refused, which fails what they still want to send
             self.producers.remove(producer)
             producer.sink.producer_closed(producer)
         position = await self.ledger.terminate()
@@ -388,13 +402,17 @@ class Topic(CompactingTopic):
             again = True
             if subscription.idle_since is None:
                 subscription.idle_since = now
-            elif now - subscription.idle_since > _READER_IDLE_S:  # closed from here (a seek, a move), and its client never came back
+            elif (
+                now - subscription.idle_since > _READER_IDLE_S
+            ):  # closed from here (a seek, a move), and its client never came back
                 self.drop_reader(subscription)
         return again or (self.volatile and not self._connected)
 
     @property
     def _connected(self) -> bool:
-        return bool(self.producers.producers or self.producers.waiting or any(s.consumers for s in self.subscriptions.values()))
+        return bool(
+            self.producers.producers or self.producers.waiting or any(s.consumers for s in self.subscriptions.values())
+        )
 
     def forgotten(self, now: float) -> bool:
         """A non-persistent topic that nobody has been connected to for a while."""

@@ -46,7 +46,9 @@ class SubscriptionTransactions:
         last = subscription.ledger.last_confirmed
         for position in [*whole, *(part[0] for part in partly)]:
             if position > last:
-                raise NotAllowed(f"{position[0]}:{position[1]} is not there, or not decided yet: it cannot be acknowledged")
+                raise NotAllowed(
+                    f"{position[0]}:{position[1]} is not there, or not decided yet: it cannot be acknowledged"
+                )
             if cursor.is_acked(position):
                 raise TransactionConflict(f"{position[0]}:{position[1]} is acknowledged already")
         for position, acked, size in partly:
@@ -61,7 +63,9 @@ class SubscriptionTransactions:
         """Raises TransactionConflict, NotAllowed (a shared subscription)."""
         if self._subscription.shared:
             raise NotAllowed("cumulative acknowledgement is not possible on a shared subscription")
-        self.pending.add_cumulative(txn, min(position, self._subscription.ledger.last_confirmed), self._subscription.cursor.mark_delete)
+        self.pending.add_cumulative(
+            txn, min(position, self._subscription.ledger.last_confirmed), self._subscription.cursor.mark_delete
+        )
         self._unstored = True
 
     # -- ending ---------------------------------------------------------------------------------------------------------
@@ -85,7 +89,10 @@ class SubscriptionTransactions:
         if held.cumulative is not None:
             cursor.ack_cumulative(held.cumulative)
         cursor.ack(list(held.whole))
-        left = {position: cursor.ack_batch(position, left_of(acked, size)) for position, (acked, size) in held.partly.items()}
+        left = {
+            position: cursor.ack_batch(position, left_of(acked, size))
+            for position, (acked, size) in held.partly.items()
+        }
         if dispatcher is not None and dispatcher.consumers:
             anyone = dispatcher.consumers[0]
             dispatcher.acked(anyone, [*held.whole, *(position for position, bits in left.items() if not bits)])

@@ -64,7 +64,14 @@ class Arrivals:
         self.elsewhere: Ask | None = None
         """Set by whoever knows the way to the region's other brokers."""
         self.shown_alone = 0
-        self._topics, self._ownership, self._view, self._region, self._clock, self._wait_s = topics, ownership, view, region, clock, wait_s
+        self._topics, self._ownership, self._view, self._region, self._clock, self._wait_s = (
+            topics,
+            ownership,
+            view,
+            region,
+            clock,
+            wait_s,
+        )
         self._waiting: dict[str, Topic] = {}
         self._tasks = Tasks()
         self._round_runs = self._again = self._closed = False
@@ -80,7 +87,9 @@ class Arrivals:
     @property
     def held(self) -> int:
         """How many transactions wait, in all topics of this broker."""
-        return sum(len(buffer.held) for topic in self._waiting.values() if (buffer := topic.transactions.buffer) is not None)
+        return sum(
+            len(buffer.held) for topic in self._waiting.values() if (buffer := topic.transactions.buffer) is not None
+        )
 
     def on_held(self, topic: Topic) -> None:
         """`topic` holds a transaction, or was loaded with one."""
@@ -131,7 +140,9 @@ class Arrivals:
 
     async def _round(self) -> None:
         try:
-            await asyncio.gather(*(self._question(topic, other, keys) for (topic, other), keys in self._questions().items()))
+            await asyncio.gather(
+                *(self._question(topic, other, keys) for (topic, other), keys in self._questions().items())
+            )
         finally:
             again, self._round_runs, self._again = self._again, False, False
             self._rests_until = asyncio.get_running_loop().time() + SOON_S
@@ -154,7 +165,12 @@ class Arrivals:
                     continue
                 if now - held.since > self._wait_s:
                     self.shown_alone += 1
-                    fields = {"topic": text, "transaction": f"{key[1]}:{key[2]}", "missing": list(held.waits)[:10], "waited_s": self._wait_s}
+                    fields = {
+                        "topic": text,
+                        "transaction": f"{key[1]}:{key[2]}",
+                        "missing": list(held.waits)[:10],
+                        "waited_s": self._wait_s,
+                    }
                     log.warning("transaction.shown_alone", extra=fields)
                     self._release(topic, key)
                     continue

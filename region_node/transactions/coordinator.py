@@ -53,7 +53,17 @@ class CoordinatorSettings:
 class Txn:
     """One transaction. `partitions`, `subscriptions`: what takes part, in the order of joining."""
 
-    __slots__ = ("ended_ms", "number", "opened_ms", "owner", "partitions", "status", "subscriptions", "timed_out", "ttl_ms")
+    __slots__ = (
+        "ended_ms",
+        "number",
+        "opened_ms",
+        "owner",
+        "partitions",
+        "status",
+        "subscriptions",
+        "timed_out",
+        "ttl_ms",
+    )
 
     def __init__(self, number: int, ttl_ms: int, opened_ms: int, owner: str) -> None:
         self.number, self.ttl_ms, self.opened_ms, self.owner = number, ttl_ms, opened_ms, owner
@@ -69,7 +79,17 @@ class Txn:
 
     def encode(self) -> bytes:
         subscriptions = [list(pair) for pair in self.subscriptions]
-        return pack([int(self.status), self.ttl_ms, self.opened_ms, self.ended_ms, self.owner, list(self.partitions), subscriptions])
+        return pack(
+            [
+                int(self.status),
+                self.ttl_ms,
+                self.opened_ms,
+                self.ended_ms,
+                self.owner,
+                list(self.partitions),
+                subscriptions,
+            ]
+        )
 
     @classmethod
     def decode(cls, number: int, blob: bytes) -> Txn:
@@ -112,7 +132,9 @@ class Coordinator:
     def begin(self, number: int, ttl_ms: int, owner: str, now_ms: int) -> Txn:
         """number: at or above `next_number`. Raises NotAllowed: too many are open."""
         if len(self.open) >= self.settings.open_max:
-            raise NotAllowed(f"{len(self.open)} transactions of this coordinator are open, and no more are allowed: end some, or use another coordinator")
+            raise NotAllowed(
+                f"{len(self.open)} transactions of this coordinator are open, and no more are allowed: end some, or use another coordinator"
+            )
         assert number >= self.next_number
         self.next_number = number + 1
         made = self.open[number] = Txn(number, max(1, min(ttl_ms, self.settings.ttl_max_ms)), now_ms, owner)
@@ -123,10 +145,18 @@ class Coordinator:
         """owner: who asks; None: an admin, or the broker itself. Raises NoSuchTransaction."""
         found = self.open.get(number) or self.final.get(number)
         if found is None or (owner is not None and found.owner != owner):
-            raise NoSuchTransaction(f"transaction {number} is not known: it was never begun, ended long ago, or is somebody else's")
+            raise NoSuchTransaction(
+                f"transaction {number} is not known: it was never begun, ended long ago, or is somebody else's"
+            )
         return found
 
-    def join(self, number: int, owner: str | None, partitions: Iterable[str] = (), subscriptions: Iterable[tuple[str, str]] = ()) -> Txn | None:
+    def join(
+        self,
+        number: int,
+        owner: str | None,
+        partitions: Iterable[str] = (),
+        subscriptions: Iterable[tuple[str, str]] = (),
+    ) -> Txn | None:
         """Raises NoSuchTransaction, TransactionState, NotAllowed (too many)."""
         txn = self.find(number, owner)
         topics = [topic for topic in partitions if topic not in txn.partitions]
@@ -134,7 +164,9 @@ class Coordinator:
         if txn.status is not Status.OPEN:
             raise TransactionState(f"transaction {number} is {txn.status.name}: nothing can join it")
         if txn.participants + len(topics) + len(pairs) > self.settings.participants_max:
-            raise NotAllowed(f"transaction {number}: more than {self.settings.participants_max} topics and subscriptions")
+            raise NotAllowed(
+                f"transaction {number}: more than {self.settings.participants_max} topics and subscriptions"
+            )
         txn.partitions.update(dict.fromkeys(topics))
         txn.subscriptions.update(dict.fromkeys(pairs))
         return txn if topics or pairs else None

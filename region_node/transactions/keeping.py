@@ -52,7 +52,9 @@ async def as_stored(meta: MetadataStore, txn: TxnId) -> Txn | None:
 class Participants(Protocol):
     """The way to a topic or subscription, wherever it is. Raises NotFound where it is gone; what is retryable is tried again."""
 
-    async def end_partition(self, topic: str, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = (), again: bool = False) -> bool:
+    async def end_partition(
+        self, topic: str, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = (), again: bool = False
+    ) -> bool:
         """others: the topics that it commits in beside this one. again: it has ended there, and named topics that had no part in it.
         False: this topic has none, and never will."""
         ...
@@ -63,7 +65,15 @@ class Participants(Protocol):
 class KeptCoordinator:
     """Made by `load`."""
 
-    def __init__(self, number: int, meta: MetadataStore, participants: Participants, clock: Clock, rng: Rng, settings: CoordinatorSettings) -> None:
+    def __init__(
+        self,
+        number: int,
+        meta: MetadataStore,
+        participants: Participants,
+        clock: Clock,
+        rng: Rng,
+        settings: CoordinatorSettings,
+    ) -> None:
         self.number, self.core = number, Coordinator(settings)
         self.failed: NoCoordinator | None = None
         self.epoch = 0
@@ -83,7 +93,13 @@ class KeptCoordinator:
 
     @classmethod
     async def load(
-        cls, number: int, meta: MetadataStore, participants: Participants, clock: Clock, rng: Rng, settings: CoordinatorSettings
+        cls,
+        number: int,
+        meta: MetadataStore,
+        participants: Participants,
+        clock: Clock,
+        rng: Rng,
+        settings: CoordinatorSettings,
     ) -> KeptCoordinator:
         """Becomes its owner: everybody before is fenced. What was decided and not ended goes on. Raises what the metadata raises."""
         made = cls(number, meta, participants, clock, rng, settings)
@@ -91,9 +107,13 @@ class KeptCoordinator:
         found = await meta.get(made._key)
         made.epoch = 1 if found is None else int(unpack("coordinator", found[0])[0]) + 1
         try:
-            made._version = await meta.put(made._key, pack([made.epoch]), expected=ABSENT if found is None else found[1])
+            made._version = await meta.put(
+                made._key, pack([made.epoch]), expected=ABSENT if found is None else found[1]
+            )
         except VersionConflict as error:
-            raise NoCoordinator(f"coordinator {number} is taken by another broker at this moment: look it up again") from error
+            raise NoCoordinator(
+                f"coordinator {number} is taken by another broker at this moment: look it up again"
+            ) from error
         prefix = f"{OPEN}{number:04}/"
         txns: list[Txn] = []
         async for rows in pages_under(meta, prefix):
@@ -159,7 +179,9 @@ class KeptCoordinator:
             txn.timed_out = True
             self.core.timed_out += 1
             self.core.end(txn.number, commit=False)
-            log.warning("transaction.timed_out", extra={"transaction": f"{self.number}:{txn.number}", "ttl_ms": txn.ttl_ms})
+            log.warning(
+                "transaction.timed_out", extra={"transaction": f"{self.number}:{txn.number}", "ttl_ms": txn.ttl_ms}
+            )
         if expired:
             for txn in expired[:-1]:
                 self._put(txn)
@@ -189,7 +211,9 @@ class KeptCoordinator:
             empty = set[str]()
             await self._end_all(left, number, commit, empty)
             if commit and empty:  # the others have named them, and other regions would wait for their parts
-                await self._end_all([(topic, None) for topic in txn.partitions if topic not in empty], number, commit, empty, again=True)
+                await self._end_all(
+                    [(topic, None) for topic in txn.partitions if topic not in empty], number, commit, empty, again=True
+                )
             if (changed := self.core.done(number, self._clock.wall_ms())) is not None:
                 await self._store(changed)
                 self.latencies.ended(max(0, changed.ended_ms - changed.opened_ms))
@@ -201,26 +225,40 @@ class KeptCoordinator:
         finally:
             self._ended.pop(number, None)
             if not waiting.done():
-                waiting.set_exception(self.failed or NoCoordinator(f"coordinator {self.number} has stopped here: look it up again"))
+                waiting.set_exception(
+                    self.failed or NoCoordinator(f"coordinator {self.number} has stopped here: look it up again")
+                )
 
-    async def _end_all(self, left: list[tuple[str, str | None]], number: int, commit: bool, empty: set[str], *, again: bool = False) -> None:
+    async def _end_all(
+        self, left: list[tuple[str, str | None]], number: int, commit: bool, empty: set[str], *, again: bool = False
+    ) -> None:
         """Returns once it is ended in each. empty: topics that have no part in it; those found now are added. again: they are not named any more."""
         pause_s = _RETRY_S[0]
         while left:
-            results = await asyncio.gather(*(self._end_one(topic, name, number, commit, empty, again) for topic, name in left))
+            results = await asyncio.gather(
+                *(self._end_one(topic, name, number, commit, empty, again) for topic, name in left)
+            )
             left = [one for one, ended in zip(left, results, strict=True) if not ended]
             if left:
                 await asyncio.sleep(pause_s * (0.5 + self._rng.random()))
                 pause_s = min(2 * pause_s, _RETRY_S[1])
             self._check()
 
-    async def _end_one(self, topic: str, subscription: str | None, number: int, commit: bool, empty: set[str], again: bool) -> bool:
+    async def _end_one(
+        self, topic: str, subscription: str | None, number: int, commit: bool, empty: set[str], again: bool
+    ) -> bool:
         """Whether it is ended there for good."""
         txn, low, began = (self.number, number), self.core.low_watermark, self._clock.monotonic()
         try:
             if subscription is None:
-                others = [o for o in self.core.find(number).partitions if o != topic and not (again and o in empty)] if commit else []
-                if not await self._participants.end_partition(topic, txn, commit=commit, low=low, others=others, again=again):
+                others = (
+                    [o for o in self.core.find(number).partitions if o != topic and not (again and o in empty)]
+                    if commit
+                    else []
+                )
+                if not await self._participants.end_partition(
+                    topic, txn, commit=commit, low=low, others=others, again=again
+                ):
                     empty.add(topic)
             else:
                 await self._participants.end_subscription(topic, subscription, txn, commit=commit, low=low)
@@ -229,11 +267,17 @@ class KeptCoordinator:
                 empty.add(topic)
             return True
         except TransactionState as error:
-            log.error("transaction.contradicted", extra={"transaction": f"{txn[0]}:{txn[1]}", "topic": topic, "error": str(error)})
+            log.error(
+                "transaction.contradicted",
+                extra={"transaction": f"{txn[0]}:{txn[1]}", "topic": topic, "error": str(error)},
+            )
             return True
         except (HeliographError, TimeoutError, OSError) as error:
             self.latencies.told(commit, 0.0, well=False)
-            log.info("transaction.end_retried", extra={"transaction": f"{txn[0]}:{txn[1]}", "topic": topic, "error": str(error)})
+            log.info(
+                "transaction.end_retried",
+                extra={"transaction": f"{txn[0]}:{txn[1]}", "topic": topic, "error": str(error)},
+            )
             return False
         self.latencies.told(commit, (self._clock.monotonic() - began) * 1000, well=True)
         return True
@@ -291,13 +335,19 @@ class KeptCoordinator:
                     if not stored.done():
                         stored.set_result(None)
         except HeliographError as error:
-            reason = "is owned by another broker now" if isinstance(error, VersionConflict) else f"could not store its state ({error})"
+            reason = (
+                "is owned by another broker now"
+                if isinstance(error, VersionConflict)
+                else f"could not store its state ({error})"
+            )
             self._fail(NoCoordinator(f"coordinator {self.number} {reason}: look it up again"))
         finally:
             self._writing = False
             for stored in waiting:  # whatever ended this: nobody waits for ever
                 if not stored.done():
-                    stored.set_exception(self.failed or NoCoordinator(f"coordinator {self.number} has stopped here: look it up again"))
+                    stored.set_exception(
+                        self.failed or NoCoordinator(f"coordinator {self.number} has stopped here: look it up again")
+                    )
 
     async def _commit(self, ops: list[Op]) -> None:
         for attempt in range(_WRITE_TRIES):
@@ -335,5 +385,3 @@ def _heard(waiting: asyncio.Future[None]) -> None:
     """Whoever asked may be gone."""
     if not waiting.cancelled():
         waiting.exception()
-
-

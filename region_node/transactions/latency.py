@@ -15,7 +15,17 @@ BUCKETS_MS = (10, 20, 50, 100, 500, 1000, 5000, 15000, 30000, 60000, 300000, 150
 class Latencies:
     """Of one coordinator since it was loaded. `counts`: one for each bucket, and one beyond the last."""
 
-    __slots__ = ("aborts_ms", "begin_s", "begins", "commits_ms", "count", "counts", "failed_aborts", "failed_commits", "sum_ms")
+    __slots__ = (
+        "aborts_ms",
+        "begin_s",
+        "begins",
+        "commits_ms",
+        "count",
+        "counts",
+        "failed_aborts",
+        "failed_commits",
+        "sum_ms",
+    )
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BUCKETS_MS) + 1)

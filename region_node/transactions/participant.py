@@ -88,11 +88,19 @@ class TopicTransactions:
         Raises TransactionState, and what storage raises."""
         action = COMMIT if commit else ABORT
         buffer = self.buffer
-        for key in [key for key in (buffer.open if buffer is not None else {}) if key[0] is None and key[1] == txn[0] and key[2] < low]:
-            await self._append((key[1], key[2]), ABORT, low)  # published without being registered: nobody will ever end it
+        for key in [
+            key
+            for key in (buffer.open if buffer is not None else {})
+            if key[0] is None and key[1] == txn[0] and key[2] < low
+        ]:
+            await self._append(
+                (key[1], key[2]), ABORT, low
+            )  # published without being registered: nobody will ever end it
         if buffer is not None and (ended := buffer.ended(txn)) is not None:
             if ended != action:
-                raise TransactionState(f"transaction {txn[0]}:{txn[1]} was {'aborted' if ended == ABORT else 'committed'} in {self._topic.text}")
+                raise TransactionState(
+                    f"transaction {txn[0]}:{txn[1]} was {'aborted' if ended == ABORT else 'committed'} in {self._topic.text}"
+                )
             if again and not self._topic.terminated:
                 await self._stored(marker_run(txn, action, low, others), lambda: None)
             return True

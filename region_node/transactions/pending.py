@@ -76,14 +76,20 @@ class PendingAcks:
         for position in whole:
             count += 1
             if self._whole.get(position, txn) != txn or any(other != txn for other in self._partly.get(position, ())):
-                raise TransactionConflict(f"{position[0]}:{position[1]} is acknowledged by another transaction that has not ended")
+                raise TransactionConflict(
+                    f"{position[0]}:{position[1]} is acknowledged by another transaction that has not ended"
+                )
         for position, acked, _ in partly:
             count += 1
             overlap = any(other != txn and acked & theirs for other, theirs in self._partly.get(position, {}).items())
             if self._whole.get(position, txn) != txn or overlap:
-                raise TransactionConflict(f"a message of {position[0]}:{position[1]} is acknowledged by another transaction that has not ended")
+                raise TransactionConflict(
+                    f"a message of {position[0]}:{position[1]} is acknowledged by another transaction that has not ended"
+                )
         if len(self._whole) + len(self._partly) + count > POSITIONS_MAX:
-            raise NotAllowed(f"more than {POSITIONS_MAX} entries are acknowledged by transactions that have not ended: commit, or acknowledge cumulatively")
+            raise NotAllowed(
+                f"more than {POSITIONS_MAX} entries are acknowledged by transactions that have not ended: commit, or acknowledge cumulatively"
+            )
 
     def add(self, txn: TxnId, whole: Iterable[Position], partly: Iterable[Part]) -> None:
         """After `check`."""
@@ -105,7 +111,9 @@ class PendingAcks:
         self._check_open(txn)
         for other, held in self.held.items():
             if other != txn and held.cumulative is not None:
-                raise TransactionConflict(f"transaction {other[0]}:{other[1]} has acknowledged up to {held.cumulative}, and has not ended")
+                raise TransactionConflict(
+                    f"transaction {other[0]}:{other[1]} has acknowledged up to {held.cumulative}, and has not ended"
+                )
         mine = self.held.get(txn)
         if position <= mark_delete or (mine is not None and mine.cumulative is not None and position < mine.cumulative):
             raise TransactionConflict(f"everything up to {position[0]}:{position[1]} is acknowledged already")
@@ -151,7 +159,15 @@ class PendingAcks:
             if held.cumulative is not None:
                 held.cumulative = None
                 if len(self._whole) + len(self._partly) + len(positions) <= POSITIONS_MAX:
-                    self.add(txn, [p for p in positions if self._whole.get(p, txn) == txn and all(other == txn for other in self._partly.get(p, ()))], ())
+                    self.add(
+                        txn,
+                        [
+                            p
+                            for p in positions
+                            if self._whole.get(p, txn) == txn and all(other == txn for other in self._partly.get(p, ()))
+                        ],
+                        (),
+                    )
 
     def clear(self) -> None:
         """The cursor was moved: what transactions held of it is forgotten, and goes out again."""
@@ -190,7 +206,15 @@ class PendingAcks:
     # -- storing --------------------------------------------------------------------------------------------------------
 
     def encode(self) -> str:
-        held = [[*txn, _listed(h.cumulative), _ranges(h.whole), [[*p, _bytes(acked), n] for p, (acked, n) in h.partly.items()]] for txn, h in self.held.items()]
+        held = [
+            [
+                *txn,
+                _listed(h.cumulative),
+                _ranges(h.whole),
+                [[*p, _bytes(acked), n] for p, (acked, n) in h.partly.items()],
+            ]
+            for txn, h in self.held.items()
+        ]
         return base64.b64encode(msgpack.packb([VERSION, held, [[tc, low] for tc, low in self._low.items()]])).decode()
 
     @classmethod
@@ -200,11 +224,15 @@ class PendingAcks:
         try:
             version, held, low = msgpack.unpackb(base64.b64decode(text, validate=True))
             if version != VERSION:
-                raise CorruptData(f"pending acknowledgements: format {version} is not known here (this version reads format {VERSION})")
+                raise CorruptData(
+                    f"pending acknowledgements: format {version} is not known here (this version reads format {VERSION})"
+                )
             for coordinator, number, cumulative, ranges, partly in held:
                 txn = (int(coordinator), int(number))
                 whole = [(r[0], entry) for r in ranges for i in range(1, len(r), 2) for entry in range(r[i], r[i + 1])]
-                made.add(txn, whole, [((int(a), int(b)), int.from_bytes(bits, "little"), int(n)) for a, b, bits, n in partly])
+                made.add(
+                    txn, whole, [((int(a), int(b)), int.from_bytes(bits, "little"), int(n)) for a, b, bits, n in partly]
+                )
                 if cumulative is not None:
                     made.held[txn].cumulative = (int(cumulative[0]), int(cumulative[1]))
             made._low = {int(tc): int(number) for tc, number in low}

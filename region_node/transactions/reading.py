@@ -76,5 +76,3 @@ def before(ledger: ManagedLedgerPort, position: Position) -> Position:
     if position[1] > 0:
         return (position[0], position[1] - 1)
     return ledger.position_before(position)
-
-

@@ -57,11 +57,25 @@ class Transactions:
         settings: TransactionSettings | None = None,
     ) -> None:
         self.settings = settings or TransactionSettings()
-        self.arrivals = Arrivals(topics=topics, ownership=ownership, view=view, region=region, clock=clock, wait_s=self.settings.topics_wait_s)
+        self.arrivals = Arrivals(
+            topics=topics,
+            ownership=ownership,
+            view=view,
+            region=region,
+            clock=clock,
+            wait_s=self.settings.topics_wait_s,
+        )
         self.loaded: dict[int, KeptCoordinator] = {}
         self.elsewhere: Elsewhere | None = None
         """Set by whoever knows the way to the region's other brokers."""
-        self._meta, self._topics, self._ownership, self._view, self._clock, self._rng = meta, topics, ownership, view, clock, rng
+        self._meta, self._topics, self._ownership, self._view, self._clock, self._rng = (
+            meta,
+            topics,
+            ownership,
+            view,
+            clock,
+            rng,
+        )
         self._region = region
         self._loading: dict[int, asyncio.Future[KeptCoordinator]] = {}
         self._used: dict[int, None] = {}
@@ -101,7 +115,9 @@ class Transactions:
         if self._closed or not 0 <= number < self.count:
             raise NoCoordinator(f"there is no transaction coordinator {number} here")
         if not self._ownership().owns(self.topic_of(number)):
-            raise NoCoordinator(f"this broker does not have transaction coordinator {number}: look up {self.topic_of(number)}")
+            raise NoCoordinator(
+                f"this broker does not have transaction coordinator {number}: look up {self.topic_of(number)}"
+            )
         found = self.loaded.get(number)
         if found is not None and found.failed is None:
             return found
@@ -122,7 +138,11 @@ class Transactions:
             self.loaded[number] = made
             loading.set_result(made)
         except HeliographError as error:
-            failed = error if isinstance(error, NoCoordinator) else NoCoordinator(f"transaction coordinator {number} cannot be loaded: {error}")
+            failed = (
+                error
+                if isinstance(error, NoCoordinator)
+                else NoCoordinator(f"transaction coordinator {number} cannot be loaded: {error}")
+            )
             loading.set_exception(failed)
             loading.exception()
         finally:
@@ -151,7 +171,9 @@ class Transactions:
 
     # -- participants -----------------------------------------------------------------------------------------------------------
 
-    async def end_partition(self, topic: str, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = (), again: bool = False) -> bool:
+    async def end_partition(
+        self, topic: str, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = (), again: bool = False
+    ) -> bool:
         """Ends it in a topic of this region, wherever that is owned. Raises NotFound, TransactionState, and what may be tried again."""
         topic, others = str(TopicName.parse(topic)), [str(TopicName.parse(other)) for other in others]
         owner = await self._ownership().owner(topic)
@@ -169,14 +191,30 @@ class Transactions:
             await self.end_here(topic, subscription, txn, commit=commit, low=low)
 
     async def _at(
-        self, owner: BrokerRecord, topic: str, subscription: str | None, txn: TxnId, commit: bool, low: int, others: Sequence[str] = (), again: bool = False
+        self,
+        owner: BrokerRecord,
+        topic: str,
+        subscription: str | None,
+        txn: TxnId,
+        commit: bool,
+        low: int,
+        others: Sequence[str] = (),
+        again: bool = False,
     ) -> bool:
         if self.elsewhere is None:
             raise NotOwner(f"{topic} is owned by broker {owner.broker}, and this one knows no way there")
         return await self.elsewhere(owner, topic, subscription, txn, commit, low, others, again)
 
     async def end_here(
-        self, topic: str, subscription: str | None, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = (), again: bool = False
+        self,
+        topic: str,
+        subscription: str | None,
+        txn: TxnId,
+        *,
+        commit: bool,
+        low: int,
+        others: Sequence[str] = (),
+        again: bool = False,
     ) -> bool:
         """In a topic of this broker; False: it is terminated, and has no part in it. Raises NotOwner, NotFound, TransactionState, and what storage raises."""
         loaded = await self._topics().get(topic, create=False)
@@ -194,8 +232,14 @@ class Transactions:
         """How a marker names a topic to other regions: with those that it goes to, where policies choose among them; "": to none."""
         name = TopicName.parse(topic)
         values, namespace = self._topics().policies.of(name).values, self._view.namespace(name.namespace)
-        wanted, routes, topology = values.get("replication"), values.get("replicationRoutes"), values.get("replicationTopology")
-        if (not wanted and routes is None) or (topology is not None and topology["kind"] != "mesh"):  # where this region sends nothing, another may
+        wanted, routes, topology = (
+            values.get("replication"),
+            values.get("replicationRoutes"),
+            values.get("replicationTopology"),
+        )
+        if (not wanted and routes is None) or (
+            topology is not None and topology["kind"] != "mesh"
+        ):  # where this region sends nothing, another may
             return topic
         regions = targets(routes, self._region, wanted or (namespace.regions if namespace is not None else ()))
         return only_to(topic, regions) if regions else ""

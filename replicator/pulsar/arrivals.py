@@ -31,7 +31,9 @@ def note(position: Position) -> str:
     return f"{max(0, position[0])}:{max(0, position[1])}"
 
 
-async def newest_there(connection: PulsarConnection, topic: str, source: str, after: Position, barrier: Position) -> Position:
+async def newest_there(
+    connection: PulsarConnection, topic: str, source: str, after: Position, barrier: Position
+) -> Position:
     """The newest entry of region `source` between two positions of the cluster's topic; BEFORE_ALL: there is none.
 
     connection: of its own, to the topic's owner there. Raises Refused, ConnectionLost, TimeoutError.

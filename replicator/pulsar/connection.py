@@ -45,7 +45,11 @@ class ClusterConnection:
     """One connection and its producers. `on_ended`: called once."""
 
     def __init__(
-        self, client: PulsarConnection, address: Address, monotonic: Callable[[], float], on_ended: Callable[[ClusterConnection], None]
+        self,
+        client: PulsarConnection,
+        address: Address,
+        monotonic: Callable[[], float],
+        on_ended: Callable[[ClusterConnection], None],
     ) -> None:
         self.client, self.address, self._monotonic, self._on_ended = client, address, monotonic, on_ended
         self.heard_at = monotonic()
@@ -115,7 +119,11 @@ class ClusterConnection:
         elif kind == BaseCommand.CLOSE_PRODUCER:
             self._end(command.close_producer.producer_id, Cause.MOVED, "the topic moves between brokers there")
         elif kind == BaseCommand.SEND_ERROR:
-            self._end(command.send_error.producer_id, Cause.REFUSED, command.send_error.message or f"code {command.send_error.error}")
+            self._end(
+                command.send_error.producer_id,
+                Cause.REFUSED,
+                command.send_error.message or f"code {command.send_error.error}",
+            )
 
     def _end(self, number: int, cause: Cause, text: str) -> None:
         if (waiting := self._barriers.get(number)) is not None and not waiting.done():
@@ -183,7 +191,9 @@ class ClusterConnections:
     async def alone(self, cluster: PulsarCluster, address: Address) -> PulsarConnection:
         """A connection that is shared with nobody; the caller closes it. Raises as `owner`."""
         if (cluster.certificate_file or cluster.oauth_file) and not address.secure:
-            raise NotAllowed(f"cluster {cluster.name}: a certificate, or a token by OAuth, goes by TLS only: give it a pulsar+ssl:// address, not {address}")
+            raise NotAllowed(
+                f"cluster {cluster.name}: a certificate, or a token by OAuth, goes by TLS only: give it a pulsar+ssl:// address, not {address}"
+            )
         tls = tls_of(cluster) if address.secure else None
         token = await self.issued(cluster) if cluster.oauth_file and self.issued is not None else token_of(cluster)
         by_certificate = bool(cluster.certificate_file)

@@ -42,7 +42,9 @@ def tls_of(cluster: PulsarCluster) -> ssl.SSLContext:
             context.load_cert_chain(cluster.certificate_file, cluster.key_file or None, password=_no_password)
         except (ssl.SSLError, NotAllowed) as error:
             where = cluster.key_file or cluster.certificate_file
-            raise NotAllowed(f"cluster {cluster.name}: {cluster.certificate_file} and the key in {where} are no pair in PEM without a password") from error
+            raise NotAllowed(
+                f"cluster {cluster.name}: {cluster.certificate_file} and the key in {where} are no pair in PEM without a password"
+            ) from error
     return context
 
 
@@ -63,7 +65,8 @@ class ClientCredentials:
         try:
             given = json.loads(blob)
             made = cls(
-                *(str(given[name]) for name in ("issuer_url", "client_id", "client_secret")), *(str(given.get(name, "")) for name in ("audience", "scope"))
+                *(str(given[name]) for name in ("issuer_url", "client_id", "client_secret")),
+                *(str(given.get(name, "")) for name in ("audience", "scope")),
             )
             private = secret_may_go_to(made.issuer)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -71,7 +74,9 @@ class ClientCredentials:
                 f"cluster {cluster.name}: {cluster.oauth_file} must be JSON with issuer_url, client_id, and client_secret, maybe audience and scope"
             ) from error
         if not private:
-            raise NotAllowed(f"cluster {cluster.name}: issuer_url {made.issuer} in {cluster.oauth_file} must be https://, the secret goes there")
+            raise NotAllowed(
+                f"cluster {cluster.name}: issuer_url {made.issuer} in {cluster.oauth_file} must be https://, the secret goes there"
+            )
         return made
 
     @property
@@ -89,7 +94,9 @@ class ClientCredentials:
 def secret_may_go_to(url: str) -> bool:
     """By TLS only, but on this machine. Raises ValueError where it is no URL."""
     parts = urlsplit(url)
-    return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")))
+    return bool(parts.hostname) and (
+        parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost"))
+    )
 
 
 def lasts_s(expires_in: object) -> float:
@@ -106,4 +113,6 @@ def _read(path: str, cluster: PulsarCluster, what: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise NotAllowed(f"cluster {cluster.name}: the file of its {what} cannot be read on this broker: {path}: {error.strerror}") from error
+        raise NotAllowed(
+            f"cluster {cluster.name}: the file of its {what} cannot be read on this broker: {path}: {error.strerror}"
+        ) from error

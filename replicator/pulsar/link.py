@@ -114,7 +114,9 @@ class PulsarLink:
             return
         self._cursor = cursor
         begins = begins_of(cursor.properties)
-        self.core = core = PulsarSender(self.manager.region, self.target, max(cursor.mark_delete, (begins[0], begins[1] - 1)))
+        self.core = core = PulsarSender(
+            self.manager.region, self.target, max(cursor.mark_delete, (begins[0], begins[1] - 1))
+        )
         cursor.reading = lambda: core.read_at
         self._stop_waking = self.log.ledger.wake_on_append(self.pump)
         self.connect()
@@ -170,7 +172,9 @@ class PulsarLink:
         if after is not None and self.log.ledger.last_confirmed <= core.mark:
             return BEFORE_ALL  # everything was confirmed
         nobodys = response("barrier", self.manager.region, (0, 0))
-        barrier = await connection.barrier(number, send_frame(number, 0, 1, self._marker(Marker.SNAPSHOT_RESPONSE), nobodys, marker=True))
+        barrier = await connection.barrier(
+            number, send_frame(number, 0, 1, self._marker(Marker.SNAPSHOT_RESPONSE), nobodys, marker=True)
+        )
         if after is None:
             cursor.set_properties({**cursor.properties, PROPERTY: note(barrier)})
             await cursor.flushed()
@@ -188,7 +192,9 @@ class PulsarLink:
         self._opened_at = self.manager.clock.monotonic()
         self.core.opened(connection.by_position, there)
         self._watchdog.opened(self._opened_at, 0)
-        events.info("link.opened topic=%s target=%s by_position=%s", self.log.topic, self.target, connection.by_position)
+        events.info(
+            "link.opened topic=%s target=%s by_position=%s", self.log.topic, self.target, connection.by_position
+        )
         self.pump()
 
     def on_ended(self, cause: Cause, text: str) -> None:
@@ -289,7 +295,9 @@ class PulsarLink:
         try:
             out = [outgoing for number, start, run in runs for outgoing in core.take(number, start, run, buffer)]
         except HeliographError as error:
-            self.on_ended(Cause.of(error), f"an entry at or behind {core.read_at[0]}:{core.read_at[1]} cannot be sent: {error}")
+            self.on_ended(
+                Cause.of(error), f"an entry at or behind {core.read_at[0]}:{core.read_at[1]} cannot be sent: {error}"
+            )
             return False
         if any(o.metadata.HasField("schema_version") and o.metadata.schema_version not in self._versions for o in out):
             self._held = out
@@ -314,9 +322,17 @@ class PulsarLink:
     async def _resolve(self, connection: ClusterConnection, attempt: int) -> None:
         """Brings the schemas of what is held to the cluster, and sends it."""
         try:
-            for version in dict.fromkeys(o.metadata.schema_version for o in self._held if o.metadata.HasField("schema_version")):
-                schema = await self.manager.clusters.schema(self.log.topic, version) if self.manager.clusters is not None else None
-                self._versions[version] = await connection.client.schema_version(self.log.topic, schema) if schema is not None else b""
+            for version in dict.fromkeys(
+                o.metadata.schema_version for o in self._held if o.metadata.HasField("schema_version")
+            ):
+                schema = (
+                    await self.manager.clusters.schema(self.log.topic, version)
+                    if self.manager.clusters is not None
+                    else None
+                )
+                self._versions[version] = (
+                    await connection.client.schema_version(self.log.topic, schema) if schema is not None else b""
+                )
         except (HeliographError, TimeoutError) as error:
             if attempt == self._attempt:
                 self.on_ended(schema_cause_of(error), f"the cluster does not take the topic's schema: {error}")
@@ -395,10 +411,14 @@ class PulsarLink:
     def mark(self, kind: Marker, payload: bytes) -> None:
         """Sends a marker, behind everything that went out so far."""
         if self.core is not None and self._connection is not None:
-            self._connection.client.write([send_frame(self._number, self.core.next_number(), 1, self._marker(kind), payload, marker=True)])
+            self._connection.client.write(
+                [send_frame(self._number, self.core.next_number(), 1, self._marker(kind), payload, marker=True)]
+            )
 
     def _marker(self, kind: Marker) -> MessageMetadata:
-        made = MessageMetadata(producer_name="pulsar.marker", sequence_id=0, publish_time=self.manager.clock.wall_ms(), marker_type=kind)
+        made = MessageMetadata(
+            producer_name="pulsar.marker", sequence_id=0, publish_time=self.manager.clock.wall_ms(), marker_type=kind
+        )
         made.replicated_from = self.manager.region
         made.replicate_to.append(self.target)
         return made
@@ -428,7 +448,12 @@ class PulsarLink:
         if self._pace_timer is not None or not core.behind(end):
             self._watchdog.caught_up()
             syncing = self.log.syncing
-            return self._pace_timer is not None or self.rate_out > 0 or (syncing is not None and syncing.active) or self.parked is not None
+            return (
+                self._pace_timer is not None
+                or self.rate_out > 0
+                or (syncing is not None and syncing.active)
+                or self.parked is not None
+            )
         facts = Facts(
             mark=core.mark,
             receipts=core.receipts,
@@ -486,7 +511,11 @@ class PulsarLink:
             clock_offset_ms=0.0,
             in_flight_bytes=core.bytes_in_flight if core is not None else 0,
             rewinds=0,
-            progress=1.0 if not entries else core.messages_out / (core.messages_out + entries) if core is not None else 0.0,
+            progress=1.0
+            if not entries
+            else core.messages_out / (core.messages_out + entries)
+            if core is not None
+            else 0.0,
             slowed=self._pace_timer is not None,
             run_bytes=core.size_out if core is not None else 0,
             wire_bytes=core.size_out if core is not None else 0,

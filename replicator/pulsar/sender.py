@@ -97,7 +97,9 @@ class PulsarSender:
     @property
     def room(self) -> bool:
         """Whether more may be sent; one entry at least may, while nothing is in flight."""
-        return not self._steps or (len(self._steps) < self.settings.entries_max and self.bytes_in_flight < self.settings.bytes_max)
+        return not self._steps or (
+            len(self._steps) < self.settings.entries_max and self.bytes_in_flight < self.settings.bytes_max
+        )
 
     def next_number(self) -> int:
         self.numbers += 1
@@ -113,7 +115,11 @@ class PulsarSender:
         for index, part in enumerate(run.parts):
             position = (ledger, first + index)
             flags = 0 if run.flags is None else run.flags[index]
-            outgoing = None if flags & _NEVER else self._outgoing(position, part, flags, 1 if run.counts is None else run.counts[index])
+            outgoing = (
+                None
+                if flags & _NEVER
+                else self._outgoing(position, part, flags, 1 if run.counts is None else run.counts[index])
+            )
             if outgoing is None:
                 self._pass_by(position)
                 continue

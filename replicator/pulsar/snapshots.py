@@ -68,7 +68,11 @@ class Snapshots:
         """The id of a snapshot to ask for now; "": not now. end: the topic's last position; without new messages none is needed."""
         if self._asked and now - self._asked_at < self.settings.timeout_s:
             return ""
-        if now - self._asked_at < self.settings.every_s or (self.found and end <= self.found[-1][0]) or end == self._asked_end:
+        if (
+            now - self._asked_at < self.settings.every_s
+            or (self.found and end <= self.found[-1][0])
+            or end == self._asked_end
+        ):
             return ""
         self._numbers += 1
         self._asked, self._asked_at, self._asked_end = f"{salt}-{self._numbers}", now, end

@@ -11,7 +11,15 @@ import logging
 from typing import TYPE_CHECKING
 
 from heliograph.model.positions import Position
-from heliograph.wire.pulsar_replication import Marker, read_request, read_response, read_update, request, response, update
+from heliograph.wire.pulsar_replication import (
+    Marker,
+    read_request,
+    read_response,
+    read_update,
+    request,
+    response,
+    update,
+)
 from heliograph.wire.run import Buffer
 from replicator.pulsar.snapshots import Snapshots
 
@@ -53,7 +61,13 @@ class ClusterSubscriptions:
         """The cluster's consumers have everything up to here."""
         log, host = self._link.log, self._link.manager.subscriptions
         if name not in log.ledger.cursors:
-            events.info("subscription.made topic=%s subscription=%s cluster=%s mark=%s", log.topic, name, self._link.target, mark)
+            events.info(
+                "subscription.made topic=%s subscription=%s cluster=%s mark=%s",
+                log.topic,
+                name,
+                self._link.target,
+                mark,
+            )
             if host is not None:
                 await host.ensure(log.topic, name, mark)
             else:
@@ -78,5 +92,7 @@ class ClusterSubscriptions:
         for name, there in self.core.updates(marks):
             link.mark(Marker.UPDATE, update(name, {link.target: there}))
         region = link.manager.region
-        if may_ask and (snapshot := self.core.ask(now, link.log.ledger.last_confirmed, f"{region}-{self._connections}")):
+        if may_ask and (
+            snapshot := self.core.ask(now, link.log.ledger.last_confirmed, f"{region}-{self._connections}")
+        ):
             link.mark(Marker.SNAPSHOT_REQUEST, request(snapshot, region))

@@ -67,7 +67,8 @@ class Bookie(Directories):
         if self._reading >= settings.reads_max:
             return True
         return any(one.behind for one in self.dirs) or (
-            sum(one.waiting_bytes for one in self.journals if not (one.failure or one.full)) >= settings.journal_pending_bytes
+            sum(one.waiting_bytes for one in self.journals if not (one.failure or one.full))
+            >= settings.journal_pending_bytes
         )
 
     def wait_for_room(self, peer: Peer) -> None:
@@ -94,7 +95,9 @@ class Bookie(Directories):
                     into.commit()  # before this frame asks for an ack, which must not ride with an earlier record
                 body = view[start + HEAD.size : end]
                 if kind == Kind.ADD or kind == Kind.ADD_RECOVERY:
-                    stored = self._on_add(home, kind == Kind.ADD_RECOVERY, number, ledger, entry, value, request, body, peer)
+                    stored = self._on_add(
+                        home, kind == Kind.ADD_RECOVERY, number, ledger, entry, value, request, body, peer
+                    )
                 else:
                     stored = self._on_control(home, kind, number, ledger, entry, value, request, body, peer)
                 if not stored:
@@ -105,7 +108,16 @@ class Bookie(Directories):
             into.keep(view[kept:start])  # also where a later frame was bad: these wait for their acks
 
     def _on_add(
-        self, home: LedgerDir, recovery: bool, count: int, ledger: int, first: int, lac: int, request: int, block: memoryview, peer: Peer
+        self,
+        home: LedgerDir,
+        recovery: bool,
+        count: int,
+        ledger: int,
+        first: int,
+        lac: int,
+        request: int,
+        block: memoryview,
+        peer: Peer,
     ) -> bool:
         """True where the frame is to be journalled."""
         try:
@@ -113,7 +125,9 @@ class Bookie(Directories):
         except CorruptData as error:
             raise PeerError(f"add to ledger {ledger}: {error}") from error
         if peek_block(block) != (ledger, first, count) or not count or first < 0:
-            raise PeerError(f"add to ledger {ledger}: the head says entry {first}, count {count}, the block something else")
+            raise PeerError(
+                f"add to ledger {ledger}: the head says entry {first}, count {count}, the block something else"
+            )
         if not recovery and ledger in peer.refused:
             return False
         refusal = self._refusal(home)
@@ -144,7 +158,18 @@ class Bookie(Directories):
             home.journal.expect_ack(peer, ledger, first + count - 1)
         return True
 
-    def _on_control(self, home: LedgerDir, kind: int, number: int, ledger: int, entry: int, value: int, request: int, body: memoryview, peer: Peer) -> bool:
+    def _on_control(
+        self,
+        home: LedgerDir,
+        kind: int,
+        number: int,
+        ledger: int,
+        entry: int,
+        value: int,
+        request: int,
+        body: memoryview,
+        peer: Peer,
+    ) -> bool:
         """Everything but adds. True where the frame is to be journalled."""
         if kind == Kind.READ:
             if len(body) != 4 or entry < 0:
@@ -159,7 +184,12 @@ class Bookie(Directories):
         elif kind == Kind.READ_LAC and body:
             self._tell_held(home, ledger, body, request, peer)
         elif kind == Kind.READ_LAC:
-            if number and home.table.lac.get(ledger, -1) <= entry and ledger not in home.table.fenced and ledger not in self._dead:
+            if (
+                number
+                and home.table.lac.get(ledger, -1) <= entry
+                and ledger not in home.table.fenced
+                and ledger not in self._dead
+            ):
                 self._lac_waits.wait(ledger, entry, number / 1000, partial(self._tell_lac, home, ledger, request, peer))
             else:
                 self._tell_lac(home, ledger, request, peer)
@@ -171,7 +201,9 @@ class Bookie(Directories):
             refusal = self._refusal(home)
             if refusal is None:
                 self.counts.deleted += kind == Kind.DELETE
-                home.journal.expect_answer(partial(_answer_stored, home.journal, peer, request, *home.change(kind, ledger)))
+                home.journal.expect_answer(
+                    partial(_answer_stored, home.journal, peer, request, *home.change(kind, ledger))
+                )
                 self._lac_waits.ended(ledger)
                 return True
             peer.answer(request, refusal[0], 0, 0, [refusal[1].encode()])
@@ -238,14 +270,28 @@ class Bookie(Directories):
                 break
         self._deliver(home, ledger, max(first, 0), pieces, behind, True, 0, peer)
 
-    def _read(self, home: LedgerDir, ledger: int, first: int, last: int, max_bytes: int, parts: bool, request: int, peer: Peer) -> None:
+    def _read(
+        self, home: LedgerDir, ledger: int, first: int, last: int, max_bytes: int, parts: bool, request: int, peer: Peer
+    ) -> None:
         pieces: list[Piece] = []
         behind = first
         if ledger in home.table.last:
-            pieces, behind = choose(home.generations(), home.table, ledger, first, last, min(max_bytes, self.settings.read_bytes_max))
+            pieces, behind = choose(
+                home.generations(), home.table, ledger, first, last, min(max_bytes, self.settings.read_bytes_max)
+            )
         self._deliver(home, ledger, first, pieces, behind, parts, request, peer)
 
-    def _deliver(self, home: LedgerDir, ledger: int, first: int, pieces: list[Piece], behind: int, parts: bool, request: int, peer: Peer) -> None:
+    def _deliver(
+        self,
+        home: LedgerDir,
+        ledger: int,
+        first: int,
+        pieces: list[Piece],
+        behind: int,
+        parts: bool,
+        request: int,
+        peer: Peer,
+    ) -> None:
         begun = self._now()
         held = [piece for piece in pieces if isinstance(piece, memoryview)]
         if not pieces:
@@ -311,8 +357,16 @@ def _bytes(pieces: Sequence[Piece]) -> int:
     return sum(len(piece) if isinstance(piece, memoryview) else piece[2] for piece in pieces)
 
 
-def _answer_stored(journal: JournalDir, peer: Peer, request: int, entry: int, value: int, error: BaseException | None) -> None:
+def _answer_stored(
+    journal: JournalDir, peer: Peer, request: int, entry: int, value: int, error: BaseException | None
+) -> None:
     if error is None:
         peer.answer(request, Code.OK, entry, value, ())
     else:
-        peer.answer(request, Code.DISK_FAILED if journal.failure else Code.READ_ONLY, 0, 0, [(journal.failure or journal.full).encode()])
+        peer.answer(
+            request,
+            Code.DISK_FAILED if journal.failure else Code.READ_ONLY,
+            0,
+            0,
+            [(journal.failure or journal.full).encode()],
+        )

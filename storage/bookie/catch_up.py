@@ -127,7 +127,9 @@ class CatchUp:
         # what lies behind is wanted next, also behind the end of a long read; who looks at one place goes elsewhere
         goes_on = self._since_record > _QUIET_SLICES and (at > 0 or end < len(read.pieces))
         self._under_way += 1
-        self._disk.submit(partial(fetch, self._disk, read.pieces[at:end], goes_on), partial(self._fetched, read, end - at))
+        self._disk.submit(
+            partial(fetch, self._disk, read.pieces[at:end], goes_on), partial(self._fetched, read, end - at)
+        )
 
     def _fetched(self, read: _Read, wanted: int, blocks: list[Buffer] | None, error: BaseException | None) -> None:
         self._under_way -= 1

@@ -42,16 +42,20 @@ def load_checkpoint(disk: Disk) -> Checkpoint:
     if found is None:
         return Checkpoint()
     through, start, next_log, logs, dead, forks = found[1]
-    return Checkpoint(through, start, next_log, tuple(logs), tuple((a, b) for a, b in dead), tuple((a, b, c) for a, b, c in forks))
+    return Checkpoint(
+        through, start, next_log, tuple(logs), tuple((a, b) for a, b in dead), tuple((a, b, c) for a, b, c in forks)
+    )
 
 
 def save_checkpoint(disk: Disk, point: Checkpoint) -> None:
     """Blocking; durable when it returns. Raises OSError."""
-    write_small(disk, _CHECKPOINT, [point.flushed_through, point.start, point.next_log, point.logs, point.dead, point.forks])
+    write_small(
+        disk, _CHECKPOINT, [point.flushed_through, point.start, point.next_log, point.logs, point.dead, point.forks]
+    )
 
 
 def load_metadata_instance(disk: Disk) -> str:
-    """"" where none is known yet. Raises OSError, CorruptData."""
+    """ "" where none is known yet. Raises OSError, CorruptData."""
     found = read_small(disk, _METADATA)
     return str(found[1][0]) if found else ""
 

@@ -47,7 +47,9 @@ class CollectorSettings:
 
     def __post_init__(self) -> None:
         if self.interval_s <= 0 or self.apart_s < 0 or self.page_ledgers < 1:
-            raise ConfigError("interval_s and page_ledgers of the garbage collection must be above 0, apart_s not below")
+            raise ConfigError(
+                "interval_s and page_ledgers of the garbage collection must be above 0, apart_s not below"
+            )
 
 
 class GarbageRules:

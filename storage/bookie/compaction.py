@@ -43,7 +43,14 @@ class Compactor:
     failed: a write to the directory failed, for good. changed: there is room again, or a checkpoint is free again.
     """
 
-    def __init__(self, logs: EntryLogs, settings: BookieSettings, *, failed: Callable[[BaseException], None], changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        logs: EntryLogs,
+        settings: BookieSettings,
+        *,
+        failed: Callable[[BaseException], None],
+        changed: Callable[[], None],
+    ) -> None:
         self._logs, self._settings, self._failed, self._changed = logs, settings, failed, changed
         self.suspended = False
         self.compacted_logs = self.reclaimed_bytes = 0
@@ -114,11 +121,17 @@ class Compactor:
         if self._sick:
             number = next(iter(self._sick))
             del self._sick[number]
-            if number in table.logs and number not in self.bad and not table.is_empty(number):  # an empty one goes by itself, perhaps just now
+            if (
+                number in table.logs and number not in self.bad and not table.is_empty(number)
+            ):  # an empty one goes by itself, perhaps just now
                 return self._take([number])
         if not self._live_max:
             return False
-        shares = sorted((share, number) for number in table.logs if number not in self.bad and 0 <= (share := self._share(number)) < self._live_max)
+        shares = sorted(
+            (share, number)
+            for number in table.logs
+            if number not in self.bad and 0 <= (share := self._share(number)) < self._live_max
+        )
         size = 0
         chosen: list[int] = []
         for _, number in shares:
@@ -153,7 +166,9 @@ class Compactor:
             if ledger in table.dead:
                 continue
             groups = [(log, group) for log in sources if (group := log.group_of(ledger)) >= 0]
-            mark = LedgerMark(ledger, max(log.lacs[group] for log, group in groups), any(log.fenced[group] for log, group in groups))
+            mark = LedgerMark(
+                ledger, max(log.lacs[group] for log, group in groups), any(log.fenced[group] for log, group in groups)
+            )
             wanted = [(log, group) for log, group in groups if table.wants(ledger, log.number)]
             if not wanted and not mark.fenced:
                 continue
@@ -161,7 +176,11 @@ class Compactor:
             if ledger in table.mixed:
                 yield from self._newest(ledger, {log.number for log in sources})
                 continue
-            runs = sorted((first, offset, size, count, log.number, log) for log, group in wanted for offset, size, first, count in log.runs(group))
+            runs = sorted(
+                (first, offset, size, count, log.number, log)
+                for log, group in wanted
+                for offset, size, first, count in log.runs(group)
+            )
             for first, offset, size, count, _, log in runs:
                 yield log, offset, size, first, count, first, first + count
 
@@ -250,7 +269,11 @@ def _copy_steps(disk: Disk, writer: LogWriter, steps: Sequence[_Step]) -> None:
             continue
         log, offset, size = step[:3]
         blocks = [step]
-        while index < len(steps) and not isinstance(following := steps[index], LedgerMark) and following[:2] == (log, offset + size):
+        while (
+            index < len(steps)
+            and not isinstance(following := steps[index], LedgerMark)
+            and following[:2] == (log, offset + size)
+        ):
             blocks.append(following)
             size += following[2]
             index += 1

@@ -95,7 +95,9 @@ class _Claiming:
     def __init__(self, journals: Sequence[Place], ledgers: Sequence[Place], instance: str, bookie: str) -> None:
         self.instance, self.bookie = instance, bookie
         self.shape = len(journals), len(ledgers)
-        self.places: dict[Where, Place] = {(kind, at): p for kind, places in ((JOURNAL, journals), (LEDGER, ledgers)) for at, p in enumerate(places)}
+        self.places: dict[Where, Place] = {
+            (kind, at): p for kind, places in ((JOURNAL, journals), (LEDGER, ledgers)) for at, p in enumerate(places)
+        }
         self.dropped: dict[Where, str] = {}
 
     def run(self, rng: Rng) -> Claim:
@@ -114,14 +116,18 @@ class _Claiming:
             try:
                 self.dropped |= load_dropped(self.places[where].disk)
             except CorruptData as error:
-                raise ConfigError(f"bookie {self.bookie}: in the {self._called(where)}: {error}; keep it, and start a new bookie") from error
+                raise ConfigError(
+                    f"bookie {self.bookie}: in the {self._called(where)}: {error}; keep it, and start a new bookie"
+                ) from error
         for where, refusal in wrong.items():
             if where not in self.dropped:
                 raise refusal
         held = {where: cookie for where, cookie in cookies.items() if where not in self.dropped}
         known = [cookie.salt for cookie in held.values() if cookie is not None]
         if any(salt != known[0] for salt in known):
-            raise ConfigError(f"bookie {self.bookie}: the directories belong to two different lives of this bookie; give it those that belong together")
+            raise ConfigError(
+                f"bookie {self.bookie}: the directories belong to two different lives of this bookie; give it those that belong together"
+            )
         salt = known[0] if known else rng.getrandbits(32)
         self._complete(held, salt)
         return Claim(salt, self.dropped)
@@ -141,7 +147,9 @@ class _Claiming:
         try:
             cookie = load_cookie(place.disk)
         except CorruptData as error:
-            raise ConfigError(f"bookie {self.bookie}: the {called} is of another format ({error}); this version reads formats 1 and 2") from error
+            raise ConfigError(
+                f"bookie {self.bookie}: the {called} is of another format ({error}); this version reads formats 1 and 2"
+            ) from error
         if cookie is None:
             return None
         if (cookie.instance, cookie.bookie) != (self.instance, self.bookie):

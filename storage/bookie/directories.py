@@ -55,10 +55,15 @@ class Directories(ABC):
         self.on_state: Callable[[], None] | None = None
         """Called when limbo, `failure`, `read_only`, or `writable` changed, or a directory was dropped."""
         who = f"bookie {bookie_id}"
-        self.journals = [JournalDir(place, settings, who, self.counts, self._now, changed=self._on_state, room=self._unblock) for place in journals]
+        self.journals = [
+            JournalDir(place, settings, who, self.counts, self._now, changed=self._on_state, room=self._unblock)
+            for place in journals
+        ]
         share = max(1, settings.write_cache_bytes // len(ledgers))
         self.dirs = [
-            LedgerDir(place, self.journals[at % len(journals)], settings, share, changed=self._on_state, room=self._on_room)
+            LedgerDir(
+                place, self.journals[at % len(journals)], settings, share, changed=self._on_state, room=self._on_room
+            )
             for at, place in enumerate(ledgers)
         ]
         self._dead = DeadLedgers()
@@ -231,9 +236,13 @@ class Directories(ABC):
             for one in self.all_dirs():
                 if not one.failure:
                     dropped = dict(self._dropped)
-                    one.place.disk.submit(partial(save_dropped, one.place.disk, dropped), partial(self._written_down, one, dropped))
+                    one.place.disk.submit(
+                        partial(save_dropped, one.place.disk, dropped), partial(self._written_down, one, dropped)
+                    )
 
-    def _written_down(self, one: JournalDir | LedgerDir, dropped: Iterable[Where], _result: None, error: BaseException | None) -> None:
+    def _written_down(
+        self, one: JournalDir | LedgerDir, dropped: Iterable[Where], _result: None, error: BaseException | None
+    ) -> None:
         if error is None:
             for kind, at in dropped:
                 if kind == LEDGER and not self.dirs[at].let_go:

@@ -51,9 +51,29 @@ class LedgerMark:
 class EntryLog:
     """One sealed log: its index in columns, and its file once something is read."""
 
-    __slots__ = ("_counts", "_file", "_firsts", "_group_ends", "_in_sequence", "_ledgers", "_offsets", "entries", "fenced", "lacs", "number")
+    __slots__ = (
+        "_counts",
+        "_file",
+        "_firsts",
+        "_group_ends",
+        "_in_sequence",
+        "_ledgers",
+        "_offsets",
+        "entries",
+        "fenced",
+        "lacs",
+        "number",
+    )
 
-    def __init__(self, number: int, marks: Sequence[LedgerMark], run_counts: Sequence[int], firsts: array[int], sizes: array[int], counts: array[int]):
+    def __init__(
+        self,
+        number: int,
+        marks: Sequence[LedgerMark],
+        run_counts: Sequence[int],
+        firsts: array[int],
+        sizes: array[int],
+        counts: array[int],
+    ):
         self.number = number
         self._ledgers = array("Q", [m.ledger for m in marks])
         self.lacs = array("q", [m.lac for m in marks])
@@ -276,7 +296,15 @@ def load(disk: Disk, number: int) -> EntryLog:
         file.close()
     at = 0
     columns: list[array[int]] = []
-    for code, count in (("Q", groups), ("q", groups), ("I", groups), ("I", groups), ("q", runs), ("I", runs), ("H", runs)):
+    for code, count in (
+        ("Q", groups),
+        ("q", groups),
+        ("I", groups),
+        ("I", groups),
+        ("q", runs),
+        ("I", runs),
+        ("H", runs),
+    ):
         column = array(code)
         column.frombytes(footer[at : at + count * column.itemsize])
         at += count * column.itemsize

@@ -114,7 +114,13 @@ class EntryLogs:
         self._save(self.point.flushed_through, sources, log.number, lambda: log, done, made_of=sources)
 
     def _save(
-        self, through: int, gone: Sequence[int], number: int | None, make: Callable[[], EntryLog | None], done: Done, made_of: Sequence[int] = ()
+        self,
+        through: int,
+        gone: Sequence[int],
+        number: int | None,
+        make: Callable[[], EntryLog | None],
+        done: Done,
+        made_of: Sequence[int] = (),
     ) -> None:
         assert not self.busy
         self.busy = True
@@ -141,7 +147,13 @@ class EntryLogs:
         disk.submit(job, partial(self._saved, new, gone, made_of, done))
 
     def _saved(
-        self, point: Checkpoint, gone: Sequence[int], made_of: Sequence[int], done: Done, log: EntryLog | None, error: BaseException | None
+        self,
+        point: Checkpoint,
+        gone: Sequence[int],
+        made_of: Sequence[int],
+        done: Done,
+        log: EntryLog | None,
+        error: BaseException | None,
     ) -> None:
         if self._closed:
             return

@@ -73,7 +73,13 @@ class Examination:
     """What a start puts right by itself."""
 
 
-def examine(journals: Sequence[Disk], ledgers: Sequence[Disk], *, verify_blocks: bool, progress: Progress = lambda _done, _all: None) -> Examination:
+def examine(
+    journals: Sequence[Disk],
+    ledgers: Sequence[Disk],
+    *,
+    verify_blocks: bool,
+    progress: Progress = lambda _done, _all: None,
+) -> Examination:
     """Blocking; raises OSError where a directory cannot be read at all. In the order that the bookie's settings have."""
     return _Examiner(journals, ledgers).run(verify_blocks, progress)
 
@@ -93,7 +99,9 @@ class _Dir:
 class _Examiner:
     def __init__(self, journals: Sequence[Disk], ledgers: Sequence[Disk]) -> None:
         self._journals = list(journals)
-        self._dirs = [_Dir(disk, f" of ledger directory {at + 1}" if len(ledgers) > 1 else "") for at, disk in enumerate(ledgers)]
+        self._dirs = [
+            _Dir(disk, f" of ledger directory {at + 1}" if len(ledgers) > 1 else "") for at, disk in enumerate(ledgers)
+        ]
         self._dropped: dict[Where, str] = {}
         self._dead = DeadLedgers()
         self._tails: dict[int, list[tuple[int, int, int]]] = {}  # ledger -> (first, count, bytes), of the journal
@@ -114,9 +122,16 @@ class _Examiner:
         for at, one in enumerate(self._dirs):
             for log in one.logs():
                 blocks = sum(sum(1 for _ in log.runs(group)) for group in range(len(log.ledgers)))
-                found.logs.append(LogSummary(log.number, len(log.ledgers), blocks, log.block_bytes, one.table.live_bytes(log.number), at))
+                found.logs.append(
+                    LogSummary(
+                        log.number, len(log.ledgers), blocks, log.block_bytes, one.table.live_bytes(log.number), at
+                    )
+                )
                 log.close()
-        found.ledgers = sorted((self._summary(one, ledger) for one in self._dirs for ledger in one.table.ids()), key=lambda summary: summary.ledger)
+        found.ledgers = sorted(
+            (self._summary(one, ledger) for one in self._dirs for ledger in one.table.ids()),
+            key=lambda summary: summary.ledger,
+        )
         return found
 
     def _problem(self, text: str) -> None:
@@ -132,7 +147,9 @@ class _Examiner:
         places += [((LEDGER, at), one.disk) for at, one in enumerate(self._dirs)]
         shape = len(self._journals), len(self._dirs)
         for where, disk in places:
-            what = f"{'journal' if where[0] == JOURNAL else 'ledgers'} directory" + (f" {where[1] + 1}" if shape != (1, 1) else "")
+            what = f"{'journal' if where[0] == JOURNAL else 'ledgers'} directory" + (
+                f" {where[1] + 1}" if shape != (1, 1) else ""
+            )
             try:
                 cookie = load_cookie(disk)
                 self._dropped |= load_dropped(disk)
@@ -144,13 +161,17 @@ class _Examiner:
                 continue
             cookies.append(cookie)
             if (cookie.journals, cookie.ledgers) != shape:
-                self._problem(f"the bookie has {cookie.journals} journal and {cookie.ledgers} ledger directories; give all of them, in their order")
+                self._problem(
+                    f"the bookie has {cookie.journals} journal and {cookie.ledgers} ledger directories; give all of them, in their order"
+                )
             elif cookie.where not in (None, where):
                 self._problem(f"the {what} is in the place of another one; give them in their order")
         if len({(cookie.instance, cookie.bookie, cookie.salt) for cookie in cookies}) > 1:
             self._problem("the directories belong to different bookies, or to different lives of one")
         for where, reason in sorted(self._dropped.items()):
-            self._problem(f"{where[0]} directory {where[1] + 1} was dropped, and what it held is said to be unknown: {reason}")
+            self._problem(
+                f"{where[0]} directory {where[1] + 1} was dropped, and what it held is said to be unknown: {reason}"
+            )
         if cookies:
             self.found.instance, self.found.bookie = cookies[0].instance, cookies[0].bookie
             return cookies[0].salt
@@ -179,7 +200,9 @@ class _Examiner:
             self._problem(f"there are entry logs, but the checkpoint{one.name} is gone")
         strays = [name for name in files if name not in named]
         if strays and one.point.start:
-            found.notes.append(f"{len(strays)} entry logs are of a flush or compaction that did not end; the next start removes them: {', '.join(strays[:5])}")
+            found.notes.append(
+                f"{len(strays)} entry logs are of a flush or compaction that did not end; the next start removes them: {', '.join(strays[:5])}"
+            )
         for number in one.point.logs:
             try:
                 one.table.install(entry_log.load(one.disk, number))
@@ -205,7 +228,9 @@ class _Examiner:
                     break
                 one = self._dirs[home_of(ledger, len(self._dirs))]
                 if one in dirs and record.sequence > one.point.flushed_through:
-                    self._frame(one.table, record.sequence, kind, ledger, lac, record.frames[at + HEAD.size : at + size])
+                    self._frame(
+                        one.table, record.sequence, kind, ledger, lac, record.frames[at + HEAD.size : at + size]
+                    )
                 at += size
 
     def _frame(self, table: LedgerTable, sequence: int, kind: int, ledger: int, lac: int, body: memoryview) -> None:

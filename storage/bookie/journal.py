@@ -83,7 +83,9 @@ class Journal:
     zeroing: a Disk over the same directory whose thread pre-writes segments, so that the sync thread never waits for that.
     """
 
-    def __init__(self, disk: Disk, zeroing: Disk, *, segment_bytes: int, spare: int, start: int, salt: int, replay: Replay) -> None:
+    def __init__(
+        self, disk: Disk, zeroing: Disk, *, segment_bytes: int, spare: int, start: int, salt: int, replay: Replay
+    ) -> None:
         self._disk, self._zeroing, self._segment_bytes, self._spare = disk, zeroing, segment_bytes, spare
         self._start, self._salt, self._count = start, salt, 0
         self.next_sequence = replay.next_sequence
@@ -92,7 +94,10 @@ class Journal:
         """Given to `append` and not durable yet."""
         self.failure: BaseException | None = None
         """The first failed write or sync: final."""
-        self._used = deque(_Segment(name, disk.open(name), last_sequence=last) for name, last in sorted(replay.used.items(), key=lambda i: i[1]))
+        self._used = deque(
+            _Segment(name, disk.open(name), last_sequence=last)
+            for name, last in sorted(replay.used.items(), key=lambda i: i[1])
+        )
         self._free = [_Segment(name, disk.open(name)) for name in replay.free]
         names = [*replay.used, *replay.free]
         self._next_name = max((int(name.removeprefix(_PREFIX)) for name in names), default=-1) + 1
@@ -257,7 +262,9 @@ class Journal:
             step = len(_ZEROS)
             for offset in range(0, self._segment_bytes, step * 64):
                 left = self._segment_bytes - offset
-                file.pwritev([_ZEROS] * min(64, left // step) + ([_ZEROS[: left % step]] if left < 64 * step else []), offset)
+                file.pwritev(
+                    [_ZEROS] * min(64, left // step) + ([_ZEROS[: left % step]] if left < 64 * step else []), offset
+                )
             file.datasync()
             self._zeroing.sync_directory()
         except OSError:
@@ -343,7 +350,12 @@ def _record_at(data: bytes, offset: int, salt: int, number: int) -> Record | Non
     if offset + _HEAD.size > len(data):
         return None
     magic, version, _, size, segment, sequence, synced, crc = _HEAD.unpack_from(data, offset)
-    if magic != _MAGIC or version != VERSION or number not in (-1, segment) or not _HEAD.size < size <= len(data) - offset:
+    if (
+        magic != _MAGIC
+        or version != VERSION
+        or number not in (-1, segment)
+        or not _HEAD.size < size <= len(data) - offset
+    ):
         return None
     view = memoryview(data)[offset : offset + size]
     if crc32c.crc32c(view[_HEAD.size :], crc32c.crc32c(view[: _HEAD.size - 4], _seed(salt, segment, offset))) != crc:

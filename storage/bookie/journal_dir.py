@@ -144,7 +144,9 @@ class JournalDir:
         assert self.journal is not None
         self.journal.append(frames, size, partial(self._durable, acks, answers, self._now()))
 
-    def _durable(self, acks: dict[tuple[Peer, int], int], answers: list[Answer], begun: float, error: BaseException | None) -> None:
+    def _durable(
+        self, acks: dict[tuple[Peer, int], int], answers: list[Answer], begun: float, error: BaseException | None
+    ) -> None:
         journal, counts = self.journal, self._counts
         assert journal is not None
         if error is None:

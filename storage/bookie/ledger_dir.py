@@ -85,7 +85,11 @@ class LedgerDir:
     @property
     def behind(self) -> bool:
         """Both generations have their bound, and more is taken."""
-        return (self.flushing is not None or self.logs.busy) and self.wants_flush and not (self.gone or self.full or self.journal.full)
+        return (
+            (self.flushing is not None or self.logs.busy)
+            and self.wants_flush
+            and not (self.gone or self.full or self.journal.full)
+        )
 
     @property
     def log_bytes(self) -> int:
@@ -199,7 +203,11 @@ class LedgerDir:
         generation, self.flushing = self.active, self.active
         self.active = Generation()
         table, through = self.table, self.journal.last_sequence
-        marks = [LedgerMark(one, table.lac.get(one, -1), one in table.fenced) for one in sorted(generation.touched) if one in table.last]
+        marks = [
+            LedgerMark(one, table.lac.get(one, -1), one in table.fenced)
+            for one in sorted(generation.touched)
+            if one in table.last
+        ]
         self._write_log = partial(self._start_flush, self.logs.take_number(), generation, through, marks)
         self._write_log()
 

@@ -113,7 +113,9 @@ class LedgerTable:
     def install(self, log: EntryLog, made_of: Sequence[int] = ()) -> None:
         """From now on its blocks are found in it. It is the youngest, or as old as the youngest of those that it was made of."""
         self.logs[log.number] = log
-        self._age[log.number] = max((self._age[number] for number in made_of), default=max(self._age.values(), default=-1) + 1)
+        self._age[log.number] = max(
+            (self._age[number] for number in made_of), default=max(self._age.values(), default=-1) + 1
+        )
         live = size = 0
         for group, ledger in enumerate(log.ledgers):
             if ledger in self.dead:
@@ -160,4 +162,3 @@ class LedgerTable:
     def live_bytes(self, number: int) -> int:
         """Of the blocks of a log that are still wanted."""
         return self._live_bytes[number]
-

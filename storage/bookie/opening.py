@@ -24,7 +24,9 @@ from storage.bookie.ledger_dir import LedgerDir
 class Opening:
     """One start. Attributes are its results. All of it is blocking, and raises OSError and ConfigError."""
 
-    def __init__(self, journals: Sequence[JournalDir], dirs: Sequence[LedgerDir], *, bookie_id: str, instance: str, rng: Rng) -> None:
+    def __init__(
+        self, journals: Sequence[JournalDir], dirs: Sequence[LedgerDir], *, bookie_id: str, instance: str, rng: Rng
+    ) -> None:
         self._journals, self._dirs, self._bookie_id = journals, dirs, bookie_id
         self.limbo = ""
         """Why something is lost, of the directories that are not dropped."""
@@ -60,14 +62,20 @@ class Opening:
             if isinstance(one, LedgerDir):
                 one.let_go = True
         if all(one.failure for one in self._dirs):
-            raise ConfigError(f"bookie {self._bookie_id}: every ledger directory was dropped after failures; start another bookie, and decommission this one")
+            raise ConfigError(
+                f"bookie {self._bookie_id}: every ledger directory was dropped after failures; start another bookie, and decommission this one"
+            )
         if self.dropped:
-            for place in [j.place for j in self._journals if not j.failure] + [d.place for d in self._dirs if not d.failure]:
+            for place in [j.place for j in self._journals if not j.failure] + [
+                d.place for d in self._dirs if not d.failure
+            ]:
                 save_dropped(place.disk, self.dropped)
 
     def _load_metadata_instance(self) -> None:
         try:
-            self.metadata_instance = next(filter(None, (load_metadata_instance(one.place.disk) for one in self._alive)), "")
+            self.metadata_instance = next(
+                filter(None, (load_metadata_instance(one.place.disk) for one in self._alive)), ""
+            )
         except CorruptData as error:
             self._lost(str(error))
 
@@ -78,7 +86,12 @@ class Opening:
             return None
         forks = tuple(dict.fromkeys(fork for point in points.values() for fork in point.forks))
         try:
-            found = replay(journal.place.disk, salt=self._salt, flushed_through=min(p.flushed_through for p in points.values()), forks=forks)
+            found = replay(
+                journal.place.disk,
+                salt=self._salt,
+                flushed_through=min(p.flushed_through for p in points.values()),
+                forks=forks,
+            )
         except OSError:
             if journal.failure:
                 return None

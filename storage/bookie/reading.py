@@ -20,7 +20,9 @@ Piece = memoryview | tuple[EntryLog, int, int] | tuple[EntryLog, int, int, int, 
 """A block in memory, or (log, offset, size), or (log, offset, size, low, high): of that block entries [low, high) alone."""
 
 
-def choose(generations: Sequence[Generation], table: LedgerTable, ledger: int, first: int, last: int, bytes_max: int) -> tuple[list[Piece], int]:
+def choose(
+    generations: Sequence[Generation], table: LedgerTable, ledger: int, first: int, last: int, bytes_max: int
+) -> tuple[list[Piece], int]:
     """(blocks that cover the ledger from `first` on, the entry behind them), up to a hole, `last`, or the bound, but at least one where there is one.
 
     generations: the newest first. Of entries that were stored more than once, what was stored last.
@@ -59,7 +61,9 @@ def held(
     return ranges, at
 
 
-def _find(generations: Sequence[Generation], table: LedgerTable, ledger: int, entry: int) -> tuple[Piece, int, int] | None:
+def _find(
+    generations: Sequence[Generation], table: LedgerTable, ledger: int, entry: int
+) -> tuple[Piece, int, int] | None:
     """(where a block with `entry` lies, its bytes, the entry behind it)."""
     for generation in generations:
         tail = generation.tails.get(ledger)
@@ -72,7 +76,9 @@ def _find(generations: Sequence[Generation], table: LedgerTable, ledger: int, en
     return (log, offset, size), size, behind
 
 
-def _find_newest(generations: Sequence[Generation], table: LedgerTable, ledger: int, entry: int) -> tuple[Piece, int, int] | None:
+def _find_newest(
+    generations: Sequence[Generation], table: LedgerTable, ledger: int, entry: int
+) -> tuple[Piece, int, int] | None:
     """The same; a block of which newer ones hold a part is cut before that."""
     limit = NEVER
     for generation in generations:
@@ -110,7 +116,11 @@ def fetch(disk: Disk, pieces: Sequence[Piece], goes_on: bool = False) -> list[Bu
             continue
         log, offset, size = piece[:3]
         near: list[tuple[EntryLog, int, int] | tuple[EntryLog, int, int, int, int]] = [piece]
-        while index < len(pieces) and isinstance(following := pieces[index], tuple) and following[:2] == (log, offset + size):
+        while (
+            index < len(pieces)
+            and isinstance(following := pieces[index], tuple)
+            and following[:2] == (log, offset + size)
+        ):
             near.append(following)
             size += following[2]
             index += 1

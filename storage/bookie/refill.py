@@ -103,7 +103,9 @@ class Refill:
     async def _store(self, ledger: int, first: int, count: int, block: bytes) -> None:
         """Durable when it returns. Raises DiskFailed."""
         peer = _Store()
-        frame = encode(Kind.ADD_RECOVERY, body_bytes=len(block), number=count, ledger=ledger, entry=first, value=-1) + block
+        frame = (
+            encode(Kind.ADD_RECOVERY, body_bytes=len(block), number=count, ledger=ledger, entry=first, value=-1) + block
+        )
         self._bookie.on_frames(memoryview(frame), [len(frame)], peer)
         self._bookie.commit()
         await peer.finished

@@ -104,7 +104,14 @@ class Registration:
                 self._lease, self._said = await self._meta.grant(LEASE_TTL_MS), None
             said, free = (self._writable(), self._dropped()), self._free()
             if said != self._said or abs(free - self._said_free) > _FREE_STEP * self._said_free:
-                fields = {"host": self._host, "port": self._port, "http_port": self._http_port, "writable": said[0], "rack": self._rack, "level": LEVEL}
+                fields = {
+                    "host": self._host,
+                    "port": self._port,
+                    "http_port": self._http_port,
+                    "writable": said[0],
+                    "rack": self._rack,
+                    "level": LEVEL,
+                }
                 fields |= {"group": self._group} if self._group else {}
                 fields |= {"gives_entries": True} if self._gives_entries else {}
                 fields |= {"free_bytes": free, "dropped_dirs": said[1], "lost_dirs": self._lost_dirs()}

@@ -67,7 +67,9 @@ class Scrubber:
 
     def look_at(self, log: EntryLog, block: Block) -> None:
         """A reader met something bad there."""
-        self._logs.reads.submit(partial(verify, self._logs.reads, log, [block]), partial(self._found, log.number, [block]))
+        self._logs.reads.submit(
+            partial(verify, self._logs.reads, log, [block]), partial(self._found, log.number, [block])
+        )
 
     def tick(self, elapsed_s: float) -> None:
         """To be called about once a second."""
@@ -82,7 +84,11 @@ class Scrubber:
     def _forget(self) -> None:
         """Findings about what is gone."""
         table = self._logs.table
-        self.bad = {place: text for place, text in self.bad.items() if place[0] in table.logs and (place[1] < 0 or place[1] in table.last)}
+        self.bad = {
+            place: text
+            for place, text in self.bad.items()
+            if place[0] in table.logs and (place[1] < 0 or place[1] in table.last)
+        }
 
     def _go_on(self) -> None:
         if self._working or self.suspended or not self._round or self._budget <= 0:
@@ -102,7 +108,9 @@ class Scrubber:
             self._log = None
         self._budget -= sum(block[1] for block in blocks)
         self._working = True
-        self._logs.reads.submit(partial(verify, self._logs.reads, log, blocks), partial(self._verified, log.number, blocks))
+        self._logs.reads.submit(
+            partial(verify, self._logs.reads, log, blocks), partial(self._verified, log.number, blocks)
+        )
 
     def _wanted(self, log: EntryLog) -> Iterator[Block]:
         for group, ledger in enumerate(log.ledgers):
@@ -126,14 +134,18 @@ class Scrubber:
             size += block[1]
         return taken
 
-    def _verified(self, number: int, blocks: Sequence[Block], findings: list[Finding] | None, error: BaseException | None) -> None:
+    def _verified(
+        self, number: int, blocks: Sequence[Block], findings: list[Finding] | None, error: BaseException | None
+    ) -> None:
         self._working = False
         self.checked_bytes += sum(block[1] for block in blocks)
         self._found(number, blocks, findings, error)
         if error is None:
             self._go_on()
 
-    def _found(self, number: int, blocks: Sequence[Block], findings: list[Finding] | None, _error: BaseException | None) -> None:
+    def _found(
+        self, number: int, blocks: Sequence[Block], findings: list[Finding] | None, _error: BaseException | None
+    ) -> None:
         before = [self.bad.pop((number, ledger, first), "") for _, _, ledger, first, _ in blocks]
         fresh = len(findings or ()) > sum(map(bool, before))
         for log, ledger, first, text in findings or ():

@@ -168,7 +168,10 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def answer(self, request: int, code: Code, entry: int, value: int, body: Sequence[Buffer]) -> None:
         size = sum(map(len, body))
-        self._out += [encode(Kind.ANSWER, body_bytes=size, number=code, entry=entry, value=value, request=request), *body]
+        self._out += [
+            encode(Kind.ANSWER, body_bytes=size, number=code, entry=entry, value=value, request=request),
+            *body,
+        ]
         self._flush_soon()
 
     def _flush_soon(self) -> None:
@@ -194,5 +197,3 @@ class BookieConnection(asyncio.BufferedProtocol):
             self.transport.write(out[0])
         else:
             self.transport.writelines(out)
-
-

@@ -48,14 +48,25 @@ class BookieSettings:
             raise ConfigError("segment_bytes must be a multiple of 4096 and larger than frame_bytes_max by 8192")
         if self.used_segments_max < 1:
             raise ConfigError("used_segments_max must be at least 1")
-        positive = (self.write_cache_bytes, self.journal_pending_bytes, self.read_bytes_max, self.reads_max, self.spare_segments)
+        positive = (
+            self.write_cache_bytes,
+            self.journal_pending_bytes,
+            self.read_bytes_max,
+            self.reads_max,
+            self.spare_segments,
+        )
         if min(positive) < 1 or self.free_bytes_min < 0:
             raise ConfigError("sizes of a bookie must be positive")
         if self.free_bytes_again and self.free_bytes_again < self.free_bytes_min:
             raise ConfigError("free_bytes_again must not be below free_bytes_min")
         if not 0 <= self.minor_live_max <= self.major_live_max <= 1:
-            raise ConfigError("minor_live_max and major_live_max are shares, 0 to 1, the minor one not above the major one")
-        if min(self.minor_interval_s, self.major_interval_s, self.compaction_bytes_per_s, self.compacted_log_bytes) <= 0:
+            raise ConfigError(
+                "minor_live_max and major_live_max are shares, 0 to 1, the minor one not above the major one"
+            )
+        if (
+            min(self.minor_interval_s, self.major_interval_s, self.compaction_bytes_per_s, self.compacted_log_bytes)
+            <= 0
+        ):
             raise ConfigError("intervals and sizes of compaction must be above 0")
         if min(self.scrub_interval_s, self.scrub_bytes_per_s) <= 0:
             raise ConfigError("scrub_interval_s and scrub_bytes_per_s must be above 0")

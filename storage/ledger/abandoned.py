@@ -43,10 +43,15 @@ class Abandoned:
             try:
                 closed = await recover_ledger(self._context, ledger)
             except HeliographError as error:
-                log.warning("auditor.abandoned_left", extra={"ledger": ledger, "topic": metadata.topic, "error": str(error)})
+                log.warning(
+                    "auditor.abandoned_left", extra={"ledger": ledger, "topic": metadata.topic, "error": str(error)}
+                )
                 return
             self.closed += 1
-            log.warning("auditor.abandoned_closed", extra={"ledger": ledger, "topic": metadata.topic, "last_entry": closed.last_entry})
+            log.warning(
+                "auditor.abandoned_closed",
+                extra={"ledger": ledger, "topic": metadata.topic, "last_entry": closed.last_entry},
+            )
 
     def _has_spare(self, metadata: LedgerMetadata, gone: Callable[[str, int], bool]) -> bool:
         """Whether its writer could have left a bookie that is lost."""

@@ -89,7 +89,9 @@ class LedgerAppend:
         lac = self.lac
         while True:
             last = self.striping.last(lac + 1)
-            reached = sorted([self._durable[self.ensemble[place]] for place in self.striping.places(lac + 1)])[-self._ack_quorum]
+            reached = sorted([self._durable[self.ensemble[place]] for place in self.striping.places(lac + 1)])[
+                -self._ack_quorum
+            ]
             lac = max(lac, min(reached, last))
             if reached < last:
                 break

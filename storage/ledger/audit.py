@@ -39,7 +39,18 @@ class AutoRecoverySettings:
     def __post_init__(self) -> None:
         if min(self.bytes_per_s, self.marks_max) < 1:
             raise ConfigError("auto_recovery: bytes_per_s and marks_max must be at least 1")
-        if min(self.lost_after_s, self.scan_s, self.check_s, self.rescan_s, self.tick_s, self.abandoned_after_s, self.orphan_grace_s) <= 0:
+        if (
+            min(
+                self.lost_after_s,
+                self.scan_s,
+                self.check_s,
+                self.rescan_s,
+                self.tick_s,
+                self.abandoned_after_s,
+                self.orphan_grace_s,
+            )
+            <= 0
+        ):
             raise ConfigError("auto_recovery: times must be above 0")
 
 
@@ -113,7 +124,9 @@ def with_copy(metadata: LedgerMetadata, repair: Repair, lost: str, spare: str) -
     for current in repairs(metadata, (lost,)):
         if (current.first, current.last) == (repair.first, repair.last) and spare not in current.ensemble:
             ensemble = tuple(spare if b == lost else b for b in current.ensemble)
-            return replace(metadata, fragments=tuple((f, ensemble if f == repair.first else e) for f, e in metadata.fragments))
+            return replace(
+                metadata, fragments=tuple((f, ensemble if f == repair.first else e) for f, e in metadata.fragments)
+            )
     return None
 
 

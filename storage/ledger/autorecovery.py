@@ -56,7 +56,13 @@ class Emptying:
 class AutoRecovery:
     """Made by the composition, over the context of the broker's managed ledgers. `also`: more work of the auditor, once a scan."""
 
-    def __init__(self, context: LedgerContext, node: str, settings: AutoRecoverySettings, also: Callable[[float], Awaitable[object]] | None = None) -> None:
+    def __init__(
+        self,
+        context: LedgerContext,
+        node: str,
+        settings: AutoRecoverySettings,
+        also: Callable[[float], Awaitable[object]] | None = None,
+    ) -> None:
         self.auditor = False
         """Whether this broker is the one that looks."""
         self.repair = LedgerRepair(context, settings.bytes_per_s)
@@ -78,7 +84,11 @@ class AutoRecovery:
         self._wake = asyncio.Event()
         self._ledgers = 0
         self.check = CopyCheck(
-            context, settings, leads=lambda: self.auditor and context.meta.stale_s() <= 0, ledgers=lambda: self._ledgers, marks=lambda: len(self._marks)
+            context,
+            settings,
+            leads=lambda: self.auditor and context.meta.stale_s() <= 0,
+            ledgers=lambda: self._ledgers,
+            marks=lambda: len(self._marks),
         )
         self._stops: list[Callable[[], None]] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -91,7 +101,12 @@ class AutoRecovery:
             self._context.pool.on_change(self._on_change),
         ]
         await meta.synced(keys.AUDITOR)
-        self._tasks = [tasks.spawn(self._keep_lease()), tasks.spawn(self._audit()), tasks.spawn(self.check.run()), tasks.spawn(self._work())]
+        self._tasks = [
+            tasks.spawn(self._keep_lease()),
+            tasks.spawn(self._audit()),
+            tasks.spawn(self.check.run()),
+            tasks.spawn(self._work()),
+        ]
 
     async def stop(self) -> None:
         for stop in self._stops:
@@ -152,7 +167,9 @@ class AutoRecovery:
     def _on_bookies(self) -> None:
         pool = self._context.pool
         self._lost.on_registered(pool.all_registered(), self._loop.time())
-        self._audited = [b for b in self._audited if pool.draining(b) or not pool.registered(b)]  # one that goes again is looked for again
+        self._audited = [
+            b for b in self._audited if pool.draining(b) or not pool.registered(b)
+        ]  # one that goes again is looked for again
 
     async def _audit(self) -> None:
         while True:
@@ -162,7 +179,11 @@ class AutoRecovery:
             self._on_bookies()
             now = self._loop.time()
             wanted = sorted({*self._lost.lost(now), *self._context.pool.all_draining()})
-            if now < self._scan_at and all(b in self._audited for b in wanted) and self._context.pool.failed_directories() == self._audited_directories:
+            if (
+                now < self._scan_at
+                and all(b in self._audited for b in wanted)
+                and self._context.pool.failed_directories() == self._audited_directories
+            ):
                 continue
             try:
                 await self._scan(wanted)
@@ -178,7 +199,9 @@ class AutoRecovery:
         pool = self._context.pool
         there = racks(pool.all_registered(), pool.rack)
         full = False
-        of_lost = sum(bool(mark.lost) for _, mark in self._marks.values())  # a gap may wait for the very bookie that is lost by now
+        of_lost = sum(
+            bool(mark.lost) for _, mark in self._marks.values()
+        )  # a gap may wait for the very bookie that is lost by now
         directories = pool.failed_directories()
         partly = sorted({b for b, _ in directories} - set(lost))
         async for metadata in self.ledgers():
@@ -200,7 +223,9 @@ class AutoRecovery:
                 full = True
                 break
             try:
-                await meta.put(keys.underreplicated(metadata.ledger), Mark(gone, mark.lacking).encode(), expected=version)
+                await meta.put(
+                    keys.underreplicated(metadata.ledger), Mark(gone, mark.lacking).encode(), expected=version
+                )
                 marked += 1
             except VersionConflict:
                 continue
@@ -211,7 +236,9 @@ class AutoRecovery:
                 log.warning("auditor.misplaced", extra={"ledgers": misplaced, "first": found[:5]})
         self.scans += 1
         if not full:
-            await self.abandoned.on_scanned(left, lambda bookie, ledger: bookie in lost or pool.lacks(bookie, ledger), self._loop.time())
+            await self.abandoned.on_scanned(
+                left, lambda bookie, ledger: bookie in lost or pool.lacks(bookie, ledger), self._loop.time()
+            )
             if self._also is not None:
                 await self._also(self._loop.time())
         if lost:
@@ -311,7 +338,9 @@ class AutoRecovery:
 
     async def _try(self, ledger: int) -> None:
         waits = self._waits(self._marks[ledger][1])
-        if waits and ledger not in self._not_before:  # after each change of a bookie it is looked at anew, without asking anybody
+        if (
+            waits and ledger not in self._not_before
+        ):  # after each change of a bookie it is looked at anew, without asking anybody
             self._not_before[ledger] = self._loop.time() + _WAITING_FACTOR * self._settings.rescan_s
             return
         try:

@@ -19,7 +19,20 @@ from typing import cast
 
 from heliograph.model.errors import BookieUnavailable, HeliographError, PeerError
 from heliograph.runtime.clock import Rng
-from heliograph.wire.bookie import HEAD, RANGE, VERSION, Code, FrameBuffer, Kind, SlabPool, decode_acks, decode_ranges, encode, error_of, split_blocks
+from heliograph.wire.bookie import (
+    HEAD,
+    RANGE,
+    VERSION,
+    Code,
+    FrameBuffer,
+    Kind,
+    SlabPool,
+    decode_acks,
+    decode_ranges,
+    encode,
+    error_of,
+    split_blocks,
+)
 from heliograph.wire.run import Buffer
 
 _PINS_MAX = 3
@@ -57,7 +70,11 @@ class _Request:
     __slots__ = ("asked_at", "future", "on_end", "parts")
 
     def __init__(
-        self, future: asyncio.Future[_Answer], asked_at: float, parts: list[memoryview] | None, on_end: Callable[[int], None] | None
+        self,
+        future: asyncio.Future[_Answer],
+        asked_at: float,
+        parts: list[memoryview] | None,
+        on_end: Callable[[int], None] | None,
     ) -> None:
         self.future, self.asked_at, self.parts, self.on_end = future, asked_at, parts, on_end
 
@@ -115,7 +132,9 @@ class BookieClient:
             error = self._unavailable()
         elif (unsent := self._unsent_bytes()) > self._settings.unsent_bytes_max:
             # what writers before this one have left there: each would leave as much again, for as long as the bookie reads so slowly
-            error = BookieUnavailable(f"bookie {self.bookie_id}: {unsent} bytes are not sent yet; it takes no more until it has read them")
+            error = BookieUnavailable(
+                f"bookie {self.bookie_id}: {unsent} bytes are not sent yet; it takes no more until it has read them"
+            )
         else:
             self._send([encode(Kind.OPEN_WRITER, ledger=ledger)])
             return
@@ -131,7 +150,9 @@ class BookieClient:
         alone = not (self.backlog_bytes or self._out)
         writer.waiting.append((first + count - 1, size))
         self.backlog_bytes += size
-        if alone and self._connection is not None:  # nothing to gather: what follows in this turn goes together at its end
+        if (
+            alone and self._connection is not None
+        ):  # nothing to gather: what follows in this turn goes together at its end
             self._connection.transport.writelines([head, *block])
             self._heed()
             return
@@ -165,7 +186,16 @@ class BookieClient:
         on_end: called with the entry behind them as soon as that is known, of an answer in parts; fewer may come, where a block is bad.
         """
         parts: list[memoryview] = []
-        answer = await self._ask(Kind.READ, [max_bytes.to_bytes(4, "big")], number=1, ledger=ledger, entry=first, value=last, parts=parts, on_end=on_end)
+        answer = await self._ask(
+            Kind.READ,
+            [max_bytes.to_bytes(4, "big")],
+            number=1,
+            ledger=ledger,
+            entry=first,
+            value=last,
+            parts=parts,
+            on_end=on_end,
+        )
         return [block for part in (*parts, answer.body) for block in split_blocks(part)]
 
     async def fence(self, ledger: int) -> tuple[int, int]:
@@ -241,7 +271,12 @@ class BookieClient:
         future: asyncio.Future[_Answer] = loop.create_future()
         self._requests[request] = _Request(future, loop.time(), parts, on_end)
         size = sum(map(len, body))
-        self._send([encode(kind, body_bytes=size, number=number, ledger=ledger, entry=entry, value=value, request=request), *body])
+        self._send(
+            [
+                encode(kind, body_bytes=size, number=number, ledger=ledger, entry=entry, value=value, request=request),
+                *body,
+            ]
+        )
         try:
             return await future
         finally:
@@ -260,7 +295,9 @@ class BookieClient:
     async def _connect(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             async with asyncio.timeout(self._settings.connect_timeout_s):
-                _, connection = await loop.create_connection(lambda: _Connection(self), self.host, self.port, ssl=self._ssl)
+                _, connection = await loop.create_connection(
+                    lambda: _Connection(self), self.host, self.port, ssl=self._ssl
+                )
         except (OSError, TimeoutError) as error:
             self._connecting = None
             self._lost(str(error) or f"no connection within {self._settings.connect_timeout_s} s")

@@ -51,7 +51,9 @@ class LedgerSettings:
         if not 0 < self.retry_s <= self.retry_max_s:
             raise ConfigError(f"ledgers: want 0 < retry_s {self.retry_s} <= retry_max_s {self.retry_max_s}")
         if not 0 < self.second_read_percentile < 1 or not 0 < self.second_read_min_s <= self.second_read_max_s:
-            raise ConfigError("ledgers: want 0 < second_read_percentile < 1 and 0 < second_read_min_s <= second_read_max_s")
+            raise ConfigError(
+                "ledgers: want 0 < second_read_percentile < 1 and 0 < second_read_min_s <= second_read_max_s"
+            )
         if self.stride < 1:
             raise ConfigError(f"ledgers: stride must be at least 1, not {self.stride}")
         if self.stall_factor < 1:

@@ -118,9 +118,19 @@ class CopyCheck:
             return  # it was deleted, or its copies were moved meanwhile: the next walk sees what became of it
         if found.nowhere:
             self._nowhere += 1
-            log.error("copies.nowhere", extra={"ledger": metadata.ledger, "topic": metadata.topic, "ranges": found.nowhere[:5]})
+            log.error(
+                "copies.nowhere",
+                extra={"ledger": metadata.ledger, "topic": metadata.topic, "ranges": found.nowhere[:5]},
+            )
         if lacking:
             self.found += 1
             bookies = {repair.lost[0]: through for repair in lacking}
-            log.warning("copies.lacking", extra={"ledger": metadata.ledger, "bookies": sorted(bookies), "first": [(r.first, r.last) for r in lacking[:5]]})
+            log.warning(
+                "copies.lacking",
+                extra={
+                    "ledger": metadata.ledger,
+                    "bookies": sorted(bookies),
+                    "first": [(r.first, r.last) for r in lacking[:5]],
+                },
+            )
             await mark_lacking(self._context.meta, metadata.ledger, bookies)

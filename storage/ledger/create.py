@@ -30,5 +30,7 @@ async def create_ledger(
     bookies = context.pool.pick(ensemble, write_quorum, affinity)
     ledger = await context.meta.next_ids(keys.LEDGER_IDS)
     stride = context.settings.stride if len(bookies) > write_quorum else 0
-    metadata = LedgerMetadata(ledger, write_quorum, ack_quorum, ((0, bookies),), topic=topic, owner=owner, stride=stride, affinity=affinity)
+    metadata = LedgerMetadata(
+        ledger, write_quorum, ack_quorum, ((0, bookies),), topic=topic, owner=owner, stride=stride, affinity=affinity
+    )
     return metadata, await context.meta.put(keys.ledger(ledger), metadata.encode(), expected=-1)

@@ -26,7 +26,10 @@ _PAUSE_S = 0.1
 async def wait_for_lac(context: LedgerContext, metadata: LedgerMetadata, known: int, wait_s: float = WAIT_S) -> int:
     """The LAC of an open ledger once it is above `known`, or after about `wait_s` whatever is known by then. Raises BookieUnavailable."""
     bookies = context.pool.best_first(metadata.fragments[-1][1])
-    polls = {asyncio.ensure_future(context.pool.client(bookie).wait_lac(metadata.ledger, known, wait_s)): bookie for bookie in bookies}
+    polls = {
+        asyncio.ensure_future(context.pool.client(bookie).wait_lac(metadata.ledger, known, wait_s)): bookie
+        for bookie in bookies
+    }
     best, error = -1, None
     try:
         while polls and best <= known:

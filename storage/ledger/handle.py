@@ -16,7 +16,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from heliograph.model.errors import BookieUnavailable, HeliographError, LedgerFenced, NoSuchLedger, NotEnoughBookies, OutcomeUnknown, VersionConflict
+from heliograph.model.errors import (
+    BookieUnavailable,
+    HeliographError,
+    LedgerFenced,
+    NoSuchLedger,
+    NotEnoughBookies,
+    OutcomeUnknown,
+    VersionConflict,
+)
 from heliograph.model.ledgers import LedgerMetadata, LedgerState
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Buffer, Run
@@ -120,7 +128,9 @@ class LedgerHandle:
         self._lac_sent = -1
         self._lac_moved_at = self._loop.time()
         self._attempts: dict[str, int] = {}
-        self._gaps: dict[str, int] = {}  # bookie that was away -> LAC up to which it may lack entries, and no mark says so yet
+        self._gaps: dict[
+            str, int
+        ] = {}  # bookie that was away -> LAC up to which it may lack entries, and no mark says so yet
         self._forgave_at = -float("inf")
         self._retry: asyncio.TimerHandle | None = None
         self._stop_watching: Callable[[], None] | None = None
@@ -237,7 +247,11 @@ class LedgerHandle:
     def leave_draining(self) -> None:
         """Goes on elsewhere than on bookies that are being emptied, as far as there are spares."""
         for slot in list(self._slots):
-            if slot.writing and self._context.pool.draining(slot.bookie) and self._spare(self._slots.index(slot)) is not None:
+            if (
+                slot.writing
+                and self._context.pool.draining(slot.bookie)
+                and self._spare(self._slots.index(slot)) is not None
+            ):
                 self._end_slot(slot)
                 self._loop.call_soon(self._replace, slot, None)
 
@@ -252,10 +266,21 @@ class LedgerHandle:
             if self._core.durable(slot.bookie) >= slot.sent:
                 slot.moved_at = now
             elif now - slot.moved_at > settings.add_timeout_s:
-                self._on_lost(slot, BookieUnavailable(f"bookie {slot.bookie} has not acknowledged for {settings.add_timeout_s:.0f} s"))
+                self._on_lost(
+                    slot,
+                    BookieUnavailable(f"bookie {slot.bookie} has not acknowledged for {settings.add_timeout_s:.0f} s"),
+                )
             elif stands_s > settings.stall_s / 4 and self._holds_up(slot, now, stands_s):
-                self._on_lost(slot, BookieUnavailable(f"bookie {slot.bookie} alone has held up ledger {self.ledger} for {stands_s:.1f} s"))
-            elif self._core.durable(slot.bookie) < self._core.lac and slot.client.backlog_bytes > settings.backlog_bytes_max:
+                self._on_lost(
+                    slot,
+                    BookieUnavailable(
+                        f"bookie {slot.bookie} alone has held up ledger {self.ledger} for {stands_s:.1f} s"
+                    ),
+                )
+            elif (
+                self._core.durable(slot.bookie) < self._core.lac
+                and slot.client.backlog_bytes > settings.backlog_bytes_max
+            ):
                 self._on_lost(slot, BookieUnavailable(f"bookie {slot.bookie} is too far behind"))
             elif self._core.durable(slot.bookie) < self._core.lac and now - slot.moved_at > settings.slow_after_s:
                 self._context.pool.suspect(slot.bookie)
@@ -356,7 +381,11 @@ class LedgerHandle:
                 self._mark_gaps(slot.bookie)
             self._slots[at] = self._open_slot(slot.bookie, at, self._core.on_bookie_back(slot.bookie))
         elif self._stuck() and self._can_go_on(slot.bookie):
-            self._fail(NotEnoughBookies(f"ledger {self.ledger}: no spare is left in the place of {slot.bookie}; a narrower one goes on without it"))
+            self._fail(
+                NotEnoughBookies(
+                    f"ledger {self.ledger}: no spare is left in the place of {slot.bookie}; a narrower one goes on without it"
+                )
+            )
         else:
             self._attempts[slot.bookie] = attempt = self._attempts.get(slot.bookie, 0) + 1
             self._watch_pool(True)
@@ -387,7 +416,10 @@ class LedgerHandle:
 
     def _stuck(self) -> bool:
         """Whether some write set has too few bookies left that are written to."""
-        return any(sum(self._slots[place].writing for place in places) < self.metadata.ack_quorum for places in self._striping.sets)
+        return any(
+            sum(self._slots[place].writing for place in places) < self.metadata.ack_quorum
+            for places in self._striping.sets
+        )
 
     def _spare(self, at: int, *, forgiven: bool = False) -> str | None:
         """forgiven: also one that failed a while ago; but not one behind the other, where all of them are away."""
@@ -395,7 +427,9 @@ class LedgerHandle:
             return None
         ensemble = self._core.ensemble
         beside = [[ensemble[place] for place in others] for others in self._striping.others(at)]
-        return self._context.pool.spare(ensemble, beside, self.metadata.affinity, self._context.settings.stall_s if forgiven else None)
+        return self._context.pool.spare(
+            ensemble, beside, self.metadata.affinity, self._context.settings.stall_s if forgiven else None
+        )
 
     def _retry_lost(self) -> None:
         if self._retry is not None:
@@ -440,14 +474,18 @@ class LedgerHandle:
     async def _write(self, wanted: LedgerMetadata) -> bool:
         """One compare-and-set. Returns whether it landed; where not, the next attempt stands on what was found. Raises LedgerFenced."""
         try:
-            self._version = await self._context.meta.put(keys.ledger(self.ledger), wanted.encode(), expected=self._version)
+            self._version = await self._context.meta.put(
+                keys.ledger(self.ledger), wanted.encode(), expected=self._version
+            )
         except (VersionConflict, OutcomeUnknown) as error:
             self._unknown = self._unknown or isinstance(error, OutcomeUnknown)
             found = await self._context.meta.get(keys.ledger(self.ledger))
             if found is None:
                 raise LedgerFenced(f"ledger {self.ledger} was deleted under its writer") from error
             stored = LedgerMetadata.decode(found[0])
-            landed = stored == wanted and self._unknown  # without an attempt of ours in the dark, somebody else wrote the very same
+            landed = (
+                stored == wanted and self._unknown
+            )  # without an attempt of ours in the dark, somebody else wrote the very same
             if not landed and stored.state != LedgerState.OPEN:
                 raise LedgerFenced(f"ledger {self.ledger} was taken over by another owner") from error
             self.metadata, self._version = stored, found[1]

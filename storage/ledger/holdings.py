@@ -65,7 +65,9 @@ async def _confirmed(context: LedgerContext, metadata: LedgerMetadata, through: 
     return through
 
 
-async def _look_at(context: LedgerContext, metadata: LedgerMetadata, first: int, last: int, ensemble: Sequence[str], found: Holdings) -> None:
+async def _look_at(
+    context: LedgerContext, metadata: LedgerMetadata, first: int, last: int, ensemble: Sequence[str], found: Holdings
+) -> None:
     pool = context.pool
 
     async def held(bookie: str) -> Ranges | None:
@@ -81,7 +83,11 @@ async def _look_at(context: LedgerContext, metadata: LedgerMetadata, first: int,
         return ranges
 
     asked = [b for b in ensemble if pool.registered(b) and not pool.lacks(b, metadata.ledger)]
-    told = {b: ranges for b, ranges in zip(asked, await asyncio.gather(*map(held, asked)), strict=True) if ranges is not None}
+    told = {
+        b: ranges
+        for b, ranges in zip(asked, await asyncio.gather(*map(held, asked)), strict=True)
+        if ranges is not None
+    }
     somewhere = union(entry for ranges in told.values() for entry in ranges)
     for bookie, ranges in told.items():
         missing = without(expected(metadata, first, last, ensemble.index(bookie)), ranges)

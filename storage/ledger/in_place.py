@@ -19,7 +19,15 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from heliograph.model.errors import CorruptData, HeliographError, NoSuchLedger, NotAllowed, NotEnoughBookies, OutcomeUnknown, VersionConflict
+from heliograph.model.errors import (
+    CorruptData,
+    HeliographError,
+    NoSuchLedger,
+    NotAllowed,
+    NotEnoughBookies,
+    OutcomeUnknown,
+    VersionConflict,
+)
 from heliograph.model.ledgers import LedgerMetadata, LedgerState
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
@@ -77,14 +85,22 @@ class Refilled:
     missing: tuple[tuple[int, int], ...] = ()
 
 
-async def unreadable(context: LedgerContext, metadata: LedgerMetadata, throttle: Throttle, first: int = 0, last: int | None = None) -> list[tuple[int, int]]:
+async def unreadable(
+    context: LedgerContext, metadata: LedgerMetadata, throttle: Throttle, first: int = 0, last: int | None = None
+) -> list[tuple[int, int]]:
     """[first, last] of the entries in that range of a closed ledger of which no copy can be read. Reads all of it; BookieUnavailable counts as well."""
-    at, end, found = first, metadata.last_entry if last is None else min(last, metadata.last_entry), list[tuple[int, int]]()
+    at, end, found = (
+        first,
+        metadata.last_entry if last is None else min(last, metadata.last_entry),
+        list[tuple[int, int]](),
+    )
     while at <= end:
         try:
             runs = await read_entries(context, metadata, at, end, READ_BYTES)
         except NoSuchLedger:  # nobody has any of it: at least up to where others are asked
-            after = min([start for start, _ in metadata.fragments if start > at] + [end + 1, metadata.striping.last(at) + 1])
+            after = min(
+                [start for start, _ in metadata.fragments if start > at] + [end + 1, metadata.striping.last(at) + 1]
+            )
             _note(found, at, after - 1)
             at = after
         except HeliographError:
@@ -178,7 +194,9 @@ class _Filling:
                 except _Refused as refused:
                     self._refusing[refused.bookie] = None
                     self._copied, self._fetched, self._missing = before
-        return replace(self._metadata, fragments=tuple(fragments)), Refilled(self._copied, self._fetched, tuple(self._missing))
+        return replace(self._metadata, fragments=tuple(fragments)), Refilled(
+            self._copied, self._fetched, tuple(self._missing)
+        )
 
     def _with_spares(self, ensemble: Sequence[str]) -> list[str]:
         pool, places = self._context.pool, list(ensemble)
@@ -187,7 +205,9 @@ class _Filling:
                 beside = [[places[other] for other in others] for others in self._striping.others(place)]
                 spare = pool.spare([*ensemble, *places, *self._refusing], beside, self._metadata.affinity)
                 if spare is None:
-                    raise NotEnoughBookies(f"ledger {self._metadata.ledger}: no bookie is left in the place of {bookie}")
+                    raise NotEnoughBookies(
+                        f"ledger {self._metadata.ledger}: no bookie is left in the place of {bookie}"
+                    )
                 places[place] = spare
         return places
 
@@ -199,7 +219,9 @@ class _Filling:
             holders = [places[place] for place in self._striping.places(at)]
             fresh = [bookie for bookie in holders if bookie not in before]
             try:
-                runs: Sequence[tuple[int, Run]] = await read_entries(self._context, self._metadata, at, stop, READ_BYTES)
+                runs: Sequence[tuple[int, Run]] = await read_entries(
+                    self._context, self._metadata, at, stop, READ_BYTES
+                )
             except HeliographError:
                 runs, fresh = await self._fetched_runs(at, stop), holders
                 self._fetched += sum(run.count for _, run in runs)
@@ -221,7 +243,9 @@ class _Filling:
         runs: list[tuple[int, Run]] = []
         for start, run in await self._source.read(metadata.topic, metadata.ledger, first, last, READ_BYTES):
             if start != at or start + run.count - 1 > last:
-                raise CorruptData(f"ledger {metadata.ledger}: asked for entries {at} to {last}, the source answered {start} to {start + run.count - 1}")
+                raise CorruptData(
+                    f"ledger {metadata.ledger}: asked for entries {at} to {last}, the source answered {start} to {start + run.count - 1}"
+                )
             runs.append((start, run))
             at += run.count
         return await self._fitting(first, runs) if runs else []
@@ -276,7 +300,9 @@ class _Filling:
         await self._throttle.take(run.size_bytes * len(bookies))
         for bookie in bookies:
             try:
-                await self._context.pool.client(bookie).add_recovery(ledger, first, run.count, block, self._metadata.last_entry)
+                await self._context.pool.client(bookie).add_recovery(
+                    ledger, first, run.count, block, self._metadata.last_entry
+                )
             except NoSuchLedger as error:
                 raise _Refused(bookie) from error
 

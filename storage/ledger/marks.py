@@ -39,7 +39,10 @@ class Mark:
             raise CorruptData(f"mark of a ledger: {error}") from error
 
     def with_lacking(self, bookies: Mapping[str, int]) -> Mark:
-        return replace(self, lacking={**self.lacking, **{b: max(through, self.lacking.get(b, -1)) for b, through in bookies.items()}})
+        return replace(
+            self,
+            lacking={**self.lacking, **{b: max(through, self.lacking.get(b, -1)) for b, through in bookies.items()}},
+        )
 
 
 async def mark_lacking(meta: MetadataStore, ledger: int, bookies: Mapping[str, int]) -> None:

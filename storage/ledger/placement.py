@@ -28,7 +28,9 @@ class Candidate:
     """Only where the others do not suffice."""
 
 
-def choose(candidates: Sequence[Candidate], count: int, racks: Collection[str], rng: Rng, write_quorum: int = 0) -> list[str]:
+def choose(
+    candidates: Sequence[Candidate], count: int, racks: Collection[str], rng: Rng, write_quorum: int = 0
+) -> list[str]:
     """`count` of the candidates, or all where there are fewer; the racks in `racks` have a copy already.
 
     write_quorum: where it is less than `count`, the ensemble is striped: then so many neighbours, also over the end, lie on different racks
@@ -52,12 +54,17 @@ def racks(bookies: Iterable[str], rack: Callable[[str], str]) -> int:
     return len({(label, "") if (label := rack(bookie)) else ("", bookie) for bookie in bookies})
 
 
-def adheres(metadata: LedgerMetadata, wanted: int, rack: Callable[[str], str], group: Callable[[str], str | None]) -> bool:
+def adheres(
+    metadata: LedgerMetadata, wanted: int, rack: Callable[[str], str], group: Callable[[str], str | None]
+) -> bool:
     """Whether each write set lies on so many racks, and all bookies are of the ledger's groups. group: None of a bookie that is not there."""
     for _, ensemble in metadata.fragments:
         if any(found is not None and not metadata.affinity.allows(found) for found in map(group, ensemble)):
             return False
-        if any(racks((ensemble[place] for place in places), rack) < min(wanted, metadata.write_quorum) for places in metadata.striping.sets):
+        if any(
+            racks((ensemble[place] for place in places), rack) < min(wanted, metadata.write_quorum)
+            for places in metadata.striping.sets
+        ):
             return False
     return True
 

@@ -124,7 +124,9 @@ class BookiePool:
         found, least = self._allowed((), affinity), write_quorum or count
         if len(found) < least:
             kept = f" of the groups {', '.join((*affinity.primary, *affinity.secondary))}" if affinity.primary else ""
-            raise NotEnoughBookies(f"{least} bookies{kept} are needed, and only {len(found)} are writable in this region")
+            raise NotEnoughBookies(
+                f"{least} bookies{kept} are needed, and only {len(found)} are writable in this region"
+            )
         well = [b for b in found if not self._suspicious(b)]
         width = min(count, max(len(well), least))  # rather narrower than on one that has just failed
         chosen = choose([self._candidate(b, affinity) for b in found], width, (), self._rng, least)
@@ -136,7 +138,11 @@ class BookiePool:
         return tuple(chosen)
 
     def spare(
-        self, exclude: Collection[str], beside: Sequence[Sequence[str]] = (), affinity: Affinity = ANYWHERE, forgiven_s: float | None = None
+        self,
+        exclude: Collection[str],
+        beside: Sequence[Sequence[str]] = (),
+        affinity: Affinity = ANYWHERE,
+        forgiven_s: float | None = None,
     ) -> str | None:
         """A writable bookie outside `exclude` that has not just failed; None where there is none.
 
@@ -146,10 +152,15 @@ class BookiePool:
         found = [
             self._candidate(b, affinity)
             for b in self._allowed(exclude, affinity)
-            if (not self._suspicious(b) or (forgiven_s is not None and self._quarantine.held_s(b, self._loop.time()) >= forgiven_s))
+            if (
+                not self._suspicious(b)
+                or (forgiven_s is not None and self._quarantine.held_s(b, self._loop.time()) >= forgiven_s)
+            )
             and all(racks((*others, b), self.rack) >= min(self.racks_min, len(others) + 1) for others in beside)
         ]
-        chosen = choose(found, 1, [self.rack(b) for b in dict.fromkeys(b for others in beside for b in others)], self._rng)
+        chosen = choose(
+            found, 1, [self.rack(b) for b in dict.fromkeys(b for others in beside for b in others)], self._rng
+        )
         return chosen[0] if chosen else None
 
     def can_go_on(self, write_quorum: int, affinity: Affinity, but: str = "") -> bool:
@@ -162,7 +173,9 @@ class BookiePool:
 
     def _candidate(self, bookie: str, affinity: Affinity) -> Candidate:
         secondary = bool(affinity.primary) and (self.group(bookie) or "") not in affinity.primary
-        return Candidate(bookie, self.rack(bookie), self._free_bytes.get(bookie, 0), self._suspicious(bookie), secondary)
+        return Candidate(
+            bookie, self.rack(bookie), self._free_bytes.get(bookie, 0), self._suspicious(bookie), secondary
+        )
 
     def suspect(self, bookie: str) -> None:
         """It has just failed, or is slow: nothing new is put on it for a while, where there are others."""
@@ -207,15 +220,33 @@ class BookiePool:
                 self._addresses[bookie] = address
                 if (old := self._clients.pop(bookie, None)) is not None:
                     old.close()
-            self._http[bookie] = f"{_host(fields['host'])}:{fields['http_port']}" if fields.get("gives_entries") and fields.get("http_port") else ""
-            writable, rack, free = bool(fields.get("writable", True)), str(fields.get("rack", "")), int(fields.get("free_bytes", 0))
+            self._http[bookie] = (
+                f"{_host(fields['host'])}:{fields['http_port']}"
+                if fields.get("gives_entries") and fields.get("http_port")
+                else ""
+            )
+            writable, rack, free = (
+                bool(fields.get("writable", True)),
+                str(fields.get("rack", "")),
+                int(fields.get("free_bytes", 0)),
+            )
             group = str(fields.get("group", ""))
             directories, lost = fields.get("lost_dirs", (1, ()))
-            before = (self._writable.get(bookie), self._racks.get(bookie), self._groups.get(bookie), self._lost_dirs.get(bookie))
+            before = (
+                self._writable.get(bookie),
+                self._racks.get(bookie),
+                self._groups.get(bookie),
+                self._lost_dirs.get(bookie),
+            )
             self._lost_dirs[bookie] = int(directories), tuple(lost)
             said = (writable, rack, group, self._lost_dirs[bookie]) == before
             only_space = said and self._free_bytes.get(bookie) != free
-            self._writable[bookie], self._racks[bookie], self._groups[bookie], self._free_bytes[bookie] = writable, rack, group, free
+            self._writable[bookie], self._racks[bookie], self._groups[bookie], self._free_bytes[bookie] = (
+                writable,
+                rack,
+                group,
+                free,
+            )
             if only_space:
                 return
             self._quarantine.on_registered(bookie, self._loop.time())

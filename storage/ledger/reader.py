@@ -61,13 +61,17 @@ async def read_entries(
     worst: HeliographError | None = None
 
     def ask() -> None:
-        asked[asyncio.ensure_future(_read_from(context, left.pop(0), metadata.ledger, first, last, max_bytes, on_end))] = None
+        asked[
+            asyncio.ensure_future(_read_from(context, left.pop(0), metadata.ledger, first, last, max_bytes, on_end))
+        ] = None
 
     try:
         while left or asked:
             if not asked:
                 ask()
-            done, _ = await asyncio.wait(asked, timeout=context.second_read_s() if left else None, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                asked, timeout=context.second_read_s() if left else None, return_when=asyncio.FIRST_COMPLETED
+            )
             if not done:
                 context.latency.second_reads += 1
                 ask()

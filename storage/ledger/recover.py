@@ -29,7 +29,9 @@ class LedgerRecovery:
     @property
     def fenced(self) -> bool:
         """Whether the writer can confirm nothing any more."""
-        return all(sum(self.ensemble[p] in self._fenced for p in places) >= self._quorum for places in self._striping.sets)
+        return all(
+            sum(self.ensemble[p] in self._fenced for p in places) >= self._quorum for places in self._striping.sets
+        )
 
     @property
     def ended(self) -> bool:

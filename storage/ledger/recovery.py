@@ -41,7 +41,9 @@ _Block = tuple[int, int, list[Buffer], int]
 """(first entry, count, block, bytes of the entries)."""
 
 
-async def recover_ledger(context: LedgerContext, ledger: int, marked: tuple[LedgerMetadata, int] | None = None) -> LedgerMetadata:
+async def recover_ledger(
+    context: LedgerContext, ledger: int, marked: tuple[LedgerMetadata, int] | None = None
+) -> LedgerMetadata:
     """The metadata of the closed ledger. Idempotent; two may try at once, and both return the same end.
 
     marked: (metadata, version), where the caller has just marked it IN_RECOVERY.
@@ -59,7 +61,9 @@ async def recover_ledger(context: LedgerContext, ledger: int, marked: tuple[Ledg
         await asyncio.sleep(context.pause_s(attempt))
 
 
-async def _recover_once(context: LedgerContext, ledger: int, marked: tuple[LedgerMetadata, int] | None) -> LedgerMetadata:
+async def _recover_once(
+    context: LedgerContext, ledger: int, marked: tuple[LedgerMetadata, int] | None
+) -> LedgerMetadata:
     if marked is None:
         found = await context.meta.get(keys.ledger(ledger))
         if found is None:
@@ -75,14 +79,18 @@ async def _recover_once(context: LedgerContext, ledger: int, marked: tuple[Ledge
     core = LedgerRecovery(metadata)
     await _fence(context, core, ledger)
     tail = _cut_at_stripes(metadata, await _read_tail(context, core, ledger))
-    closed = replace(metadata, state=LedgerState.CLOSED, last_entry=core.next - 1, size_bytes=sum(size for *_, size in tail))
+    closed = replace(
+        metadata, state=LedgerState.CLOSED, last_entry=core.next - 1, size_bytes=sum(size for *_, size in tail)
+    )
     lacking: dict[str, None] = {}
     if tail:
         first = tail[0][0]
         ensemble, lacking = await _write_tail(context, metadata, tail)
         if ensemble != core.ensemble:
             closed = closed.with_fragment(first, ensemble)
-    if metadata.ack_quorum < metadata.write_quorum and closed.last_entry >= metadata.fragments[-1][0]:  # what the writer knew of gaps went with it
+    if (
+        metadata.ack_quorum < metadata.write_quorum and closed.last_entry >= metadata.fragments[-1][0]
+    ):  # what the writer knew of gaps went with it
         lacking |= dict.fromkeys(b for b in core.unfenced() if not context.pool.registered(b))
     await context.meta.put(keys.ledger(ledger), closed.encode(), expected=version)
     if lacking:
@@ -104,7 +112,9 @@ async def _fence(context: LedgerContext, core: LedgerRecovery, ledger: int) -> N
 
     await _some([one(bookie) for bookie in core.unfenced()], lambda: core.fenced)
     if not core.fenced:
-        raise BookieUnavailable(f"ledger {ledger}: too few of the bookies {', '.join(core.ensemble)} answered the fence")
+        raise BookieUnavailable(
+            f"ledger {ledger}: too few of the bookies {', '.join(core.ensemble)} answered the fence"
+        )
 
 
 async def _some(work: list[Coroutine[Any, Any, None]], enough: Callable[[], bool]) -> None:
@@ -187,7 +197,9 @@ def _cut_at_stripes(metadata: LedgerMetadata, tail: list[_Block]) -> list[_Block
     return pieces
 
 
-async def _write_tail(context: LedgerContext, metadata: LedgerMetadata, tail: list[_Block]) -> tuple[tuple[str, ...], dict[str, None]]:
+async def _write_tail(
+    context: LedgerContext, metadata: LedgerMetadata, tail: list[_Block]
+) -> tuple[tuple[str, ...], dict[str, None]]:
     """Writes the tail to the write quorum, with spares in the places of bookies that fail. Returns who is to be recorded, and who of them lacks some of it.
 
     Where no spare is left, the ack quorum is enough: the rest is repair. Raises BookieUnavailable.
@@ -209,16 +221,27 @@ async def _write_tail(context: LedgerContext, metadata: LedgerMetadata, tail: li
             holders[bookie] = None
 
     while True:
-        await asyncio.gather(*(one(place, bookie) for place, bookie in enumerate(ensemble) if bookie not in holders and bookie not in failed))
+        await asyncio.gather(
+            *(
+                one(place, bookie)
+                for place, bookie in enumerate(ensemble)
+                if bookie not in holders and bookie not in failed
+            )
+        )
         replaced = False
         for at, bookie in enumerate(ensemble):
             beside = [[ensemble[place] for place in others] for others in striping.others(at)]
-            if bookie in failed and (spare := context.pool.spare([*ensemble, *failed], beside, metadata.affinity)) is not None:
+            if (
+                bookie in failed
+                and (spare := context.pool.spare([*ensemble, *failed], beside, metadata.affinity)) is not None
+            ):
                 ensemble[at] = spare
                 replaced = True
         if not replaced:
             break
     for first, *_ in tail:
         if sum(ensemble[place] in holders for place in striping.places(first)) < metadata.ack_quorum:
-            raise BookieUnavailable(f"ledger {metadata.ledger}: entry {first} could not be written to {metadata.ack_quorum} bookies")
+            raise BookieUnavailable(
+                f"ledger {metadata.ledger}: entry {first} could not be written to {metadata.ack_quorum} bookies"
+            )
     return tuple(ensemble), {b: None for b in ensemble if b in failed}

@@ -12,7 +12,14 @@ from __future__ import annotations
 
 import asyncio
 
-from heliograph.model.errors import BookieUnavailable, HeliographError, NoSuchLedger, NotEnoughBookies, OutcomeUnknown, VersionConflict
+from heliograph.model.errors import (
+    BookieUnavailable,
+    HeliographError,
+    NoSuchLedger,
+    NotEnoughBookies,
+    OutcomeUnknown,
+    VersionConflict,
+)
 from heliograph.model.ledgers import LedgerMetadata, LedgerState
 from heliograph.model.recent import Recent
 from heliograph.raft.store import Check, Put
@@ -75,7 +82,9 @@ class LedgerRepair:
             beside = [[todo[0].ensemble[other] for other in others] for others in striping.others(place)]
             spare = pool.spare([*todo[0].ensemble, *refused], beside, metadata.affinity)
             if spare is None:
-                raise NotEnoughBookies(f"ledger {ledger}: no bookie is left for a copy of the entries {todo[0].first} to {todo[0].last}")
+                raise NotEnoughBookies(
+                    f"ledger {ledger}: no bookie is left for a copy of the entries {todo[0].first} to {todo[0].last}"
+                )
             try:
                 await self._copy(metadata, todo[0], spare)
             except NoSuchLedger:
@@ -101,7 +110,9 @@ class LedgerRepair:
         for repair in found.lacking:
             (bookie,) = repair.lost
             if bookie in taking_none:
-                raise NotEnoughBookies(f"ledger {ledger}: {bookie} takes no entries, and only the writer of the ledger may leave it")
+                raise NotEnoughBookies(
+                    f"ledger {ledger}: {bookie} takes no entries, and only the writer of the ledger may leave it"
+                )
             try:
                 if bookie not in pool.writable():
                     raise NoSuchLedger(f"bookie {bookie} is read-only")
@@ -127,7 +138,9 @@ class LedgerRepair:
             try:
                 runs = await read_entries(self._context, metadata, at, repair.last, READ_BYTES)
             except NoSuchLedger as error:
-                raise NotEnoughBookies(f"ledger {metadata.ledger}: nobody has the entries from {at} on: {error}") from error
+                raise NotEnoughBookies(
+                    f"ledger {metadata.ledger}: nobody has the entries from {at} on: {error}"
+                ) from error
             for first, run in runs:
                 await self._throttle.take(run.size_bytes)
                 try:

@@ -39,4 +39,6 @@ class Tasks:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         del self._running[task]
         if not task.cancelled() and (error := task.exception()) is not None:
-            task.get_loop().call_exception_handler({"message": "background work of the storage failed", "exception": error, "task": task})
+            task.get_loop().call_exception_handler(
+                {"message": "background work of the storage failed", "exception": error, "task": task}
+            )

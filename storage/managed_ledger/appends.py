@@ -85,7 +85,9 @@ class AppendCounts:
         if now - self._rated_at >= _RATE_S:
             counted = self.entries, self.size_bytes, self.copied_bytes, self.read_entries, self.read_bytes
             elapsed = now - self._rated_at
-            entries, size, copied, read, read_size = ((b - a) / elapsed for a, b in zip(self._counted, counted, strict=True))
+            entries, size, copied, read, read_size = (
+                (b - a) / elapsed for a, b in zip(self._counted, counted, strict=True)
+            )
             self._rates, self._rated_at, self._counted = (entries, size, copied, read, read_size), now, counted
         return self._rates
 

@@ -33,7 +33,9 @@ class Catalog:
         "ids",
     )
 
-    def __init__(self, infos: Iterable[LedgerInfo] = (), through: Position = (-1, -1), pages: Sequence[LedgerPage] = ()) -> None:
+    def __init__(
+        self, infos: Iterable[LedgerInfo] = (), through: Position = (-1, -1), pages: Sequence[LedgerPage] = ()
+    ) -> None:
         """through: the last confirmed position that was ever known; its ledger may be trimmed. pages: of the ledgers before `infos`."""
         self.ids: list[int] = _NONE
         """Of the ledgers that lie in no page."""
@@ -115,7 +117,9 @@ class Catalog:
 
     def page_changes(self, trimmed: int, *, more: bool = True) -> tuple[dict[int, bytes], list[int]]:
         """(key -> value of the pages to write, keys of those to delete), where the first `trimmed` ledgers go. more: pages that can be made are made."""
-        while more and self.seal():  # many at once of a topic that an older version has stored: together no more than one value may have
+        while (
+            more and self.seal()
+        ):  # many at once of a topic that an older version has stored: together no more than one value may have
             pass
         if self.history is None:
             return {}, []

@@ -115,7 +115,11 @@ class Cursor:
 
     def ack_batch(self, position: Position, given: int) -> int:
         """Acknowledges messages of a batch: bit i of `given` says that message i is not. Returns the bits left, 0: the entry is acknowledged."""
-        if self.is_acked(position) or position[1] < 0 or self._catalog.bounded(position[0], position[1] + 1) <= position[1]:
+        if (
+            self.is_acked(position)
+            or position[1] < 0
+            or self._catalog.bounded(position[0], position[1] + 1) <= position[1]
+        ):
             return 0
         before = self.partly_acked.get(position)
         left = given if before is None else before & given
@@ -210,7 +214,9 @@ class Cursor:
     @property
     def acked_ranges(self) -> list[tuple[int, int, int]]:
         """(ledger, first, last) acknowledged above the mark-delete position, in order."""
-        return [(ledger, start, stop - 1) for ledger in sorted(self._acked) for start, stop in self._acked[ledger].pairs()]
+        return [
+            (ledger, start, stop - 1) for ledger in sorted(self._acked) for start, stop in self._acked[ledger].pairs()
+        ]
 
     def is_acked(self, position: Position) -> bool:
         if position <= self.mark_delete:

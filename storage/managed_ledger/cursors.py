@@ -56,7 +56,9 @@ class LogCursors(LogPages):
         cursor = self.cursors.get(name)
         if cursor is not None:
             if cursor.durable != durable:
-                raise AlreadyExists(f"{self.topic}: cursor {name} is there, and is {'durable' if cursor.durable else 'not durable'}")
+                raise AlreadyExists(
+                    f"{self.topic}: cursor {name} is there, and is {'durable' if cursor.durable else 'not durable'}"
+                )
             return cursor
         if durable:
             self._check_storable(name, properties or {})

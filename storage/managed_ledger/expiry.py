@@ -95,7 +95,9 @@ async def move(log: Log, upto: Position, names: Collection[str], *, noted: bool 
         if cursor.mark_delete < upto:
             before = cursor.backlog_entries
             if noted and cursor.durable:
-                cursor.set_properties({**cursor.properties, GIVEN_UP: json.dumps(_noted(log, cursor, upto), separators=(",", ":"))})
+                cursor.set_properties(
+                    {**cursor.properties, GIVEN_UP: json.dumps(_noted(log, cursor, upto), separators=(",", ":"))}
+                )
             cursor.ack_cumulative(upto)
             moved.append(cursor)
             if before > cursor.backlog_entries:
@@ -116,7 +118,9 @@ def read_given_up(properties: Mapping[str, str]) -> list[tuple[Position, Positio
 def _noted(log: Log, cursor: Cursor, upto: Position) -> list[tuple[int, int, int, int]]:
     """What was given up before, and what is not acknowledged behind the mark-delete position."""
     at, end = cursor.mark_delete, (upto[0], upto[1] + 1)
-    ranges = deque((after, min(through, at)) for after, through in read_given_up(cursor.properties) if after < at)  # it may have been moved back since
+    ranges = deque(
+        (after, min(through, at)) for after, through in read_given_up(cursor.properties) if after < at
+    )  # it may have been moved back since
     acked = cursor.acked_ranges if cursor.holes <= _HOLES_MAX else []
     for ledger, first, last in [*(one for one in acked if one[:2] <= end), (*end, end[1])]:
         if log.entries_between(at, (ledger, first - 1)) > 0:
@@ -141,7 +145,10 @@ async def _older(log: Log, after: Position, time_ms: int) -> int:
     for info in log.ledgers_from(after[0]):  # a ledger that was closed by then holds nothing younger
         if info.closed_ms and info.closed_ms < time_ms:
             low = max(low, log.entries_between(after, (info.ledger, info.entries - 1)))
-    if low == high or await _time_ms(log, log.next_position(log.position_after(after, low) if low else after)) >= time_ms:
+    if (
+        low == high
+        or await _time_ms(log, log.next_position(log.position_after(after, low) if low else after)) >= time_ms
+    ):
         return low
     while low < high:
         middle = (low + high) // 2

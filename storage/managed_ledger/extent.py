@@ -83,7 +83,11 @@ class LogExtent(ABC):
     def settled(self) -> tuple[tuple[int, int], ...]:
         """What `unsettled` leaves out: (ledger that names the page, how many of its ledgers are trimmed)."""
         history = self._catalog.history
-        return () if history is None else tuple((page.about.key, page.about.trimmed) for page in history.pages if page.about.settled)
+        return (
+            ()
+            if history is None
+            else tuple((page.about.key, page.about.trimmed) for page in history.pages if page.about.settled)
+        )
 
     @property
     def first_index(self) -> int | None:

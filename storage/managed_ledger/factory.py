@@ -13,7 +13,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from heliograph.model.errors import HeliographError, LedgerFenced, MetadataUnavailable, NotAllowed, NotFound, OutcomeUnknown, VersionConflict
+from heliograph.model.errors import (
+    HeliographError,
+    LedgerFenced,
+    MetadataUnavailable,
+    NotAllowed,
+    NotFound,
+    OutcomeUnknown,
+    VersionConflict,
+)
 from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, LedgerState, ManagedLedgerMetadata, local_gone
 from heliograph.raft.store import Delete, MetadataStore, Op, Put, prefix_end
 from heliograph.runtime.clock import Clock, Rng
@@ -83,7 +91,9 @@ class ManagedLedgerFactory:
     ) -> None:
         assert clock is not None and rng is not None
         self.cache, self.settings = cache, settings or ManagedLedgerSettings()
-        self.context = LedgerContext(meta=meta, pool=pool, rng=rng, settings=ledger_settings or LedgerSettings(), sealing=sealing)
+        self.context = LedgerContext(
+            meta=meta, pool=pool, rng=rng, settings=ledger_settings or LedgerSettings(), sealing=sealing
+        )
         self.ahead = ReadAhead(min(self.settings.read_ahead_cache_bytes, cache.byte_bound // 4), cache.reserve)
         cache.on_first = self._start_evicting
         self._evicting: asyncio.TimerHandle | None = None
@@ -128,7 +138,9 @@ class ManagedLedgerFactory:
     def opened(self) -> list[ManagedLedger]:
         return list(self._open.values())
 
-    async def open(self, topic: str, state: LogState, persistence: tuple[int, int, int], *, create: bool) -> ManagedLedger:
+    async def open(
+        self, topic: str, state: LogState, persistence: tuple[int, int, int], *, create: bool
+    ) -> ManagedLedger:
         """Takes the topic over from whoever had it. persistence: ensemble, write quorum, ack quorum of new ledgers.
 
         Raises NotFound unless `create`; BookieUnavailable where its last ledger can't be recovered now; LedgerFenced where another broker
@@ -149,7 +161,9 @@ class ManagedLedgerFactory:
             await read_pages(self._meta, topic, stored.owner, catalog.history.missing(min(starts)))
         if not loading.created:
             state.restore(stored.state_blob)
-        next_index, newest_ms = await self._replay(state, catalog, stored, loading.recovered, published_ms(stored, infos))
+        next_index, newest_ms = await self._replay(
+            state, catalog, stored, loading.recovered, published_ms(stored, infos)
+        )
         stored = replace(stored, properties=dated(stored.properties, created_ms(stored), newest_ms, stored.next_index))
         ledger = ManagedLedger(topic, state, persistence, catalog, stored, loading.version, next_index, self._parts)
         for key, blob, _ in cursors:
@@ -159,7 +173,9 @@ class ManagedLedgerFactory:
             ledger.on_ledgers_changed(loading.dropped)
         return ledger
 
-    async def open_shadow(self, topic: str, source: str, state: LogState, persistence: tuple[int, int, int], *, create: bool) -> ShadowLedger:
+    async def open_shadow(
+        self, topic: str, source: str, state: LogState, persistence: tuple[int, int, int], *, create: bool
+    ) -> ShadowLedger:
         """Takes over a topic that reads the ledgers of another one. `state` is restored to the source's, and hears of its entries from there on.
 
         Raises NotFound unless `create`; NotAllowed where it has entries of its own, or is the shadow of another one; else as `open`.
@@ -245,10 +261,18 @@ class ManagedLedgerFactory:
         opened = self._open.get(topic)
         if opened is not None:
             return await opened.damaged(ledger, first, last)
-        return await mending.damaged(self.context, await mending.stored_info(self.context, topic, ledger), self._parts.mending, first, last)
+        return await mending.damaged(
+            self.context, await mending.stored_info(self.context, topic, ledger), self._parts.mending, first, last
+        )
 
     async def refill(
-        self, topic: str, ledger: int, source: Source, persistence: tuple[int, int, int], first: int = 0, last: int | None = None
+        self,
+        topic: str,
+        ledger: int,
+        source: Source,
+        persistence: tuple[int, int, int],
+        first: int = 0,
+        last: int | None = None,
     ) -> Refilled:
         """As `ManagedLedger.refill`, also of a topic that is not open here; nobody's ownership is touched. Raises NotFound too."""
         opened = self._open.get(topic)
@@ -326,7 +350,12 @@ class ManagedLedgerFactory:
         return infos
 
     async def _replay(
-        self, state: LogState, catalog: Catalog, stored: ManagedLedgerMetadata, recovered: LedgerMetadata | None, newest_ms: int
+        self,
+        state: LogState,
+        catalog: Catalog,
+        stored: ManagedLedgerMetadata,
+        recovered: LedgerMetadata | None,
+        newest_ms: int,
     ) -> tuple[int, int]:
         """Gives `state` the entries that its snapshot lacks. Returns the index of the next message, and when one was published last.
 
@@ -363,7 +392,9 @@ class ManagedLedgerFactory:
         if not self._sweeping:
             self._sweeping = self._restless.due(loop.time())
         for _ in range(min(len(self._sweeping), _SWEPT_A_SLICE)):
-            if self.context.tasks.closing >= _CLOSING_MAX:  # the metadata is busy with them; whoever publishes writes there too
+            if (
+                self.context.tasks.closing >= _CLOSING_MAX
+            ):  # the metadata is busy with them; whoever publishes writes there too
                 break
             topic = self._sweeping.pop()
             ledger = self._open.get(topic)

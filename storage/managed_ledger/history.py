@@ -58,7 +58,9 @@ class Page:
         self.used = True
         if not self._whole:
             if self._blob is None:
-                raise MetadataUnavailable(f"ledgers {self.about.first.ledger} to {self.about.last.ledger} of the topic are only being read: try again")
+                raise MetadataUnavailable(
+                    f"ledgers {self.about.first.ledger} to {self.about.last.ledger} of the topic are only being read: try again"
+                )
             self._whole, self._blob = decode_page(self.about, self._blob), None
         if not self._ids:
             left = self._whole[self.about.trimmed :]
@@ -134,7 +136,9 @@ class Page:
         if at < 0:
             return 0
         size, entries = infos[at].size_bytes, infos[at].entries
-        return self._bytes_before[at] + (size * min(max(entry + 1, 0), entries) // entries if self._ids[at] == ledger else size)
+        return self._bytes_before[at] + (
+            size * min(max(entry + 1, 0), entries) // entries if self._ids[at] == ledger else size
+        )
 
     def position_at(self, rank: int) -> Position:
         """rank: from 1 to the number of its entries."""
@@ -160,8 +164,12 @@ class History:
         abouts = [page.about for page in self.pages]
         self.count = sum(about.count for about in abouts)
         self._firsts = [about.first.ledger for about in abouts]
-        self._before = list(accumulate((about.entries for about in abouts), initial=-sum(about.entries for about in abouts)))
-        self._bytes_before = list(accumulate((about.size_bytes for about in abouts), initial=-sum(about.size_bytes for about in abouts)))
+        self._before = list(
+            accumulate((about.entries for about in abouts), initial=-sum(about.entries for about in abouts))
+        )
+        self._bytes_before = list(
+            accumulate((about.size_bytes for about in abouts), initial=-sum(about.size_bytes for about in abouts))
+        )
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
@@ -209,7 +217,11 @@ class History:
 
     def take_changed(self) -> dict[int, bytes]:
         """Key -> value of each page that is to be written."""
-        taken = {page.about.key: encode_page(page.whole()) for page in self.pages if page.about.key in self.changed} if self.changed else {}
+        taken = (
+            {page.about.key: encode_page(page.whole()) for page in self.pages if page.about.key in self.changed}
+            if self.changed
+            else {}
+        )
         self.changed.clear()
         return taken
 
@@ -237,7 +249,11 @@ class History:
 
     def missing(self, ledger: int = -1) -> list[Page]:
         """Pages that were not read, from the one that this ledger is in, or would be in, on."""
-        return [page for page in self.pages[max(self._at(ledger), 0) :] if not page.read and page.about.last.ledger >= ledger]
+        return [
+            page
+            for page in self.pages[max(self._at(ledger), 0) :]
+            if not page.read and page.about.last.ledger >= ledger
+        ]
 
     def missing_front(self, count: int) -> list[Page]:
         """Pages that were not read, of the first `count` ledgers."""

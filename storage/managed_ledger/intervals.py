@@ -113,7 +113,9 @@ class Intervals:
         if self.chunks is None:
             return len(self._starts)
         found = sum((bits & ~(bits << 1)).bit_count() for bits in self.chunks.values())
-        return found - sum(bits & 1 and self.chunks.get(number - 1, 0) >> CHUNK - 1 for number, bits in self.chunks.items())
+        return found - sum(
+            bits & 1 and self.chunks.get(number - 1, 0) >> CHUNK - 1 for number, bits in self.chunks.items()
+        )
 
     def __bool__(self) -> bool:
         return self.count > 0

@@ -67,7 +67,9 @@ class Keeping:
         "truncating",
     )
 
-    def __init__(self, host: KeepingHost, catalog: Catalog, context: LedgerContext, clock: Clock, last_kept_ms: int) -> None:
+    def __init__(
+        self, host: KeepingHost, catalog: Catalog, context: LedgerContext, clock: Clock, last_kept_ms: int
+    ) -> None:
         """last_kept_ms: see `trim_count`."""
         self.truncating: Position = (-1, -1)
         self._host, self._catalog, self._context, self._clock = host, catalog, context, clock
@@ -92,7 +94,9 @@ class Keeping:
         if not self._catalog.count or retention is None or (retention.minutes < 0 and retention.mb < 0):
             return math.inf
         first, last = self._catalog.front(1)[0], self._catalog.recent()[-1]
-        slowest = min((c.mark_delete for c in self._host.cursors.values() if c.durable), default=self._host.last_confirmed)
+        slowest = min(
+            (c.mark_delete for c in self._host.cursors.values() if c.durable), default=self._host.last_confirmed
+        )
         if not first.closed_ms or (first.ledger, first.entries - 1) > min(slowest, self._host.last_confirmed):
             return math.inf  # whatever changes that frees what it can
         now_ms = self._clock.wall_ms()
@@ -125,13 +129,21 @@ class Keeping:
         through = self._host.last_confirmed
         slowest = min((c.mark_delete for c in self._host.cursors.values() if c.durable), default=through)
         front, now_ms = self._catalog.front(_LEDGERS_A_TRIM), self._clock.wall_ms()
-        behind = self._bytes_behind(front[-1].ledger, min(slowest, through), now_ms) if len(front) < self._catalog.count else None
+        behind = (
+            self._bytes_behind(front[-1].ledger, min(slowest, through), now_ms)
+            if len(front) < self._catalog.count
+            else None
+        )
         return trim_count(front, slowest, through, retention, now_ms, self.truncating, self._last_kept_ms, behind)
 
     def _bytes_behind(self, ledger: int, limit: Position, now_ms: int) -> int:
         """Of the closed ledgers behind this one that end at or before `limit`; of the one that it is in, what lies before it counts too."""
         last = self._catalog.recent()[-1:]
-        if last and last[0].ledger == limit[0] and (not last[0].closed_ms or now_ms - last[0].closed_ms < self._last_kept_ms):
+        if (
+            last
+            and last[0].ledger == limit[0]
+            and (not last[0].closed_ms or now_ms - last[0].closed_ms < self._last_kept_ms)
+        ):
             limit = (last[0].ledger, -1)
         return self._catalog.bytes_between((ledger, _ALL), limit)
 
@@ -139,7 +151,9 @@ class Keeping:
         """Reads what is needed to delete them: their metadata goes with the trim."""
         try:
             await self._host.read_front(_LEDGERS_A_TRIM)
-            self._trim = [await self._doomed(info.ledger) for info in self._catalog.front(_LEDGERS_A_TRIM)[: self._trimmable()]]
+            self._trim = [
+                await self._doomed(info.ledger) for info in self._catalog.front(_LEDGERS_A_TRIM)[: self._trimmable()]
+            ]
             if self._trim:
                 self._host.on_trim_ready()
             else:
@@ -162,5 +176,3 @@ class Keeping:
     async def _delete(self, ledgers: Sequence[LedgerMetadata]) -> None:
         for metadata in ledgers:
             await delete_on_bookies(self._context, metadata)
-
-

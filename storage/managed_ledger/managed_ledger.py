@@ -15,7 +15,14 @@ from dataclasses import replace
 from typing import Protocol
 
 from heliograph.model.errors import HeliographError, NoSuchLedger, NotAllowed, TopicClosed
-from heliograph.model.ledgers import ANYWHERE, TRIMMED_MS, Affinity, LedgerMetadata, ManagedLedgerMetadata, OffloadRecord
+from heliograph.model.ledgers import (
+    ANYWHERE,
+    TRIMMED_MS,
+    Affinity,
+    LedgerMetadata,
+    ManagedLedgerMetadata,
+    OffloadRecord,
+)
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from storage.ledger.reader import ledger_metadata
@@ -111,7 +118,9 @@ class ManagedLedger(LogRepair):
         self._wakers: tuple[_Waker, ...] = ()
         self._woken = self._closed = False
         self._closing: asyncio.Task[None] | None = None
-        self._refusal: HeliographError | None = None if self.terminated_at is None else NotAllowed(f"{topic} is terminated")
+        self._refusal: HeliographError | None = (
+            None if self.terminated_at is None else NotAllowed(f"{topic} is terminated")
+        )
         self._record = TopicRecord(stored, version, self, parts)
         self._tail: Tail | None = None
         self._keeper: Keeping | None = None
@@ -125,7 +134,17 @@ class ManagedLedger(LogRepair):
             parts = self._parts
             parts.touch(self.topic)
             counts = parts.appends.of(self.topic)
-            self._tail = Tail(self.topic, parts.context, parts.settings, parts.clock, self._catalog, self, self._index, self._record.owner, counts)
+            self._tail = Tail(
+                self.topic,
+                parts.context,
+                parts.settings,
+                parts.clock,
+                self._catalog,
+                self,
+                self._index,
+                self._record.owner,
+                counts,
+            )
             if self._refusal is not None:
                 self._tail.refuse(self._refusal)
         return self._tail
@@ -146,7 +165,9 @@ class ManagedLedger(LogRepair):
         if self._keeper is None:
             self._parts.touch(self.topic)
             settings = self._parts.settings
-            self._keeper = Keeping(self, self._catalog, self._parts.context, self._parts.clock, int(settings.ledger_age_max_s * 1000))
+            self._keeper = Keeping(
+                self, self._catalog, self._parts.context, self._parts.clock, int(settings.ledger_age_max_s * 1000)
+            )
         return self._keeper
 
     def rest(self) -> float:
@@ -168,7 +189,9 @@ class ManagedLedger(LogRepair):
         if self._keeper is not None and self._keeper.idle:
             again_s, self._keeper = self._keeper.again_s(), None
         if self._catalog.history is not None:
-            self._catalog.history.forget(min((cursor.mark_delete[0] for cursor in self.cursors.values()), default=self.last_confirmed[0]))
+            self._catalog.history.forget(
+                min((cursor.mark_delete[0] for cursor in self.cursors.values()), default=self.last_confirmed[0])
+            )
             again_s = 0.0
         busy = self._keeper is not None or (self._tail is None and self._cache is not None)
         return 0.0 if busy else again_s if self._tail is None else min(again_s, self._tail.rests_in_s(idle_s))
@@ -280,7 +303,9 @@ class ManagedLedger(LogRepair):
     def set_quorums(self, ensemble: int, write_quorum: int, ack_quorum: int) -> None:
         """Of the ledgers that are made from now on; the open one stays as it is. Raises NotAllowed unless ensemble >= write >= ack quorum >= 1."""
         if not 1 <= ack_quorum <= write_quorum <= ensemble:
-            raise NotAllowed(f"{self.topic}: want ensemble {ensemble} >= write quorum {write_quorum} >= ack quorum {ack_quorum} >= 1")
+            raise NotAllowed(
+                f"{self.topic}: want ensemble {ensemble} >= write quorum {write_quorum} >= ack quorum {ack_quorum} >= 1"
+            )
         self.quorums = self._parts.same((ensemble, write_quorum, ack_quorum))
 
     def set_mark_delete_rate(self, per_s: float) -> None:
@@ -328,7 +353,12 @@ class ManagedLedger(LogRepair):
         given_up = await expiry.move(self, upto, self.cursors if names is None else names)
         keeping = self._keeping()
         keeping.truncating = max(keeping.truncating, upto)
-        if upto[0] >= 0 and self._catalog.ids and self._catalog.ids[-1] == upto[0] and not self._catalog.closed(upto[0]):
+        if (
+            upto[0] >= 0
+            and self._catalog.ids
+            and self._catalog.ids[-1] == upto[0]
+            and not self._catalog.closed(upto[0])
+        ):
             await self._end().roll()
         self.trim_soon()
         return given_up
@@ -388,7 +418,9 @@ class ManagedLedger(LogRepair):
         pages, infos = self._catalog.forms(trimmed)
         index, owner = self.confirmed_index, self._record.owner
         properties = self._record.dated(self._properties_without(trimmed), index)
-        return ManagedLedgerMetadata(infos, self._state.snapshot(), self.last_confirmed, self.terminated_at, properties, index, owner, pages)
+        return ManagedLedgerMetadata(
+            infos, self._state.snapshot(), self.last_confirmed, self.terminated_at, properties, index, owner, pages
+        )
 
     def _properties_without(self, trimmed: int) -> dict[str, str]:
         """Those that hold once the first `trimmed` ledgers are gone."""
@@ -448,7 +480,9 @@ class ManagedLedger(LogRepair):
         if self.failed is None:
             await self._refuse(closed)
             ending = self._parts.context.tasks.spawn(self._end_tail(closed))
-            await asyncio.wait([ending], timeout=self._parts.settings.close_timeout_s)  # without metadata it ends when the tail is failed below
+            await asyncio.wait(
+                [ending], timeout=self._parts.settings.close_timeout_s
+            )  # without metadata it ends when the tail is failed below
         if self.failed is None:
             await self._record.flush(self.last_confirmed, self._parts.settings.close_timeout_s)
         self._finish(closed)

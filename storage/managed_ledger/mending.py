@@ -13,7 +13,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from heliograph.model.errors import HeliographError, NoSuchLedger, NotAllowed, NotEnoughBookies, NotFound, OutcomeUnknown, VersionConflict
+from heliograph.model.errors import (
+    HeliographError,
+    NoSuchLedger,
+    NotAllowed,
+    NotEnoughBookies,
+    NotFound,
+    OutcomeUnknown,
+    VersionConflict,
+)
 from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, LedgerState, local_gone
 from heliograph.raft.store import Check, Put
 from local_meta import keys
@@ -26,7 +34,9 @@ from storage.managed_ledger.pages import stored_topic
 _ATTEMPTS_MAX = 10
 
 
-async def damaged(context: LedgerContext, info: LedgerInfo, throttle: Throttle, first: int = 0, last: int | None = None) -> list[tuple[int, int]]:
+async def damaged(
+    context: LedgerContext, info: LedgerInfo, throttle: Throttle, first: int = 0, last: int | None = None
+) -> list[tuple[int, int]]:
     """[first, last] of the entries in that range that no bookie has; [] of a ledger that is open, or left to an object store."""
     if not info.closed_ms or local_gone(info) or not info.entries:
         return []
@@ -51,15 +61,28 @@ async def mend(
     check_can_be_mended(topic, info)
     if await context.meta.get(keys.ledger(info.ledger)) is None:
         await _name_anew(context, topic, info, quorums)
-    return await refill(context, info.ledger, source, throttle, first=first, last=last, first_index=info.first_index, closed_ms=info.closed_ms)
+    return await refill(
+        context,
+        info.ledger,
+        source,
+        throttle,
+        first=first,
+        last=last,
+        first_index=info.first_index,
+        closed_ms=info.closed_ms,
+    )
 
 
 def check_can_be_mended(topic: str, info: LedgerInfo) -> None:
     """Raises NotAllowed."""
     if not info.closed_ms:
-        raise NotAllowed(f"ledger {info.ledger} of {topic} is open: what is damaged of it is mended once it is closed; unload the topic, or let it roll over")
+        raise NotAllowed(
+            f"ledger {info.ledger} of {topic} is open: what is damaged of it is mended once it is closed; unload the topic, or let it roll over"
+        )
     if local_gone(info):
-        raise NotAllowed(f"ledger {info.ledger} of {topic} lies in an object store only: there is nothing to mend on bookies; see `heliograph tier`")
+        raise NotAllowed(
+            f"ledger {info.ledger} of {topic} lies in an object store only: there is nothing to mend on bookies; see `heliograph tier`"
+        )
 
 
 async def stored_info(context: LedgerContext, topic: str, ledger: int) -> LedgerInfo:
@@ -90,16 +113,28 @@ async def _name_anew(context: LedgerContext, topic: str, info: LedgerInfo, quoru
         picked = dict.fromkeys([*holders, *context.pool.pick(write_quorum)])
         bookies = tuple(picked)[:write_quorum]
         metadata = LedgerMetadata(
-            info.ledger, write_quorum, ack_quorum, ((0, bookies),), LedgerState.CLOSED, info.entries - 1, info.size_bytes, topic, stored.owner
+            info.ledger,
+            write_quorum,
+            ack_quorum,
+            ((0, bookies),),
+            LedgerState.CLOSED,
+            info.entries - 1,
+            info.size_bytes,
+            topic,
+            stored.owner,
         )
         try:
-            await context.meta.txn([Put(keys.ledger(info.ledger), metadata.encode(), -1), Check(keys.managed_ledger(topic), found[1])])
+            await context.meta.txn(
+                [Put(keys.ledger(info.ledger), metadata.encode(), -1), Check(keys.managed_ledger(topic), found[1])]
+            )
             return
         except (VersionConflict, OutcomeUnknown):
             if await context.meta.get(keys.ledger(info.ledger)) is not None:
                 return  # by an attempt whose outcome was unknown, or by somebody else
             await asyncio.sleep(context.pause_s(attempt))
-    raise NotEnoughBookies(f"ledger {info.ledger} of {topic}: its metadata could not be written anew, the topic's own changes too often; try again")
+    raise NotEnoughBookies(
+        f"ledger {info.ledger} of {topic}: its metadata could not be written anew, the topic's own changes too often; try again"
+    )
 
 
 async def _holders(context: LedgerContext, ledger: int) -> list[str]:

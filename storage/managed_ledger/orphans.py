@@ -31,7 +31,9 @@ def is_orphan(ledger: LedgerMetadata, topic: ManagedLedgerMetadata | None) -> bo
     """topic: its metadata, read later than the ledger's; None where the topic is gone."""
     if not ledger.topic:
         return False
-    return topic is None or (topic.owner != ledger.owner and all(info.ledger != ledger.ledger for info in topic.ledgers))
+    return topic is None or (
+        topic.owner != ledger.owner and all(info.ledger != ledger.ledger for info in topic.ledgers)
+    )
 
 
 class OrphanCollector:

@@ -30,7 +30,9 @@ async def read_pages(meta: MetadataStore, topic: str, owner: int, pages: Sequenc
             continue
         found = await meta.get(keys.managed_ledger(topic))
         if found is None or ManagedLedgerMetadata.decode(found[0]).owner != owner:
-            raise LedgerFenced(f"{topic} was taken over by another owner" if found is not None else f"{topic} was deleted")
+            raise LedgerFenced(
+                f"{topic} was taken over by another owner" if found is not None else f"{topic} was deleted"
+            )
         raise _lost(topic, page.about)
 
 
@@ -49,7 +51,9 @@ async def stored_topic(meta: MetadataStore, topic: str) -> tuple[ManagedLedgerMe
     return None
 
 
-async def _infos(meta: MetadataStore, topic: str, pages: Sequence[LedgerPage]) -> tuple[list[LedgerInfo], LedgerPage | None]:
+async def _infos(
+    meta: MetadataStore, topic: str, pages: Sequence[LedgerPage]
+) -> tuple[list[LedgerInfo], LedgerPage | None]:
     """(the ledgers that are left of the pages, the first page that is not there)."""
     infos: list[LedgerInfo] = []
     blobs = await _blobs(meta, topic, pages) if pages else {}

@@ -47,7 +47,11 @@ class LogPages(LogExtent):
 
     async def first_from(self, position: Position) -> Position | None:
         """The first position that exists, not before `position`; None: nothing is confirmed there yet. Raises what the metadata raises."""
-        while (at := self._catalog.at_or_after(position)) is not None and self._catalog.history is not None and self._catalog.unread(at[0]):
+        while (
+            (at := self._catalog.at_or_after(position)) is not None
+            and self._catalog.history is not None
+            and self._catalog.unread(at[0])
+        ):
             await self._read_page(at[0])
         return at
 

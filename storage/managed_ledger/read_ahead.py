@@ -95,7 +95,17 @@ class ReadAhead:
             fetches -= 1
         return None
 
-    def early(self, tasks: Tasks, ledger: int, first: int, size_bytes: int, fetch: Fetching, go_on: Callable[[], None], *, second: bool = False) -> None:
+    def early(
+        self,
+        tasks: Tasks,
+        ledger: int,
+        first: int,
+        size_bytes: int,
+        fetch: Fetching,
+        go_on: Callable[[], None],
+        *,
+        second: bool = False,
+    ) -> None:
         """Has `fetch` bring about `size_bytes` from entry `first` on, unless they are here, on their way, or more than may wait for their readers.
 
         go_on: called when it is known where it ends, and again when it is here. second: its reader has another one on its way.
@@ -114,7 +124,9 @@ class ReadAhead:
         self._flying[ledger, first] = flight = _Flight(size_bytes)
         flight.task = tasks.spawn(self._bring(flight, ledger, first, fetch, go_on))
 
-    async def _bring(self, flight: _Flight, ledger: int, first: int, fetch: Fetching, go_on: Callable[[], None]) -> None:
+    async def _bring(
+        self, flight: _Flight, ledger: int, first: int, fetch: Fetching, go_on: Callable[[], None]
+    ) -> None:
         def ends(behind: int) -> None:
             if flight.end < 0:
                 flight.end = behind

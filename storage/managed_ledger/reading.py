@@ -59,13 +59,27 @@ class LogReader:
     )
 
     def __init__(
-        self, parts: Parts, catalog: Catalog, cache: TopicCache, known: Callable[[int], LedgerMetadata | None], topic: str = ""
+        self,
+        parts: Parts,
+        catalog: Catalog,
+        cache: TopicCache,
+        known: Callable[[int], LedgerMetadata | None],
+        topic: str = "",
     ) -> None:
         self._topic, self._cold, self._counts = topic, parts.cold, parts.appends.of(topic)
-        self._context, self._catalog, self._cache, self._memory, self._ahead, self._known = parts.context, catalog, cache, parts.cache, parts.ahead, known
+        self._context, self._catalog, self._cache, self._memory, self._ahead, self._known = (
+            parts.context,
+            catalog,
+            cache,
+            parts.cache,
+            parts.ahead,
+            known,
+        )
         self._ahead_bytes = parts.settings.read_ahead_bytes
         self._metadata: dict[int, LedgerMetadata] = {}
-        self._ends: deque[Position] | None = None  # where the last reads from bookies ended; none, for topics that nobody reads behind the tail
+        self._ends: deque[Position] | None = (
+            None  # where the last reads from bookies ended; none, for topics that nobody reads behind the tail
+        )
 
     def cached(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
         """(ledger, first entry, run) at or after `position`, straight from the cache, at least one entry; [] where it is not there."""
@@ -139,7 +153,9 @@ class LogReader:
             size_bytes = self._ahead.window(self._ahead_bytes)
             fetch = partial(self._from_bookies, ledger, first, end - 1, size_bytes)
             go_on = partial(self._fetch_early, ledger, first, left)
-            self._ahead.early(self._context.tasks, ledger, first, size_bytes, fetch, go_on, second=left < _FETCHES_AHEAD)
+            self._ahead.early(
+                self._context.tasks, ledger, first, size_bytes, fetch, go_on, second=left < _FETCHES_AHEAD
+            )
 
     async def _from_either(self, ledger: int, first: int, max_entries: int, max_bytes: int) -> list[tuple[int, Run]]:
         """From bookies; where none of them has it, from the object store, if that has it too."""
@@ -155,11 +171,15 @@ class LogReader:
         record = self._catalog.offload_of(ledger)
         assert record is not None
         if self._cold is None:
-            raise StoreRefused(f"ledger {ledger} of {self._topic} lies in an object store only, and this broker is set to none: set broker.tiered.store")
+            raise StoreRefused(
+                f"ledger {ledger} of {self._topic} lies in an object store only, and this broker is set to none: set broker.tiered.store"
+            )
         last = min(first + max_entries, self._catalog.entries_of(ledger)) - 1
         return await self._cold.read(self._topic, ledger, record, first, last, max_bytes)
 
-    async def _from_bookies(self, ledger: int, first: int, last: int, max_bytes: int, on_end: OnEnd | None = None) -> list[tuple[int, Run]]:
+    async def _from_bookies(
+        self, ledger: int, first: int, last: int, max_bytes: int, on_end: OnEnd | None = None
+    ) -> list[tuple[int, Run]]:
         metadata = self._metadata.get(ledger) or self._known(ledger)
         if metadata is None:
             self._metadata[ledger] = metadata = await ledger_metadata(self._context, ledger)
@@ -185,7 +205,9 @@ def _amount(runs: Sequence[tuple[int, int, Run]]) -> tuple[int, int]:
     return sum(run.count for *_, run in runs), sum(run.size_bytes for *_, run in runs)
 
 
-def _bounded(ledger: int, runs: Sequence[tuple[int, Run]], max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
+def _bounded(
+    ledger: int, runs: Sequence[tuple[int, Run]], max_entries: int, max_bytes: int
+) -> list[tuple[int, int, Run]]:
     """Cuts what was fetched to what was asked for; at least one entry."""
     out: list[tuple[int, int, Run]] = []
     for first, run in runs:

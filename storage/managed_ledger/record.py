@@ -38,7 +38,18 @@ _NOBODY: list[asyncio.Future[None]] = []
 class Stored:
     """What one transaction of the topic's metadata says. `trimming`: it carries out, or gives up, the trim that was prepared."""
 
-    __slots__ = ("cursors", "deleted", "garbage", "ledger", "metadata", "pages", "through", "trimmed", "trimming", "waiters")
+    __slots__ = (
+        "cursors",
+        "deleted",
+        "garbage",
+        "ledger",
+        "metadata",
+        "pages",
+        "through",
+        "trimmed",
+        "trimming",
+        "waiters",
+    )
 
     def __init__(self) -> None:
         self.metadata: bytes | None = None
@@ -176,6 +187,7 @@ class TopicRecord:
             self._pace = seconds, self._pace[1] if self._pace is not None else -seconds
         if self._cursors:  # what waits by the former pace
             self._parts.flusher.request(self)
+
     def checkpoint(self) -> None:
         """What was appended since the last snapshot goes into one soon."""
         if self._entries:
@@ -203,7 +215,9 @@ class TopicRecord:
 
     def waits(self, cursor: Cursor) -> bool:
         """Whether a change of it is not stored yet."""
-        return cursor.name in self._cursors or (self._write is not None and any(c is cursor for c, _ in self._write.cursors))
+        return cursor.name in self._cursors or (
+            self._write is not None and any(c is cursor for c, _ in self._write.cursors)
+        )
 
     async def written(self) -> None:
         """Returns once all that was asked for before is written. Raises what closed the topic."""
@@ -296,7 +310,11 @@ class TopicRecord:
         topic = self._host.topic
         gone = [Delete(keys.ledger(m.ledger)) for m in (*write.trimmed, *write.garbage) if m.fragments]
         gone += [Delete(keys.ledger_page(topic, page)) for page in gone_pages]
-        return [Put(self._key, write.metadata, self.version), *(Put(keys.ledger_page(topic, page), blob) for page, blob in pages.items()), *gone]
+        return [
+            Put(self._key, write.metadata, self.version),
+            *(Put(keys.ledger_page(topic, page), blob) for page, blob in pages.items()),
+            *gone,
+        ]
 
     def on_written(self, version: int) -> None:
         write, self._write = self._write, None
@@ -351,7 +369,13 @@ class TopicRecord:
                 continue
             stored = ManagedLedgerMetadata.decode(found[0]) if found is not None else None
             if found is None or stored is None or stored.owner != self.owner:
-                self._host.on_record_lost(LedgerFenced(f"{self._host.topic} was taken over by another owner" if found else f"{self._host.topic} was deleted"))
+                self._host.on_record_lost(
+                    LedgerFenced(
+                        f"{self._host.topic} was taken over by another owner"
+                        if found
+                        else f"{self._host.topic} was deleted"
+                    )
+                )
                 break
             moved = found[1] != self.version
             self.version = found[1]

@@ -36,10 +36,20 @@ class ManagedLedgerSettings:
     """How often retention by time is looked at, and what is idle is put to rest."""
 
     def __post_init__(self) -> None:
-        sizes = self.ledger_entries_max, self.ledger_bytes_max, self.checkpoint_entries, self.checkpoint_bytes, self.pending_bytes_max
+        sizes = (
+            self.ledger_entries_max,
+            self.ledger_bytes_max,
+            self.checkpoint_entries,
+            self.checkpoint_bytes,
+            self.pending_bytes_max,
+        )
         if min(*sizes, self.mend_bytes_per_s) < 1:
             raise ConfigError("managed ledgers: sizes and counts must be at least 1")
         if min(self.read_ahead_bytes, self.read_ahead_cache_bytes) < 0:
             raise ConfigError("managed ledgers: read_ahead_bytes and read_ahead_cache_bytes must be at least 0")
-        if min(self.ledger_age_max_s, self.pending_timeout_s, self.close_timeout_s, self.sweep_s, self.ledger_idle_s) <= 0 or self.checkpoint_interval_s < 0:
+        if (
+            min(self.ledger_age_max_s, self.pending_timeout_s, self.close_timeout_s, self.sweep_s, self.ledger_idle_s)
+            <= 0
+            or self.checkpoint_interval_s < 0
+        ):
             raise ConfigError("managed ledgers: times must be above 0")

@@ -18,7 +18,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
-from heliograph.model.errors import BookieUnavailable, HeliographError, MetadataUnavailable, NoSuchLedger, NotAllowed, TopicClosed
+from heliograph.model.errors import (
+    BookieUnavailable,
+    HeliographError,
+    MetadataUnavailable,
+    NoSuchLedger,
+    NotAllowed,
+    TopicClosed,
+)
 from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, LedgerState, ManagedLedgerMetadata, OffloadRecord
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
@@ -73,8 +80,19 @@ class ShadowLedger(ManagedLedger):
         parts: Parts,
     ) -> None:
         """followed: what is stored of the source; `state` is as of its `state_through`. stored: what is stored of the shadow itself."""
-        own = replace(stored, properties={**stored.properties, SHADOW_SOURCE: source}, terminated_at=followed.terminated_at)
-        super().__init__(topic, state, quorums, Catalog(followed.ledgers, followed.state_through), own, version, followed.next_index, parts)
+        own = replace(
+            stored, properties={**stored.properties, SHADOW_SOURCE: source}, terminated_at=followed.terminated_at
+        )
+        super().__init__(
+            topic,
+            state,
+            quorums,
+            Catalog(followed.ledgers, followed.state_through),
+            own,
+            version,
+            followed.next_index,
+            parts,
+        )
         self.shadow_of = source
         self._record.published_ms = published_ms(followed, followed.ledgers)
         self._seen = 0  # version of the newest that is known of the source
@@ -169,7 +187,11 @@ class ShadowLedger(ManagedLedger):
         for cursor in self.cursors.values() if gone else ():
             cursor.on_trimmed()
         for info in source.ledgers:
-            if info.offload is not None and info.offload != catalog.offload_of(info.ledger) and catalog.closed(info.ledger):
+            if (
+                info.offload is not None
+                and info.offload != catalog.offload_of(info.ledger)
+                and catalog.closed(info.ledger)
+            ):
                 catalog.set_offload(info.ledger, info.offload)
 
     async def _read_on(self, info: LedgerInfo) -> bool:
@@ -231,7 +253,9 @@ class ShadowLedger(ManagedLedger):
 
     def form(self, trimmed: int) -> ManagedLedgerMetadata:
         """No ledger is its own: whoever deletes or collects what it names touches nothing of the source."""
-        return ManagedLedgerMetadata(properties=dated(self.properties, self._record.created_ms), owner=self._record.owner)
+        return ManagedLedgerMetadata(
+            properties=dated(self.properties, self._record.created_ms), owner=self._record.owner
+        )
 
     def page_changes(self, trimmed: int) -> tuple[dict[int, bytes], list[int]]:
         return {}, []

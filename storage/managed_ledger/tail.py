@@ -112,7 +112,9 @@ class Tail:
         self._handle: LedgerHandle | None = None
         self._opened_at = self._used_at = 0.0
         self._old: LedgerHandle | None = None
-        self._sent: deque[tuple[LedgerHandle, int, int, float, Run, Done, Failed]] = _NOTHING  # (handle, first, last, appended at, run, ...)
+        self._sent: deque[tuple[LedgerHandle, int, int, float, Run, Done, Failed]] = (
+            _NOTHING  # (handle, first, last, appended at, run, ...)
+        )
         self._queue: deque[tuple[float, Run, Done, Failed]] = _NOTHING
         self._recorded = -1
         self._moving: asyncio.Task[None] | None = None  # while it is under way, to the next ledger or to rest
@@ -147,7 +149,9 @@ class Tail:
             if self._moving is None and self._full(handle, last, now):
                 self._move()
         if self.pending_bytes > self._settings.pending_bytes_max:
-            self._give_up(NotEnoughBookies(f"{self.topic}: {self.pending_bytes} bytes wait for bookies; no more are taken"))
+            self._give_up(
+                NotEnoughBookies(f"{self.topic}: {self.pending_bytes} bytes wait for bookies; no more are taken")
+            )
 
     @property
     def open_ledger(self) -> LedgerHandle | None:
@@ -224,7 +228,9 @@ class Tail:
         if self._refusal is not None:
             raise self._refusal
         if late or self._handle is None:
-            raise NotEnoughBookies(f"{self.topic}: the next ledger could not be made yet; it is as soon as there are bookies: then try again")
+            raise NotEnoughBookies(
+                f"{self.topic}: the next ledger could not be made yet; it is as soon as there are bookies: then try again"
+            )
 
     def rest(self, idle_s: float) -> bool:
         """Closes the open ledger, in the background, where nothing was appended for so long. Returns whether there is none any more.
@@ -352,10 +358,14 @@ class Tail:
                 sealing = self._context.sealing
                 if sealing is not None:  # before there is a ledger that could not be written to
                     await sealing.ensure(self.topic)
-                made, version = await create_ledger(self._context, *host.quorums, topic=self.topic, owner=self._owner, affinity=host.affinity)
+                made, version = await create_ledger(
+                    self._context, *host.quorums, topic=self.topic, owner=self._owner, affinity=host.affinity
+                )
                 return made, version, None if sealing is None else sealing.sealer(self.topic, made.ledger)
             except HeliographError as error:
-                if (self._handle is None or isinstance(error, KeyMissing)) and (not error.retryable or self._loop.time() > deadline):
+                if (self._handle is None or isinstance(error, KeyMissing)) and (
+                    not error.retryable or self._loop.time() > deadline
+                ):
                     self._giving_up = error
                 attempt += 1
             await asyncio.sleep(self._context.pause_s(attempt))
@@ -364,7 +374,9 @@ class Tail:
     async def _close(self, handle: LedgerHandle) -> None:
         """Ends a ledger at its LAC, and takes it into the catalog as closed, or out of it where it is empty."""
         closed = await handle.close()
-        while self._recorded < handle.ledger and not self._dead:  # until the topic's metadata names it, nothing in it is confirmed
+        while (
+            self._recorded < handle.ledger and not self._dead
+        ):  # until the topic's metadata names it, nothing in it is confirmed
             self._wake = self._loop.create_future()
             await self._wake
         if self._dead:
@@ -388,7 +400,9 @@ class Tail:
             self._queue.appendleft((at, run, done, failed))
 
     def _open(self, metadata: LedgerMetadata, version: int, sealer: RunSealer | None) -> None:
-        handle = LedgerHandle(self._context, metadata, version, on_lac=self.drain, on_failed=self._on_handle_failed, sealer=sealer)
+        handle = LedgerHandle(
+            self._context, metadata, version, on_lac=self.drain, on_failed=self._on_handle_failed, sealer=sealer
+        )
         first_index = self._queue[0][1].first_index if self._queue else self.next_index
         self._catalog.append(LedgerInfo(metadata.ledger, first_index=first_index))
         self._handle, self._opened_at = handle, self._clock.monotonic()
@@ -405,7 +419,9 @@ class Tail:
             return
         if self._handle is not None:
             self._old, self._handle = self._handle, None
-        if self.idle and self._moving is None:  # bookies may have failed very many open ledgers at once: the next one is made with the next append
+        if (
+            self.idle and self._moving is None
+        ):  # bookies may have failed very many open ledgers at once: the next one is made with the next append
             self._resting = True
             self._moving = self._context.tasks.spawn(self._moved(self._end_failed))
         else:
@@ -432,7 +448,9 @@ class Tail:
 
     def _fail_waiting(self, error: HeliographError) -> None:
         waiting = [failed for *_, failed in self._sent] + [failed for *_, failed in self._queue]
-        self._counts.errors += sum(run.count for *_, run, _, _ in self._sent) + sum(run.count for _, run, _, _ in self._queue)
+        self._counts.errors += sum(run.count for *_, run, _, _ in self._sent) + sum(
+            run.count for _, run, _, _ in self._queue
+        )
         for kept in (self._sent, self._queue):
             if kept:
                 kept.clear()

@@ -40,7 +40,12 @@ def trim_count(
     limit = min(slowest, state_through)
     acknowledged = 0
     for info in ledgers:
-        newest = behind_bytes is None and info is ledgers[-1] and (info.ledger, info.entries - 1) > truncating and now_ms - info.closed_ms < last_kept_ms
+        newest = (
+            behind_bytes is None
+            and info is ledgers[-1]
+            and (info.ledger, info.entries - 1) > truncating
+            and now_ms - info.closed_ms < last_kept_ms
+        )
         if newest or info.closed_ms == 0 or (info.ledger, info.entries - 1) > limit:
             break
         acknowledged += 1

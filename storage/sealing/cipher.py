@@ -49,7 +49,9 @@ class Ciphers:
         try:
             body = self._cipher(seal.key, ledger, seal.salt).decrypt(_NONCE.pack(seal.first), run.body, None)
         except InvalidTag as error:
-            raise CorruptData(f"ledger {ledger}: the run at entry {seal.first} is not what was sealed with data key {seal.key:016x}") from error
+            raise CorruptData(
+                f"ledger {ledger}: the run at entry {seal.first} is not what was sealed with data key {seal.key:016x}"
+            ) from error
         return run.with_body(memoryview(body)[seal.offset : seal.offset + run.size_bytes], None)
 
     def forget(self, key: int) -> None:
@@ -77,7 +79,9 @@ class RunSealer:
 
     __slots__ = ("_cipher", "_current", "_key", "_ledger", "_salt")
 
-    def __init__(self, ledger: int, salt: int, begin: tuple[int, bytes], current: Callable[[], tuple[int, bytes] | None]) -> None:
+    def __init__(
+        self, ledger: int, salt: int, begin: tuple[int, bytes], current: Callable[[], tuple[int, bytes] | None]
+    ) -> None:
         self._ledger, self._salt, self._current = ledger, salt, current
         self._key, secret = begin
         self._cipher = cipher_of(secret, ledger, salt)

@@ -44,7 +44,12 @@ class TenantKeys:
 
     def encode(self) -> bytes:
         rows = [
-            {"number": f"{key.number:016x}", "master": key.master, "wrapped": base64.b64encode(key.wrapped).decode(), "created_ms": key.created_ms}
+            {
+                "number": f"{key.number:016x}",
+                "master": key.master,
+                "wrapped": base64.b64encode(key.wrapped).decode(),
+                "created_ms": key.created_ms,
+            }
             for key in self.keys
         ]
         return json.dumps({"format": FORMAT, "keys": rows}).encode()
@@ -57,7 +62,10 @@ class TenantKeys:
             if fields["format"] != FORMAT:
                 raise CorruptData(f"data keys: of format {fields['format']}; this version reads format {FORMAT}")
             return cls(
-                tuple(DataKey(int(row["number"], 16), row["master"], base64.b64decode(row["wrapped"]), row["created_ms"]) for row in fields["keys"])
+                tuple(
+                    DataKey(int(row["number"], 16), row["master"], base64.b64decode(row["wrapped"]), row["created_ms"])
+                    for row in fields["keys"]
+                )
             )
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptData(f"data keys: {error!r}") from error
@@ -90,9 +98,13 @@ class MasterKeys:
                 secret = base64.b64decode(words[1], validate=True)
             except (ValueError, NotAllowed, binascii.Error) as error:
                 why = str(error) if isinstance(error, NotAllowed) else "it is no name and key in base64"
-                raise ConfigError(f"{source}, line {number}: {why}; `heliograph keys master FILE` writes such lines") from None
+                raise ConfigError(
+                    f"{source}, line {number}: {why}; `heliograph keys master FILE` writes such lines"
+                ) from None
             if len(secret) != _KEY_BYTES:
-                raise ConfigError(f"{source}, line {number}: the key has {len(secret)} bytes, and {_KEY_BYTES} are wanted")
+                raise ConfigError(
+                    f"{source}, line {number}: the key has {len(secret)} bytes, and {_KEY_BYTES} are wanted"
+                )
             if words[0] in keys:
                 raise ConfigError(f"{source}, line {number}: master key {words[0]} stands there twice")
             keys[words[0]] = secret
@@ -114,7 +126,9 @@ class MasterKeys:
                 f"data key {key.number:016x} of tenant {tenant} is wrapped by master key {key.master}, and the master keys given are {', '.join(self._keys)}"
             )
         try:
-            secret = AESGCM(master).decrypt(key.wrapped[:_NONCE_BYTES], key.wrapped[_NONCE_BYTES:], _bound(region, tenant, key.number))
+            secret = AESGCM(master).decrypt(
+                key.wrapped[:_NONCE_BYTES], key.wrapped[_NONCE_BYTES:], _bound(region, tenant, key.number)
+            )
         except (InvalidTag, ValueError):
             raise ConfigError(
                 f"master key {key.master} is not the one that wrapped data key {key.number:016x} of tenant {tenant} in region {region}"
@@ -174,7 +188,9 @@ class Keyring:
                 continue
             try:
                 if self.masters is None:
-                    raise ConfigError(f"data key {key.number:016x} of tenant {tenant} is wrapped by master key {key.master}, and no master key is set")
+                    raise ConfigError(
+                        f"data key {key.number:016x} of tenant {tenant} is wrapped by master key {key.master}, and no master key is set"
+                    )
                 self._secrets[key.number] = self.masters.unwrap(self.region, tenant, key)
             except HeliographError as error:
                 self.refused[tenant] = str(error)
@@ -209,8 +225,16 @@ class Keyring:
         for key in stored.keys:
             secret = self._secrets.get(key.number)
             if secret is None:
-                raise ConfigError(self.refused.get(tenant, f"data key {key.number:016x} of tenant {tenant} is not known here yet: try again"))
-            out.append(key if key.master == self.masters.current else self.masters.wrap(self.region, tenant, secret, key.created_ms))
+                raise ConfigError(
+                    self.refused.get(
+                        tenant, f"data key {key.number:016x} of tenant {tenant} is not known here yet: try again"
+                    )
+                )
+            out.append(
+                key
+                if key.master == self.masters.current
+                else self.masters.wrap(self.region, tenant, secret, key.created_ms)
+            )
         return TenantKeys(tuple(out))
 
 

@@ -76,7 +76,11 @@ class Sealing:
 
         begin = self._ring.current(tenant)
         if begin is None:
-            raise KeyMissing(self._ring.refused.get(tenant, f"tenant {tenant} has no data key any more in region {self._region}: try again"))
+            raise KeyMissing(
+                self._ring.refused.get(
+                    tenant, f"tenant {tenant} has no data key any more in region {self._region}: try again"
+                )
+            )
         return RunSealer(ledger, self._rng.getrandbits(64), begin, lambda: self._ring.current(tenant))
 
     async def sealed(self, topic: str, ledger: int, closed_ms: int, first: int, run: Run) -> Run:
@@ -90,7 +94,11 @@ class Sealing:
         tenant = TopicName.parse(topic).tenant
         key = self._ring.at(tenant, closed_ms)
         if key is None:
-            raise KeyMissing(self._ring.refused.get(tenant, f"the data key of tenant {tenant} for ledger {ledger} is not known here: try again"))
+            raise KeyMissing(
+                self._ring.refused.get(
+                    tenant, f"the data key of tenant {tenant} for ledger {ledger} is not known here: try again"
+                )
+            )
         return RunSealer(ledger, self._rng.getrandbits(64), key, lambda: key)(run, first)
 
     async def opened(self, ledger: int, runs: Sequence[tuple[int, Run]]) -> list[tuple[int, Run]]:
@@ -203,7 +211,10 @@ class Sealing:
     def _secret(self, number: int) -> bytes:
         found = self._ring.secret(number)
         if found is None:
-            why = next(iter(self._ring.refused.values()), f"it is not among the data keys of region {self._region}: was it removed?")
+            why = next(
+                iter(self._ring.refused.values()),
+                f"it is not among the data keys of region {self._region}: was it removed?",
+            )
             raise KeyMissing(f"entries are sealed with data key {number:016x}, and {why}")
         return found
 

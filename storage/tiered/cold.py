@@ -88,14 +88,18 @@ class ColdReader:
         self._flying: dict[tuple[str, int], asyncio.Task[Any]] = {}
         self._ends: deque[tuple[str, int]] = deque(maxlen=_ENDS_KEPT)  # where the last reads ended
         self._fetches = asyncio.Semaphore(max(1, settings.cache_bytes // settings.read_bytes))
-        self._silent: dict[str, tuple[int, float]] = {}  # store -> (failures one behind another, until when it is not asked)
+        self._silent: dict[
+            str, tuple[int, float]
+        ] = {}  # store -> (failures one behind another, until when it is not asked)
 
     async def read(
         self, topic: str, ledger: int, record: OffloadRecord, first: int, last: int, max_bytes: int
     ) -> list[tuple[int, Run]]:
         index = await self._index(topic, ledger, record)
         if not 0 <= first <= last < index.entries:
-            raise CorruptData(f"{self._place(topic, ledger, record)} holds {index.entries} entries, and {first} to {last} are asked for; {_MEND}")
+            raise CorruptData(
+                f"{self._place(topic, ledger, record)} holds {index.entries} entries, and {first} to {last} are asked for; {_MEND}"
+            )
         place = (record.attempt, first)
         sequential = place in self._ends
         if sequential:
@@ -112,7 +116,9 @@ class ColdReader:
             self._ahead(topic, ledger, record, index, part.end)
         return found
 
-    async def place(self, topic: str, ledger: int, record: OffloadRecord, first: int, last: int) -> tuple[str, int, int, int]:
+    async def place(
+        self, topic: str, ledger: int, record: OffloadRecord, first: int, last: int
+    ) -> tuple[str, int, int, int]:
         """For who reads the object without this broker: (URL, first entry, start, stop): bytes that hold the entries from `first` to `last`, by whole blocks.
 
         URL: signed, for an hour; of a local folder, a file's. "": the store has none, or what it has is sealed, and only brokers have the keys.
@@ -121,7 +127,9 @@ class ColdReader:
         index = await self._index(topic, ledger, record)
         rows = index.rows()
         if record.attempt not in self._sealed:
-            self._sealed[record.attempt] = is_sealed(await self._range(topic, ledger, record, rows[0][1], rows[0][1] + HEAD_BYTES))
+            self._sealed[record.attempt] = is_sealed(
+                await self._range(topic, ledger, record, rows[0][1], rows[0][1] + HEAD_BYTES)
+            )
         if self._sealed[record.attempt]:
             return "", first, 0, 0
         at = bisect_right(rows, (first, 1 << 63)) - 1
@@ -139,12 +147,16 @@ class ColdReader:
                 return part
         return None
 
-    async def _fetched(self, topic: str, ledger: int, record: OffloadRecord, index: Index, entry: int, sequential: bool) -> _Part:
+    async def _fetched(
+        self, topic: str, ledger: int, record: OffloadRecord, index: Index, entry: int, sequential: bool
+    ) -> _Part:
         """Who reads on gets a long range; who looks at one place, a short one."""
         size = self._settings.read_bytes if sequential else self._settings.index_bytes
         first, _, _ = index.range_of(entry, size)
         while True:
-            part: _Part = await self._once((record.attempt, first), self._fetch(topic, ledger, record, index, entry, size), topic)
+            part: _Part = await self._once(
+                (record.attempt, first), self._fetch(topic, ledger, record, index, entry, size), topic
+            )
             if part.start <= entry < part.end:
                 return part
 
@@ -171,7 +183,9 @@ class ColdReader:
         except HeliographError:
             pass  # the reader will ask for the same, and hear it
 
-    async def _fetch(self, topic: str, ledger: int, record: OffloadRecord, index: Index, entry: int, size: int) -> _Part:
+    async def _fetch(
+        self, topic: str, ledger: int, record: OffloadRecord, index: Index, entry: int, size: int
+    ) -> _Part:
         first, start, stop = index.range_of(entry, size)
         began = asyncio.get_running_loop().time()
         try:
@@ -182,7 +196,9 @@ class ColdReader:
         except NoSuchObject as error:
             raise NoSuchObject(f"{self._place(topic, ledger, record)} is not there; {_MEND}") from error
         except CorruptData as error:
-            raise CorruptData(f"{self._place(topic, ledger, record)} is damaged between bytes {start} and {stop}: {error}; {_MEND}") from error
+            raise CorruptData(
+                f"{self._place(topic, ledger, record)} is damaged between bytes {start} and {stop}: {error}; {_MEND}"
+            ) from error
         self.reads += 1
         self.read_bytes += stop - start
         counts = self._counts(topic)
@@ -197,7 +213,9 @@ class ColdReader:
         failures = self._failures_of(store.url, loop.time())
         if failures:
             self._silent[store.url] = failures, loop.time() + self._settings.timeout_s
-            return await self._asked(store, ledger_key(record.holder, topic, ledger, record.attempt), start, stop, failures)
+            return await self._asked(
+                store, ledger_key(record.holder, topic, ledger, record.attempt), start, stop, failures
+            )
         async with self._fetches:
             self._failures_of(store.url, loop.time())  # it may have gone while this waited
             return await self._asked(store, ledger_key(record.holder, topic, ledger, record.attempt), start, stop, 0)
@@ -277,7 +295,9 @@ class ColdReader:
             raise error
         return value  # type: ignore[no-any-return]
 
-    async def _settled(self, key: tuple[str, int], work: Coroutine[Any, Any, T], topic: str) -> tuple[HeliographError | None, T | None]:
+    async def _settled(
+        self, key: tuple[str, int], work: Coroutine[Any, Any, T], topic: str
+    ) -> tuple[HeliographError | None, T | None]:
         try:
             return None, await work
         except HeliographError as error:

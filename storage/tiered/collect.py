@@ -75,7 +75,11 @@ class Collector:
         self.deleted[topic] = self.deleted.get(topic, 0) + 1
 
 
-def doomed(objects: Sequence[tuple[str, ObjectName]], topic: ManagedLedgerMetadata | None, beside: Collection[tuple[int, str]] = ()) -> list[str]:
+def doomed(
+    objects: Sequence[tuple[str, ObjectName]],
+    topic: ManagedLedgerMetadata | None,
+    beside: Collection[tuple[int, str]] = (),
+) -> list[str]:
     """Of one topic's objects, the keys that nothing names. topic: its metadata, read after the listing; None where it is gone. beside: as for `Collector`."""
     if topic is None:
         return [key for key, _ in objects]

@@ -110,7 +110,13 @@ class Index:
         except (struct.error, UnicodeDecodeError) as error:
             raise CorruptData(f"its index cannot be read: {error}") from error
         firsts, offsets = flat[::2], flat[1::2]
-        if not rows or firsts[0] != 0 or offsets[0] != HEAD_BYTES or sorted(set(firsts)) != list(firsts) or sorted(set(offsets)) != list(offsets):
+        if (
+            not rows
+            or firsts[0] != 0
+            or offsets[0] != HEAD_BYTES
+            or sorted(set(firsts)) != list(firsts)
+            or sorted(set(offsets)) != list(offsets)
+        ):
             raise CorruptData("the rows of its index are out of order")
         if firsts[-1] >= entries or offsets[-1] >= end:
             raise CorruptData("its index points beyond its end")

@@ -52,7 +52,9 @@ class Manifest:
 
     def encode(self) -> bytes:
         states = [[*position, blob] for position, blob in self.states]
-        body: bytes = msgpack.packb([self.topic, self.made_ms, self.metadata.encode(), states, self.cursors, self.policies, self.partitions])
+        body: bytes = msgpack.packb(
+            [self.topic, self.made_ms, self.metadata.encode(), states, self.cursors, self.policies, self.partitions]
+        )
         return _HEAD.pack(b"HELM", VERSION, len(body), crc32c.crc32c(body)) + body
 
     @classmethod
@@ -71,7 +73,15 @@ class Manifest:
             fields: list[Any] = msgpack.unpackb(body, strict_map_key=False)
             topic, made_ms, metadata, states, cursors, policies, partitions = fields
             found = tuple(((ledger, entry), state) for ledger, entry, state in states)
-            return cls(topic, made_ms, ManagedLedgerMetadata.decode(metadata), found, tuple((n, c) for n, c in cursors), policies, partitions)
+            return cls(
+                topic,
+                made_ms,
+                ManagedLedgerMetadata.decode(metadata),
+                found,
+                tuple((n, c) for n, c in cursors),
+                policies,
+                partitions,
+            )
         except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
             raise CorruptData(f"manifest: {error}") from error
 

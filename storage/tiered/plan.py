@@ -35,7 +35,9 @@ class OffloadPolicy:
         return self.threshold_bytes >= 0 or self.threshold_s >= 0
 
 
-def to_offload(ledgers: Sequence[LedgerInfo], policy: OffloadPolicy, now_ms: int, before: Position | None = None) -> list[LedgerInfo]:
+def to_offload(
+    ledgers: Sequence[LedgerInfo], policy: OffloadPolicy, now_ms: int, before: Position | None = None
+) -> list[LedgerInfo]:
     """Those to offload now, oldest first. before: by command, whole ledgers that end before this position, whatever the policy says.
 
     What was begun, and not committed, counts as asked for: its broker died over it.
@@ -49,7 +51,11 @@ def to_offload(ledgers: Sequence[LedgerInfo], policy: OffloadPolicy, now_ms: int
             continue
         by_size = 0 <= policy.threshold_bytes < newer_bytes
         by_age = policy.threshold_s >= 0 and now_ms - info.closed_ms >= policy.threshold_s * 1000
-        asked = before is not None and (info.ledger, info.entries - 1) < before and (info.ledger < before[0] or before[1] >= info.entries)
+        asked = (
+            before is not None
+            and (info.ledger, info.entries - 1) < before
+            and (info.ledger < before[0] or before[1] >= info.entries)
+        )
         if by_size or by_age or asked or (info.offload is not None and not stored(info)):
             end = at + 1
             break
@@ -60,7 +66,13 @@ def to_drop(ledgers: Sequence[LedgerInfo], policy: OffloadPolicy, now_ms: int) -
     """Those whose local copy may go now."""
     if policy.deletion_lag_ms < 0:
         return []
-    return [i for i in ledgers if i.offload is not None and i.offload.state == OffloadState.STORED and now_ms - i.offload.stored_ms >= policy.deletion_lag_ms]
+    return [
+        i
+        for i in ledgers
+        if i.offload is not None
+        and i.offload.state == OffloadState.STORED
+        and now_ms - i.offload.stored_ms >= policy.deletion_lag_ms
+    ]
 
 
 def stored_prefix(ledgers: Sequence[LedgerInfo]) -> list[LedgerInfo]:

@@ -121,7 +121,9 @@ async def restore_topic(
         url = ""
     store = stores.get(url)
     if await meta.get(keys.managed_ledger(topic)) is not None:
-        raise AlreadyExists(f"{topic} exists in this region: delete it first, if it is to be replaced by what the object store has")
+        raise AlreadyExists(
+            f"{topic} exists in this region: delete it first, if it is to be replaced by what the object store has"
+        )
     chosen = await _choose(store, topic, holder)
     manifest, notes = await newest_manifest(store, chosen)
     infos = [_local_gone(info, url) for info in stored_prefix(manifest.metadata.ledgers)]
@@ -132,7 +134,9 @@ async def restore_topic(
         await check(stores.get(info.offload.store), topic, info, info.offload)
     left = manifest.metadata.ledgers[len(infos) :]
     if left and (unstored := sum(info.entries for info in left)):
-        notes.append(f"{unstored} entries or more in {len(left)} ledgers were not offloaded when the manifest was made, and are not restored")
+        notes.append(
+            f"{unstored} entries or more in {len(left)} ledgers were not offloaded when the manifest was made, and are not restored"
+        )
     last = (infos[-1].ledger, infos[-1].entries - 1)
     blob, next_index = await _state_at_end(reader, topic, infos, manifest, state, notes)
     terminated = min(last, manifest.metadata.terminated_at) if manifest.metadata.terminated_at is not None else None
@@ -160,11 +164,19 @@ async def restore_topic(
 
 
 async def _choose(store: ObjectStore, topic: str, holder: str) -> list[tuple[ObjectName, str, int]]:
-    found = {place[0]: rows for place, rows in (await manifests(store, f"{holder}/" if holder else "")).items() if place[1] == topic}
+    found = {
+        place[0]: rows
+        for place, rows in (await manifests(store, f"{holder}/" if holder else "")).items()
+        if place[1] == topic
+    }
     if not found:
-        raise NotFound(f"{store.url} holds no manifest of {topic}{f' by {holder}' if holder else ''}: `heliograph tier list` shows what it holds")
+        raise NotFound(
+            f"{store.url} holds no manifest of {topic}{f' by {holder}' if holder else ''}: `heliograph tier list` shows what it holds"
+        )
     if len(found) > 1:
-        raise NotAllowed(f"{store.url} holds {topic} of several regions: choose one of {', '.join(sorted(found))} with --holder")
+        raise NotAllowed(
+            f"{store.url} holds {topic} of several regions: choose one of {', '.join(sorted(found))} with --holder"
+        )
     return next(iter(found.values()))
 
 
@@ -187,7 +199,9 @@ async def _state_at_end(
     else:
         through, blob = (-1, -1), manifest.states[-1][1] if manifest.states else b""
         state.begin(blob, whole=False)
-        notes.append("no state from before the end of the stored ledgers was kept; it was made anew from all their entries")
+        notes.append(
+            "no state from before the end of the stored ledgers was kept; it was made anew from all their entries"
+        )
     next_index = 0
     async for ledger, first, run in entries(reader, topic, infos, min(through, last)):
         if (ledger, first) > through:
@@ -196,7 +210,9 @@ async def _state_at_end(
     return state.end(last), next_index
 
 
-async def entries(reader: ColdReader, topic: str, infos: list[LedgerInfo], at: Position) -> AsyncIterator[tuple[int, int, Run]]:
+async def entries(
+    reader: ColdReader, topic: str, infos: list[LedgerInfo], at: Position
+) -> AsyncIterator[tuple[int, int, Run]]:
     """(ledger, first entry, run) from position `at` on, that one by itself, to the end."""
     for info in infos:
         if info.ledger < at[0]:
@@ -213,7 +229,9 @@ async def entries(reader: ColdReader, topic: str, infos: list[LedgerInfo], at: P
 
 def _clamped(name: str, blob: bytes, catalog: Catalog) -> bytes:
     """The cursor, on what is there: where it had passed the end, all of that is acknowledged."""
-    cursor = Cursor(name, catalog, (-1, -1), durable=True, properties={}, request_flush=lambda _: None, wait_flushed=_nothing)
+    cursor = Cursor(
+        name, catalog, (-1, -1), durable=True, properties={}, request_flush=lambda _: None, wait_flushed=_nothing
+    )
     cursor.restore(blob)
     if cursor.mark_delete > catalog.last:
         cursor.reset(catalog.last)
@@ -226,10 +244,14 @@ async def _nothing(_: Cursor) -> None: ...
 async def _raise_ids(meta: MetadataStore, manifest: Manifest, infos: list[LedgerInfo]) -> None:
     """New ledgers of the region lie above every id that the topic is known to have used."""
     known = [info.ledger for info in manifest.metadata.ledgers] + [position[0] for position, _ in manifest.states]
-    await meta.next_ids(keys.LEDGER_IDS, at_least=max([infos[-1].ledger, manifest.metadata.state_through[0], *known]) + 1)
+    await meta.next_ids(
+        keys.LEDGER_IDS, at_least=max([infos[-1].ledger, manifest.metadata.state_through[0], *known]) + 1
+    )
 
 
-async def _write(meta: MetadataStore, topic: str, form: ManagedLedgerMetadata, cursors: dict[str, bytes], may_page: bool) -> None:
+async def _write(
+    meta: MetadataStore, topic: str, form: ManagedLedgerMetadata, cursors: dict[str, bytes], may_page: bool
+) -> None:
     """The topic's own key comes last: without it, cursors and pages are nobody's."""
     puts: list[Op] = [Put(keys.cursor(topic, name), blob) for name, blob in cursors.items()]
     for start in range(0, len(puts), _CURSORS_A_WRITE):

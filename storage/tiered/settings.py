@@ -41,7 +41,9 @@ class TieredSettings:
 
     def __post_init__(self) -> None:
         if self.store and "://" not in self.store:
-            raise ConfigError(f"tiered.store: expected a URL such as s3://bucket/prefix or file:///folder, not {self.store!r}")
+            raise ConfigError(
+                f"tiered.store: expected a URL such as s3://bucket/prefix or file:///folder, not {self.store!r}"
+            )
         if min(self.tick_s, self.collect_s, self.timeout_s) <= 0 or self.manifest_s < 0:
             raise ConfigError("tiered: times must be above 0")
         if self.sweep_topics < 0:
@@ -49,4 +51,6 @@ class TieredSettings:
         if min(self.bytes_per_s, self.uploads_max, self.index_bytes, self.indexes_max) < 1:
             raise ConfigError("tiered: bytes_per_s, uploads_max, index_bytes, and indexes_max must be at least 1")
         if not self.index_bytes <= self.read_bytes <= self.cache_bytes:
-            raise ConfigError(f"tiered: want index_bytes {self.index_bytes} <= read_bytes {self.read_bytes} <= cache_bytes {self.cache_bytes}")
+            raise ConfigError(
+                f"tiered: want index_bytes {self.index_bytes} <= read_bytes {self.read_bytes} <= cache_bytes {self.cache_bytes}"
+            )

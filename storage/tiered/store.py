@@ -60,7 +60,9 @@ class Stores:
         """url: of another store than the own one, with the same options. Raises StoreRefused where there is none; ConfigError."""
         url = url or self.own_url
         if not url:
-            raise StoreRefused("what is asked for lies in an object store, and this broker is set to none: set broker.tiered.store as on the others")
+            raise StoreRefused(
+                "what is asked for lies in an object store, and this broker is set to none: set broker.tiered.store as on the others"
+            )
         found = self._made.get(url)
         if found is None:
             found = self._made[url] = self._make(url, self._options, self._timeout_s)

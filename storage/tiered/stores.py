@@ -45,7 +45,9 @@ def maker(disk: Callable[[str], Disk]) -> StoreMaker:
         for point in entry_points(group=ENTRY_POINTS, name=scheme):
             plugged: StoreMaker = point.load()
             return plugged(url, options, timeout_s)
-        raise ConfigError(f"the object store {url}: there is no store {scheme}://; there are {', '.join(f'{s}://' for s in _BUILT_IN)}")
+        raise ConfigError(
+            f"the object store {url}: there is no store {scheme}://; there are {', '.join(f'{s}://' for s in _BUILT_IN)}"
+        )
 
     return make
 
@@ -56,10 +58,14 @@ def _obstore(url: str, options: Mapping[str, str], timeout_s: float, disk: Calla
         import obstore.store
         from obstore.exceptions import BaseError
     except ImportError as error:
-        raise ConfigError(f"the object store {url} needs the package obstore: install heliograph-server with its dependencies") from error
+        raise ConfigError(
+            f"the object store {url} needs the package obstore: install heliograph-server with its dependencies"
+        ) from error
     parts = urlsplit(url)
     if parts.username or parts.password or parts.query:
-        raise ConfigError(f"the object store {parts.scheme}://{parts.hostname}: credentials and options belong to tiered.options, not into the URL")
+        raise ConfigError(
+            f"the object store {parts.scheme}://{parts.hostname}: credentials and options belong to tiered.options, not into the URL"
+        )
     if parts.scheme == "file":
         root = unquote(parts.path)
         if parts.netloc or not root.startswith("/"):
@@ -83,7 +89,10 @@ def _obstore(url: str, options: Mapping[str, str], timeout_s: float, disk: Calla
         url_given = url
     if parts.scheme == "gs" and "endpoint" in given:  # one word for all stores; theirs is base_url
         given["base_url"] = given.pop("endpoint")
-    client: Any = {"timeout": timedelta(seconds=timeout_s / 2), "connect_timeout": timedelta(seconds=min(5.0, timeout_s))}
+    client: Any = {
+        "timeout": timedelta(seconds=timeout_s / 2),
+        "connect_timeout": timedelta(seconds=min(5.0, timeout_s)),
+    }
     if given.get("endpoint", given.get("base_url", "")).startswith("http://"):
         client["allow_http"] = True
     retry: Any = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=timeout_s)}
@@ -104,7 +113,9 @@ class ObstoreStore:
 
     async def put(self, key: str, body: AsyncIterator[bytes]) -> None:
         with self._told(key):
-            await self._client.put_async(key, _pieces(body), use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
+            await self._client.put_async(
+                key, _pieces(body), use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE
+            )
 
     async def read(self, key: str, start: int, stop: int) -> memoryview:
         try:
@@ -164,7 +175,9 @@ class ObstoreStore:
                 raise _judged(self.url, error) from error
             raise NoSuchObject(f"object {key} is not in {self.url}") from error
         except (theirs.PermissionDeniedError, theirs.UnauthenticatedError) as error:
-            raise StoreRefused(f"{self.url} refuses the credentials, or they may not do this ({_sentence(error)}): {_LOOK_AT}") from error
+            raise StoreRefused(
+                f"{self.url} refuses the credentials, or they may not do this ({_sentence(error)}): {_LOOK_AT}"
+            ) from error
         except TimeoutError as error:
             raise StoreUnavailable(f"{self.url} has not answered for {self._timeout_s:g} s") from error
         except (theirs.BaseError, OSError) as error:
@@ -174,7 +187,9 @@ class ObstoreStore:
 class LocalFolder(ObstoreStore):
     """Objects as files; what was put is synced, with the folders above it, before `put` returns."""
 
-    def __init__(self, url: str, client: ObstoreClient, timeout_s: float, root: str, disk: Callable[[str], Disk]) -> None:
+    def __init__(
+        self, url: str, client: ObstoreClient, timeout_s: float, root: str, disk: Callable[[str], Disk]
+    ) -> None:
         super().__init__(url, client, timeout_s)
         self._root, self._disk, self._own = root, disk, disk(root)
 
@@ -215,7 +230,9 @@ async def _pieces(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             yield piece
 
 
-_LOOK_AT = "look at its address, its options (tiered.options of brokers, or the environment), and what the credentials may do"
+_LOOK_AT = (
+    "look at its address, its options (tiered.options of brokers, or the environment), and what the credentials may do"
+)
 _REFUSALS = (
     "NoSuchBucket",
     "InvalidAccessKeyId",

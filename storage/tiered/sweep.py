@@ -111,4 +111,6 @@ class TopicSweep:
                 del self._borrowed[topic]
                 await self._lender.give_back(topic)
             else:
-                self._borrowed[topic] = True  # at the next step at the latest it has begun, or nothing is to be done any more
+                self._borrowed[topic] = (
+                    True  # at the next step at the latest it has begun, or nothing is to be done any more
+                )

@@ -14,7 +14,15 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 
-from heliograph.model.errors import AlreadyExists, CorruptData, HeliographError, MetadataUnavailable, NoSuchLedger, StoreRefused, StoreUnavailable
+from heliograph.model.errors import (
+    AlreadyExists,
+    CorruptData,
+    HeliographError,
+    MetadataUnavailable,
+    NoSuchLedger,
+    StoreRefused,
+    StoreUnavailable,
+)
 from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
 from heliograph.model.recent import Recent
@@ -102,7 +110,13 @@ class Tiering:
         self.offloaded_bytes = self.offloaded_ledgers = self.dropped_ledgers = 0
         self.collector: Collector | None = None
         self._region, self._context, self._stores, self._opened = region, context, stores, opened
-        self._policy, self._describe, self._collects, self._clock, self._settings = policy, describe, collects, clock, settings
+        self._policy, self._describe, self._collects, self._clock, self._settings = (
+            policy,
+            describe,
+            collects,
+            clock,
+            settings,
+        )
         self._throttle = Throttle(settings.bytes_per_s)
         self._slots = asyncio.Semaphore(settings.uploads_max)
         self._status: dict[str, OffloadStatus] = {}
@@ -123,7 +137,13 @@ class Tiering:
             store = self._stores.get()
             instance = await instance_of(self._context.meta, self._context.rng)
             self.holder = holder_of(self._region, instance)
-            self.collector = Collector(self._context.meta, store, self.holder, instance.encode(), None if self._beside is None else self._beside.named)
+            self.collector = Collector(
+                self._context.meta,
+                store,
+                self.holder,
+                instance.encode(),
+                None if self._beside is None else self._beside.named,
+            )
             self._ticking = self._context.tasks.spawn(self._tick_for_ever())
 
     async def stop(self) -> None:
@@ -207,7 +227,12 @@ class Tiering:
 
     def _look(self, ledger: ManagedLedger) -> None:
         now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
-        if len(self._running) >= _QUEUE_MAX or ledger.topic in self._running or ledger.failed is not None or self.status(ledger.topic).not_before > now:
+        if (
+            len(self._running) >= _QUEUE_MAX
+            or ledger.topic in self._running
+            or ledger.failed is not None
+            or self.status(ledger.topic).not_before > now
+        ):
             return
         try:
             infos = ledger.unsettled()
@@ -220,7 +245,12 @@ class Tiering:
         if not policy.active and not ledger.settled and all(info.offload is None for info in (*infos, *beside)):
             return
         beside_due = to_offload(beside, policy, now_ms) or to_drop(beside, policy, now_ms)
-        if beside_due or to_offload(infos, policy, now_ms) or to_drop(infos, policy, now_ms) or self._manifest_due(ledger, infos, now):
+        if (
+            beside_due
+            or to_offload(infos, policy, now_ms)
+            or to_drop(infos, policy, now_ms)
+            or self._manifest_due(ledger, infos, now)
+        ):
             self._begin(ledger, None)
 
     def due(self, topic: str, infos: list[LedgerInfo]) -> bool:
@@ -249,7 +279,9 @@ class Tiering:
 
     # -- one topic ----------------------------------------------------------------------------------------------------
 
-    async def _run(self, ledger: ManagedLedger, before: Position | None, roll_over: bool, status: OffloadStatus) -> None:
+    async def _run(
+        self, ledger: ManagedLedger, before: Position | None, roll_over: bool, status: OffloadStatus
+    ) -> None:
         try:
             async with self._slots:
                 early: State | None = None
@@ -265,12 +297,18 @@ class Tiering:
             status.failures += 1
             status.errors += 1
             status.store_errors += isinstance(error, StoreUnavailable | StoreRefused)
-            status.not_before = self._clock.monotonic() + self._settings.tick_s * (1 << min(status.failures, _BACK_OFF_MAX))
-            log.warning("tier.offload_failed", extra={"topic": ledger.topic, "error": str(error), "failures": status.failures})
+            status.not_before = self._clock.monotonic() + self._settings.tick_s * (
+                1 << min(status.failures, _BACK_OFF_MAX)
+            )
+            log.warning(
+                "tier.offload_failed", extra={"topic": ledger.topic, "error": str(error), "failures": status.failures}
+            )
         finally:
             self._running.pop(ledger.topic, None)
 
-    async def _all_steps(self, ledger: ManagedLedger, before: Position | None, status: OffloadStatus, early: State | None) -> None:
+    async def _all_steps(
+        self, ledger: ManagedLedger, before: Position | None, status: OffloadStatus, early: State | None
+    ) -> None:
         policy = self._policy(ledger.topic)
         await ledger.whole()
         for info in to_offload(ledger.unsettled(), policy, self._clock.wall_ms(), before):
@@ -285,7 +323,9 @@ class Tiering:
             for info in to_drop(self._beside.ledgers(ledger.topic), policy, self._clock.wall_ms()):
                 assert info.offload is not None
                 await check(self._stores.get(info.offload.store), ledger.topic, info, info.offload)
-                if await self._beside.set_offload(ledger.topic, info.ledger, replace(info.offload, state=OffloadState.LOCAL_GONE)):
+                if await self._beside.set_offload(
+                    ledger.topic, info.ledger, replace(info.offload, state=OffloadState.LOCAL_GONE)
+                ):
                     self.dropped_ledgers += 1
 
     async def _offload_beside(self, beside: Beside, topic: str, info: LedgerInfo) -> int:
@@ -312,7 +352,10 @@ class Tiering:
     def _count(self, topic: str, info: LedgerInfo, size_bytes: int) -> None:
         self.offloaded_ledgers += 1
         self.offloaded_bytes += size_bytes
-        log.info("ledger.offloaded", extra={"topic": topic, "ledger": info.ledger, "entries": info.entries, "bytes": size_bytes})
+        log.info(
+            "ledger.offloaded",
+            extra={"topic": topic, "ledger": info.ledger, "entries": info.entries, "bytes": size_bytes},
+        )
 
     async def _offload(self, ledger: ManagedLedger, info: LedgerInfo) -> int:
         """The bytes that were stored."""
@@ -357,10 +400,20 @@ class Tiering:
     def _essence(self, ledger: ManagedLedger, infos: list[LedgerInfo]) -> tuple[object, ...]:
         """What makes another manifest worth its writing: what is stored, changes of cursors, policies; not the live end."""
         described = self._describe(ledger.topic)
-        objects = tuple((info.ledger, info.offload.attempt) for info in infos if stored(info) and info.offload is not None)
+        objects = tuple(
+            (info.ledger, info.offload.attempt) for info in infos if stored(info) and info.offload is not None
+        )
         cursors = tuple((name, cursor.changes) for name, cursor in sorted(ledger.cursors.items()) if cursor.durable)
         policies = tuple(sorted(described.policies.items()))
-        return ledger.settled, objects, cursors, policies, described.partitions, described.schemas_changed, ledger.terminated_at
+        return (
+            ledger.settled,
+            objects,
+            cursors,
+            policies,
+            described.partitions,
+            described.schemas_changed,
+            ledger.terminated_at,
+        )
 
     async def _store_manifest(self, ledger: ManagedLedger, status: OffloadStatus, early: State | None) -> None:
         store = self._stores.get()
@@ -375,7 +428,9 @@ class Tiering:
         states = merge_states(known, (metadata.state_through, metadata.state_blob), end)
         cursors = tuple((name, cursor.encode()) for name, cursor in sorted(ledger.cursors.items()) if cursor.durable)
         form = replace(metadata, state_blob=b"", owner=0)
-        policies = described.policies if self._schemas is None else {**described.policies, **await self._schemas(ledger.topic)}
+        policies = (
+            described.policies if self._schemas is None else {**described.policies, **await self._schemas(ledger.topic)}
+        )
         manifest = Manifest(ledger.topic, self._clock.wall_ms(), form, states, cursors, policies, described.partitions)
         attempt = f"{self._context.rng.getrandbits(128):032x}"
         await store.put(key(ObjectName(self.holder, ledger.topic, MANIFEST, version, attempt)), _one(manifest.encode()))

@@ -84,7 +84,9 @@ async def _body(
         before = writer.offset
         for first, run in runs:
             if first != writer.entries:
-                raise CorruptData(f"ledger {info.ledger} of {topic}: entry {writer.entries} was asked for, and {first} came")
+                raise CorruptData(
+                    f"ledger {info.ledger} of {topic}: entry {writer.entries} was asked for, and {first} came"
+                )
             block = encode_block(run, info.ledger, first)
             writer.add(run.count, sum(map(len, block)))
             parts += block

@@ -55,7 +55,10 @@ def test_an_operators_rack_holds_at_every_broker_above_the_bookies_own(region: A
     for bookie in bookies:
         assert rest("POST", f"{RACKS}/{bookie}?group=fast", {"rack": "/a", "hostname": "h"})[0] == 204
     for broker in (rest, other):
-        until(partial(shows, broker, {"default": {}, "fast": {b: {"rack": "/a", "hostname": "h"} for b in bookies}}), PATIENCE_S)
+        until(
+            partial(shows, broker, {"default": {}, "fast": {b: {"rack": "/a", "hostname": "h"} for b in bookies}}),
+            PATIENCE_S,
+        )
         rows = {row["id"]: (row["rack"], row["group"]) for row in broker("GET", "/heliograph/v1/bookies")[1]}
         assert rows == dict.fromkeys(bookies, ("/a", "fast"))
     assert rest("POST", f"{RACKS}/us-bookie-1", {"rack": "/b"})[0] == 204
@@ -72,20 +75,33 @@ def test_an_operators_rack_holds_at_every_broker_above_the_bookies_own(region: A
 def test_what_brokers_have_to_spare(region: Any, rest: Rest) -> None:
     path = "/admin/v2/broker-stats/broker-resource-availability"
     addresses = sorted(region.admin_url(broker).removeprefix("http://") for broker in range(2))
-    spare = until(lambda: all(row["availableResource"]["resourceUsage"] for row in rest("GET", f"{path}/public/default")[1].values()), PATIENCE_S)
+    spare = until(
+        lambda: all(
+            row["availableResource"]["resourceUsage"] for row in rest("GET", f"{path}/public/default")[1].values()
+        ),
+        PATIENCE_S,
+    )
     found = rest("GET", f"{path}/public/default")[1]
     assert spare and sorted(found) == addresses
     for address in addresses:
         usage = found[address]["availableResource"]["resourceUsage"]
-        assert found[address]["resourceId"] == address and usage["cpu"]["limit"] == 100.0 and usage["memory"]["usage"] >= 0
+        assert (
+            found[address]["resourceId"] == address and usage["cpu"]["limit"] == 100.0 and usage["memory"]["usage"] >= 0
+        )
     policy = {
         "namespaces": ["public/default"],
         "primary": ["us-broker-0"],
         "secondary": [],
-        "auto_failover_policy": {"policy_type": "min_available", "parameters": {"min_limit": "1", "usage_threshold": "100"}},
+        "auto_failover_policy": {
+            "policy_type": "min_available",
+            "parameters": {"min_limit": "1", "usage_threshold": "100"},
+        },
     }
     assert rest("POST", f"{CLUSTERS}/us/namespaceIsolationPolicies/one", policy)[0] == 204
-    until(lambda: list(rest("GET", f"{path}/public/default")[1]) == [region.admin_url(0).removeprefix("http://")], PATIENCE_S)
+    until(
+        lambda: list(rest("GET", f"{path}/public/default")[1]) == [region.admin_url(0).removeprefix("http://")],
+        PATIENCE_S,
+    )
     assert rest("DELETE", f"{CLUSTERS}/us/namespaceIsolationPolicies/one")[0] == 204
     assert rest("GET", f"{path}/public/nowhere")[0] == 404
 
@@ -94,15 +110,27 @@ def test_what_brokers_have_to_spare(region: Any, rest: Rest) -> None:
 def test_there_are_no_arenas_in_statistics_of_unknown_allocators(rest: Rest) -> None:
     for name in ("default", "ml-cache"):
         found = rest("GET", f"/admin/v2/broker-stats/allocator-stats/{name}")[1]
-        assert {"numDirectArenas", "numHeapArenas", "numThreadLocalCaches", "normalCacheSize", "smallCacheSize", "directArenas", "heapArenas"} <= set(found)
+        assert {
+            "numDirectArenas",
+            "numHeapArenas",
+            "numThreadLocalCaches",
+            "normalCacheSize",
+            "smallCacheSize",
+            "directArenas",
+            "heapArenas",
+        } <= set(found)
     assert rest("GET", "/admin/v2/broker-stats/allocator-stats/none")[0] >= 400
 
 
 def test_a_broker_that_is_told_to_end_gives_its_topics_away_first(region: Any, client: pulsar.Client) -> None:
     """Its clients go on at the other one; nothing that was confirmed is lost, and nothing is refused."""
     rest, ending = Rest(region.admin_url(0)), Rest(region.admin_url(1))
-    producers = [client.create_producer(f"moves-{n}", batching_enabled=False, send_timeout_millis=120_000) for n in range(4)]
-    consumers = [client.subscribe(f"moves-{n}", "s", initial_position=pulsar.InitialPosition.Earliest) for n in range(4)]
+    producers = [
+        client.create_producer(f"moves-{n}", batching_enabled=False, send_timeout_millis=120_000) for n in range(4)
+    ]
+    consumers = [
+        client.subscribe(f"moves-{n}", "s", initial_position=pulsar.InitialPosition.Earliest) for n in range(4)
+    ]
     for producer in producers:
         producer.send(b"before")
     assert ending("POST", "/admin/v2/brokers/shutdown?maxConcurrentUnloadPerSec=-1")[0] == 412

@@ -42,7 +42,10 @@ def given_back(stored: PulsarCluster, **changes: Any) -> PulsarCluster:
         ({"authenticationParameters": "file:///etc/new", "tokenFile": "/etc/new"}, {"token_file": "/etc/new"}),
         ({"trustFile": "/etc/new"}, {"trust_file": "/etc/new"}),
         ({"certificateFile": "/etc/c", "keyFile": "/etc/k"}, {"certificate_file": "/etc/c", "key_file": "/etc/k"}),
-        ({"brokerClientCertificateFilePath": "/etc/c", "brokerClientKeyFilePath": "/etc/k"}, {"certificate_file": "/etc/c", "key_file": "/etc/k"}),
+        (
+            {"brokerClientCertificateFilePath": "/etc/c", "brokerClientKeyFilePath": "/etc/k"},
+            {"certificate_file": "/etc/c", "key_file": "/etc/k"},
+        ),
         ({"oauthFile": "/etc/o", "tokenFile": ""}, {"oauth_file": "/etc/o", "token_file": ""}),
         ({"brokerClientTrustCertsFilePath": "/etc/new"}, {"trust_file": "/etc/new"}),
         ({"brokerServiceUrl": "pulsar+ssl://new:6651"}, {"service_url": "pulsar+ssl://new:6651"}),
@@ -50,7 +53,10 @@ def given_back(stored: PulsarCluster, **changes: Any) -> PulsarCluster:
         ({"serviceUrl": "https://new:8443"}, {"admin_url": "https://new:8443"}),
         ({"serviceUrlTls": "https://new:8443"}, {"admin_url": "https://new:8443"}),
         ({"brokerServiceUrl": "pulsar://new:6650"}, {}),  # TLS is never left off by the way
-        ({"brokerServiceUrl": "pulsar://new:6650", "brokerClientTlsEnabled": False}, {"service_url": "pulsar://new:6650"}),
+        (
+            {"brokerServiceUrl": "pulsar://new:6650", "brokerClientTlsEnabled": False},
+            {"service_url": "pulsar://new:6650"},
+        ),
     ),
 )
 def test_what_differs_from_what_is_stored_is_changed(changes: dict[str, Any], stored: dict[str, Any]) -> None:
@@ -86,10 +92,14 @@ def test_cluster_data_of_pulsar_s_own_tools_means_the_same_each_time() -> None:
         "authenticationParameters": "file:///etc/token",
     }
     admin: Any = SimpleNamespace(urls=UrlList(()))
-    made = PulsarCluster(name="cloud", **clusters._cluster_fields(admin, {**data, "gateway": "us", "role": "replicator"}))
+    made = PulsarCluster(
+        name="cloud", **clusters._cluster_fields(admin, {**data, "gateway": "us", "role": "replicator"})
+    )
     assert made == SECURED
     assert clusters._cluster_fields(admin, data, made) == {}, "it may be given again"
-    assert clusters._cluster_fields(admin, {**data, "brokerServiceUrlTls": "pulsar+ssl://new:6651"}, made) == {"service_url": "pulsar+ssl://new:6651"}
+    assert clusters._cluster_fields(admin, {**data, "brokerServiceUrlTls": "pulsar+ssl://new:6651"}, made) == {
+        "service_url": "pulsar+ssl://new:6651"
+    }
 
 
 def test_a_certificate_is_named_as_clients_of_pulsar_do() -> None:
@@ -102,6 +112,9 @@ def test_a_certificate_is_named_as_clients_of_pulsar_do() -> None:
     shown = clusters._shown(made)
     assert {name: shown[name] for name in given} == given and given_back(made) == made
     assert given_back(made, certificateFile="", keyFile="") == replace(made, certificate_file="", key_file="")
-    for bad in ({"authenticationPlugin": plugin, "authenticationParameters": "file:///etc/token"}, {**given, "authenticationPlugin": "a.Other"}):
+    for bad in (
+        {"authenticationPlugin": plugin, "authenticationParameters": "file:///etc/token"},
+        {**given, "authenticationPlugin": "a.Other"},
+    ):
         with pytest.raises(Malformed, match=r"tlsCertFile:/PATH|oauthFile"):
             clusters._cluster_fields(admin, bad)

@@ -77,7 +77,10 @@ def test_policies_are_set_by_their_names(run: Command) -> None:
     run("namespaces", "set", "public/default", "maxProducers", "9")
     run("topics", "set", "policed", "maxProducers", "2")
     run("topics", "set", "policed", "backlogQuota", "type=message_age,limitTime=60,policy=producer_exception")
-    mine, held = of(run("topics", "policies", "policed", "--json")), of(run("topics", "policies", "policed", "--applied", "--json"))
+    mine, held = (
+        of(run("topics", "policies", "policed", "--json")),
+        of(run("topics", "policies", "policed", "--applied", "--json")),
+    )
     assert mine["maxProducers"] == 2 and "retention" not in mine and held["retention"]["retentionSizeInMB"] == -1
     assert mine["backlogQuota"]["message_age"]["limitTime"] == 60
     run("topics", "unset", "policed", "backlogQuota", "--type", "message_age")
@@ -97,7 +100,9 @@ def test_messages_topics_and_subscriptions(run: Command, region: Region) -> None
     run("subscriptions", "create", "talk", "s", "--position", "earliest")
     assert len(of(run("produce", "talk", "-m", "one", "-m", "two", "--property", "a=b", "--json"))) == 2
     assert len(run("produce", "talk", stdin="three\nfour\n").split("\n")) == 3
-    assert "talk" in run("topics", "list") and of(run("topics", "list", "--json"))["persistent://public/default/talk"] == 2
+    assert (
+        "talk" in run("topics", "list") and of(run("topics", "list", "--json"))["persistent://public/default/talk"] == 2
+    )
     until(lambda: of(run("topics", "stats", "talk", "--json"))["subscriptions"]["s"]["msgBacklog"] == 4)
     assert "Shared" not in run("topics", "stats", "talk")
     consumed = run("consume", "talk", "-s", "s", "-n", "4", "--timeout", "60", "--json").splitlines()
@@ -108,7 +113,9 @@ def test_messages_topics_and_subscriptions(run: Command, region: Region) -> None
     run("subscriptions", "skip", "talk", "s")
     run("consume", "talk", "-s", "s", "-n", "1", "--timeout", "0.3", code=1)
     run("topics", "partitions", "talk", "4")
-    assert run("subscriptions", "list", "talk").split() == ["s"] and region.service_url() in run("topics", "lookup", "talk-partition-0")
+    assert run("subscriptions", "list", "talk").split() == ["s"] and region.service_url() in run(
+        "topics", "lookup", "talk-partition-0"
+    )
     with pytest.raises(ConfigError, match="does not exist"):
         run("subscriptions", "skip", "talk", "none")
     assert "mark-delete" in run("topics", "internal-stats", "talk-partition-0")
@@ -123,7 +130,10 @@ def test_servers_settings_and_the_audit_log(run: Command, region: Region) -> Non
     run("brokers", "unset", "maxConsumersPerTopic")
     assert of(run("brokers", "settings", "--json"))["maxConsumersPerTopic"] == "0"
     assert [b["id"] for b in of(run("bookies", "list", "--json"))] == ["us-bookie-0", "us-bookie-1"]
-    assert "maxConsumersPerTopic" in run("brokers", "audit") and of(run("brokers", "audit", "-n", "1", "--json"))[0]["method"] == "DELETE"
+    assert (
+        "maxConsumersPerTopic" in run("brokers", "audit")
+        and of(run("brokers", "audit", "-n", "1", "--json"))[0]["method"] == "DELETE"
+    )
     assert Rest(region.admin_url())("GET", "/admin/v2/brokers/configuration/values") == (200, {})
     with pytest.raises(ConfigError, match="no broker answers at"):
         run("brokers", "list", "--admin", "http://127.0.0.1:1")
@@ -143,7 +153,10 @@ def test_transactions_of_other_regions(run: Command) -> None:
 
 def test_perf_counts_every_message(run: Command) -> None:
     found = of(run("perf", "latency", "perf-l", "--rate", "200", "--seconds", "1", "--burst", "5", "--json"))
-    assert found["failed"] == found["missing"] == 0 and 250 <= found["receipt_ms"]["count"] == found["consumer_ms"]["count"] <= 300
+    assert (
+        found["failed"] == found["missing"] == 0
+        and 250 <= found["receipt_ms"]["count"] == found["consumer_ms"]["count"] <= 300
+    )
     assert 0 < found["receipt_ms"]["p50"] <= found["receipt_ms"]["p99"] <= found["receipt_ms"]["max"]
     assert of(run("perf", "produce", "perf-t", "-n", "2000", "--size", "100", "--json"))["messages"] == 2000
     assert of(run("perf", "consume", "perf-t", "-n", "2000", "--json"))["messages"] == 2000

@@ -19,7 +19,16 @@ from tests.live import provisioned
 
 MODULES = sorted(console.FILES.glob("*.js"))
 _PATH = re.compile(r'"(GET|PUT|POST|DELETE) (/[^" ]+)"')
-_MARKUP = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "DOMParser", "srcdoc")
+_MARKUP = (
+    "innerHTML",
+    "outerHTML",
+    "insertAdjacentHTML",
+    "document.write",
+    "eval(",
+    "new Function",
+    "DOMParser",
+    "srcdoc",
+)
 
 
 def served(method: str, path: str) -> bool:
@@ -29,10 +38,15 @@ def served(method: str, path: str) -> bool:
     def pattern(route: str) -> str:
         parts = re.split(r"(\{\w+(?::[^{}]*)?\})", route)
         return "".join(
-            f"(?:{part[1:-1].partition(':')[2] or '[^/]+'}|\\{{\\w+\\}})" if index % 2 else re.escape(part) for index, part in enumerate(parts)
+            f"(?:{part[1:-1].partition(':')[2] or '[^/]+'}|\\{{\\w+\\}})" if index % 2 else re.escape(part)
+            for index, part in enumerate(parts)
         )
 
-    return any(method == verb and re.fullmatch(pattern(route), filled) for verb, route, _ in ROUTES if not route.startswith("/console"))
+    return any(
+        method == verb and re.fullmatch(pattern(route), filled)
+        for verb, route, _ in ROUTES
+        if not route.startswith("/console")
+    )
 
 
 def wanted() -> list[tuple[str, str]]:
@@ -71,7 +85,12 @@ def test_who_may() -> None:
     assert {path for method, path, _ in ROUTES if path.startswith("/console") and access_of(method, _plain(path)) is Access.PUBLIC} == {
         "/console", "/console/", "/console/{file}",
     }  # fmt: skip
-    assert {method for method, path, _ in ROUTES if access_of(method, _plain(path)) is Access.PASSED_ON} == {"GET", "PUT", "POST", "DELETE"}
+    assert {method for method, path, _ in ROUTES if access_of(method, _plain(path)) is Access.PASSED_ON} == {
+        "GET",
+        "PUT",
+        "POST",
+        "DELETE",
+    }
     assert all("/at/" in path for method, path, _ in ROUTES if access_of(method, _plain(path)) is Access.PASSED_ON)
 
 
@@ -109,13 +128,19 @@ def test_the_page_is_served_with_a_policy(two: Any) -> None:
     status, headers, text = _get(f"{two.admin_url()}/console/")
     assert status == 200
     assert b'data-region="us"' in text
-    for name, kind in [("", "text/html"), *((path.name, "text/javascript") for path in MODULES), ("console.css", "text/css")]:
+    for name, kind in [
+        ("", "text/html"),
+        *((path.name, "text/javascript") for path in MODULES),
+        ("console.css", "text/css"),
+    ]:
         status, headers, text = _get(f"{two.admin_url()}/console/{name}")
         assert (status, headers["Content-Type"].partition(";")[0]) == (200, kind)
         assert headers["Content-Security-Policy"] == console.POLICY
         assert headers["X-Content-Type-Options"] == "nosniff"
     assert "unsafe" not in console.POLICY
-    assert {"default-src 'none'", "script-src 'self'", "connect-src 'self'", "frame-ancestors 'none'"} <= set(console.POLICY.split("; "))
+    assert {"default-src 'none'", "script-src 'self'", "connect-src 'self'", "frame-ancestors 'none'"} <= set(
+        console.POLICY.split("; ")
+    )
     assert _get(f"{two.admin_url()}/console")[0] == 200
     assert _get(f"{two.admin_url()}/console/..%2f..%2f__init__.py")[0] == 404
     assert _get(f"{two.admin_url()}/console/tomorrow.js")[0] == 404
@@ -131,7 +156,11 @@ def test_another_brokers_topic_is_asked_and_changed_through_this_one(two: Any) -
     assert other("GET", f"/admin/v2/{topic}/stats", hops=0)[0] == 307
     assert other("GET", f"/console/at/us/admin/v2/{topic}/stats", hops=0)[1]["ownerBroker"] == owner
     assert other("PUT", f"/console/at/us/admin/v2/{topic}/unload", hops=0)[0] == 204
-    rows = [row["path"] for row in other("GET", "/heliograph/v1/audit?all=true")[1]["changes"] if row["path"].endswith("/unload")]
+    rows = [
+        row["path"]
+        for row in other("GET", "/heliograph/v1/audit?all=true")[1]["changes"]
+        if row["path"].endswith("/unload")
+    ]
     assert rows == [f"/admin/v2/{topic}/unload"], "written down once, where it was done"
 
 
@@ -159,7 +188,9 @@ def test_what_is_passed_on_has_the_callers_rights_and_no_others(tmp_path: Path) 
         def asked(path: str, role: str) -> int:
             headers = {"Authorization": f"Bearer {token(role)}"} if role else {}
             try:
-                with urllib.request.urlopen(urllib.request.Request(region.admin_url() + path, headers=headers), timeout=60) as answer:
+                with urllib.request.urlopen(
+                    urllib.request.Request(region.admin_url() + path, headers=headers), timeout=60
+                ) as answer:
                     return int(answer.status)
             except urllib.error.HTTPError as error:
                 return error.code

@@ -26,8 +26,12 @@ def test_a_ledger_counts_where_the_key_sealed_while_it_was_open() -> None:
 
 
 def test_a_topic_that_is_written_to_all_the_time_lets_go_of_a_key_once_its_ledgers_were_trimmed() -> None:
-    assert holds(300 * DAY, 301 * DAY, OPEN), "nothing was trimmed, or by an earlier version: the first one is of any age"
-    assert holds(300 * DAY, OPEN, trimmed_ms=REPLACED + DAY - 1), "begun while a broker may not have heard of the next key"
+    assert holds(300 * DAY, 301 * DAY, OPEN), (
+        "nothing was trimmed, or by an earlier version: the first one is of any age"
+    )
+    assert holds(300 * DAY, OPEN, trimmed_ms=REPLACED + DAY - 1), (
+        "begun while a broker may not have heard of the next key"
+    )
     assert not holds(300 * DAY, 301 * DAY, OPEN, trimmed_ms=REPLACED + DAY)
     assert not holds(OPEN, trimmed_ms=REPLACED + DAY)
 

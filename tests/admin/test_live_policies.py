@@ -27,7 +27,9 @@ def until(what: Callable[[], Any]) -> Any:
 @pytest.fixture(scope="module")
 def hasty(region: Either) -> Iterator[pulsar.Client]:
     """For what this client tries again until its time is over."""
-    made = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=3)
+    made = pulsar.Client(
+        region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=3
+    )
     yield made
     made.close()
 
@@ -88,9 +90,18 @@ def test_numbers_of_producers_consumers_and_subscriptions(client: pulsar.Client,
         one.close()
 
 
-def test_topics_and_subscriptions_come_into_being_as_the_namespace_says(client: pulsar.Client, hasty: pulsar.Client, rest: Rest) -> None:
+def test_topics_and_subscriptions_come_into_being_as_the_namespace_says(
+    client: pulsar.Client, hasty: pulsar.Client, rest: Rest
+) -> None:
     try:
-        assert rest("POST", f"{NAMESPACE}/autoTopicCreation", {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3})[0] == 204
+        assert (
+            rest(
+                "POST",
+                f"{NAMESPACE}/autoTopicCreation",
+                {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3},
+            )[0]
+            == 204
+        )
         client.create_producer("made-3").close()
         assert rest("GET", f"{TOPICS}/made-3/partitions") == (200, {"partitions": 3, "deleted": False})
         assert rest("POST", f"{NAMESPACE}/autoTopicCreation", {"allowAutoTopicCreation": False})[0] == 204
@@ -148,7 +159,9 @@ def test_messages_expire_and_only_their_subscription_s_view_changes(client: puls
     until(lambda: stats(rest, "ttl")["subscriptions"]["s"]["totalMsgExpired"] == 10)
     found = stats(rest, "ttl")["subscriptions"]["s"]
     assert found["msgBacklog"] == 0 and found["lastExpireTimestamp"] > 0
-    assert (found["unackedMessages"] == 0) is not ORACLE, "nobody waits for the acknowledgement of what has expired; Pulsar does"
+    assert (found["unackedMessages"] == 0) is not ORACLE, (
+        "nobody waits for the acknowledgement of what has expired; Pulsar does"
+    )
     assert rest("DELETE", f"{TOPICS}/ttl/messageTTL")[0] == 204
     reader = client.create_reader("ttl", pulsar.MessageId.earliest)
     assert reader.read_next(60_000).data() == b"0"  # retention keeps what no subscription waits for
@@ -157,7 +170,9 @@ def test_messages_expire_and_only_their_subscription_s_view_changes(client: puls
 
 
 @pytest.mark.parametrize("policy", ["producer_exception", "producer_request_hold"])
-def test_a_backlog_above_its_quota_stops_producers_until_it_is_consumed(policy: str, client: pulsar.Client, rest: Rest) -> None:
+def test_a_backlog_above_its_quota_stops_producers_until_it_is_consumed(
+    policy: str, client: pulsar.Client, rest: Rest
+) -> None:
     topic = f"quota-{policy}"
     consumer = client.subscribe(topic, "s", SHARED)
     producer = client.create_producer(topic, batching_enabled=False, send_timeout_millis=120_000)
@@ -165,7 +180,9 @@ def test_a_backlog_above_its_quota_stops_producers_until_it_is_consumed(policy: 
         producer.send(b"x" * 1000)
     quota = {"limitSize": 5000, "limitTime": -1, "policy": policy}
     assert rest("POST", f"{TOPICS}/{topic}/backlogQuota?backlogQuotaType=destination_storage", quota)[0] == 204
-    assert rest("GET", f"{TOPICS}/{topic}/backlogQuotaMap?applied=true")[1]["destination_storage"] == quota | {"limit": 5000}
+    assert rest("GET", f"{TOPICS}/{topic}/backlogQuotaMap?applied=true")[1]["destination_storage"] == quota | {
+        "limit": 5000
+    }
     until(lambda: not stats(rest, topic)["publishers"])
     if policy == "producer_exception":
         with pytest.raises(pulsar.ProducerBlockedQuotaExceededException):
@@ -210,14 +227,19 @@ def test_rates_in_and_out(client: pulsar.Client, rest: Rest) -> None:
 
     def within(count: int, began: float) -> None:
         """However slow the machine is, it is not faster than that."""
-        assert count <= rate * (time.monotonic() - began) + held, f"{count} messages in {time.monotonic() - began:.1f} s"
+        assert count <= rate * (time.monotonic() - began) + held, (
+            f"{count} messages in {time.monotonic() - began:.1f} s"
+        )
 
     def all_are_out(began: float) -> bool:
         out = int(stats(rest, "rates")["msgOutCounter"])
         within(out, began)
         return out == 100
 
-    assert rest("POST", f"{TOPICS}/rates/dispatchRate", {"dispatchThrottlingRateInMsg": rate, "ratePeriodInSecond": 1})[0] == 204
+    assert (
+        rest("POST", f"{TOPICS}/rates/dispatchRate", {"dispatchThrottlingRateInMsg": rate, "ratePeriodInSecond": 1})[0]
+        == 204
+    )
     until(lambda: rest("GET", f"{TOPICS}/rates/dispatchRate")[1])
     began = time.monotonic()
     for n in range(100):
@@ -280,7 +302,11 @@ def test_topics_and_deduplication_follow_the_namespace(client: pulsar.Client, re
     producer.send(b"small")
     assert stats(rest, "switch")["msgInCounter"] == 1
     producer.close()
-    inactive = {"inactiveTopicDeleteMode": "delete_when_no_subscriptions", "maxInactiveDurationSeconds": 1, "deleteWhileInactive": True}
+    inactive = {
+        "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+        "maxInactiveDurationSeconds": 1,
+        "deleteWhileInactive": True,
+    }
     assert rest("POST", f"{TOPICS}/switch/retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})[0] == 204
     assert rest("POST", f"{TOPICS}/switch/inactiveTopicPolicies", inactive)[0] == 204
     until(lambda: not any("/switch" in name for name in rest("GET", TOPICS)[1]))

@@ -17,7 +17,11 @@ pytestmark = [pytest.mark.wan, pytest.mark.slow, pytest.mark.either]
 SPACE = "/admin/v2/namespaces/public/blue"
 TOPIC = "persistent://public/blue/t"
 PRODUCER, CONSUMER = pb.CommandTopicMigrated.Producer, pb.CommandTopicMigrated.Consumer
-GREEN = {"serviceUrl": "http://127.0.0.1:1", "brokerServiceUrl": "pulsar://127.0.0.1:2", "brokerServiceUrlTls": "pulsar+ssl://127.0.0.1:3"}
+GREEN = {
+    "serviceUrl": "http://127.0.0.1:1",
+    "brokerServiceUrl": "pulsar://127.0.0.1:2",
+    "brokerServiceUrlTls": "pulsar+ssl://127.0.0.1:3",
+}
 
 
 def where(kind: int, resource: int) -> tuple[int, int, str, str]:
@@ -53,7 +57,14 @@ def test_a_namespaces_clients_go_on_as_their_backlogs_allow(region: Any, rest: R
         for number, topic in ((70, TOPIC), (80, "persistent://public/blue/absent")):
             client.look_up(topic)
             client.begin_asking(K.PRODUCER, topic=topic, producer_id=number)
-            client.begin_asking(K.SUBSCRIBE, topic=topic, consumer_id=number, subscription="new", subType=SHARED, initialPosition=pb.CommandSubscribe.Latest)
+            client.begin_asking(
+                K.SUBSCRIBE,
+                topic=topic,
+                consumer_id=number,
+                subscription="new",
+                subType=SHARED,
+                initialPosition=pb.CommandSubscribe.Latest,
+            )
             assert sorted(client.moves(2)) == [where(PRODUCER, number), where(CONSUMER, number)]
             client.sent_on.clear()
         behind = client.subscribe(TOPIC, "behind", SHARED)

@@ -43,11 +43,21 @@ def test_a_namespace_s_life(cluster: str, rest: Rest) -> None:
     assert rest("PUT", namespace, {})[0] == 409
     assert rest("PUT", f"{ADMIN}/namespaces/nobody/made", {})[0] == 404
     bundles = rest("GET", f"{namespace}/bundles")[1]
-    assert bundles["numBundles"] == 4 and bundles["boundaries"] == ["0x00000000", "0x40000000", "0x80000000", "0xc0000000", "0xffffffff"]
+    assert bundles["numBundles"] == 4 and bundles["boundaries"] == [
+        "0x00000000",
+        "0x40000000",
+        "0x80000000",
+        "0xc0000000",
+        "0xffffffff",
+    ]
     assert "public/made" in rest("GET", f"{ADMIN}/namespaces/public")[1]
     assert rest("GET", f"{namespace}/replication") == (200, [cluster])
     policies = rest("GET", namespace)[1]
-    assert policies["replication_clusters"] == [cluster] and policies["bundles"]["numBundles"] == 4 and policies["deleted"] is False
+    assert (
+        policies["replication_clusters"] == [cluster]
+        and policies["bundles"]["numBundles"] == 4
+        and policies["deleted"] is False
+    )
     assert rest("GET", f"{namespace}/messageTTL")[1] in (None, "", 0)
     assert rest("POST", f"{namespace}/messageTTL", 60)[0] == 204
     assert rest("POST", f"{namespace}/messageTTL", -1)[0] == 412
@@ -58,7 +68,9 @@ def test_a_namespace_s_life(cluster: str, rest: Rest) -> None:
     assert rest("PUT", f"{ADMIN}/persistent/public/made/t")[0] == 204
     assert rest("DELETE", namespace)[0] == 409, "it has a topic"
     assert rest("DELETE", f"{ADMIN}/persistent/public/made/t")[0] == 204
-    gone = f"{namespace}?force=true" if ORACLE else namespace  # Pulsar makes topics of its own in it, which are in the way for a while
+    gone = (
+        f"{namespace}?force=true" if ORACLE else namespace
+    )  # Pulsar makes topics of its own in it, which are in the way for a while
     until(lambda: rest("DELETE", gone)[0] in (204, 404), WITHIN_S)
     assert rest("GET", namespace)[0] == 404
 
@@ -71,12 +83,18 @@ def test_a_topic_s_life(client: pulsar.Client, rest: Rest) -> None:
     sent = [producer.send(b"%d" % n, partition_key=f"k{n}", properties={"n": str(n)}) for n in range(10)]
     assert rest("DELETE", f"{TOPICS}/life")[0] == 412, "a producer is connected"
     stats = rest("GET", f"{TOPICS}/life/stats")[1]
-    assert (stats["msgInCounter"], len(stats["publishers"]), stats["subscriptions"]) == (10, 1, {}) and stats["bytesInCounter"] > 0
+    assert (stats["msgInCounter"], len(stats["publishers"]), stats["subscriptions"]) == (10, 1, {}) and stats[
+        "bytesInCounter"
+    ] > 0
     assert stats["publishers"][0]["producerName"] == producer.producer_name()
     internal = rest("GET", f"{TOPICS}/life/internalStats")[1]
     assert (internal["entriesAddedCounter"], internal["numberOfEntries"], internal["state"]) == (10, 10, "LedgerOpened")
     last = rest("GET", f"{TOPICS}/life/lastMessageId")[1]
-    assert (last["ledgerId"], last["entryId"], last["partitionIndex"]) == (sent[-1].ledger_id(), sent[-1].entry_id(), -1)
+    assert (last["ledgerId"], last["entryId"], last["partitionIndex"]) == (
+        sent[-1].ledger_id(),
+        sent[-1].entry_id(),
+        -1,
+    )
     ended = rest("POST", f"{TOPICS}/life/terminate")[1]
     assert (ended["ledgerId"], ended["entryId"]) == (last["ledgerId"], last["entryId"])
     with pytest.raises(pulsar.PulsarException):
@@ -146,13 +164,19 @@ def test_messages_are_looked_at_over_http(client: pulsar.Client, rest: Rest) -> 
     assert rest("GET", f"{TOPICS}/peek/ledger/{at.ledger_id()}/entry/{at.entry_id()}")[0] == 200
     assert rest("GET", f"{TOPICS}/peek/ledger/{at.ledger_id() + 1000}/entry/0")[0] in (404, 500)
     assert rest("GET", f"{TOPICS}/peek/subscription/s/position/1")[0] == 200
-    assert rest("GET", f"{TOPICS}/peek/subscription/nobody/position/1")[0] == 200, "of everything, where nobody has acknowledged"
+    assert rest("GET", f"{TOPICS}/peek/subscription/nobody/position/1")[0] == 200, (
+        "of everything, where nobody has acknowledged"
+    )
     assert rest("GET", f"{TOPICS}/peek/examinemessage?initialPosition=earliest&messagePosition=1")[0] == 200
     producer.close()
     for name in ("LZ4", "ZLib", "ZSTD", "SNAPPY"):
-        producer = client.create_producer("peek", batching_enabled=False, compression_type=getattr(pulsar.CompressionType, name))
+        producer = client.create_producer(
+            "peek", batching_enabled=False, compression_type=getattr(pulsar.CompressionType, name)
+        )
         at = producer.send(name.encode() * 50)
-        assert rest("GET", f"{TOPICS}/peek/ledger/{at.ledger_id()}/entry/{at.entry_id()}") == (200, name * 50), "uncompressed"
+        assert rest("GET", f"{TOPICS}/peek/ledger/{at.ledger_id()}/entry/{at.entry_id()}") == (200, name * 50), (
+            "uncompressed"
+        )
         producer.close()
 
 

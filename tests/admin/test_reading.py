@@ -46,7 +46,9 @@ def test_a_subscription_is_moved_on_and_never_back(url: str) -> None:
     for entry in (3, 7, 2, 7, 8):
         reader.hold("query", {TOPIC: (ledger, entry)})
         stands.append(reader.held("query", [TOPIC])[TOPIC])
-    assert stands == [(ledger, entry) for entry in (3, 7, 7, 7, 8)], "what a runner says that was stopped for a while moves nothing"
+    assert stands == [(ledger, entry) for entry in (3, 7, 7, 7, 8)], (
+        "what a runner says that was stopped for a while moves nothing"
+    )
 
 
 def test_a_subscription_that_may_not_be_made_is_said(url: str) -> None:
@@ -117,7 +119,12 @@ def test_what_a_transaction_took_back_does_not_come_from_bookies_either(region: 
         (ledger, entries, _), *others = reader.snapshot(topic).ledgers
         runs = [run for *_, run in reader.runs([(topic, ledger, 0, entries - 1)], placed=[0] if placed else [])]
         assert not others
-        return [bytes(part)[-65542:-65536] for run in runs for n, part in enumerate(run.parts) if run.flags is None or not run.flags[n] & FLAG_HIDDEN]
+        return [
+            bytes(part)[-65542:-65536]
+            for run in runs
+            for n, part in enumerate(run.parts)
+            if run.flags is None or not run.flags[n] & FLAG_HIDDEN
+        ]
 
     assert shown(placed=False) == expected
     with pytest.MonkeyPatch.context() as patch:
@@ -128,9 +135,16 @@ def test_what_a_transaction_took_back_does_not_come_from_bookies_either(region: 
 
 def counted(region: Region, process: str, port: str, name: str) -> float:
     """In namespace public/default, where it is told by namespace."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{region.processes[process].ports[port]}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{region.processes[process].ports[port]}/metrics", timeout=30
+    ) as answer:
         lines = answer.read().decode().splitlines()
-    rows = [line for line in lines if line.startswith((f"{name} ", f"{name}{{")) and ("namespace=" not in line or 'namespace="public/default"' in line)]
+    rows = [
+        line
+        for line in lines
+        if line.startswith((f"{name} ", f"{name}{{"))
+        and ("namespace=" not in line or 'namespace="public/default"' in line)
+    ]
     return sum(float(row.rpartition(" ")[2]) for row in rows)
 
 
@@ -149,7 +163,11 @@ def test_large_ranges_come_from_bookies_also_when_one_is_killed_meanwhile(tmp_pa
         size, placed = sum(size for *_, size in snapshot.ledgers), range(len(ranges))
 
         def by_bookies() -> float:
-            return sum(counted(region, name, "http", "bookie_direct_read_bytes_total") for name in names if region.processes[name].popen.poll() is None)
+            return sum(
+                counted(region, name, "http", "bookie_direct_read_bytes_total")
+                for name in names
+                if region.processes[name].popen.poll() is None
+            )
 
         def read(reader: BlockReader) -> list[bytes]:
             return [bytes(part)[-65542:-65536] for *_, run in reader.runs(ranges, placed=placed) for part in run.parts]
@@ -183,7 +201,9 @@ def test_large_ranges_come_from_bookies_also_when_one_is_killed_meanwhile(tmp_pa
 
         (other,) = [name for name in names if name != busy]
         earlier = {"port": 0, "http_port": 0, "direct_reads": 0}  # to brokers as one of a version that knows no permits
-        region.spawn(region.settings(busy.removeprefix("us-"), ["bookie"], **region.addresses, bookie=earlier)).wait_ready()
+        region.spawn(
+            region.settings(busy.removeprefix("us-"), ["bookie"], **region.addresses, bookie=earlier)
+        ).wait_ready()
         bookies.forget()
         until(whole)
         assert counted(region, busy, "http", "bookie_direct_read_bytes_total") == 0

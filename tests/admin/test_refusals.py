@@ -45,7 +45,14 @@ def test_names_that_are_too_long_harm_nobody(region: Any, rest: Rest) -> None:
             client.ask(K.PRODUCER, topic=topic, producer_id=71, initial_subscription_name=long)
         properties = [pb.KeyValue(key="k", value="v" * (1 << 20))]
         with pytest.raises(Refused) as refused:
-            client.ask(K.SUBSCRIBE, topic=topic, consumer_id=72, subscription="s", subType=SHARED, subscription_properties=properties)
+            client.ask(
+                K.SUBSCRIBE,
+                topic=topic,
+                consumer_id=72,
+                subscription="s",
+                subType=SHARED,
+                subscription_properties=properties,
+            )
         assert refused.value.code == pb.NotAllowedError
         assert rest("PUT", f"/admin/v2/persistent/public/default/names/subscription/{long}")[0] in (400, 412)
         client.publish(producer, b"it goes on")

@@ -24,7 +24,9 @@ LOOKUP = "/lookup/v2/topic/persistent/public/default"
 
 @pytest.fixture(scope="module")
 def region(tmp_path_factory: pytest.TempPathFactory, pulsar_server: Either | None) -> Iterator[Either]:
-    with either(tmp_path_factory.mktemp("shadows"), pulsar_server, brokers=2, namespace={"bundles": {"numBundles": 16}}) as region:
+    with either(
+        tmp_path_factory.mktemp("shadows"), pulsar_server, brokers=2, namespace={"bundles": {"numBundles": 16}}
+    ) as region:
         yield region
 
 
@@ -64,7 +66,9 @@ def read(client: pulsar.Client, topic: str, count: int, subscription: str = "s")
 
 
 @pytest.mark.parametrize("elsewhere", [True, pytest.param(False, marks=pytest.mark.either)])
-def test_a_shadow_has_the_messages_of_its_source_under_their_ids(client: pulsar.Client, rest: Rest, elsewhere: bool) -> None:
+def test_a_shadow_has_the_messages_of_its_source_under_their_ids(
+    client: pulsar.Client, rest: Rest, elsewhere: bool
+) -> None:
     source = f"source-{elsewhere}"
     producer = client.create_producer(source)
     kept = client.subscribe(source, "kept")
@@ -99,7 +103,9 @@ def test_a_shadow_takes_nothing(client: pulsar.Client, rest: Rest) -> None:
     shadow = shadow_of(rest, "read-only")
     with pytest.raises(pulsar.PulsarException):
         client.create_producer(shadow)
-    status, answer = rest("POST", f"/topics/persistent/public/default/{shadow}", {"producerName": "me", "messages": [{"payload": "one"}]})
+    status, answer = rest(
+        "POST", f"/topics/persistent/public/default/{shadow}", {"producerName": "me", "messages": [{"payload": "one"}]}
+    )
     assert status != 200 or answer["messagePublishResults"][0]["errorCode"] != 0
     assert rest("POST", f"{TOPICS}/{shadow}/terminate")[0] == 412
     assert rest("DELETE", f"{TOPICS}/{shadow}/truncate")[0] == 412
@@ -165,7 +171,6 @@ def test_a_source_that_ends_ends_its_shadow(client: pulsar.Client, rest: Rest) -
     assert rest("DELETE", f"{TOPICS}/{shadow}?force=true")[0] == 204
 
 
-
 def test_a_partitioned_source_has_a_partitioned_shadow(client: pulsar.Client, rest: Rest) -> None:
     assert rest("PUT", f"{TOPICS}/wide/partitions", 3)[0] == 204
     producer = client.create_producer("wide")
@@ -182,13 +187,19 @@ def test_a_partitioned_source_has_a_partitioned_shadow(client: pulsar.Client, re
     there = [source.receive(60_000) for _ in range(30)]
 
     def places(messages: list[Any]) -> list[tuple[int, int, int, bytes]]:
-        return sorted((m.message_id().partition(), m.message_id().ledger_id(), m.message_id().entry_id(), m.data()) for m in messages)
+        return sorted(
+            (m.message_id().partition(), m.message_id().ledger_id(), m.message_id().entry_id(), m.data())
+            for m in messages
+        )
 
     assert places(got) == places(there)
     with pytest.raises(pulsar.PulsarException):
         client.create_producer("also-wide")
     assert rest("POST", f"{TOPICS}/also-wide/partitions", 4)[0] == 412
-    assert rest("POST", f"{TOPICS}/wide/partitions", 4)[0] == 204 and rest("POST", f"{TOPICS}/also-wide/partitions", 4)[0] == 204
+    assert (
+        rest("POST", f"{TOPICS}/wide/partitions", 4)[0] == 204
+        and rest("POST", f"{TOPICS}/also-wide/partitions", 4)[0] == 204
+    )
     late = client.create_producer("wide-partition-3")
     late.send(b"grown")
     reader = client.create_reader("also-wide-partition-3", pulsar.MessageId.earliest)

@@ -35,7 +35,9 @@ def rest(region: Region) -> Iterator[Rest]:
 
 @pytest.fixture
 def client(region: Region) -> Iterator[Any]:
-    made = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=5)
+    made = pulsar.Client(
+        region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=5
+    )
     yield made
     made.close()
 
@@ -47,7 +49,11 @@ def metrics(region: Region) -> list[str]:
 
 def test_an_operator_alone_sets_them() -> None:
     path = "/heliograph/v1/tenants/{tenant}/quota"
-    assert [access_of(method, path) for method in ("GET", "PUT", "DELETE")] == [Access.TENANT, Access.SUPER, Access.SUPER]
+    assert [access_of(method, path) for method in ("GET", "PUT", "DELETE")] == [
+        Access.TENANT,
+        Access.SUPER,
+        Access.SUPER,
+    ]
 
 
 @pytest.mark.wan
@@ -75,7 +81,9 @@ def test_who_stores_as_much_as_it_may_publishes_nothing_more(rest: Rest, client:
     producer = client.create_producer("full", batching_enabled=False)
     for _ in range(20):
         producer.send(b"x" * 10_000)
-    assert rest("PUT", f"{TOPICS}/full/unload")[0] == 204  # most of it is in a closed ledger then, of a topic that nobody has loaded
+    assert (
+        rest("PUT", f"{TOPICS}/full/unload")[0] == 204
+    )  # most of it is in a closed ledger then, of a topic that nobody has loaded
     client.create_producer("later").send(b"x")
     assert rest("PUT", QUOTA, {"max_storage_bytes": 150_000})[0] == 200
     until(lambda: rest("GET", QUOTA)[1]["full"])

@@ -46,16 +46,31 @@ def test_a_filter_holds_at_once_and_ends_at_once(client: pulsar.Client, rest: Re
         consumer.acknowledge(message)
         got.append(message.data())
     assert sorted(got) == [b"0", b"2", b"3"]
-    stats = until(lambda: (s := rest("GET", f"{TOPICS}/filtered/stats")[1]["subscriptions"]["s"])["msgBacklog"] == 0 and s)
-    assert (stats["filterAcceptedMsgCount"], stats["filterRejectedMsgCount"], stats["filterRescheduledMsgCount"]) == (3, 1, 1)
+    stats = until(
+        lambda: (s := rest("GET", f"{TOPICS}/filtered/stats")[1]["subscriptions"]["s"])["msgBacklog"] == 0 and s
+    )
+    assert (stats["filterAcceptedMsgCount"], stats["filterRejectedMsgCount"], stats["filterRescheduledMsgCount"]) == (
+        3,
+        1,
+        1,
+    )
     assert rest("DELETE", f"{TOPICS}/filtered/entryFilters")[0] == 204
     producer.send(b"4", properties={"filter": "no"})
     assert consumer.receive(60_000).data() == b"4"
     assert rest("PUT", f"{TOPICS}/filtered/subscription/nobody", {"ledgerId": -1, "entryId": -1})[0] == 204
     assert rest("POST", f"{TOPICS}/filtered/entryFilters", {"entryFilterNames": "mine"})[0] == 204
     found = rest("POST", f"{TOPICS}/filtered/subscription/nobody/analyzeBacklog", {})[1]
-    assert (found["entries"], found["filterAcceptedEntries"], found["filterRejectedEntries"], found["filterRescheduledEntries"]) == (5, 2, 2, 1)
-    assert (found["filterAcceptedMessages"], found["filterRejectedMessages"], found["filterRescheduledMessages"]) == (2, 2, 1)
+    assert (
+        found["entries"],
+        found["filterAcceptedEntries"],
+        found["filterRejectedEntries"],
+        found["filterRescheduledEntries"],
+    ) == (5, 2, 2, 1)
+    assert (found["filterAcceptedMessages"], found["filterRejectedMessages"], found["filterRescheduledMessages"]) == (
+        2,
+        2,
+        1,
+    )
     stats = rest("GET", f"{TOPICS}/filtered/stats")[1]["subscriptions"]["nobody"]
     assert stats["filterProcessedMsgCount"] == 0, "a look gives nothing to anybody"
     assert rest("DELETE", f"{TOPICS}/filtered/entryFilters")[0] == 204
@@ -87,12 +102,21 @@ def receive_all(client: pulsar.Client, topic: str, count: int, **options: Any) -
 
 @pytest.mark.either
 def test_messages_over_http(client: pulsar.Client, rest: Rest) -> None:
-    body = {"producerName": "me", "messages": [{"key": "k", "payload": "one", "properties": {"a": "b"}, "eventTime": 77}, {"payload": "two"}]}
+    body = {
+        "producerName": "me",
+        "messages": [{"key": "k", "payload": "one", "properties": {"a": "b"}, "eventTime": 77}, {"payload": "two"}],
+    }
     assert rest("PUT", f"{TOPICS}/posted")[0] == 204
     status, answer = rest("POST", "/topics/persistent/public/default/posted", body)
     assert status == 200 and [row["errorCode"] for row in answer["messagePublishResults"]] == [0, 0]
     first, second = receive_all(client, "posted", 2)
-    assert (first.data(), first.partition_key(), first.properties(), first.event_timestamp(), first.producer_name()) == (b"one", "k", {"a": "b"}, 77, "me")
+    assert (
+        first.data(),
+        first.partition_key(),
+        first.properties(),
+        first.event_timestamp(),
+        first.producer_name(),
+    ) == (b"one", "k", {"a": "b"}, 77, "me")
     ids = [f"{m.message_id().ledger_id()}:{m.message_id().entry_id()}:-1" for m in (first, second)]
     assert [row["messageId"] for row in answer["messagePublishResults"]] == ids
     wrongs: list[Any] = [{}, {"messages": []}, {"messages": "x"}, {"messages": [{"payload": "a", "sequenceId": "x"}]}]
@@ -131,11 +155,24 @@ class Person(pulsar.schema.Record):  # type: ignore[misc]
 @pytest.mark.either
 def test_messages_over_http_with_a_schema(client: pulsar.Client, rest: Rest) -> None:
     assert rest("PUT", f"{TOPICS}/typed")[0] == 204
-    definition = json.dumps({"type": "record", "name": "Person", "fields": [{"name": "name", "type": "string"}, {"name": "age", "type": "int"}]})
-    schema = {"name": "Person", "type": "AVRO", "schema": base64.b64encode(definition.encode()).decode(), "properties": {}}
+    definition = json.dumps(
+        {
+            "type": "record",
+            "name": "Person",
+            "fields": [{"name": "name", "type": "string"}, {"name": "age", "type": "int"}],
+        }
+    )
+    schema = {
+        "name": "Person",
+        "type": "AVRO",
+        "schema": base64.b64encode(definition.encode()).decode(),
+        "properties": {},
+    }
     body = {"valueSchema": json.dumps(schema), "messages": [{"payload": '{"name": "a", "age": 7}'}]}
     status, answer = rest("POST", "/topics/persistent/public/default/typed", body)
-    assert status == 200 and [(row["errorCode"], row["schemaVersion"]) for row in answer["messagePublishResults"]] == [(0, 0)]
+    assert status == 200 and [(row["errorCode"], row["schemaVersion"]) for row in answer["messagePublishResults"]] == [
+        (0, 0)
+    ]
     found = receive_all(client, "typed", 1, schema=pulsar.schema.AvroSchema(Person))[0].value()
     assert (found.name, found.age) == ("a", 7)
     if ORACLE:  # it takes what does not fit the schema, and answers another schema with 500
@@ -153,7 +190,10 @@ def test_messages_over_http_with_a_schema(client: pulsar.Client, rest: Rest) -> 
 
 
 def test_grants_end_with_their_topic(rest: Rest) -> None:
-    for name, make, remove in (("granted", f"{TOPICS}/granted", f"{TOPICS}/granted"), ("parts", f"{TOPICS}/parts/partitions", f"{TOPICS}/parts/partitions")):
+    for name, make, remove in (
+        ("granted", f"{TOPICS}/granted", f"{TOPICS}/granted"),
+        ("parts", f"{TOPICS}/parts/partitions", f"{TOPICS}/parts/partitions"),
+    ):
         assert rest("PUT", make, 2 if "parts" in make else None)[0] == 204
         assert rest("POST", f"{TOPICS}/{name}/permissions/reader", ["consume"])[0] == 204
         assert "reader" in rest("GET", f"{TOPICS}/{name}/permissions")[1]
@@ -165,7 +205,11 @@ def test_grants_end_with_their_topic(rest: Rest) -> None:
 def test_grants_end_with_a_topic_that_nobody_used(rest: Rest) -> None:
     assert rest("PUT", f"{TOPICS}/unused")[0] == 204
     assert rest("POST", f"{TOPICS}/unused/permissions/reader", ["consume"])[0] == 204
-    inactive = {"inactiveTopicDeleteMode": "delete_when_no_subscriptions", "maxInactiveDurationSeconds": 1, "deleteWhileInactive": True}
+    inactive = {
+        "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+        "maxInactiveDurationSeconds": 1,
+        "deleteWhileInactive": True,
+    }
     assert rest("POST", f"{TOPICS}/unused/inactiveTopicPolicies", inactive)[0] == 204
     until(lambda: not any("/unused" in name for name in rest("GET", TOPICS)[1]))
     assert rest("PUT", f"{TOPICS}/unused")[0] == 204
@@ -179,7 +223,9 @@ def test_the_division_of_keys_changes_while_the_broker_runs(client: pulsar.Clien
     consumers = [client.subscribe("keyed", "s", KEYED, consumer_name=f"c{i}") for i in range(2)]
 
     def ranges() -> list[int]:
-        return [len(c["keyHashRanges"]) for c in rest("GET", f"{TOPICS}/keyed/stats")[1]["subscriptions"]["s"]["consumers"]]
+        return [
+            len(c["keyHashRanges"]) for c in rest("GET", f"{TOPICS}/keyed/stats")[1]["subscriptions"]["s"]["consumers"]
+        ]
 
     assert ranges() == [1, 1]
     assert rest("POST", "/admin/v2/brokers/configuration/subscriptionKeySharedUseConsistentHashing/true")[0] == 204

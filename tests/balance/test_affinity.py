@@ -26,14 +26,18 @@ BROKERS = [f"b{n}" for n in range(8)]
 
 
 def domains(shares: dict[str, list[str]], domain_of: dict[str, str]) -> dict[str, set[str]]:
-    return {namespace: {domain_of.get(broker, f"alone {broker}") for broker in found} for namespace, found in shares.items()}
+    return {
+        namespace: {domain_of.get(broker, f"alone {broker}") for broker in found} for namespace, found in shares.items()
+    }
 
 
 def test_two_namespaces_have_a_domain_each_and_all_its_brokers() -> None:
     domain_of = {"b0": "east", "b1": "east", "b2": "west", "b3": "west"}
     shares = divide(dict.fromkeys(("t/x", "t/y"), BROKERS[:4]), domain_of)
     assert sorted(shares.values()) == [["b0", "b1"], ["b2", "b3"]]
-    assert sorted(map(len, divide(dict.fromkeys(("t/x", "t/y"), BROKERS[:4]), {}).values())) == [2, 2], "without domains each broker is one"
+    assert sorted(map(len, divide(dict.fromkeys(("t/x", "t/y"), BROKERS[:4]), {}).values())) == [2, 2], (
+        "without domains each broker is one"
+    )
 
 
 def test_a_namespace_alone_in_its_group_has_all_brokers() -> None:
@@ -64,9 +68,14 @@ def test_the_division_keeps_its_promises(seed: int) -> None:
     used = domains(shares, domain_of)
     could = domains(permitted, domain_of)
     assert all(found and set(found) <= set(permitted[name]) for name, found in shares.items())
-    assert all(set(shares[name]) == {b for b in permitted[name] if domain_of.get(b, f"alone {b}") in used[name]} for name in names), "whole domains"
+    assert all(
+        set(shares[name]) == {b for b in permitted[name] if domain_of.get(b, f"alone {b}") in used[name]}
+        for name in names
+    ), "whole domains"
     assert set().union(*used.values()) == set().union(*could.values()), "none is left over"
-    suffice = any(len(set(chosen)) == len(names) for chosen in itertools.product(*(sorted(could[name]) for name in names)))
+    suffice = any(
+        len(set(chosen)) == len(names) for chosen in itertools.product(*(sorted(could[name]) for name in names))
+    )
     if suffice:
         assert sum(map(len, used.values())) == len(set().union(*used.values())), "none is shared"
 
@@ -96,7 +105,10 @@ def test_the_rules_divide_the_groups_of_a_region_among_what_its_policies_leave()
         await store.put(keys.failure_domain("west"), b"\x81\xa6format\x63")
         await asyncio.sleep(0.1)
         found.append(sorted(rules.permitted(name, live) for name in ("t/x", "t/y")))
-        found.append(rules.permitted("t/x", {name: live[name] for name in "ab"}) == rules.permitted("t/y", {name: live[name] for name in "ab"}))
+        found.append(
+            rules.permitted("t/x", {name: live[name] for name in "ab"})
+            == rules.permitted("t/y", {name: live[name] for name in "ab"})
+        )
         assert len(rules.permitted("t/x", live)) == 2
         await admin.update_namespace("t/y", lambda policies: replace(policies, policies={}))
         await asyncio.sleep(0.1)

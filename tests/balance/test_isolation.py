@@ -24,7 +24,9 @@ BROKERS = {f"broker-{n}": (f"broker-{n}", f"10.0.0.{n}:8080", f"10.0.0.{n}") for
 
 
 def policy(namespaces: str, primary: str, secondary: str = "", least: int = 1) -> IsolationPolicy:
-    return IsolationPolicy(namespaces=(namespaces,), primary=(primary,), secondary=(secondary,) if secondary else (), min_available=least)
+    return IsolationPolicy(
+        namespaces=(namespaces,), primary=(primary,), secondary=(secondary,) if secondary else (), min_available=least
+    )
 
 
 def live(*numbers: int) -> dict[str, tuple[str, ...]]:
@@ -35,9 +37,13 @@ def test_a_namespace_goes_to_its_primary_brokers_and_others_keep_off_them() -> N
     made = Isolation()
     made.put("bank", policy("bank/.*", r"broker-[01]", r"broker-2"))
     assert made.permitted("bank/a", live(0, 1, 2, 3)) == ["broker-0", "broker-1"]
-    assert made.permitted("shop/a", live(0, 1, 2, 3)) == ["broker-2", "broker-3"], "a secondary broker serves others as well"
+    assert made.permitted("shop/a", live(0, 1, 2, 3)) == ["broker-2", "broker-3"], (
+        "a secondary broker serves others as well"
+    )
     assert made.permitted("bank/a", live(2, 3)) == ["broker-2"], "no primary one lives"
-    assert made.permitted("bank/a", live(3, 4)) == ["broker-3", "broker-4"], "none of its brokers lives: better served by others than by none"
+    assert made.permitted("bank/a", live(3, 4)) == ["broker-3", "broker-4"], (
+        "none of its brokers lives: better served by others than by none"
+    )
     assert made.permitted("shop/a", live(0, 1)) == ["broker-0", "broker-1"], "the same for who has no policy"
     made.put("bank", None)
     assert made.permitted("bank/a", live(0, 3)) == ["broker-0", "broker-3"] == made.permitted("shop/a", live(0, 3))
@@ -75,13 +81,24 @@ def test_whatever_the_policies_somebody_may_and_only_who_the_rules_name(seed: in
         if rng.random() < 0.3:
             made.put(name, None)
         else:
-            first, second = (f"broker-[{''.join(map(str, rng.sample(range(6), rng.randrange(1, 4))))}]" for _ in range(2))
-            made.put(name, policy(rng.choice(["bank/.*", "shop/a", ".*/b", ".*"]), first, second, least=rng.randrange(4)))
+            first, second = (
+                f"broker-[{''.join(map(str, rng.sample(range(6), rng.randrange(1, 4))))}]" for _ in range(2)
+            )
+            made.put(
+                name, policy(rng.choice(["bank/.*", "shop/a", ".*/b", ".*"]), first, second, least=rng.randrange(4))
+            )
         brokers = live(*rng.sample(range(6), rng.randrange(1, 7)))
         for namespace in NAMESPACES:
             found = made.permitted(namespace, brokers)
             assert found and found == sorted(set(found)) and set(found) <= set(brokers)
-            rule = next((made.policies[name] for name in sorted(made.policies) if re.fullmatch(made.policies[name].namespaces[0], namespace)), None)
+            rule = next(
+                (
+                    made.policies[name]
+                    for name in sorted(made.policies)
+                    if re.fullmatch(made.policies[name].namespaces[0], namespace)
+                ),
+                None,
+            )
             if rule is None:
                 free = {b for b in brokers if not any(re.fullmatch(p.primary[0], b) for p in made.policies.values())}
                 assert set(found) == (free or set(brokers))
@@ -131,7 +148,14 @@ def test_what_is_no_policy_is_refused_with_a_sentence(fields: dict[str, object],
 def test_values_come_back_as_they_were_and_bad_ones_are_refused() -> None:
     made = policy("bank/.*", "b", "c", 2)
     assert IsolationPolicy.decode(made.encode()) == made
-    for blob in (b"", b"\xff", made.encode()[:-1], msgpack.packb({"format": 99}), msgpack.packb({"format": 1}), msgpack.packb([1])):
+    for blob in (
+        b"",
+        b"\xff",
+        made.encode()[:-1],
+        msgpack.packb({"format": 99}),
+        msgpack.packb({"format": 1}),
+        msgpack.packb([1]),
+    ):
         with pytest.raises(CorruptData):
             IsolationPolicy.decode(blob)
 

@@ -47,7 +47,10 @@ run = ["true"]
 
 
 def fired(scaler: Scaler, now: float, **measures: list[float]) -> list[str]:
-    return [rule.name for rule, _ in scaler.look({name.replace("_", ".", 1): values for name, values in measures.items()}, now)]
+    return [
+        rule.name
+        for rule, _ in scaler.look({name.replace("_", ".", 1): values for name, values in measures.items()}, now)
+    ]
 
 
 def test_a_rule_fires_once_its_condition_has_held_and_then_rests() -> None:
@@ -108,14 +111,17 @@ def test_a_wrong_rule_is_refused_by_its_name(line: str, what: str) -> None:
     assert what in str(refused.value)
 
 
-@pytest.mark.parametrize(("text", "what"), [("x", "no TOML"), ("", "there is none"), ("rule = 3", "there is none"), (RULES + RULES, "two rules are named")])
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [("x", "no TOML"), ("", "there is none"), ("rule = 3", "there is none"), (RULES + RULES, "two rules are named")],
+)
 def test_a_wrong_file_is_refused(text: str, what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         rules_of(text)
 
 
 def test_metrics_are_read_by_their_names() -> None:
-    text = "# TYPE a gauge\na 1\na_b 2\na{x=\"y z\"} 3\nb 4\n"
+    text = '# TYPE a gauge\na 1\na_b 2\na{x="y z"} 3\nb 4\n'
     assert _samples(text, {"a"}) == [("a", 1.0), ("a", 3.0)]
 
 
@@ -128,7 +134,10 @@ def test_a_command_finds_what_it_is_for_in_its_environment(tmp_path: Path) -> No
     code = f"import os; open({str(seen)!r}, 'w').write(' '.join(os.environ['HELIOGRAPH_' + n] for n in ('RULE', 'TIER', 'VALUE')))"
     assert _fire(rule(run=(sys.executable, "-c", code)), 0.75) == "done"
     assert seen.read_text() == "mine brokers 0.75"
-    assert _fire(rule(run=(sys.executable, "-c", "import sys; sys.exit('no machine left')")), 1.0) == "the command ended with 1: no machine left"
+    assert (
+        _fire(rule(run=(sys.executable, "-c", "import sys; sys.exit('no machine left')")), 1.0)
+        == "the command ended with 1: no machine left"
+    )
     assert "could not be reached" in _fire(rule(run=(str(tmp_path / "absent"),)), 1.0)
 
 
@@ -177,7 +186,9 @@ class Region(http.server.BaseHTTPRequestHandler):
         ("metadata", "measure = 'metric:heliograph_metadata_member_lag_entries'\ntake = 'max'\nabove = 10", 12.0),
     ],
 )
-def test_the_command_watches_each_tier_and_calls_what_it_was_given(tier: str, condition: str, value: float, tmp_path: Path) -> None:
+def test_the_command_watches_each_tier_and_calls_what_it_was_given(
+    tier: str, condition: str, value: float, tmp_path: Path
+) -> None:
     import typer
 
     from region_node import scaling_commands

@@ -45,7 +45,15 @@ class Region:
             store = EmbeddedStore(self.table)
             broker = Broker(self, name, await store.grant(3000))
             asyncio.get_running_loop().create_task(keep(store, broker.lease))
-            made = Balancer(broker=name, mover=broker, meta=store, gauge=broker, clock=machine.clock, rng=machine.rng, settings=self.settings)
+            made = Balancer(
+                broker=name,
+                mover=broker,
+                meta=store,
+                gauge=broker,
+                clock=machine.clock,
+                rng=machine.rng,
+                settings=self.settings,
+            )
             self.balancers[name] = made
             made.start()
             started.set_result(None)
@@ -101,7 +109,11 @@ class Broker:
         return {"cpu": self._region.of(self._name), "memory": self._region.memory.get(self._name, 0.05)}
 
     async def traffic(self) -> tuple[Mapping[Bundle, Traffic], tuple[float, float]]:
-        mine = {b: Traffic(messages_s=load * 1000, topics=1) for b, load in self._region.loads.items() if self._region.owner[b] == self._name}
+        mine = {
+            b: Traffic(messages_s=load * 1000, topics=1)
+            for b, load in self._region.loads.items()
+            if self._region.owner[b] == self._name
+        }
         return mine, (0.0, 0.0)
 
 
@@ -136,7 +148,9 @@ def test_memory_that_stays_where_it_is_moves_no_bundle_and_is_given_none() -> No
             region.loads["t/b", index] = 0.08
             region.loads["t/a", index] = 0.0
         await asyncio.sleep(300)
-        assert region.moved and {to for _, _, to in region.moved} <= {"c", "d"}, "the emptiest by its work has no memory left"
+        assert region.moved and {to for _, _, to in region.moved} <= {"c", "d"}, (
+            "the emptiest by its work has no memory left"
+        )
 
     run(3, scenario)
 
@@ -155,7 +169,9 @@ def test_the_load_is_spread_by_one_leader_and_then_rests(seed: int) -> None:
         assert len(region.moved) == done == len({bundle for bundle, _, _ in region.moved}), "no bundle moved twice"
         assert [region.balancers[n].moves for n in "abc"].count(0) == 2
         told = [row for n in "abc" for row in region.balancers[n].recent]
-        assert [((row["namespace"], row["bundle"]), row["from"], row["to"]) for row in told if row["moved"]] == region.moved
+        assert [
+            ((row["namespace"], row["bundle"]), row["from"], row["to"]) for row in told if row["moved"]
+        ] == region.moved
 
     run(seed, scenario)
 
@@ -230,7 +246,9 @@ def test_misplaced_bundles_move_within_a_few_cycles_whatever_the_load(seed: int)
         assert len(region.moved) == 8, "so many a cycle"
         await asyncio.sleep(11)
         assert {to for _, _, to in region.moved} <= {"b", "c"} and len(region.moved) == 10
-        assert {bundle[0] for bundle, _, _ in region.moved} == {"t/a"} and "a" not in {region.owner["t/a", n] for n in range(10)}
+        assert {bundle[0] for bundle, _, _ in region.moved} == {"t/a"} and "a" not in {
+            region.owner["t/a", n] for n in range(10)
+        }
 
     run(seed, scenario)
 

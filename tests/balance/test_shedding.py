@@ -8,7 +8,18 @@ from itertools import pairwise
 
 import pytest
 
-from geo_tests.sim.balance_world import Average, Balancer, Ours, Outcome, Threshold, Transfer, World, bursty, moving, skewed
+from geo_tests.sim.balance_world import (
+    Average,
+    Balancer,
+    Ours,
+    Outcome,
+    Threshold,
+    Transfer,
+    World,
+    bursty,
+    moving,
+    skewed,
+)
 from heliograph.model.errors import ConfigError
 from region_node.balance.placement import choose
 from region_node.balance.settings import SheddingSettings
@@ -99,7 +110,12 @@ def test_no_move_at_constant_load_is_ever_undone(seed: int) -> None:
     names = [*{**dict.fromkeys(where.values()), "b0": None, "b1": None}]
     fullest = float("inf")
     for cycle in range(50):
-        brokers = {n: Carried(sum(loads[b] for b, w in where.items() if w == n), [(b, loads[b]) for b, w in where.items() if w == n]) for n in names}
+        brokers = {
+            n: Carried(
+                sum(loads[b] for b, w in where.items() if w == n), [(b, loads[b]) for b, w in where.items() if w == n]
+            )
+            for n in names
+        }
         highest = max(carried.load for carried in brokers.values())
         assert highest <= fullest + 1e-9, "the fullest broker never gets fuller"
         fullest = highest
@@ -121,7 +137,15 @@ def test_placement_prefers_the_emptier_ones_and_takes_no_full_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"threshold": 0.0}, {"floor": 2.0}, {"gain": -1.0}, {"cool_down_s": -1.0}, {"patience_s": -1.0}, {"moves_per_minute": -1}]
+    "settings",
+    [
+        {"threshold": 0.0},
+        {"floor": 2.0},
+        {"gain": -1.0},
+        {"cool_down_s": -1.0},
+        {"patience_s": -1.0},
+        {"moves_per_minute": -1},
+    ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(settings))):
@@ -132,7 +156,9 @@ def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
 
 
 def of_the_case_study(balancer: Balancer) -> Outcome:
-    return World(1, 3, 48, lambda index, now: (0.8, 0.6, 0.1)[index // 16] / 16, balancer, start=lambda index: index // 16).run(HOUR)
+    return World(
+        1, 3, 48, lambda index, now: (0.8, 0.6, 0.1)[index // 16] / 16, balancer, start=lambda index: index // 16
+    ).run(HOUR)
 
 
 def test_the_load_that_bounced_for_hours_converges_in_a_few_cycles_and_no_bundle_moves_twice() -> None:
@@ -145,8 +171,12 @@ WORLDS = {
     "skewed": lambda seed, n, made: World(seed, n, 16 * n, skewed(seed, n * 0.45, 16 * n), made).run(HOUR),
     "bursty": lambda seed, n, made: World(seed, n, 16 * n, bursty(seed, n * 0.45, 16 * n), made).run(HOUR),
     "moving": lambda seed, n, made: World(seed, n, 16 * n, moving(seed, n * 0.45, 16 * n), made).run(2 * HOUR),
-    "join": lambda seed, n, made: World(seed, n, 16 * n, skewed(seed, n * 0.6, 16 * n), made).run(HOUR, {1800: World.join}),
-    "crash": lambda seed, n, made: World(seed, n, 16 * n, skewed(seed, n * 0.4, 16 * n), made).run(HOUR, {1800: lambda w: w.crash(w.brokers[0])}),
+    "join": lambda seed, n, made: World(seed, n, 16 * n, skewed(seed, n * 0.6, 16 * n), made).run(
+        HOUR, {1800: World.join}
+    ),
+    "crash": lambda seed, n, made: World(seed, n, 16 * n, skewed(seed, n * 0.4, 16 * n), made).run(
+        HOUR, {1800: lambda w: w.crash(w.brokers[0])}
+    ),
 }
 
 
@@ -167,7 +197,10 @@ def course(made: Shedder, loads: Callable[[int], tuple[float, float, float]], se
     """When it moves something of the first of three brokers; what it moves is not taken away: it wants to again and again."""
     found = []
     for now in range(0, seconds, 10):
-        brokers = {name: bundles(index, *[load / 10] * 10) for index, (name, load) in enumerate(zip("abc", loads(now), strict=True))}
+        brokers = {
+            name: bundles(index, *[load / 10] * 10)
+            for index, (name, load) in enumerate(zip("abc", loads(now), strict=True))
+        }
         if made.plan(brokers, float(now)):
             found.append(now)
     return found
@@ -180,9 +213,13 @@ def far_from(average: float) -> tuple[float, float, float]:
 def test_the_farther_above_the_average_the_sooner_a_broker_is_relieved() -> None:
     first = []
     for far in (0.05, 0.11, 0.21, 0.41):
-        first.append(course(shedder(patience_s=100), lambda now, far=far: far_from(far if now >= 20 else 0.0), 1000)[:1])  # type: ignore[misc]
+        first.append(
+            course(shedder(patience_s=100), lambda now, far=far: far_from(far if now >= 20 else 0.0), 1000)[:1]
+        )  # type: ignore[misc]
     assert first == [[], [110], [60], [40]]
-    assert course(shedder(patience_s=100), lambda now: far_from(0.21), 1000)[0] == 30, "half as long where it was never otherwise: that is no burst"
+    assert course(shedder(patience_s=100), lambda now: far_from(0.21), 1000)[0] == 30, (
+        "half as long where it was never otherwise: that is no burst"
+    )
 
 
 def test_a_burst_that_ends_by_itself_is_left_alone_and_one_that_stays_is_not() -> None:
@@ -198,7 +235,9 @@ def test_what_leaves_a_broker_too_full_all_the_same_is_moved_for_a_high_price_on
     made, moved = shedder(patience_s=10, cool_down_s=80_000), list[int]()
     for now in range(0, 2000, 10):
         moved += [now] * len(made.plan(brokers, float(now)))
-    assert len(moved) == 1 and min(moved) >= 10 * 100 / 2, "a hundred times the patience, nearly twice the threshold above"
+    assert len(moved) == 1 and min(moved) >= 10 * 100 / 2, (
+        "a hundred times the patience, nearly twice the threshold above"
+    )
 
 
 def test_the_more_it_has_moved_the_longer_it_waits_and_then_forgets() -> None:
@@ -206,14 +245,24 @@ def test_the_more_it_has_moved_the_longer_it_waits_and_then_forgets() -> None:
     again = course(made, lambda now: far_from(0.21 if now >= 20 else 0.0), 6000)
     waits = [b - a for a, b in pairwise([0, *again])]
     assert waits[0] == 60 and waits == sorted(waits) and waits[-1] > 500
-    later = made.plan({"a": bundles(0, *[0.06] * 10), "b": bundles(1, *[0.04] * 10), "c": bundles(2, *[0.02] * 10)}, 50_000.0)
+    later = made.plan(
+        {"a": bundles(0, *[0.06] * 10), "b": bundles(1, *[0.04] * 10), "c": bundles(2, *[0.02] * 10)}, 50_000.0
+    )
     assert later == [], "a look after so long says nothing of the time between"
-    assert made.plan({"a": bundles(0, *[0.06] * 10), "b": bundles(1, *[0.04] * 10), "c": bundles(2, *[0.02] * 10)}, 50_060.0), "at the plain price"
+    assert made.plan(
+        {"a": bundles(0, *[0.06] * 10), "b": bundles(1, *[0.04] * 10), "c": bundles(2, *[0.02] * 10)}, 50_060.0
+    ), "at the plain price"
 
 
 def test_brokers_of_two_groups_do_not_forget_each_other() -> None:
     made = shedder(patience_s=100)
-    groups = [{f"{g}{name}": bundles(index + 10 * g, *[load / 10] * 10) for index, (name, load) in enumerate((("a", 0.6), ("b", 0.2)))} for g in range(2)]
+    groups = [
+        {
+            f"{g}{name}": bundles(index + 10 * g, *[load / 10] * 10)
+            for index, (name, load) in enumerate((("a", 0.6), ("b", 0.2)))
+        }
+        for g in range(2)
+    ]
     moved = [made.plan(group, float(now)) for now in range(0, 100, 10) for group in groups]
     assert {move.source for moves in moved for move in moves} == {"0a", "1a"}
 
@@ -224,7 +273,10 @@ def test_a_large_region_may_begin_more_moves_but_not_for_ever() -> None:
     for minute in range(30):
         full, moves = minute % 2, 0
         for cycle in range(6):
-            brokers = {f"b{i:03}": Carried(0.8 if i % 2 == full else 0.2, [((f"t/{i}", j), 0.08) for j in range(10)]) for i in range(100)}
+            brokers = {
+                f"b{i:03}": Carried(0.8 if i % 2 == full else 0.2, [((f"t/{i}", j), 0.08) for j in range(10)])
+                for i in range(100)
+            }
             moves += len(shedder.plan(brokers, minute * 60 + cycle * 10 + 1.0))
         begun.append(moves)
     assert max(begun) == 50, "half the number of brokers in a minute"

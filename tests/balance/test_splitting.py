@@ -22,7 +22,10 @@ def test_the_range_is_halved_whatever_lies_in_it() -> None:
 @pytest.mark.parametrize("seed", range(50))
 def test_halves_have_as_many_topics_and_none_is_parted_from_its_hash(seed: int) -> None:
     rng = random.Random(seed)
-    topics = [Weighed(rng.randrange(*BOUNDS), rng.random()) for _ in range(rng.randrange(2, 60))] + [Weighed(1000, 1.0), Weighed(8999, 1.0)]
+    topics = [Weighed(rng.randrange(*BOUNDS), rng.random()) for _ in range(rng.randrange(2, 60))] + [
+        Weighed(1000, 1.0),
+        Weighed(8999, 1.0),
+    ]
     (cut,) = cuts(TOPIC_COUNT, BOUNDS, topics)
     low = sum(topic.hash < cut for topic in topics)
     assert 0 < low < len(topics) and BOUNDS[0] < cut < BOUNDS[1]
@@ -33,7 +36,9 @@ def test_halves_have_as_many_topics_and_none_is_parted_from_its_hash(seed: int) 
 @pytest.mark.parametrize("seed", range(50))
 def test_traffic_is_halved_as_well_as_topics_allow(seed: int) -> None:
     rng = random.Random(seed)
-    topics = [Weighed(h, rng.paretovariate(1.1)) for h in rng.sample(range(*BOUNDS), 20)] + [Weighed(rng.randrange(*BOUNDS), 0.0) for _ in range(30)]
+    topics = [Weighed(h, rng.paretovariate(1.1)) for h in rng.sample(range(*BOUNDS), 20)] + [
+        Weighed(rng.randrange(*BOUNDS), 0.0) for _ in range(30)
+    ]
     (cut,) = cuts(FLOW, BOUNDS, topics)
     total = sum(topic.weight for topic in topics)
     low = sum(topic.weight for topic in topics if topic.hash < cut)
@@ -108,5 +113,7 @@ def test_what_is_set_aside_counts_at_the_least() -> None:
 
 def test_what_connections_take_goes_with_producers_and_consumers() -> None:
     traffic = {BUNDLE: Traffic(messages_s=1000, sessions=10), ("t/n", 5): Traffic(sessions=30)}
-    assert dict(LoadBook().sample(0.0, 0.8, traffic, by_sessions=True).bundles) == pytest.approx({BUNDLE: 0.2, ("t/n", 5): 0.6})
+    assert dict(LoadBook().sample(0.0, 0.8, traffic, by_sessions=True).bundles) == pytest.approx(
+        {BUNDLE: 0.2, ("t/n", 5): 0.6}
+    )
     assert dict(LoadBook().sample(0.0, 0.8, traffic).bundles) == pytest.approx({BUNDLE: 0.8})

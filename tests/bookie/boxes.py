@@ -21,7 +21,11 @@ class Asker:
     async def ask(self, kind: Kind, ledger: int, **fields: int) -> tuple[Code, int, int, bytes]:
         self.requests += 1
         if kind == Kind.READ:
-            send(self.bookie, self.peer, read(ledger, fields["first"], fields["last"], self.requests, fields.get("max_bytes", 1 << 20)))
+            send(
+                self.bookie,
+                self.peer,
+                read(ledger, fields["first"], fields["last"], self.requests, fields.get("max_bytes", 1 << 20)),
+            )
         else:
             send(self.bookie, self.peer, encode(kind, ledger=ledger, request=self.requests, **fields))
         for _ in range(300):
@@ -70,7 +74,9 @@ class Wide(Asker):
         self.start()
 
     def start(self) -> None:
-        self.bookie = make_wide([p.disk() for p in self.journals], [p.disk() for p in self.ledgers], self.rng, self.settings)
+        self.bookie = make_wide(
+            [p.disk() for p in self.journals], [p.disk() for p in self.ledgers], self.rng, self.settings
+        )
         self.peer = NotingPeer()
 
     def restart(self) -> None:

@@ -43,11 +43,15 @@ def add(ledger: int, first: int, count: int, *, lac: int = -1, recovery: int = 0
     """An ADD frame; recovery: the request of an ADD_RECOVERY."""
     body = block(ledger, first, count)
     kind = Kind.ADD_RECOVERY if recovery else Kind.ADD
-    return encode(kind, body_bytes=len(body), number=count, ledger=ledger, entry=first, value=lac, request=recovery) + body
+    return (
+        encode(kind, body_bytes=len(body), number=count, ledger=ledger, entry=first, value=lac, request=recovery) + body
+    )
 
 
 def read(ledger: int, first: int, last: int, request: int, max_bytes: int = 1 << 20) -> bytes:
-    return encode(Kind.READ, body_bytes=4, ledger=ledger, entry=first, value=last, request=request) + max_bytes.to_bytes(4, "big")
+    return encode(
+        Kind.READ, body_bytes=4, ledger=ledger, entry=first, value=last, request=request
+    ) + max_bytes.to_bytes(4, "big")
 
 
 class NotingPeer:
@@ -93,7 +97,9 @@ def make_bookie(journal: Disk, ledgers: Disk, rng: random.Random, settings: Book
     return make_wide([journal], [ledgers], rng, settings)
 
 
-def make_wide(journals: Sequence[Disk], ledgers: Sequence[Disk], rng: random.Random, settings: BookieSettings = SMALL) -> Bookie:
+def make_wide(
+    journals: Sequence[Disk], ledgers: Sequence[Disk], rng: random.Random, settings: BookieSettings = SMALL
+) -> Bookie:
     """Several directories."""
     places = [[Place(disk) for disk in disks] for disks in (journals, ledgers)]
     bookie = Bookie(*places, settings, bookie_id="b0", instance="test", rng=rng, clock=SystemClock())
@@ -203,7 +209,9 @@ class Model:
                 send(bookie, peer, read(ledger, entry, entry, reads[ledger, entry]), commit=False)
         for ledger in sorted(self.fenced - self.delete_asked):
             send(bookie, peer, add(ledger, 10_000, 1))
-            assert peer.losses.get(ledger) == (Code.DISK_FAILED if bookie.home(ledger).gone else Code.FENCED), f"ledger {ledger} was fenced"
+            assert peer.losses.get(ledger) == (Code.DISK_FAILED if bookie.home(ledger).gone else Code.FENCED), (
+                f"ledger {ledger} was fenced"
+            )
         for _ in range(200):
             if len(peer.answers) == len(reads):
                 break
@@ -211,7 +219,9 @@ class Model:
         for (ledger, entry), number in reads.items():
             code, _, _, body = peer.answers[number]
             if ledger in self.deleted:
-                assert code == Code.NO_SUCH_LEDGER or (code == Code.UNKNOWN and bookie.home(ledger).gone), f"ledger {ledger} was deleted"
+                assert code == Code.NO_SUCH_LEDGER or (code == Code.UNKNOWN and bookie.home(ledger).gone), (
+                    f"ledger {ledger} was deleted"
+                )
             elif code == Code.OK:
                 found = entries_of(body, ledger)
                 assert entry in found
@@ -221,7 +231,9 @@ class Model:
                 assert code == Code.UNKNOWN or ledger in self.delete_asked, f"{ledger}:{entry} is said to be absent"
             else:
                 assert code in (Code.NO_SUCH_ENTRY, Code.NO_SUCH_LEDGER)
-                assert ledger in self.delete_asked or entry not in self.acked.get(ledger, ()), f"{ledger}:{entry} was acknowledged and is gone"
+                assert ledger in self.delete_asked or entry not in self.acked.get(ledger, ()), (
+                    f"{ledger}:{entry} was acknowledged and is gone"
+                )
 
 
 def heads(frames: bytes) -> list[int]:

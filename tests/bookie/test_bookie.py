@@ -43,7 +43,18 @@ def test_an_ack_is_cumulative_and_comes_after_the_sync() -> None:
 @pytest.mark.parametrize("flush", [False, True])
 def test_entries_are_found_under_any_cut(flush: bool) -> None:
     async def body(box: Box) -> None:
-        send(box.bookie, box.peer, add(1, 0, 10), add(1, 5, 1), add(1, 10, 2), add(1, 2, 20), add(1, 5, 1), add(1, 4, 2), add(1, 2, 3), add(1, 0, 1))
+        send(
+            box.bookie,
+            box.peer,
+            add(1, 0, 10),
+            add(1, 5, 1),
+            add(1, 10, 2),
+            add(1, 2, 20),
+            add(1, 5, 1),
+            add(1, 4, 2),
+            add(1, 2, 3),
+            add(1, 0, 1),
+        )
         if flush:
             await box.flushed()
             box.restart()
@@ -70,11 +81,18 @@ def test_what_is_flushed_is_found_by_footers_alone_and_held_in_memory_no_more() 
             home = box.bookie.dirs[0]
             assert home.entries == 3 * 16 + 4
             logs = [home.table.logs[number] for number in home.logs.point.logs]
-            runs = [(ledger, first, count) for log in logs for ledger in log.ledgers for _, _, first, count in log.runs(log.group_of(ledger))]
+            runs = [
+                (ledger, first, count)
+                for log in logs
+                for ledger in log.ledgers
+                for _, _, first, count in log.runs(log.group_of(ledger))
+            ]
             assert runs == [(ledger, first, 8) for ledger in (1, 2, 5) for first in (0, 8)]  # nothing an entry, no tail
             assert all(not one.tails or list(one.tails) == [2] for one in home.generations())
             for ledger, last in ((1, 15), (2, 19), (5, 15)):
-                assert await box.entries(ledger, 0, last) == {entry: content(ledger, entry) for entry in range(last + 1)}
+                assert await box.entries(ledger, 0, last) == {
+                    entry: content(ledger, entry) for entry in range(last + 1)
+                }
             if not restarted:
                 while box.peer.acks.get(2) != 19:  # noqa: ASYNC110
                     await asyncio.sleep(0.001)

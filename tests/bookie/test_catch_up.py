@@ -130,13 +130,17 @@ def test_the_disk_brings_what_a_long_read_wants_next_while_nobody_publishes() ->
     world.start("a", 12)
     while world.thread.jobs:
         world.thread.run()
-    assert len(world.log.goes_on) > 2 and all(world.log.goes_on[1:]), "also behind its last slice: the next read begins there"
+    assert len(world.log.goes_on) > 2 and all(world.log.goes_on[1:]), (
+        "also behind its last slice: the next read begins there"
+    )
     world.log.goes_on = []
     world.catch_up.on_durable()
     world.start("b", 12)
     while world.thread.jobs:
         world.thread.run()
-    assert len(world.log.goes_on) > 2 and not any(world.log.goes_on), "somebody publishes: the next record must not wait for it"
+    assert len(world.log.goes_on) > 2 and not any(world.log.goes_on), (
+        "somebody publishes: the next record must not wait for it"
+    )
 
 
 def test_a_second_slice_of_a_read_is_begun_only_where_no_other_read_waits() -> None:
@@ -150,7 +154,9 @@ def test_a_second_slice_of_a_read_is_begun_only_where_no_other_read_waits() -> N
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_thread_has_two_slices_while_nobody_publishes_and_one_behind_each_record(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_has_two_slices_while_nobody_publishes_and_one_behind_each_record(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = random.Random(seed)
     world = World()
     slices, most, begun = 8, 0, 0  # without a record

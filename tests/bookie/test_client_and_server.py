@@ -283,14 +283,24 @@ async def _outcome(waiting: Awaitable[object]) -> object:
 
 @pytest.mark.parametrize("size,count", [(100, 40), (300_000, 6), (BYTES_MAX + 5000, 3)])
 def test_real_sockets_and_a_real_disk(tmp_path: Path, size: int, count: int) -> None:
-    settings = BookieSettings(segment_bytes=4 << 20, frame_bytes_max=2 << 20, write_cache_bytes=1 << 20, free_bytes_min=0)
+    settings = BookieSettings(
+        segment_bytes=4 << 20, frame_bytes_max=2 << 20, write_cache_bytes=1 << 20, free_bytes_min=0
+    )
     rng = random.Random(6)
     payloads = [rng.randbytes(size) for _ in range(count)]
     told: list[int] = []
 
     def bookie() -> Bookie:
         disks = [SystemDisk(tmp_path / name) for name in ("journal", "ledgers", "journal", "ledgers")]
-        made = Bookie([Place(disks[0], disks[2])], [Place(disks[1], disks[3])], settings, bookie_id="b", instance="i", rng=rng, clock=SystemClock())
+        made = Bookie(
+            [Place(disks[0], disks[2])],
+            [Place(disks[1], disks[3])],
+            settings,
+            bookie_id="b",
+            instance="i",
+            rng=rng,
+            clock=SystemClock(),
+        )
         made.start()
         return made
 
@@ -298,7 +308,9 @@ def test_real_sockets_and_a_real_disk(tmp_path: Path, size: int, count: int) -> 
         server = BookieServer(held := bookie())
         client = BookieClient("b", "127.0.0.1", await server.start("127.0.0.1", 0), rng=rng)
         done = asyncio.get_running_loop().create_future()
-        client.open_writer(1, lambda through: done.set_result(None) if through == count - 1 else None, done.set_exception)
+        client.open_writer(
+            1, lambda through: done.set_result(None) if through == count - 1 else None, done.set_exception
+        )
         for index, payload in enumerate(payloads):
             client.add(1, index, 1, encode_block(Run([payload], [size]), 1, index), index - 1)
         await asyncio.wait_for(done, 90)

@@ -232,7 +232,9 @@ def test_no_living_ledger_ever_goes(seed: int) -> None:
                     elif chance < 0.5 and len(living) > 10:
                         gone = living.pop(rng.randrange(len(living)))
                         await meta.delete(keys.ledger(gone))
-                    elif chance < 0.55 and collector.passes >= lied + 2:  # two wrong passes in a row are more than is promised
+                    elif (
+                        chance < 0.55 and collector.passes >= lied + 2
+                    ):  # two wrong passes in a row are more than is promised
                         lied, meta.hide = collector.passes, 1
                     elif chance < 0.6:
                         bookie.flush()

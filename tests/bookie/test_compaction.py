@@ -14,7 +14,14 @@ from tests.bookie.history import SMALL, add, content, make_bookie, send
 from tests.bookie.test_bookie import scenario
 from tests.bookie.test_crash import Lives
 
-EAGER = replace(SMALL, minor_interval_s=2.0, minor_live_max=1.0, major_live_max=1.0, compaction_bytes_per_s=6 << 10, compacted_log_bytes=20 << 10)
+EAGER = replace(
+    SMALL,
+    minor_interval_s=2.0,
+    minor_live_max=1.0,
+    major_live_max=1.0,
+    compaction_bytes_per_s=6 << 10,
+    compacted_log_bytes=20 << 10,
+)
 
 
 def logs(box: Box) -> list[str]:

@@ -26,11 +26,15 @@ class Lives:
         self.finished = self.abrupt = False
         self.counts: Counter[str] = Counter()
         for name in self.platters:
-            self.machine.platter(name).on_operation = lambda kind, _file, disk=name: self.counts.update([f"{disk} {kind}"])
+            self.machine.platter(name).on_operation = lambda kind, _file, disk=name: self.counts.update(
+                [f"{disk} {kind}"]
+            )
 
     async def live(self, machine: Machine) -> None:
         """One life: check, then go on with the history."""
-        bookie = make_wide([machine.disk(name) for name in self.journals], [machine.disk(name) for name in self.ledgers], machine.rng)
+        bookie = make_wide(
+            [machine.disk(name) for name in self.journals], [machine.disk(name) for name in self.ledgers], machine.rng
+        )
         await self.model.check(bookie)
         peer = self.model.connect()
         for _ in range(self.steps):

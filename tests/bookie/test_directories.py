@@ -30,7 +30,9 @@ class Rack(Wide):
 
     async def holds(self, ledger: int, last: int) -> bool:
         code, _, _, body = await self.ask(Kind.READ, ledger, first=0, last=last)
-        return code == Code.OK and entries_of(body, ledger) == {entry: content(ledger, entry) for entry in range(last + 1)}
+        return code == Code.OK and entries_of(body, ledger) == {
+            entry: content(ledger, entry) for entry in range(last + 1)
+        }
 
     async def fill(self, first: int = 0, count: int = 3) -> None:
         """The same entries for each ledger, in one read of the socket."""
@@ -61,7 +63,9 @@ def test_every_ledger_has_one_directory_and_they_share_evenly() -> None:
 
 
 @pytest.mark.parametrize(("journals", "ledgers"), [(1, 3), (2, 2), (2, 5)])
-def test_a_read_of_the_socket_goes_to_all_its_directories_and_each_ledger_stays_in_its_own(journals: int, ledgers: int) -> None:
+def test_a_read_of_the_socket_goes_to_all_its_directories_and_each_ledger_stays_in_its_own(
+    journals: int, ledgers: int
+) -> None:
     async def body(rack: Rack) -> None:
         await rack.fill()
         assert rack.peer.acks == dict.fromkeys(LEDGERS, 2)
@@ -71,7 +75,9 @@ def test_a_read_of_the_socket_goes_to_all_its_directories_and_each_ledger_stays_
         for turn in range(2):
             for at, one in enumerate(rack.bookie.dirs):
                 assert sorted(one.table.last) == rack.homes(at)
-                assert {ledger for log in one.table.logs.values() for ledger in log.ledgers} == set(rack.homes(at)), "in its logs too"
+                assert {ledger for log in one.table.logs.values() for ledger in log.ledgers} == set(rack.homes(at)), (
+                    "in its logs too"
+                )
             for ledger in LEDGERS:
                 assert await rack.holds(ledger, 4)
             assert rack.bookie.ledgers() == list(LEDGERS)
@@ -255,7 +261,11 @@ def test_a_full_directory_refuses_its_ledgers_only_and_says_so_for_new_ones(wher
         platter = (rack.journals if where == "journal" else rack.ledgers)[0]
         platter.capacity_bytes = platter.used_bytes() + 100
         for turn in range(60):
-            send(rack.bookie, rack.peer, *[add(ledger, 3 + turn * 8, 8) for ledger in (rack.homes(0)[0], rack.homes(1)[0])])
+            send(
+                rack.bookie,
+                rack.peer,
+                *[add(ledger, 3 + turn * 8, 8) for ledger in (rack.homes(0)[0], rack.homes(1)[0])],
+            )
             await asyncio.sleep(0.05)
         full, fine = rack.homes(0)[0], rack.homes(1)[0]
         assert rack.peer.losses == {full: Code.READ_ONLY} and rack.peer.acks[fine] == 3 + 60 * 8 - 1
@@ -390,7 +400,9 @@ def test_in_limbo_the_logs_behind_a_lost_one_are_loaded() -> None:
         for ledger in rack.homes(0):
             assert (await rack.ask(Kind.READ, ledger, first=0, last=0))[0] == Code.UNKNOWN
             code, _, _, body = await rack.ask(Kind.READ, ledger, first=6, last=8)
-            assert code == Code.OK and entries_of(body, ledger) == {entry: content(ledger, entry) for entry in (6, 7, 8)}
+            assert code == Code.OK and entries_of(body, ledger) == {
+                entry: content(ledger, entry) for entry in (6, 7, 8)
+            }
 
     scenario(body, 1, 2)
 
@@ -412,7 +424,10 @@ def test_deleted_ids_are_known_in_every_directory_and_stay_few_ranges() -> None:
 
 
 def wide(journals: list[Platter], ledgers: list[Platter], bookie_id: str = "b0") -> Bookie:
-    places = [[Place(platter.disk(), name=f"/disk{at}") for at, platter in enumerate(platters)] for platters in (journals, ledgers)]
+    places = [
+        [Place(platter.disk(), name=f"/disk{at}") for at, platter in enumerate(platters)]
+        for platters in (journals, ledgers)
+    ]
     bookie = Bookie(*places, SMALL, bookie_id=bookie_id, instance="test", rng=random.Random(1), clock=SystemClock())
     bookie.start()
     return bookie
@@ -431,8 +446,14 @@ def test_no_bookie_starts_on_the_wrong_or_half_of_its_directories() -> None:
             ("in the place of ledger directory 2", lambda: wide(journals, ledgers[::-1])),
             ("in the place of journal directory 2", lambda: wide(journals[::-1], ledgers)),
             ("in the place of journal directory 1", lambda: wide(journals, [journals[0], ledgers[1]])),
-            ("made with 2 journal and 2 ledger directories, and is given 2 and 3", lambda: wide(journals, [*ledgers, empty])),
-            ("made with 2 journal and 2 ledger directories, and is given 1 and 1", lambda: wide(journals[:1], ledgers[:1])),
+            (
+                "made with 2 journal and 2 ledger directories, and is given 2 and 3",
+                lambda: wide(journals, [*ledgers, empty]),
+            ),
+            (
+                "made with 2 journal and 2 ledger directories, and is given 1 and 1",
+                lambda: wide(journals[:1], ledgers[:1]),
+            ),
             ("belongs to bookie b0 of test", lambda: wide(journals, ledgers, "b1")),
             ("at least one of each", lambda: wide(journals, ledgers[:1])),
             ("at least one of each", lambda: wide([], ledgers)),
@@ -518,7 +539,10 @@ def test_a_drop_that_finds_no_space_to_be_written_down_is_written_down_later() -
 
 def test_a_real_directory_that_is_none_any_more_is_dropped(tmp_path: Path) -> None:
     def made() -> Bookie:
-        places = [[Place(SystemDisk(tmp_path / f"{kind}{at}"), name=f"{kind}{at}") for at in range(2)] for kind in ("journal", "ledgers")]
+        places = [
+            [Place(SystemDisk(tmp_path / f"{kind}{at}"), name=f"{kind}{at}") for at in range(2)]
+            for kind in ("journal", "ledgers")
+        ]
         return Bookie(*places, SMALL, bookie_id="b0", instance="test", rng=random.Random(1), clock=SystemClock())
 
     async def main() -> None:

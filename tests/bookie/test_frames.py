@@ -8,7 +8,18 @@ from collections import deque
 import pytest
 
 from heliograph.model.errors import BookieUnavailable, LedgerFenced, NoSuchEntry, PeerError
-from heliograph.wire.bookie import HEAD, Code, FrameBuffer, Kind, SlabPool, decode_acks, encode, encode_acks, error_of, split_blocks
+from heliograph.wire.bookie import (
+    HEAD,
+    Code,
+    FrameBuffer,
+    Kind,
+    SlabPool,
+    decode_acks,
+    encode,
+    encode_acks,
+    error_of,
+    split_blocks,
+)
 from tests.bookie.history import add, block
 
 
@@ -123,7 +134,9 @@ def test_frames_in_recycled_slabs_stay_true() -> None:
     held: deque[tuple[memoryview, list[int], bytes]] = deque()
     for _ in range(300):
         buffer = rng.choice(buffers)
-        frames = b"".join(encode(Kind.ADD, body_bytes=size) + rng.randbytes(size) for size in rng.choices((100, 5000, 70_000), k=20))
+        frames = b"".join(
+            encode(Kind.ADD, body_bytes=size) + rng.randbytes(size) for size in rng.choices((100, 5000, 70_000), k=20)
+        )
         at = 0
         got: list[tuple[memoryview, list[int]]] = []
         while at < len(frames):
@@ -148,7 +161,10 @@ def test_frames_in_recycled_slabs_stay_true() -> None:
 def test_frames_larger_than_half_a_slab_use_the_same_memory_again() -> None:
     rng, pool = random.Random(3), SlabPool()
     buffer, held = FrameBuffer(pool=pool), deque[tuple[memoryview, bytes]]()
-    frames = [encode(Kind.ADD, body_bytes=size) + rng.randbytes(size) for size in rng.choices((1_000_000, 1_030_000, 1_048_576, 600_000), k=40)]
+    frames = [
+        encode(Kind.ADD, body_bytes=size) + rng.randbytes(size)
+        for size in rng.choices((1_000_000, 1_030_000, 1_048_576, 600_000), k=40)
+    ]
     data, at, done = b"".join(frames), 0, 0
     while at < len(data):
         room = buffer.get_buffer()

@@ -35,7 +35,9 @@ def data(tmp_path: Path) -> Path:
 
     async def main() -> None:
         journals, ledgers = [Place(SystemDisk(tmp_path / "journal"))], [Place(SystemDisk(tmp_path / "ledgers"))]
-        bookie = Bookie(journals, ledgers, SMALL, bookie_id="b7", instance="eu", rng=random.Random(1), clock=SystemClock())
+        bookie = Bookie(
+            journals, ledgers, SMALL, bookie_id="b7", instance="eu", rng=random.Random(1), clock=SystemClock()
+        )
         bookie.start()
         peer = NotingPeer()
         for turn in range(2):
@@ -44,7 +46,13 @@ def data(tmp_path: Path) -> Path:
             bookie.flush()
             while bookie.flushing:  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
-        send(bookie, peer, encode(Kind.FENCE, ledger=1, request=1), encode(Kind.DELETE, ledger=3, request=2), add(2, 15, 5))
+        send(
+            bookie,
+            peer,
+            encode(Kind.FENCE, ledger=1, request=1),
+            encode(Kind.DELETE, ledger=3, request=2),
+            add(2, 15, 5),
+        )
         await acked(peer, 2, 19)
         bookie.close()
 
@@ -61,7 +69,9 @@ def wide(tmp_path: Path) -> Path:
 
     async def main() -> None:
         journals, ledgers = ([Place(SystemDisk(tmp_path / name)) for name in names] for names in WIDE)
-        bookie = Bookie(journals, ledgers, SMALL, bookie_id="b7", instance="eu", rng=random.Random(1), clock=SystemClock())
+        bookie = Bookie(
+            journals, ledgers, SMALL, bookie_id="b7", instance="eu", rng=random.Random(1), clock=SystemClock()
+        )
         bookie.start()
         peer = NotingPeer()
         for turn in range(2):
@@ -94,7 +104,9 @@ def test_several_directories_are_examined_together(wide: Path) -> None:
     answer = CliRunner().invoke(APP, ["bookie", "inspect", *options(wide), "--json"])
     found = json.loads(answer.output)
     assert [one["ledger"] for one in found["ledgers"]] == [*range(1, 5), *range(8, 21)]
-    assert all(one["ranges"] == [[0, 9]] for one in found["ledgers"]) and {log["directory"] for log in found["logs"]} == {0, 1, 2}
+    assert all(one["ranges"] == [[0, 9]] for one in found["ledgers"]) and {
+        log["directory"] for log in found["logs"]
+    } == {0, 1, 2}
     for wrong in (
         options(wide, WIDE[0][::-1]),
         options(wide, WIDE[0][:1]),
@@ -134,8 +146,21 @@ def test_what_is_whole_passes_and_is_listed(data: Path) -> None:
     found = json.loads(answer.output)
     assert answer.exit_code == 0 and (found["instance"], found["bookie"], found["journal_records"]) == ("eu", "b7", 1)
     one, two = found["ledgers"]
-    assert (one["ledger"], one["ranges"], one["lac"], one["fenced"], one["logs"], one["journal"]) == (1, [[0, 4], [10, 14]], 9, True, [0, 1], False)
-    assert (two["ledger"], two["ranges"], two["fenced"], two["journal"], two["entries"]) == (2, [[0, 4], [10, 19]], False, True, 15)
+    assert (one["ledger"], one["ranges"], one["lac"], one["fenced"], one["logs"], one["journal"]) == (
+        1,
+        [[0, 4], [10, 14]],
+        9,
+        True,
+        [0, 1],
+        False,
+    )
+    assert (two["ledger"], two["ranges"], two["fenced"], two["journal"], two["entries"]) == (
+        2,
+        [[0, 4], [10, 19]],
+        False,
+        True,
+        15,
+    )
     answer = CliRunner().invoke(APP, ["bookie", "inspect", "--data", str(data), "--ledger", "2"])
     assert answer.exit_code == 0 and "0-4, 10-19" in answer.output
     assert snapshot(data) == before
@@ -173,7 +198,11 @@ def test_any_flipped_byte_of_blocks_and_indexes_is_found(data: Path, seed: int) 
 
 
 def test_losses_are_found(data: Path) -> None:
-    files = {"ledgers/checkpoint": "checkpoint is gone", "ledgers/log-000000000000": "is gone, and the checkpoint names it", "journal/cookie": "no cookie"}
+    files = {
+        "ledgers/checkpoint": "checkpoint is gone",
+        "ledgers/log-000000000000": "is gone, and the checkpoint names it",
+        "journal/cookie": "no cookie",
+    }
     for name, sentence in files.items():
         content = (data / name).read_bytes()
         (data / name).unlink()
@@ -193,5 +222,7 @@ def test_what_a_flush_left_half_done_is_no_damage(data: Path) -> None:
 def test_a_folder_that_is_none_of_a_bookie_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
     for command in ("inspect", "fsck"):
         answer = CliRunner().invoke(APP, ["bookie", command, "--data", str(tmp_path)])
-        assert isinstance(answer.exception, ConfigError) and "is not the data folder of a bookie" in str(answer.exception)
+        assert isinstance(answer.exception, ConfigError) and "is not the data folder of a bookie" in str(
+            answer.exception
+        )
     assert not list(tmp_path.iterdir())

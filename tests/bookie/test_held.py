@@ -20,14 +20,24 @@ from tests.bookie.test_client_and_server import Cluster, Writer, scenario
 
 def test_torn_or_disordered_ranges_are_refused() -> None:
     assert decode_ranges(memoryview(encode_ranges([(0, 3), (5, 5)]))) == [(0, 3), (5, 5)]
-    for bad in (b"\0" * 15, encode_ranges([(4, 3)]), encode_ranges([(0, 3), (4, 5)]), encode_ranges([(5, 6), (0, 1)]), encode_ranges([(-1, 1)])):
+    for bad in (
+        b"\0" * 15,
+        encode_ranges([(4, 3)]),
+        encode_ranges([(0, 3), (4, 5)]),
+        encode_ranges([(5, 6), (0, 1)]),
+        encode_ranges([(-1, 1)]),
+    ):
         with pytest.raises(PeerError):
             decode_ranges(memoryview(bad))
 
 
 async def held(box: Box, ledger: int, first: int, last: int) -> list[tuple[int, int]]:
     box.requests += 1
-    send(box.bookie, box.peer, encode(Kind.READ_LAC, body_bytes=RANGE.size, ledger=ledger, request=box.requests) + RANGE.pack(first, last))
+    send(
+        box.bookie,
+        box.peer,
+        encode(Kind.READ_LAC, body_bytes=RANGE.size, ledger=ledger, request=box.requests) + RANGE.pack(first, last),
+    )
     _, behind, _, body = box.peer.answers[box.requests]
     found = decode_ranges(memoryview(body))
     return found if behind > last else found + await held(box, ledger, behind, last)
@@ -49,7 +59,9 @@ def test_it_is_what_can_be_read_however_it_was_stored(seed: int, monkeypatch: py
                     await box.flushed()
                 elif rng.random() < 0.04:
                     box.restart()
-                    there = {entry for entry in range(320) if (await box.ask(Kind.READ, 7, first=entry, last=entry))[0] == 0}
+                    there = {
+                        entry for entry in range(320) if (await box.ask(Kind.READ, 7, first=entry, last=entry))[0] == 0
+                    }
             for first, last in ((0, 400), (17, 17), (50, 120), (399, 500)):
                 ranges = await held(box, 7, first, last)
                 assert {n for a, b in ranges for n in range(a, b + 1)} == {n for n in there if first <= n <= last}
@@ -75,7 +87,11 @@ def test_over_a_connection_and_from_bookies_that_cannot_say(monkeypatch: pytest.
             await client.held(1, 0, 5)
         cluster.bookie.limbo = ""
         with monkeypatch.context() as patch:  # what the version before answers, which does not look at the body
-            patch.setattr(Bookie, "_tell_held", lambda self, home, ledger, _body, request, peer: self._tell_lac(home, ledger, request, peer))
+            patch.setattr(
+                Bookie,
+                "_tell_held",
+                lambda self, home, ledger, _body, request, peer: self._tell_lac(home, ledger, request, peer),
+            )
             assert await client.held(1, 0, 5) is None
         assert await client.held(1, 0, 5) == [(0, 5)] and not cluster.bad, "on the same connection"
         await _bad_shapes(cluster, client)
@@ -102,7 +118,9 @@ def test_a_range_that_an_entry_log_lost_is_not_said_to_be_there() -> None:
             box.bookie.close()
             disk = box.ledgers.disk()
             writer = entry_log.LogWriter(disk, log.number)
-            blocks = [(first, count, log.read(disk, offset, size)) for offset, size, first, count in log.runs(log.group_of(7))]
+            blocks = [
+                (first, count, log.read(disk, offset, size)) for offset, size, first, count in log.runs(log.group_of(7))
+            ]
             writer.begin(entry_log.LedgerMark(7, 44, False))
             for first, count, block in blocks:
                 if first not in (20, 25):

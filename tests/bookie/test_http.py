@@ -41,7 +41,9 @@ async def ask(port: int, request: str, *headers: str) -> tuple[int, Any]:
 async def status_of(port: int, request: str, *headers: str, ssl: SSLContext | None) -> int:
     """0: the connection ended without an answer."""
     try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=ssl, server_hostname="localhost" if ssl else None)
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", port, ssl=ssl, server_hostname="localhost" if ssl else None
+        )
         writer.write("\r\n".join([request, "Host: bookie", *headers, "", ""]).encode())
         answer = await reader.read()
         writer.close()
@@ -59,7 +61,15 @@ def quiet_bookie(tmp_path: Path) -> Bookie:
 def test_pages_and_levers(tmp_path: Path) -> None:
     async def main() -> None:
         disks = [SystemDisk(tmp_path / name) for name in ("journal", "ledgers")]
-        bookie = Bookie([Place(disks[0])], [Place(disks[1])], SMALL, bookie_id="b0", instance="test", rng=random.Random(1), clock=SystemClock())
+        bookie = Bookie(
+            [Place(disks[0])],
+            [Place(disks[1])],
+            SMALL,
+            bookie_id="b0",
+            instance="test",
+            rng=random.Random(1),
+            clock=SystemClock(),
+        )
         bookie.start()
         meta, peer = EmbeddedStore(KvMachine()), NotingPeer()
         collector = Collector(bookie, meta, CollectorSettings(apart_s=0), rng=random.Random(2))
@@ -77,23 +87,45 @@ def test_pages_and_levers(tmp_path: Path) -> None:
         status, state = await ask(port, "GET /state HTTP/1.1")
         assert (status, state["writable"], state["ledgers"], state["bookie"]) == (200, True, 4, "b0")
         status, text = await ask(port, "GET /metrics HTTP/1.1")
-        assert status == 200 and "bookie_ledgers_count 4\n" in text and "bookie_gc_refused 0\n" in text and "process_open_fds" in text
-        assert "bookie_entries_count 12\n" in text and "bookie_flush 0\n" in text and "bookie_throttled_write_requests 0\n" in text
+        assert (
+            status == 200
+            and "bookie_ledgers_count 4\n" in text
+            and "bookie_gc_refused 0\n" in text
+            and "process_open_fds" in text
+        )
+        assert (
+            "bookie_entries_count 12\n" in text
+            and "bookie_flush 0\n" in text
+            and "bookie_throttled_write_requests 0\n" in text
+        )
         records = bookie.counts.records
         assert records and "bookie_journal_JOURNAL_QUEUE_SIZE 0\n" in text
         assert f'bookie_journal_JOURNAL_SYNC_count{{success="true"}} {records}\n' in text
         for name in ("bookkeeper_server_ADD_ENTRY_REQUEST", "bookie_journal_JOURNAL_ADD_ENTRY"):
-            assert f'{name}_count{{success="true"}} {records}\n' in text and f'{name}{{success="true",quantile="0.99"}}' in text
+            assert (
+                f'{name}_count{{success="true"}} {records}\n' in text
+                and f'{name}{{success="true",quantile="0.99"}}' in text
+            )
         assert 'bookkeeper_server_READ_ENTRY_REQUEST_count{success="true"} 0\n' in text
         send(bookie, peer, read(1, 0, 2, 77))
         text = (await ask(port, "GET /metrics HTTP/1.1"))[1]
-        assert peer.answers[77][0] == Code.OK and 'bookkeeper_server_READ_ENTRY_REQUEST_count{success="true"} 1\n' in text
-        assert 'bookkeeper_server_ADD_ENTRY_count{success="true"} 12\n' in text and 'bookkeeper_server_ADD_ENTRY_count{success="false"} 0\n' in text
+        assert (
+            peer.answers[77][0] == Code.OK and 'bookkeeper_server_READ_ENTRY_REQUEST_count{success="true"} 1\n' in text
+        )
+        assert (
+            'bookkeeper_server_ADD_ENTRY_count{success="true"} 12\n' in text
+            and 'bookkeeper_server_ADD_ENTRY_count{success="false"} 0\n' in text
+        )
 
         bookie.dirs[0].full = "less than 256 MiB free"
-        assert (await ask(port, "GET /ready HTTP/1.1"))[0] == 503 and (await ask(port, "GET /health HTTP/1.1"))[0] == 200
+        assert (await ask(port, "GET /ready HTTP/1.1"))[0] == 503 and (await ask(port, "GET /health HTTP/1.1"))[
+            0
+        ] == 200
         bookie.dirs[0].full, bookie.journals[0].failure = "", "the journal failed"
-        assert await ask(port, "GET /health HTTP/1.1") == (503, {"status": "trouble", "reason": "the journal failed", "dropped": ["the journal failed"]})
+        assert await ask(port, "GET /health HTTP/1.1") == (
+            503,
+            {"status": "trouble", "reason": "the journal failed", "dropped": ["the journal failed"]},
+        )
         bookie.journals[0].failure = ""
 
         await meta.delete(keys.ledger(2))
@@ -111,7 +143,9 @@ def test_pages_and_levers(tmp_path: Path) -> None:
         for lever in ("/compaction/resume", "/scrub/resume", "/compaction", "/compaction?major=true", "/scrub"):
             assert (await ask(port, f"POST {lever} HTTP/1.1"))[0] == 200
 
-        assert (await ask(port, "GET /nothing HTTP/1.1"))[0] == 404 and (await ask(port, "POST /nothing HTTP/1.1"))[0] == 404
+        assert (await ask(port, "GET /nothing HTTP/1.1"))[0] == 404 and (await ask(port, "POST /nothing HTTP/1.1"))[
+            0
+        ] == 404
         assert (await ask(port, "PUT /gc HTTP/1.1"))[0] == 405 and (await ask(port, "nonsense"))[0] == 400
         server.close()
         bookie.close()

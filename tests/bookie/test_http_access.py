@@ -43,15 +43,25 @@ def token(role: str) -> str:
 
 def security(folder: Path, **fields: Any) -> SecuritySettings:
     return SecuritySettings(
-        authentication=("token",), tokens=(TokenSettings(algorithms=("HS256",), secret_file=str(folder / "secret")),), super_users=("admin",), **fields
+        authentication=("token",),
+        tokens=(TokenSettings(algorithms=("HS256",), secret_file=str(folder / "secret")),),
+        super_users=("admin",),
+        **fields,
     )
 
 
-def of_bookie(folder: Path, settings: SecuritySettings, main: Callable[[Ask], Coroutine[Any, Any, None]], *, inside: bool) -> None:
+def of_bookie(
+    folder: Path, settings: SecuritySettings, main: Callable[[Ask], Coroutine[Any, Any, None]], *, inside: bool
+) -> None:
     """main(ask): ask(request line, token="", cert="") gives the status; 0: there was no answer."""
 
     async def run() -> None:
-        tls = TlsSettings(ca=str(folder / "ca.pem"), bookie_cert=str(folder / "bookie.us.pem"), bookie_key=str(folder / "bookie.us.key"), internal=inside)
+        tls = TlsSettings(
+            ca=str(folder / "ca.pem"),
+            bookie_cert=str(folder / "bookie.us.pem"),
+            bookie_key=str(folder / "bookie.us.key"),
+            internal=inside,
+        )
         authentication = authentication_of(settings, Offload(), fetch=fetch, clock=SystemClock(), rng=random.Random(1))
         access = BookieAccess(settings, authentication, region="us", inside=inside)
 
@@ -65,7 +75,9 @@ def of_bookie(folder: Path, settings: SecuritySettings, main: Callable[[Ask], Co
         async def ask(request: str, *, token: str = "", cert: str = "") -> int:
             outside: ssl.SSLContext | None = None
             if inside and cert:
-                outside = client_context(str(folder / "ca.pem"), str(folder / f"{cert}.pem"), str(folder / f"{cert}.key"))
+                outside = client_context(
+                    str(folder / "ca.pem"), str(folder / f"{cert}.pem"), str(folder / f"{cert}.key")
+                )
             elif inside:
                 outside = ssl.create_default_context(cafile=str(folder / "ca.pem"))
             headers = (f"Authorization: Bearer {token}",) if token else ()
@@ -83,7 +95,11 @@ def test_inside_a_region_a_certificate_of_its_processes_may_do_everything(folder
             assert await ask("POST /gc", cert=cert) == 200
         for cert in ("replicator.us", "broker.eu", ""):
             assert await ask("GET /state", cert=cert) == 401 and await ask("POST /gc", cert=cert) == 401
-            assert [await ask(f"GET {page}", cert=cert) for page in ("/health", "/ready/", "/metrics")] == [200, 200, 200]
+            assert [await ask(f"GET {page}", cert=cert) for page in ("/health", "/ready/", "/metrics")] == [
+                200,
+                200,
+                200,
+            ]
         assert await ask("GET /health", cert="foreign/broker.us") == 0  # a certificate of another CA is none
 
     of_bookie(folder, SecuritySettings(), main, inside=True)

@@ -64,7 +64,9 @@ def test_an_earlier_lap_of_a_segment_is_never_replayed() -> None:
     async def body(platter: Platter) -> None:
         journal = begin(platter, 1, read_back(platter))
         for lap in range(20):
-            write(journal, *[b"lap %d record %d" % (lap, index) for index in range(15)])  # 15 of the 16 pages of a segment
+            write(
+                journal, *[b"lap %d record %d" % (lap, index) for index in range(15)]
+            )  # 15 of the 16 pages of a segment
             await asyncio.sleep(0.5)
             journal.recycle(journal.next_sequence - 1)
         assert journal.segments <= 4
@@ -86,7 +88,9 @@ def test_segments_are_written_before_their_first_use_and_not_by_the_thread_that_
 
     async def main() -> None:
         disk, zeroing = SystemDisk(tmp_path), SystemDisk(tmp_path)
-        journal = Journal(disk, zeroing, segment_bytes=SEGMENT, spare=2, start=1, salt=SALT, replay=Replay([], 1, "", {}, [], -1))
+        journal = Journal(
+            disk, zeroing, segment_bytes=SEGMENT, spare=2, start=1, salt=SALT, replay=Replay([], 1, "", {}, [], -1)
+        )
         disk.submit = None  # type: ignore[method-assign, assignment]
         done = write(journal, *[b"x" * 30_000] * 7)
         while len(done) < 7:  # noqa: ASYNC110
@@ -170,7 +174,9 @@ def test_a_flush_that_is_faster_than_the_journal_takes_no_segment_from_under_it(
         await asyncio.sleep(1)
         found = read_back(platter, through=10)
         assert len(found.free) == 4
-        journal = Journal(platter.disk(), platter.disk(), segment_bytes=SEGMENT, spare=1, start=2, salt=SALT, replay=found)
+        journal = Journal(
+            platter.disk(), platter.disk(), segment_bytes=SEGMENT, spare=1, start=2, salt=SALT, replay=found
+        )
         platter.sync_s = (2.0, 2.0)
         done = write(journal, *[b"y" * 20_000] * 10)
         assert journal.used_segments == 3

@@ -64,7 +64,9 @@ def test_a_long_poll_over_a_connection() -> None:
         await asyncio.sleep(0.1)
         began = loop.time()
         await client.fence(1)
-        assert await poll == 4 and loop.time() - began < 0.2, "who waits for a ledger that is being recovered had better look at its metadata"
+        assert await poll == 4 and loop.time() - began < 0.2, (
+            "who waits for a ledger that is being recovered had better look at its metadata"
+        )
         began = loop.time()
         assert await reader.wait_lac(1, 4, 2.5) == 4 and loop.time() - began < 0.2, "a fenced one is not waited for"
         with pytest.raises(NoSuchLedger):

@@ -38,7 +38,9 @@ def test_what_was_in_a_dropped_directory_is_copied_although_its_bookie_lives() -
         sealed = {(m.ledger, name) for m in await world.ledgers() for _, name in world.sealed(m)}
         assert not any((ledger, half.name) in sealed for ledger in lost)
         kept = [ledger for ledger in before if ledger not in lost]
-        assert kept and all(any(half.name in e for _, e in m.fragments) for m in await world.ledgers() if m.ledger in kept), "the rest stays where it is"
+        assert kept and all(
+            any(half.name in e for _, e in m.fragments) for m in await world.ledgers() if m.ledger in kept
+        ), "the rest stays where it is"
         scans = [part.scans for part in world.parts]
         await asyncio.sleep(3.0)
         assert scans == [part.scans for part in world.parts], "seen once"

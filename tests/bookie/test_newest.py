@@ -25,7 +25,12 @@ def put(box: Box, first: int, count: int, version: int, *, recovery: bool = True
     body = b"".join(encode_block(Run(parts, [len(part) for part in parts], time_ms=5), LEDGER, first))
     box.requests += 1
     kind = Kind.ADD_RECOVERY if recovery else Kind.ADD
-    send(box.bookie, box.peer, encode(kind, body_bytes=len(body), number=count, ledger=LEDGER, entry=first, value=-1, request=box.requests) + body)
+    send(
+        box.bookie,
+        box.peer,
+        encode(kind, body_bytes=len(body), number=count, ledger=LEDGER, entry=first, value=-1, request=box.requests)
+        + body,
+    )
 
 
 async def versions(box: Box, first: int, last: int) -> dict[int, int]:
@@ -75,7 +80,9 @@ def test_an_entry_that_was_put_right_stays_right(flush: bool, compact: bool) -> 
             assert await versions(box, 0, 19) == right, "a reader that comes along sees it"
             await box.flushed()
             if compact:
-                await compacted(box, min(box.bookie.dirs[0].table.logs))  # the log with the wrong one is written anew: it is younger by its number
+                await compacted(
+                    box, min(box.bookie.dirs[0].table.logs)
+                )  # the log with the wrong one is written anew: it is younger by its number
             assert await versions(box, 0, 19) == right
             box.restart()
             assert await versions(box, 0, 19) == right
@@ -99,7 +106,7 @@ def test_any_history_shows_what_was_stored_last(seed: int) -> None:
                         await box.flushed()
                     case 1:
                         box.bookie.flush()  # goes on beside what follows
-                    case 2 if (numbers := list(box.bookie.dirs[0].table.logs)):
+                    case 2 if numbers := list(box.bookie.dirs[0].table.logs):
                         box.bookie.dirs[0].compactor.rewrite(rng.choice(numbers))
                     case 3:
                         await asyncio.sleep(0.1)  # what was added is durable
@@ -110,7 +117,9 @@ def test_any_history_shows_what_was_stored_last(seed: int) -> None:
                         for dead in range(100, 100 + version):
                             if box.bookie.dirs[0].table.last.get(dead) is not None:
                                 await box.ask(Kind.DELETE, dead)
-                        box.bookie.dirs[0].compactor.run(major=True)  # several logs, each with something dead, become one
+                        box.bookie.dirs[0].compactor.run(
+                            major=True
+                        )  # several logs, each with something dead, become one
                     case _:
                         first, count = rng.randrange(60), rng.choice((1, 1, 2, 5, 20))
                         put(box, first, count, version)
@@ -120,7 +129,9 @@ def test_any_history_shows_what_was_stored_last(seed: int) -> None:
                     await asyncio.sleep(rng.choice((0.0, 0.01, 0.05)))
                 if rng.random() < 0.3:
                     low = rng.randrange(60)
-                    assert await versions(box, low, low + 20) == {e: v for e, v in model.items() if low <= e <= low + 20}
+                    assert await versions(box, low, low + 20) == {
+                        e: v for e, v in model.items() if low <= e <= low + 20
+                    }
             assert await versions(box, 0, 100) == model
 
         sim.run(main(), limit_s=120)

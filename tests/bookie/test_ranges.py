@@ -52,9 +52,25 @@ class Clock:
 class Served:
     """One bookie with an HTTP port."""
 
-    def __init__(self, folder: Path, name: str, meta: EmbeddedStore, clock: Clock, settings: BookieSettings = SMALL, answers_max: int = 16) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        meta: EmbeddedStore,
+        clock: Clock,
+        settings: BookieSettings = SMALL,
+        answers_max: int = 16,
+    ) -> None:
         disks = [SystemDisk(folder / name / each) for each in ("journal", "ledgers")]
-        self.bookie = Bookie([Place(disks[0])], [Place(disks[1])], settings, bookie_id=name, instance="test", rng=random.Random(1), clock=clock)
+        self.bookie = Bookie(
+            [Place(disks[0])],
+            [Place(disks[1])],
+            settings,
+            bookie_id=name,
+            instance="test",
+            rng=random.Random(1),
+            clock=clock,
+        )
         self.bookie.start()
         self.keys, self.peer = ReadKeys(meta, clock), NotingPeer()
         self.ranges = RangeReads(self.bookie, self.keys, answers_max)
@@ -81,7 +97,9 @@ class Served:
         self.bookie.close()
 
 
-def with_bookies(folder: Path, main: Callable[[list[Served], Clock], Awaitable[None]], count: int = 1, **fields: Any) -> None:
+def with_bookies(
+    folder: Path, main: Callable[[list[Served], Clock], Awaitable[None]], count: int = 1, **fields: Any
+) -> None:
     async def run() -> None:
         meta, clock = EmbeddedStore(KvMachine()), Clock()
         some = [await Served(folder, f"b{n}", meta, clock, **fields).listen() for n in range(count)]
@@ -100,12 +118,25 @@ async def heard() -> None:
         await asyncio.sleep(0)
 
 
-def where(some: list[Served], permit: str, last: int, *, ledger: int = 1, stride: int = 0, quorum: int = 0) -> BookieRange:
-    return BookieRange(ledger, last, permit, "us", "", stride, quorum or len(some), ((0, tuple(f"127.0.0.1:{one.port}" for one in some)),))
+def where(
+    some: list[Served], permit: str, last: int, *, ledger: int = 1, stride: int = 0, quorum: int = 0
+) -> BookieRange:
+    return BookieRange(
+        ledger,
+        last,
+        permit,
+        "us",
+        "",
+        stride,
+        quorum or len(some),
+        ((0, tuple(f"127.0.0.1:{one.port}" for one in some)),),
+    )
 
 
 async def read(place: BookieRange, first: int, last: int, turn: int = 0) -> list[bytes]:
-    return await asyncio.to_thread(lambda: [bytes(part) for _, run in read_bookies(place, first, last, turn) for part in run.parts])
+    return await asyncio.to_thread(
+        lambda: [bytes(part) for _, run in read_bookies(place, first, last, turn) for part in run.parts]
+    )
 
 
 def test_a_permit_is_for_its_entries_its_hour_and_its_region() -> None:
@@ -116,7 +147,15 @@ def test_a_permit_is_for_its_entries_its_hour_and_its_region() -> None:
         given = dict(part.split("=") for part in (await broker.permit(7, 10, 20)).split("&"))
         await heard()
         assert bookie.check(given)[:3] == (7, 10, 20)
-        forged = [("ledger", "8"), ("first", "9"), ("last", "21"), ("until", str(int(given["until"]) + 1)), ("key", "2"), ("mac", "0" * 64), ("mac", "")]
+        forged = [
+            ("ledger", "8"),
+            ("first", "9"),
+            ("last", "21"),
+            ("until", str(int(given["until"]) + 1)),
+            ("key", "2"),
+            ("mac", "0" * 64),
+            ("mac", ""),
+        ]
         for name, value in forged:
             with pytest.raises(Refused, match="of no broker of this region"):
                 bookie.check({**given, name: value})
@@ -143,7 +182,9 @@ def test_a_permit_is_for_its_entries_its_hour_and_its_region() -> None:
         assert before["key"] == "1" and bookie.check(before)
         after = dict(part.split("=") for part in (await broker.permit(7, 10, 20)).split("&"))
         await heard()
-        assert after["key"] == "2" and bookie.check(after) and bookie.check(before), "the key of a permit that still holds is believed"
+        assert after["key"] == "2" and bookie.check(after) and bookie.check(before), (
+            "the key of a permit that still holds is believed"
+        )
         clock.wall += 25
         await other.permit(7, 10, 20)
         await heard()
@@ -178,7 +219,10 @@ def test_nothing_is_given_without_a_permit_that_covers_it(tmp_path: Path) -> Non
         assert (await ask(one.port, f"GET /entries?{permit}&at=2 HTTP/1.1"))[0] == 403
         assert one.ranges.refused == {"forged": 5, "malformed": 4, "expired": 1} and one.ranges.open == 0
         text = (await ask(one.port, "GET /metrics HTTP/1.1"))[1]
-        assert 'bookie_direct_reads_refused_total{reason="expired"} 1\n' in text and "bookie_direct_reads_total 1\n" in text
+        assert (
+            'bookie_direct_reads_refused_total{reason="expired"} 1\n' in text
+            and "bookie_direct_reads_total 1\n" in text
+        )
 
     with_bookies(tmp_path, main)
 
@@ -237,7 +281,12 @@ def test_sealed_entries_do_not_go_out(tmp_path: Path) -> None:
     async def main(some: list[Served], clock: Clock) -> None:
         (one,) = some
         secret = b"".join(encode_block(Run(None, (3,), body=memoryview(b"s" * 19), seal=Seal(1, 2, 4, 0)), 1, 4))
-        send(one.bookie, one.peer, add(1, 0, 4), encode(Kind.ADD, body_bytes=len(secret), number=1, ledger=1, entry=4, value=-1) + secret)
+        send(
+            one.bookie,
+            one.peer,
+            add(1, 0, 4),
+            encode(Kind.ADD, body_bytes=len(secret), number=1, ledger=1, entry=4, value=-1) + secret,
+        )
         await one.durable(1, 4)
         permit = await one.keys.permit(1, 0, 4)
         status, _ = await ask(one.port, f"GET /entries?{permit}&at=4 HTTP/1.1")
@@ -258,7 +307,10 @@ def test_inside_tls_a_reader_needs_no_certificate_and_trusts_bookies_of_the_regi
     def settings(folder: str, region: str) -> TlsSettings:
         made: dict[str, Any] = {"ca": str(tmp_path / folder / "ca.pem"), "internal": True}
         for role in ("bookie", "broker"):
-            made |= {f"{role}_{part}": str(tmp_path / folder / f"{role}.{region}.{end}") for part, end in (("cert", "pem"), ("key", "key"))}
+            made |= {
+                f"{role}_{part}": str(tmp_path / folder / f"{role}.{region}.{end}")
+                for part, end in (("cert", "pem"), ("key", "key"))
+            }
         return TlsSettings(**made)
 
     def authority(folder: str) -> str:
@@ -268,7 +320,11 @@ def test_inside_tls_a_reader_needs_no_certificate_and_trusts_bookies_of_the_regi
 
     async def run() -> None:
         meta, clock = EmbeddedStore(KvMachine()), Clock()
-        for folder, region, trusted, good in (("ours", "us", "ours", True), ("ours", "us", "foreign", False), ("ours", "eu", "ours", False)):
+        for folder, region, trusted, good in (
+            ("ours", "us", "ours", True),
+            ("ours", "us", "foreign", False),
+            ("ours", "eu", "ours", False),
+        ):
             bookies._away.clear()
             one = Served(tmp_path, f"{folder}-{region}-{trusted}", meta, clock)
             one.tls = Certificates(settings(folder, region), region).pages("bookie")
@@ -279,7 +335,9 @@ def test_inside_tls_a_reader_needs_no_certificate_and_trusts_bookies_of_the_regi
             if good:
                 assert await read(place, 0, 9) == [content(1, n) for n in range(10)]
             else:
-                with pytest.raises(BookiesUnread, match="certificate verify failed" if folder != trusted else "no bookie of us"):
+                with pytest.raises(
+                    BookiesUnread, match="certificate verify failed" if folder != trusted else "no bookie of us"
+                ):
                     await read(place, 0, 9)
                 assert not one.ranges.answers
             one.close()
@@ -288,7 +346,9 @@ def test_inside_tls_a_reader_needs_no_certificate_and_trusts_bookies_of_the_regi
     asyncio.run(run())
 
 
-def test_what_a_reader_does_not_take_is_not_read_and_the_next_one_is_sent_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_reader_does_not_take_is_not_read_and_the_next_one_is_sent_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def main(some: list[Served], clock: Clock) -> None:
         (one,) = some
         paused = asyncio.Event()
@@ -297,7 +357,11 @@ def test_what_a_reader_does_not_take_is_not_read_and_the_next_one_is_sent_elsewh
         part, count = b"x" * (64 << 10), 400
         body = [b"".join(encode_block(Run([part] * 8, [len(part)] * 8), 1, first)) for first in range(0, count, 8)]
         for at, block in enumerate(body):
-            send(one.bookie, one.peer, encode(Kind.ADD, body_bytes=len(block), number=8, ledger=1, entry=8 * at, value=-1) + block)
+            send(
+                one.bookie,
+                one.peer,
+                encode(Kind.ADD, body_bytes=len(block), number=8, ledger=1, entry=8 * at, value=-1) + block,
+            )
             await one.durable(1, 8 * at + 7)
         permit = await one.keys.permit(1, 0, count - 1)
         with socket.socket() as slow:
@@ -310,7 +374,9 @@ def test_what_a_reader_does_not_take_is_not_read_and_the_next_one_is_sent_elsewh
             for _ in range(20):
                 await asyncio.sleep(0)
             assert one.ranges.sent_bytes < sum(map(len, body)) // 2
-            assert (await ask(one.port, f"GET /entries?{permit}&at=0 HTTP/1.1"))[0] == 503 and one.ranges.refused == {"busy": 1}
+            assert (await ask(one.port, f"GET /entries?{permit}&at=0 HTTP/1.1"))[0] == 503 and one.ranges.refused == {
+                "busy": 1
+            }
             received = 0
             while part_of := await loop.sock_recv(slow, 1 << 20):
                 received += len(part_of)

@@ -40,7 +40,18 @@ def test_a_log_changes_how_it_is_read_only_where_its_reader_does() -> None:
     disk: Any = Files()
     for offset, goes_on in enumerate((False, True, True, False, False, True)):
         log.read(disk, offset, 1, goes_on)
-    assert disk.done == ["scattered", (0, 1), "sequence", (1, 1), (2, 1), "scattered", (3, 1), (4, 1), "sequence", (5, 1)]
+    assert disk.done == [
+        "scattered",
+        (0, 1),
+        "sequence",
+        (1, 1),
+        (2, 1),
+        "scattered",
+        (3, 1),
+        (4, 1),
+        "sequence",
+        (5, 1),
+    ]
     log.close()
     log.read(disk, 6, 1, True)
     assert disk.done[-4:] == ["closed", "scattered", "sequence", (6, 1)], "opened again it begins anew"

@@ -29,7 +29,9 @@ class World:
 
     def __init__(self, sim: Simulation) -> None:
         self.sim, self.box, self.meta = sim, Box(sim), EmbeddedStore(KvMachine())
-        self.others = {name: FakeBookie(name, sim.rng(name)) for name in ("b0", "b1")}  # this b0 stands for what others can read of the real one: nothing
+        self.others = {
+            name: FakeBookie(name, sim.rng(name)) for name in ("b0", "b1")
+        }  # this b0 stands for what others can read of the real one: nothing
         self.contexts = 0
 
     async def begin(self) -> None:
@@ -43,7 +45,10 @@ class World:
         self.refill = Refill(self.box.bookie, self.context)
 
     async def name(self, ledger: int, bookies: tuple[str, ...], state: LedgerState = CLOSED) -> None:
-        await self.meta.put(keys.ledger(ledger), LedgerMetadata(ledger, 2, 2, ((0, bookies),), state, 14 if state == CLOSED else -1).encode())
+        await self.meta.put(
+            keys.ledger(ledger),
+            LedgerMetadata(ledger, 2, 2, ((0, bookies),), state, 14 if state == CLOSED else -1).encode(),
+        )
 
     async def context(self) -> LedgerContext:
         self.contexts += 1
@@ -121,7 +126,9 @@ def test_what_a_reader_meets_is_brought_without_waiting_for_the_scrub() -> None:
             if world.refill.refilled_blocks:
                 break
             await asyncio.sleep(0.01)
-        assert await world.whole() and world.refill.refilled_bytes == len(block(1, 0, 5)) - len(b"".join(block_head(1, 0, 5)))
+        assert await world.whole() and world.refill.refilled_bytes == len(block(1, 0, 5)) - len(
+            b"".join(block_head(1, 0, 5))
+        )
         world.spoil(2, 3, 10)
         send(world.box.bookie, world.box.peer, read(3, 5, 14, 700))  # what comes before the bad one is answered
         await asyncio.sleep(0.5)

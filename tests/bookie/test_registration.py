@@ -38,7 +38,15 @@ def test_the_life_of_a_registration() -> None:
                 return None if found is None else msgpack.unpackb(found[0])
 
             await one.start()
-            expected = {"host": "127.0.0.1", "port": 3181, "http_port": 0, "writable": True, "rack": "x", "free_bytes": 1000, "level": LEVEL}
+            expected = {
+                "host": "127.0.0.1",
+                "port": 3181,
+                "http_port": 0,
+                "writable": True,
+                "rack": "x",
+                "free_bytes": 1000,
+                "level": LEVEL,
+            }
             expected |= {"dropped_dirs": [], "lost_dirs": [1, []]}
             assert await said() == expected
             await asyncio.sleep(20)

@@ -16,7 +16,9 @@ from tests.bookie.boxes import Box
 from tests.bookie.history import SMALL, add, send
 from tests.bookie.test_collector import QUICK, Lying
 
-COMPACTING = replace(SMALL, minor_interval_s=2.0, minor_live_max=1.0, major_live_max=1.0, compaction_bytes_per_s=1 << 20)
+COMPACTING = replace(
+    SMALL, minor_interval_s=2.0, minor_live_max=1.0, major_live_max=1.0, compaction_bytes_per_s=1 << 20
+)
 MINE, OTHERS = ("b0", "b1"), ("b1", "b2")
 
 
@@ -53,7 +55,9 @@ class World:
         return await self.held()
 
     async def held(self) -> list[int]:
-        return [ledger for ledger in range(1, 13) if (await self.box.ask(Kind.READ, ledger, first=0, last=0))[0] == Code.OK]
+        return [
+            ledger for ledger in range(1, 13) if (await self.box.ask(Kind.READ, ledger, first=0, last=0))[0] == Code.OK
+        ]
 
     async def compacted(self) -> None:
         for _ in range(60):
@@ -150,7 +154,9 @@ def test_what_may_be_needed_here_stays() -> None:
         await world.meta.put(keys.ledger(5), metadata(5, OTHERS, LedgerState.IN_RECOVERY))
         await world.meta.put(keys.ledger(6), metadata(6, ("b00", "b01")))  # names that hold this one
         await world.meta.put(keys.ledger(7), b"\x7f of a later version")
-        await world.meta.put(keys.ledger(8), LedgerMetadata(8, 2, 2, ((0, OTHERS), (5, MINE)), LedgerState.CLOSED, 9).encode())
+        await world.meta.put(
+            keys.ledger(8), LedgerMetadata(8, 2, 2, ((0, OTHERS), (5, MINE)), LedgerState.CLOSED, 9).encode()
+        )
         assert await world.passes(3) == [1, 2, 4, 5, 7, 8, 9, 10, 11, 12]
 
     scenario(body)

@@ -77,7 +77,15 @@ class Region:
 
     def settings(self, node: str, roles: list[str], **sections: Any) -> dict[str, Any]:
         own = f"{self.name}-{node}"
-        process = {"format": 1, "region": self.name, "node_id": own, "data_dir": str(self.folder / own), "roles": roles, "bind": "127.0.0.1", "tls": None}
+        process = {
+            "format": 1,
+            "region": self.name,
+            "node_id": own,
+            "data_dir": str(self.folder / own),
+            "roles": roles,
+            "bind": "127.0.0.1",
+            "tls": None,
+        }
         return {**process, **self.common, **sections}
 
     def spawn(self, settings: dict[str, Any]) -> Process:
@@ -87,15 +95,24 @@ class Region:
 
     def start(self, bookies: int = 2, brokers: int = 1, **broker: Any) -> None:
         """`broker`: settings of all brokers, beside their ports."""
-        meta = self.spawn(self.settings("meta-0", ["meta", "config"], meta_node={"port": 0}, config_node={"port": 0, "raft_port": 0})).wait_ready()
+        meta = self.spawn(
+            self.settings("meta-0", ["meta", "config"], meta_node={"port": 0}, config_node={"port": 0, "raft_port": 0})
+        ).wait_ready()
         self.addresses = {"meta": [f"127.0.0.1:{meta.ports['meta']}"], "config": [f"127.0.0.1:{meta.ports['config']}"]}
-        begun = [self.spawn(self.settings(f"bookie-{i}", ["bookie"], **self.addresses, bookie={"port": 0, "http_port": 0})) for i in range(bookies)]
+        begun = [
+            self.spawn(self.settings(f"bookie-{i}", ["bookie"], **self.addresses, bookie={"port": 0, "http_port": 0}))
+            for i in range(bookies)
+        ]
         begun += [self.broker(i, **broker) for i in range(brokers)]
         for process in begun:
             process.wait_ready()
 
     def broker(self, index: int, **fields: Any) -> Process:
-        return self.spawn(self.settings(f"broker-{index}", ["broker"], **self.addresses, broker={"port": 0, "admin_port": 0, **fields}))
+        return self.spawn(
+            self.settings(
+                f"broker-{index}", ["broker"], **self.addresses, broker={"port": 0, "admin_port": 0, **fields}
+            )
+        )
 
     def admin_url(self, broker: int = 0) -> str:
         return f"http://127.0.0.1:{self.processes[f'{self.name}-broker-{broker}'].ports['admin']}"

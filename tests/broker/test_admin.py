@@ -102,13 +102,23 @@ def test_namespaces_and_their_policies(rest: Rest) -> None:
     assert rest("PUT", one)[0] == 409
     assert rest("PUT", "/admin/v2/namespaces/nobody/x")[0] == 404
     assert one.partition("namespaces/")[2] in rest("GET", "/admin/v2/namespaces/public")[1]
-    assert rest("GET", f"{one}/bundles") == (200, {"boundaries": ["0x00000000", "0x80000000", "0xffffffff"], "numBundles": 2})
+    assert rest("GET", f"{one}/bundles") == (
+        200,
+        {"boundaries": ["0x00000000", "0x80000000", "0xffffffff"], "numBundles": 2},
+    )
     assert rest("POST", f"{one}/deduplication", True) == (204, None)
     assert rest("GET", f"{one}/deduplication") == (200, True)
     assert rest("POST", f"{one}/deduplication", "yes")[0] == 400
     assert rest("POST", f"{one}/retention", {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1})[0] == 204
     assert rest("GET", f"{one}/retention") == (200, {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1})
-    assert rest("POST", f"{one}/persistence", {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2})[0] == 400
+    assert (
+        rest(
+            "POST",
+            f"{one}/persistence",
+            {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2},
+        )[0]
+        == 400
+    )
     assert rest("POST", f"{one}/messageTTL", 30)[0] == 204
     assert rest("POST", f"{one}/replication", ["us"])[0] == 204
     assert rest("POST", f"{one}/replication", ["mars"])[0] == 403
@@ -125,7 +135,9 @@ def test_topics_are_created_listed_and_deleted_through_any_broker(rest: Rest, ot
         assert caller("PUT", f"/admin/v2/{NAMESPACE}/plain-{index}") == (204, None)
     assert rest("PUT", f"/admin/v2/{NAMESPACE}/plain-0")[0] == 409
     listed = other("GET", f"/admin/v2/{NAMESPACE}")[1]
-    assert [name for name in listed if "/plain-" in name] == [f"persistent://public/default/plain-{index}" for index in range(6)]
+    assert [name for name in listed if "/plain-" in name] == [
+        f"persistent://public/default/plain-{index}" for index in range(6)
+    ]
     for index in range(6):
         caller = (other, rest)[index % 2]
         status, stats = caller("GET", f"/admin/v2/{NAMESPACE}/plain-{index}/stats")
@@ -139,7 +151,11 @@ def test_topics_are_created_listed_and_deleted_through_any_broker(rest: Rest, ot
     assert rest("GET", "/admin/v2/nothing/here") == (404, {"reason": "Not Found"})
     assert rest("POST", "/admin/v2/clusters") == (405, {"reason": "Method Not Allowed"})
     assert rest("PUT", f"/admin/v2/non-{NAMESPACE}/x")[0] == 204
-    assert rest("GET", f"/admin/v2/non-{NAMESPACE}") == other("GET", f"/admin/v2/non-{NAMESPACE}") == (200, ["non-persistent://public/default/x"])
+    assert (
+        rest("GET", f"/admin/v2/non-{NAMESPACE}")
+        == other("GET", f"/admin/v2/non-{NAMESPACE}")
+        == (200, ["non-persistent://public/default/x"])
+    )
     assert rest("GET", f"/admin/v2/non-{NAMESPACE}/x/internalStats")[0] == 412
 
 
@@ -157,7 +173,9 @@ def test_partitioned_topics(rest: Rest, other: Rest) -> None:
         assert rest("PUT", f"{one}-partition-{index}/subscription/s")[0] == 204
     for caller in (rest, other):
         stats = caller("GET", f"{one}/partitioned-stats")[1]
-        assert stats["metadata"] == {"partitions": 4} and len(stats["partitions"]) == 4 and "s" in stats["subscriptions"]
+        assert (
+            stats["metadata"] == {"partitions": 4} and len(stats["partitions"]) == 4 and "s" in stats["subscriptions"]
+        )
     assert rest("DELETE", f"{one}/partitions?force=true")[0] == 204
     assert rest("GET", f"{one}/partitions")[0] == 404
     assert rest("GET", f"{one}/partitions?checkAllowAutoCreation=true") == (200, {"partitions": 0, "deleted": False})
@@ -188,7 +206,9 @@ def test_bundles_move_when_they_are_unloaded(rest: Rest, other: Rest) -> None:
 
 
 def test_brokers_health_and_metrics(region: Region, rest: Rest) -> None:
-    assert sorted(rest("GET", "/admin/v2/brokers")[1]) == sorted(region.admin_url(i).removeprefix("http://") for i in range(2))
+    assert sorted(rest("GET", "/admin/v2/brokers")[1]) == sorted(
+        region.admin_url(i).removeprefix("http://") for i in range(2)
+    )
     assert rest("GET", "/admin/v2/brokers/us")[0] == 200 and rest("GET", "/admin/v2/brokers/mars")[0] == 404
     assert rest("GET", "/admin/v2/brokers/health") == (200, "ok")
     assert rest("GET", "/status.html") == (200, "ok")
@@ -221,7 +241,11 @@ def test_subscriptions_and_the_local_copy(region: Region, rest: Rest, other: Res
 
         assert (backlog("early"), backlog("late")) == (50, 0)
         last = sent[-1]
-        assert rest("GET", f"{one}/lastMessageId")[1] == {"ledgerId": last.ledger_id(), "entryId": last.entry_id(), "partitionIndex": -1}
+        assert rest("GET", f"{one}/lastMessageId")[1] == {
+            "ledgerId": last.ledger_id(),
+            "entryId": last.entry_id(),
+            "partitionIndex": -1,
+        }
         position = {"ledgerId": sent[40].ledger_id(), "entryId": sent[40].entry_id()}
         assert rest("POST", f"{one}/subscription/early/resetcursor", position)[0] == 204
         assert backlog("early") == 10
@@ -239,7 +263,9 @@ def test_subscriptions_and_the_local_copy(region: Region, rest: Rest, other: Res
         first, upto = (sent[10].ledger_id(), sent[10].entry_id()), (sent[29].ledger_id(), sent[29].entry_id())
         pieces = list(reader.runs([(snapshot.topic, first[0], first[1], upto[1])]))
         assert sum(run.count for *_, run in pieces) == 20 and pieces[0][:3] == (0, *first) and first[0] == upto[0]
-        assert rest("GET", "/heliograph/v1/topics/public/default/data/vector")[1]["vector"][0]["prefix"] == list(snapshot.last)
+        assert rest("GET", "/heliograph/v1/topics/public/default/data/vector")[1]["vector"][0]["prefix"] == list(
+            snapshot.last
+        )
         assert reader.vector(topic, (snapshot.last[0], 1)) == {snapshot.own: (snapshot.last[0], 1)}
         assert snapshot.past == () and not snapshot.trimmed
         terminated = rest("POST", f"{one}/terminate")[1]

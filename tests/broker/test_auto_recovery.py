@@ -95,7 +95,12 @@ def test_a_bookie_that_was_away_holds_everything_when_no_ledger_is_marked_any_mo
     with Region(tmp_path) as region:
         region.start(bookies=3, brokers=1, auto_recovery={**QUICK, "lost_after_s": 600.0})
         rest = provision(region)
-        quorums = {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2, "managedLedgerMaxMarkDeleteRate": 1.0}
+        quorums = {
+            "bookkeeperEnsemble": 3,
+            "bookkeeperWriteQuorum": 3,
+            "bookkeeperAckQuorum": 2,
+            "managedLedgerMaxMarkDeleteRate": 1.0,
+        }
         assert rest("POST", "/admin/v2/namespaces/public/default/persistence", quorums)[0] == 204
         writer = Writer(region, rest)
         try:

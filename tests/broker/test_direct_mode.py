@@ -20,7 +20,9 @@ def test_discovery_through_any_broker_and_data_to_the_owner(tmp_path: Path) -> N
     with Region(tmp_path) as region:
         region.start(bookies=2, brokers=0)
         ports = [free_port(), free_port()]
-        for index, port in enumerate(ports):  # by another name of this host, as an address outside of a private network would be
+        for index, port in enumerate(
+            ports
+        ):  # by another name of this host, as an address outside of a private network would be
             region.broker(index, port=port, listeners={"outside": f"pulsar://localhost:{port}"})
         for index in range(2):
             region.processes[f"us-broker-{index}"].wait_ready()
@@ -30,16 +32,26 @@ def test_discovery_through_any_broker_and_data_to_the_owner(tmp_path: Path) -> N
         named = rest("GET", f"{lookup}?listenerName=outside")[1]["brokerUrl"]
         assert named == f"pulsar://localhost:{ports[owner]}"
         quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        client = pulsar.Client(region.service_url(1 - owner), listener_name="outside", logger=quiet)  # asked where the topic is not
-        stranger = pulsar.Client(region.service_url(owner), listener_name="nowhere", logger=quiet, operation_timeout_seconds=3)
+        client = pulsar.Client(
+            region.service_url(1 - owner), listener_name="outside", logger=quiet
+        )  # asked where the topic is not
+        stranger = pulsar.Client(
+            region.service_url(owner), listener_name="nowhere", logger=quiet, operation_timeout_seconds=3
+        )
         try:
             consumer = client.subscribe("t", "s")
             client.create_producer("t").send(b"straight")
             assert consumer.receive(timeout_millis=60_000).data() == b"straight"
             stats = Rest(region.admin_url(owner))("GET", "/admin/v2/persistent/public/default/t/stats")[1]
             (seen,) = stats["publishers"]
-            mine = [c for c in psutil.Process().net_connections("tcp") if c.raddr and c.raddr.port == ports[owner] and c.status == psutil.CONN_ESTABLISHED]
-            assert seen["address"] in [f"/{c.laddr.ip}:{c.laddr.port}" for c in mine]  # the client's own socket, with nobody between
+            mine = [
+                c
+                for c in psutil.Process().net_connections("tcp")
+                if c.raddr and c.raddr.port == ports[owner] and c.status == psutil.CONN_ESTABLISHED
+            ]
+            assert seen["address"] in [
+                f"/{c.laddr.ip}:{c.laddr.port}" for c in mine
+            ]  # the client's own socket, with nobody between
             with pytest.raises(pulsar.PulsarException):  # this client tries again until its time-out
                 stranger.create_producer("t")
         finally:

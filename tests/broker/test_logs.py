@@ -34,7 +34,9 @@ WRITTEN: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
 )
 
 
-def record(written: str, arguments: tuple[Any, ...] = (), extra: dict[str, Any] | None = None, name: str = "region_node.x") -> logging.LogRecord:
+def record(
+    written: str, arguments: tuple[Any, ...] = (), extra: dict[str, Any] | None = None, name: str = "region_node.x"
+) -> logging.LogRecord:
     made = logging.getLogger(name).makeRecord(name, logging.INFO, "f", 1, written, arguments, None, extra=extra)
     made.created = 1_800_000_000.25
     return made
@@ -47,8 +49,12 @@ def as_json(*what: Any) -> Any:
 
 
 def test_both_ways_of_writing_an_event_have_the_same_fields() -> None:
-    by_extra = as_json("link.ended", (), {"topic": "persistent://a/b/c", "text": "went away = bad\nlink.opened", "count": 3})
-    by_words = as_json("link.ended topic=%s text=%s count=%s", ("persistent://a/b/c", "went away = bad\nlink.opened", 3))
+    by_extra = as_json(
+        "link.ended", (), {"topic": "persistent://a/b/c", "text": "went away = bad\nlink.opened", "count": 3}
+    )
+    by_words = as_json(
+        "link.ended topic=%s text=%s count=%s", ("persistent://a/b/c", "went away = bad\nlink.opened", 3)
+    )
     assert by_extra == by_words
     assert by_extra == {
         "time": "2027-01-15T08:00:00.250Z",
@@ -62,10 +68,19 @@ def test_both_ways_of_writing_an_event_have_the_same_fields() -> None:
 
 
 def test_what_is_no_json_and_what_is_no_event_become_valid_lines() -> None:
-    odd = as_json("x.y", (), {"at": (1, 2), "rate": float("nan"), "who": ValueError("k"), "region": "other", "level": "own"})
-    assert odd["fields"] == {"at": [1, 2], "rate": "nan", "who": "k", "region": "other", "level": "own"} and odd["region"] == "eu"
+    odd = as_json(
+        "x.y", (), {"at": (1, 2), "rate": float("nan"), "who": ValueError("k"), "region": "other", "level": "own"}
+    )
+    assert (
+        odd["fields"] == {"at": [1, 2], "rate": "nan", "who": "k", "region": "other", "level": "own"}
+        and odd["region"] == "eu"
+    )
     assert as_json("Task was destroyed but it is pending", (), None)["text"] == "Task was destroyed but it is pending"
-    assert as_json("audit.finding topic=%s %s", ("t", "kind=gap repaired=no, not yet"))["fields"] == {"topic": "t", "kind": "gap", "repaired": "no, not yet"}
+    assert as_json("audit.finding topic=%s %s", ("t", "kind=gap repaired=no, not yet"))["fields"] == {
+        "topic": "t",
+        "kind": "gap",
+        "repaired": "no, not yet",
+    }
 
 
 def test_a_trace_is_a_field_of_json_without_its_secrets() -> None:
@@ -79,19 +94,28 @@ def test_a_trace_is_a_field_of_json_without_its_secrets() -> None:
 
 
 def test_the_console_puts_one_event_on_a_line() -> None:
-    line = EventFormatter().format(record("topic.loaded", (), {"topic": "persistent://a/b/c", "by": "a b\n2026 INFO topic.deleted", "n": 3}))
+    line = EventFormatter().format(
+        record("topic.loaded", (), {"topic": "persistent://a/b/c", "by": "a b\n2026 INFO topic.deleted", "n": 3})
+    )
     assert line.endswith(r'INFO topic.loaded topic=persistent://a/b/c by="a b\n2026 INFO topic.deleted" n=3')
 
 
 @pytest.mark.parametrize("formatter", [JsonFormatter(), EventFormatter()], ids=["json", "console"])
 @pytest.mark.parametrize("what", WRITTEN, ids=[w[0].split()[0] + f"-{i}" for i, w in enumerate(WRITTEN)])
-def test_no_secret_gets_into_a_line(formatter: logging.Formatter, what: tuple[str, tuple[Any, ...], dict[str, Any]]) -> None:
+def test_no_secret_gets_into_a_line(
+    formatter: logging.Formatter, what: tuple[str, tuple[Any, ...], dict[str, Any]]
+) -> None:
     line = formatter.format(record(*what))
     assert redaction.HIDDEN in line and not [secret for secret in SECRETS if secret in line], line
 
 
 def test_where_secrets_lie_is_no_secret() -> None:
-    given = {"tokens": [{"algorithms": ["HS256"], "secret_file": "/etc/key", "jwks_url": "https://a/b"}], "token_max_s": 60, "authorization": True, "key": "/x"}
+    given = {
+        "tokens": [{"algorithms": ["HS256"], "secret_file": "/etc/key", "jwks_url": "https://a/b"}],
+        "token_max_s": 60,
+        "authorization": True,
+        "key": "/x",
+    }
     assert redaction.without_secrets(given) == given
     harmless = "topic persistent://a/b/c at pulsar://h:6650 by token_file=/etc/key"
     assert redaction.text(harmless) == harmless
@@ -114,11 +138,17 @@ def test_the_limit_is_by_event_and_says_what_it_left_out() -> None:
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [line["event"] for line in lines].count("connection.refused") == 2
     assert [line["event"] for line in lines].count("admin.change") == 5, "the record of changes is never left out"
-    assert [line["fields"] for line in lines if line["event"] == LEFT_OUT] == [{"of": "connection.refused", "lines": 3, "window_s": 10}]
+    assert [line["fields"] for line in lines if line["event"] == LEFT_OUT] == [
+        {"of": "connection.refused", "lines": 3, "window_s": 10}
+    ]
     for _ in range(4):
         emit("connection.refused", 111)
     handler.say_left_out()
-    assert json.loads(stream.getvalue().splitlines()[-1])["fields"] == {"of": "connection.refused", "lines": 2, "window_s": 10}
+    assert json.loads(stream.getvalue().splitlines()[-1])["fields"] == {
+        "of": "connection.refused",
+        "lines": 2,
+        "window_s": 10,
+    }
 
 
 def test_the_limit_survives_a_clock_that_goes_back_and_many_names() -> None:
@@ -161,7 +191,10 @@ def test_long_words_of_a_client_hold_nobody_up_and_are_cut(word: str) -> None:
     """Looked at from each of its words on, such a text would take hours."""
     long = word * (1_000_000 // len(word))
     assert redaction.text(long + ' x_token="abc"') != ""
-    for line in (EventFormatter("eu").format(record("request.refused topic=%s", (long,))), json.dumps(as_json(f"said: {long}"))):
+    for line in (
+        EventFormatter("eu").format(record("request.refused topic=%s", (long,))),
+        json.dumps(as_json(f"said: {long}")),
+    ):
         assert len(line) < 20_000
 
 
@@ -189,17 +222,27 @@ def test_a_real_broker_writes_lines_of_json(tmp_path: Any) -> None:
         status, ours = asked(f"{web}/admin/v2/tenants/nobody")
         assert status == 404 and ours and ours != asked(f"{web}/admin/v2/clusters")[1]
         assert asked(f"{web}/no/such/path", "PUT", **{"X-Request-Id": "put-1"}) == (404, "put-1")
-        client = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=5)
+        client = pulsar.Client(
+            region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=5
+        )
         with pytest.raises(pulsar.PulsarException):
             client.create_producer("persistent://nobody/none/t")
         client.close()
         assert region.processes["us-broker-0"].terminate() == 0
     lines = [json.loads(line) for line in (tmp_path / "us-broker-0.log").read_text().splitlines()]
     assert {"process.starting", "process.ready", "process.ended"} <= {line["event"] for line in lines}
-    assert {(line["region"], line["node"]) for line in lines if line["event"] == "process.ready"} == {("us", "us-broker-0")}
+    assert {(line["region"], line["node"]) for line in lines if line["event"] == "process.ready"} == {
+        ("us", "us-broker-0")
+    }
     refused = {line["fields"]["request"]: line["fields"] for line in lines if line["event"] == "admin.refused"}
-    assert set(refused) == {ours, "put-1"} and refused[ours]["path"] == "/admin/v2/tenants/nobody" and refused[ours]["error"]
+    assert (
+        set(refused) == {ours, "put-1"}
+        and refused[ours]["path"] == "/admin/v2/tenants/nobody"
+        and refused[ours]["error"]
+    )
     changes = [json.loads(line["fields"]["change"]) for line in lines if line["event"] == "admin.change"]
     assert [change["request"] for change in changes] == ["put-1"]
     commands = [line["fields"] for line in lines if line["event"] == "request.refused"]
-    assert commands and all({"connection", "address", "request", "code", "error"} <= set(fields) for fields in commands), commands
+    assert commands and all(
+        {"connection", "address", "request", "code", "error"} <= set(fields) for fields in commands
+    ), commands

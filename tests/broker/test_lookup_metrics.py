@@ -44,6 +44,12 @@ def test_a_summary_is_one_family() -> None:
     for took_ms in range(1, 101):
         took.add(took_ms)
     lines = metrics.render(loading_samples("us", took, 0)).decode().splitlines()
-    assert 'pulsar_topic_load_times{cluster="us",quantile="0.5"} 51' in lines and 'pulsar_topic_load_times{cluster="us",quantile="0.99"} 100' in lines
-    assert lines[-2:] == ['pulsar_topic_load_times_sum{cluster="us"} 5050', 'pulsar_topic_load_times_count{cluster="us"} 100']
+    assert (
+        'pulsar_topic_load_times{cluster="us",quantile="0.5"} 51' in lines
+        and 'pulsar_topic_load_times{cluster="us",quantile="0.99"} 100' in lines
+    )
+    assert lines[-2:] == [
+        'pulsar_topic_load_times_sum{cluster="us"} 5050',
+        'pulsar_topic_load_times_count{cluster="us"} 100',
+    ]
     assert sum(line.startswith("# TYPE pulsar_topic_load_times") for line in lines) == 1

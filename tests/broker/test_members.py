@@ -33,7 +33,14 @@ def region(tmp_path: Path) -> Iterator[Region]:
     with Region(tmp_path) as region:
         region.start(bookies=2, brokers=1)
         rest = Rest(region.admin_url())
-        assert rest("PUT", "/admin/v2/clusters/us", {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()})[0] == 204
+        assert (
+            rest(
+                "PUT",
+                "/admin/v2/clusters/us",
+                {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()},
+            )[0]
+            == 204
+        )
         assert rest("PUT", "/admin/v2/tenants/public", {"adminRoles": [], "allowedClusters": ["us"]})[0] == 204
         assert rest("PUT", "/admin/v2/namespaces/public/default", {})[0] == 204
         yield region
@@ -55,7 +62,9 @@ def rows(region: Region) -> dict[str, dict[str, Any]]:
 
 def start_member(region: Region, name: str, founder: str) -> tuple[Process, str]:
     known = {founder: f"127.0.0.1:{region.processes[founder].ports['meta']}"}
-    process = region.spawn(region.settings(name, ["meta"], meta_node={"port": 0, "joining": True, "peers": known})).wait_ready()
+    process = region.spawn(
+        region.settings(name, ["meta"], meta_node={"port": 0, "joining": True, "peers": known})
+    ).wait_ready()
     return process, f"127.0.0.1:{process.ports['meta']}"
 
 
@@ -78,27 +87,42 @@ def test_members_by_the_command_line(region: Region) -> None:
         addresses = {}
         for name in ("m1", "m2"):
             _, addresses[name] = start_member(region, name, founder)
-        assert meta(region, "add", "us-m1", addresses["m1"], "--dry-run") == (0, "us-m1 would be added as a learner\n") and len(rows(region)) == 1
+        assert (
+            meta(region, "add", "us-m1", addresses["m1"], "--dry-run") == (0, "us-m1 would be added as a learner\n")
+            and len(rows(region)) == 1
+        )
         assert meta(region, "add", "us-m1", addresses["m1"]) == (0, "us-m1 is a learner\n")
         code, text = meta(region, "promote", "us-m1")
         assert code == 0 and "us-m1 is a voter" in text
         code, text = meta(region, "add", "us-m2", addresses["m2"], "--promote")
         assert code == 0 and "us-m2 is a voter" in text
-        assert {name: row["role"] for name, row in rows(region).items()} == {founder: "voter", "us-m1": "voter", "us-m2": "voter"}
+        assert {name: row["role"] for name, row in rows(region).items()} == {
+            founder: "voter",
+            "us-m1": "voter",
+            "us-m2": "voter",
+        }
         assert meta(region, "promote", "us-m2")[1].strip() == "nothing to do: us-m2 is a voter"
 
         region.processes["us-m2"].kill()
         eventually(lambda: rows(region)["us-m2"]["silent_s"] > 0.6, "silent for longer than an election time-out")
         code, text = meta(region, "remove", "us-m1")
-        assert code == 2 and "the quorum would be lost: of the 2 voters that this leaves, 2 must answer, and us-m2 does not" in text
+        assert (
+            code == 2
+            and "the quorum would be lost: of the 2 voters that this leaves, 2 must answer, and us-m2 does not" in text
+        )
         status, answer = rest("DELETE", f"{MEMBERS}/us-m1?dry_run=true")
         assert status == 412 and "the quorum would be lost" in answer["reason"]
-        assert rest("POST", f"{MEMBERS}/us-m9", {"address": "nonsense"})[0] == 412 and rest("POST", f"{MEMBERS}/us-m9", {})[0] == 400
+        assert (
+            rest("POST", f"{MEMBERS}/us-m9", {"address": "nonsense"})[0] == 412
+            and rest("POST", f"{MEMBERS}/us-m9", {})[0] == 400
+        )
         code, text = meta(region, "transfer", "us-m2")
         assert code == 2 and "does not answer" in text
         assert meta(region, "remove", "us-m2") == (0, "us-m2 is no member any more: stop its process\n")
 
-        eventually(lambda: meta(region, "transfer", "us-m1")[0] == 0, "us-m1 leads, within one election time-out of some try")
+        eventually(
+            lambda: meta(region, "transfer", "us-m1")[0] == 0, "us-m1 leads, within one election time-out of some try"
+        )
         leads = r'heliograph_metadata_leader\{[^}]*group="metadata"[^}]*leader="us-m1"[^}]*\} 1'
         eventually(lambda: re.search(leads, scrape(region)), "the metrics name the new leader")
         metrics = scrape(region)

@@ -39,7 +39,11 @@ def shown(url: str) -> tuple[dict[str, str], dict[str, set[str]]]:
 
 
 def test_names_kinds_and_labels_are_pulsars(tmp_path: Path) -> None:
-    rows = [line.split("\t") for line in (Path(__file__).parent / "pulsar_metrics.tsv").read_text().splitlines() if not line.startswith("#")]
+    rows = [
+        line.split("\t")
+        for line in (Path(__file__).parent / "pulsar_metrics.tsv").read_text().splitlines()
+        if not line.startswith("#")
+    ]
     assert len(rows) > 120
     with Region(tmp_path) as region:
         region.start(bookies=2, brokers=1, metrics_consumers=True, transaction_coordinator_enabled=True)
@@ -51,16 +55,26 @@ def test_names_kinds_and_labels_are_pulsars(tmp_path: Path) -> None:
             consumer.acknowledge(consumer.receive(timeout_millis=60_000))
             client.create_producer("persistent://public/default/s", schema=pulsar.schema.StringSchema())
             for method in ("GET", "DELETE"):
-                asked = urllib.request.Request(f"{region.admin_url()}/admin/v2/schemas/public/default/s/schema", method=method)
+                asked = urllib.request.Request(
+                    f"{region.admin_url()}/admin/v2/schemas/public/default/s/schema", method=method
+                )
                 urllib.request.urlopen(asked, timeout=60).close()
-            asked = urllib.request.Request(f"{region.admin_url()}/admin/v2/persistent/public/default/m/compaction", method="PUT")
+            asked = urllib.request.Request(
+                f"{region.admin_url()}/admin/v2/persistent/public/default/m/compaction", method="PUT"
+            )
             urllib.request.urlopen(asked, timeout=60).close()
-            urllib.request.urlopen(f"{region.admin_url()}/admin/v3/transactions/coordinatorStats?coordinatorId=0", timeout=60).close()
+            urllib.request.urlopen(
+                f"{region.admin_url()}/admin/v3/transactions/coordinatorStats?coordinatorId=0", timeout=60
+            ).close()
             missing: list[tuple[str, str, str]] = []
 
             def all_there() -> bool:
                 kinds, labels = shown(region.admin_url())
-                missing[:] = [(name, kind, wanted) for name, kind, wanted in rows if kinds.get(name) != kind or wanted not in labels.get(name, ())]
+                missing[:] = [
+                    (name, kind, wanted)
+                    for name, kind, wanted in rows
+                    if kinds.get(name) != kind or wanted not in labels.get(name, ())
+                ]
                 return not missing
 
             with contextlib.suppress(AssertionError):

@@ -7,7 +7,20 @@ from collections import defaultdict
 
 import pytest
 
-from region_node.ownership.core import Acquire, Action, Bundle, Close, Forget, Here, Holding, Load, Moving, OwnershipCore, OwnershipSettings, There
+from region_node.ownership.core import (
+    Acquire,
+    Action,
+    Bundle,
+    Close,
+    Forget,
+    Here,
+    Holding,
+    Load,
+    Moving,
+    OwnershipCore,
+    OwnershipSettings,
+    There,
+)
 from region_node.ownership.records import BrokerRecord, OwnerRecord
 
 SETTINGS = OwnershipSettings()
@@ -90,7 +103,9 @@ def test_a_lost_lease_closes_without_touching_the_key_and_late_answers_count_for
     assert made.on_acquired(BUNDLES[1], 12, 1, 1.0) == []
     assert not made.owns(BUNDLES[1])
     assert made.take(bundle) == []  # still closing
-    assert made.on_closed(bundle, False, 1.0) == [Forget(bundle, 10)]  # the metadata may not know yet that the lease is over
+    assert made.on_closed(bundle, False, 1.0) == [
+        Forget(bundle, 10)
+    ]  # the metadata may not know yet that the lease is over
     assert isinstance(made.find(bundle, True)[0], Moving)
     made.on_owner(bundle, None, 13, 1.0)
     assert made.take(bundle) == [Acquire(bundle, 2)]
@@ -283,7 +298,12 @@ class World:
             case 2:  # any broker may order a move, by what it has seen
                 bundle = self.rng.choice(BUNDLES)
                 order = made.transfer(bundle, self.rng.choice(sorted(self.cores)))
-                if order is not None and order[0].lease in self.leases.values() and bundle in self.keys and self.keys[bundle][1] == order[1]:
+                if (
+                    order is not None
+                    and order[0].lease in self.leases.values()
+                    and bundle in self.keys
+                    and self.keys[bundle][1] == order[1]
+                ):
                     self.moves += 1
                     self.change(bundle, order[0])
             case 3 if self.rng.random() < 0.2:
@@ -314,7 +334,9 @@ class World:
             for bundle, held in made.held.items():
                 if held.state is not Holding.OWNED:
                     continue
-                assert held.version in self.named[broker, bundle], "owned only at a version whose value names this broker"
+                assert held.version in self.named[broker, bundle], (
+                    "owned only at a version whose value names this broker"
+                )
                 newest = max((v for b, _, v in self.log[: self.seen[broker]] if b == bundle), default=-1)
                 assert newest <= held.version, "a later change that was seen has ended it"
 
@@ -339,4 +361,6 @@ def test_whoever_owns_has_written_it_and_in_the_end_each_bundle_has_one_owner(se
         assert [b for b, made in world.cores.items() if made.owns(bundle)] == [world.keys[bundle][0].broker]
         for made in world.cores.values():
             found = made.find(bundle, False)[0]
-            assert isinstance(found, Here) or (isinstance(found, There) and found.broker.broker == world.keys[bundle][0].broker)
+            assert isinstance(found, Here) or (
+                isinstance(found, There) and found.broker.broker == world.keys[bundle][0].broker
+            )

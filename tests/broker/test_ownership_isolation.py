@@ -39,7 +39,10 @@ def test_lookups_at_any_broker_end_at_a_permitted_one(seed: int) -> None:
         for topic in TOPICS:
             urls = {await world.served_by(name, topic) for name in "abcd"}
             assert len(urls) == 1 and urls <= {"pulsar://b:6650", "pulsar://c:6650"}
-            assert await world.ask("a", world.brokers["a"].owner, topic) in (world.brokers["b"].record, world.brokers["c"].record)
+            assert await world.ask("a", world.brokers["a"].owner, topic) in (
+                world.brokers["b"].record,
+                world.brokers["c"].record,
+            )
 
     run(seed, scenario)
 
@@ -105,7 +108,10 @@ def test_an_operator_cannot_move_a_bundle_where_it_may_not_be() -> None:
         await world.start("a", "b", "c")
         bundle = bundle_of(TOPICS[0], 4)
         owner = (await world.served_by("a", TOPICS[0])).removeprefix("pulsar://")[0]
-        with pytest.raises(NotAllowed, match=rf"^broker b may not serve bundle {NAMESPACE}/{bundle}, by .* isolation policies .*: a, c may$"):
+        with pytest.raises(
+            NotAllowed,
+            match=rf"^broker b may not serve bundle {NAMESPACE}/{bundle}, by .* isolation policies .*: a, c may$",
+        ):
             await world.ask("b", world.brokers["b"].transfer, NAMESPACE, bundle, "b")
         other = "c" if owner == "a" else "a"
         assert await world.ask("b", world.brokers["b"].transfer, NAMESPACE, bundle, other)

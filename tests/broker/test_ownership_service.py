@@ -77,10 +77,22 @@ class World:
             await view.ready()
             store, host = self.make_store(machine), self.make_host(name)
             made = Ownership(
-                region="us", broker=name, meta=store, view=view, host=host, clock=machine.clock, rng=machine.rng, settings=self.settings, permit=self.permit
+                region="us",
+                broker=name,
+                meta=store,
+                view=view,
+                host=host,
+                clock=machine.clock,
+                rng=machine.rng,
+                settings=self.settings,
+                permit=self.permit,
             )
             self.brokers[name], self.hosts[name], self.stores[name] = made, host, store
-            listeners = {"": f"pulsar://{name}:6650", "link": f"pulsar+ssl://{name}:6700", "link-eu": f"pulsar+ssl://proxy-{name}:1"}
+            listeners = {
+                "": f"pulsar://{name}:6650",
+                "link": f"pulsar+ssl://{name}:6700",
+                "link-eu": f"pulsar+ssl://proxy-{name}:1",
+            }
             await made.start(BrokerRecord(name, listeners, f"http://{name}:8080", 1))
             started.set_result(None)
 

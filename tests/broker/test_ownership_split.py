@@ -141,7 +141,9 @@ def test_a_split_closes_nothing_and_both_parts_have_their_owner_at_once(seed: in
         source = world.owners()[moved]
         to = "b" if source == "a" else "a"
         assert await world.ask("b", world.brokers["b"].transfer, NAMESPACE, moved, to)
-        assert set(world.host(source).closed) == {topic for topic in TOPICS if world.table().of(topic) == moved}, "a part moves without the rest"
+        assert set(world.host(source).closed) == {topic for topic in TOPICS if world.table().of(topic) == moved}, (
+            "a part moves without the rest"
+        )
 
     scene(seed, scenario)
 

@@ -35,7 +35,9 @@ def test_a_data_folder_in_use_of_another_node_and_of_another_version(tmp_path: P
         running = region.spawn(mine).wait_ready()
         assert f"in use by process {running.popen.pid}" in refused(mine, tmp_path)
         assert running.terminate() == 0
-        assert "belongs to us-meta-0 of region us, not to us-meta-1" in refused({**mine, "node_id": "us-meta-1"}, tmp_path)
+        assert "belongs to us-meta-0 of region us, not to us-meta-1" in refused(
+            {**mine, "node_id": "us-meta-1"}, tmp_path
+        )
         version = Path(mine["data_dir"]) / "version.json"
         version.write_text(version.read_text().replace('"format": 1', '"format": 99'))
         assert "has format 99, this version reads format 1" in refused(mine, tmp_path)
@@ -63,7 +65,15 @@ def test_wrong_settings_and_options(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_also_while_it_waits_for_its_metadata(tmp_path: Path, number: signal.Signals) -> None:
     with Region(tmp_path) as region:
-        waiting = region.spawn(region.settings("broker-0", ["broker"], meta=["127.0.0.1:1"], config=["127.0.0.1:1"], broker={"port": 0, "admin_port": 0}))
+        waiting = region.spawn(
+            region.settings(
+                "broker-0",
+                ["broker"],
+                meta=["127.0.0.1:1"],
+                config=["127.0.0.1:1"],
+                broker={"port": 0, "admin_port": 0},
+            )
+        )
         while "process.starting" not in waiting.log_path.read_text():
             assert waiting.popen.poll() is None
         waiting.popen.send_signal(number)

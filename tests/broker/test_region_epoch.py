@@ -66,7 +66,9 @@ def test_the_epoch_rises_with_another_metadata_and_only_then() -> None:
         with pytest.raises(MetadataUnavailable, match="create it as a cluster"):
             early.info()
         await world.admin.create_region("us")
-        await until(lambda: getattr(world.seen.region("us"), "metadata_instance", "") != "")  # though no topic asked for it
+        await until(
+            lambda: getattr(world.seen.region("us"), "metadata_instance", "") != ""
+        )  # though no topic asked for it
         assert early.info().epoch == 1
         again = await world.broker(first, 2)
         assert again.info().epoch == 1
@@ -81,7 +83,9 @@ def test_the_epoch_rises_with_another_metadata_and_only_then() -> None:
         assert len(instances) == 3
         with pytest.raises(MetadataUnavailable):
             early.info()
-        with pytest.raises(ConfigError, match="begins anew"):  # though its own metadata is as it was: another one holds the region
+        with pytest.raises(
+            ConfigError, match="begins anew"
+        ):  # though its own metadata is as it was: another one holds the region
             async with asyncio.timeout(5):
                 await early.replaced()
         await asyncio.sleep(0.1)

@@ -105,7 +105,10 @@ def test_a_process_that_is_too_old_for_its_region_says_what_to_do() -> None:
         level = await world.begin()
         await world.admin.raise_level("us", LEVEL + 1)
         await world.stored()
-        with pytest.raises(ConfigError, match=f"is at feature level {LEVEL + 1}, and this version speaks {LEVEL}: start the newer version"):
+        with pytest.raises(
+            ConfigError,
+            match=f"is at feature level {LEVEL + 1}, and this version speaks {LEVEL}: start the newer version",
+        ):
             level.check_own()
 
     run(main())

@@ -87,10 +87,17 @@ def test_a_region_comes_back_from_a_backup_of_its_metadata(tmp_path: Path) -> No
         assert "not empty" in run("restore", str(out), *arguments, code=2)
         shutil.rmtree(folder / "meta")
         restored = json.loads(run("restore", str(out), *arguments, "--json"))
-        assert restored["unknown_ledgers"] == 1 and restored["vanished_ledgers"] == 0 and restored["ledger_ids_from"] > 1_000_000_000
+        assert (
+            restored["unknown_ledgers"] == 1
+            and restored["vanished_ledgers"] == 0
+            and restored["ledger_ids_from"] > 1_000_000_000
+        )
         assert restored["bookies"] == ["us-bookie-0", "us-bookie-1"]
 
-        ports = {"meta_node": {"port": process.ports["meta"]}, "config_node": {"port": process.ports["config"], "raft_port": 0}}
+        ports = {
+            "meta_node": {"port": process.ports["meta"]},
+            "config_node": {"port": process.ports["config"], "raft_port": 0},
+        }
         region.spawn(region.settings("meta-0", ["meta", "config"], **ports)).wait_ready()
         region.broker(0).wait_ready()
         found = read_all(region.service_url())
@@ -100,7 +107,11 @@ def test_a_region_comes_back_from_a_backup_of_its_metadata(tmp_path: Path) -> No
         assert read_all(region.service_url()) == [*found, b"new"]
 
         (unknown,) = json.loads(run("unknown-ledgers", "--address", meta, "--json"))
-        assert unknown["entries"] == 3 and sorted(unknown["bookies"]) == ["us-bookie-0", "us-bookie-1"] and not unknown["beyond_a_gap"]
+        assert (
+            unknown["entries"] == 3
+            and sorted(unknown["bookies"]) == ["us-bookie-0", "us-bookie-1"]
+            and not unknown["beyond_a_gap"]
+        )
         assert "--publish-to wants" in run("unknown-ledgers", "--address", meta, "--publish-to", LATER, code=2)
         publishing = ["--ledger", str(unknown["ledger"]), "--publish-to", LATER, "--service", region.service_url()]
         assert "3 entries of ledger" in run("unknown-ledgers", "--address", meta, *publishing)
@@ -113,7 +124,13 @@ def test_a_region_comes_back_from_a_backup_of_its_metadata(tmp_path: Path) -> No
         assert all(state["ledgers"] >= count for state, count in zip(states, ledgers, strict=True))
         assert all(state["garbageCollection"]["deletedLedgers"] == 0 for state in states)
         said = run(*confirm, "--yes")  # also that so many of its ledgers are unknown
-        assert said.count("restored or is another region's") == 2 and said.count("more than a fifth") == 2 and said.count(": confirmed") == 4
+        assert (
+            said.count("restored or is another region's") == 2
+            and said.count("more than a fifth") == 2
+            and said.count(": confirmed") == 4
+        )
         assert run(*confirm).count("nothing to confirm") == 2
         states = [bookie_state(address)["garbageCollection"] for address in https]
-        assert all(state["metadataInstance"] == restored["instance"] and state["suspects"] == 1 for state in states), states
+        assert all(state["metadataInstance"] == restored["instance"] and state["suspects"] == 1 for state in states), (
+            states
+        )

@@ -73,14 +73,23 @@ def test_brokers_join_under_load_and_take_bundles_by_command(tmp_path: Path) -> 
     with Region(tmp_path) as region:
         region.start(bookies=2, brokers=1, **BY_COMMAND)
         rest = provision(region)
-        assert rest("PUT", f"/admin/v2/namespaces/{NAMESPACE}", {"bundles": {"numBundles": BUNDLES}, "replication_clusters": ["us"]})[0] == 204
+        assert (
+            rest(
+                "PUT",
+                f"/admin/v2/namespaces/{NAMESPACE}",
+                {"bundles": {"numBundles": BUNDLES}, "replication_clusters": ["us"]},
+            )[0]
+            == 204
+        )
         client = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
         publishers: list[Publisher] = []
         try:
             topics = [f"persistent://{NAMESPACE}/t{number}" for number in range(TOPICS)]
             consumers = [client.subscribe(topic, "s", receiver_queue_size=10_000) for topic in topics]
             publishers = [Publisher(client, topic) for topic in topics]
-            bundles = sorted({rest("GET", f"/lookup/v2/topic/persistent/{NAMESPACE}/t{n}/bundle")[1] for n in range(TOPICS)})
+            bundles = sorted(
+                {rest("GET", f"/lookup/v2/topic/persistent/{NAMESPACE}/t{n}/bundle")[1] for n in range(TOPICS)}
+            )
             moves: list[tuple[str, float]] = []
             for index in (1, 2):
                 region.broker(index, **BY_COMMAND).wait_ready()
@@ -97,11 +106,17 @@ def test_brokers_join_under_load_and_take_bundles_by_command(tmp_path: Path) -> 
             assert [p.refusals for p in publishers] == [[] for _ in publishers]
             for consumer, count in zip(consumers, sent, strict=True):
                 came = everything(consumer, count)
-                assert [n for at, n in enumerate(came) if n not in set(came[:at])] == list(range(count))  # each once, in order, but for repeats
-            owners = {rest("GET", f"/lookup/v2/topic/persistent/{NAMESPACE}/t{n}")[1]["brokerUrl"] for n in range(TOPICS)}
+                assert [n for at, n in enumerate(came) if n not in set(came[:at])] == list(
+                    range(count)
+                )  # each once, in order, but for repeats
+            owners = {
+                rest("GET", f"/lookup/v2/topic/persistent/{NAMESPACE}/t{n}")[1]["brokerUrl"] for n in range(TOPICS)
+            }
             assert len(owners) == min(3, len(bundles))
             gap = max(b - a for p in publishers for a, b in pairwise(p.receipts))
-            print(f"{len(moves)} bundles moved to 2 new brokers under {TOPICS} publishers: longest time between two receipts {gap * 1e3:.0f} ms")
+            print(
+                f"{len(moves)} bundles moved to 2 new brokers under {TOPICS} publishers: longest time between two receipts {gap * 1e3:.0f} ms"
+            )
         finally:
             for publisher in publishers:
                 publisher._stop.set()

@@ -34,7 +34,9 @@ BROKER: dict[str, Any] = {
 }
 
 
-def loaded(tmp_path: Path, fields: dict[str, Any], environment: dict[str, str] | None = None, roles: tuple[str, ...] = ()) -> ProcessSettings:
+def loaded(
+    tmp_path: Path, fields: dict[str, Any], environment: dict[str, str] | None = None, roles: tuple[str, ...] = ()
+) -> ProcessSettings:
     path = tmp_path / "settings.json"
     path.write_text(json.dumps(fields))
     return load(str(path), environment or {}, roles=roles)
@@ -43,7 +45,10 @@ def loaded(tmp_path: Path, fields: dict[str, Any], environment: dict[str, str] |
 def test_a_file_as_the_supervisor_writes_it(tmp_path: Path) -> None:
     settings = loaded(tmp_path, BROKER)
     assert settings.roles == ("broker",) and settings.meta == ("127.0.0.1:7001",)
-    assert settings.broker.listeners == {"link-eu": "pulsar+ssl://127.0.0.1:30001"} and settings.broker.drain_timeout_s == 5.0
+    assert (
+        settings.broker.listeners == {"link-eu": "pulsar+ssl://127.0.0.1:30001"}
+        and settings.broker.drain_timeout_s == 5.0
+    )
     assert settings.tls is None and settings.bookie.port == 3181 and settings.broker.ownership.lease_ttl_ms == 3000
 
 
@@ -57,7 +62,12 @@ def test_the_entry_cache_is_set_by_our_names_or_by_pulsars(tmp_path: Path) -> No
     found = loaded(tmp_path, {**BROKER, "broker": {**BROKER["broker"], **pulsar}}).broker
     cache = found.entry_cache()
     assert (found.cache_mb, cache.backlogged_entries, cache.time_ms, cache.eviction) == (128, 1000, 1500, "read")
-    assert loaded(tmp_path, BROKER, {"HELIOGRAPH_BROKER__CACHEEVICTIONBYMARKDELETEDPOSITION": "true"}).broker.cache_eviction == "mark_delete"
+    assert (
+        loaded(
+            tmp_path, BROKER, {"HELIOGRAPH_BROKER__CACHEEVICTIONBYMARKDELETEDPOSITION": "true"}
+        ).broker.cache_eviction
+        == "mark_delete"
+    )
     for wrong, sentence in (
         ({"managedLedgerCacheSizeMB": 1, "cache_mb": 1}, "say the same thing"),
         ({"cacheEvictionByMarkDeletedPosition": "yes"}, "expected true or false"),
@@ -78,7 +88,12 @@ def test_the_environment_overrides_single_fields_and_leaves_foreign_variables_al
         "PATH": "/bin",
     }
     settings = loaded(tmp_path, BROKER, environment)
-    assert (settings.region, settings.broker.port, settings.broker.ownership.lease_ttl_ms, settings.meta) == ("eu", 7777, 1000, ("127.0.0.1:9",))
+    assert (settings.region, settings.broker.port, settings.broker.ownership.lease_ttl_ms, settings.meta) == (
+        "eu",
+        7777,
+        1000,
+        ("127.0.0.1:9",),
+    )
 
 
 def test_roles_of_the_command_line_replace_those_of_the_file(tmp_path: Path) -> None:

@@ -21,12 +21,21 @@ PLANTED = ("planted-password", "planted words of a key", JWT, "MIIEplanted", "pl
 
 
 def dump(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "heliograph.cli.main", "support", "dump", *arguments], capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-m", "heliograph.cli.main", "support", "dump", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 def contents(path: Path) -> dict[str, str]:
     with tarfile.open(path) as archive:
-        return {entry.name.partition("/")[2]: found.read().decode() for entry in archive.getmembers() if (found := archive.extractfile(entry)) is not None}
+        return {
+            entry.name.partition("/")[2]: found.read().decode()
+            for entry in archive.getmembers()
+            if (found := archive.extractfile(entry)) is not None
+        }
 
 
 def plant(region: Region, folder: Path) -> None:
@@ -38,7 +47,11 @@ def plant(region: Region, folder: Path) -> None:
     secret = {"security": {"tokens": tokens}, "broker": {"policies": {"s3CredentialSecret": "planted-password"}}}
     (folder / "extra.json").write_text(json.dumps(secret))
     (folder / "broken.json").write_text('{"password": "planted words of a key"')
-    lines = (f"connection.refused error=Bearer {JWT}", '{"fields": {"password": "planted words of a key"}}', "x" * 40_000 + " password=planted-password")
+    lines = (
+        f"connection.refused error=Bearer {JWT}",
+        '{"fields": {"password": "planted words of a key"}}',
+        "x" * 40_000 + " password=planted-password",
+    )
     pem = "-----BEGIN PRIVATE KEY-----\nMIIEplanted\n-----END PRIVATE KEY-----\nlast.line seen=yes\n"
     (folder / "old.log").write_text("\n".join(lines) + "\n" + pem)
 
@@ -47,7 +60,16 @@ def test_a_dump_has_the_state_and_no_secret_and_no_payload(tmp_path: Path) -> No
     with provisioned(tmp_path) as region:
         plant(region, tmp_path)
         output = tmp_path / "support.tar.gz"
-        where = ("--admin", region.admin_url(), "--admin", "http://127.0.0.1:1", "--settings", str(tmp_path), "--logs", str(tmp_path))
+        where = (
+            "--admin",
+            region.admin_url(),
+            "--admin",
+            "http://127.0.0.1:1",
+            "--settings",
+            str(tmp_path),
+            "--logs",
+            str(tmp_path),
+        )
         done = dump("-o", str(output), *where, "--token", "planted-own-token")
         assert done.returncode == 0, done.stderr
         found = contents(output)
@@ -58,7 +80,10 @@ def test_a_dump_has_the_state_and_no_secret_and_no_payload(tmp_path: Path) -> No
         assert json.loads(found["settings/extra.json"])["security"]["tokens"][0]["secret_file"] == "/etc/key"
         assert "process.ready" in found["logs/us-broker-0.log"] and "last.line seen=yes" in found["logs/old.log"]
         missing = json.loads(found["manifest.json"])["missing"]
-        assert "no broker answers" in missing["regions/127.0.0.1-1/status.json"] and "is no JSON" in missing["settings/broken.json"]
+        assert (
+            "no broker answers" in missing["regions/127.0.0.1-1/status.json"]
+            and "is no JSON" in missing["settings/broken.json"]
+        )
         everything = "\n".join(found.values()) + done.stdout + done.stderr
         forms = (PAYLOAD.decode(), base64.b64encode(PAYLOAD).decode(), *PLANTED)
         assert not [secret for secret in forms if secret in everything]
@@ -67,7 +92,9 @@ def test_a_dump_has_the_state_and_no_secret_and_no_payload(tmp_path: Path) -> No
         assert again.returncode == 2 and "--force" in again.stderr
 
 
-@pytest.mark.parametrize(("arguments", "says"), [(("--data", "nowhere"), "--admin"), (("--admin", "ftp://x"), "expected http")])
+@pytest.mark.parametrize(
+    ("arguments", "says"), [(("--data", "nowhere"), "--admin"), (("--admin", "ftp://x"), "expected http")]
+)
 def test_wrong_use_is_a_sentence_and_leaves_nothing(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
     done = dump("-o", str(tmp_path / "s.tar.gz"), *arguments)
     assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr

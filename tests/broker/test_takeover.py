@@ -20,9 +20,17 @@ LOOKUP = "/lookup/v2/topic/persistent/public/default/t"
 
 def provision(region: Region) -> Rest:
     rest = Rest(region.admin_url())
-    assert rest("PUT", "/admin/v2/clusters/us", {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()})[0] == 204
+    assert (
+        rest(
+            "PUT", "/admin/v2/clusters/us", {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()}
+        )[0]
+        == 204
+    )
     assert rest("PUT", "/admin/v2/tenants/public", {"allowedClusters": ["us"]})[0] == 204
-    keep = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}  # else what nobody subscribed to goes with its ledger
+    keep = {
+        "retentionTimeInMinutes": -1,
+        "retentionSizeInMB": -1,
+    }  # else what nobody subscribed to goes with its ledger
     assert rest("PUT", "/admin/v2/namespaces/public/default", {"retention_policies": keep})[0] == 204
     known_to_all(region)
     return rest
@@ -45,10 +53,13 @@ def test_the_other_broker_takes_over(tmp_path: Path, how: str) -> None:
     with Region(tmp_path) as region:
         region.start(bookies=2, brokers=2)
         provision(region)
-        owner = next(i for i in range(2) if Rest(region.admin_url())("GET", LOOKUP)[1]["brokerUrl"] == region.service_url(i))
+        owner = next(
+            i for i in range(2) if Rest(region.admin_url())("GET", LOOKUP)[1]["brokerUrl"] == region.service_url(i)
+        )
         left = 1 - owner
         client = pulsar.Client(
-            f"{region.service_url(0)},{region.service_url(1).removeprefix('pulsar://')}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+            f"{region.service_url(0)},{region.service_url(1).removeprefix('pulsar://')}",
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
         )
         try:
             producer = client.create_producer(TOPIC, producer_name="p", send_timeout_millis=120_000)
@@ -56,7 +67,9 @@ def test_the_other_broker_takes_over(tmp_path: Path, how: str) -> None:
             process = region.processes[f"us-broker-{owner}"]
             if how == "kill":
                 process.kill()
-                producer.send(b"100")  # within the client's own time-out; how long a takeover takes is measured by benchmarks.takeover
+                producer.send(
+                    b"100"
+                )  # within the client's own time-out; how long a takeover takes is measured by benchmarks.takeover
             else:
                 process.popen.terminate()
                 producer.send(b"100")
@@ -81,7 +94,9 @@ def test_brokers_of_one_host_share_a_service_port_and_an_admin_port(tmp_path: Pa
         shared = Rest(f"http://127.0.0.1:{admin}")
         for index in range(8):
             topic = f"persistent://public/default/s{index}"
-            client = pulsar.Client(f"pulsar://127.0.0.1:{service}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+            client = pulsar.Client(
+                f"pulsar://127.0.0.1:{service}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+            )
             try:
                 assert client.create_producer(topic).send(b"x") is not None
             finally:

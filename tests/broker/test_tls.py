@@ -35,13 +35,17 @@ def port(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int
             "replicator_cert": str(folder / "replicator.us.pem"),
             "replicator_key": str(folder / "replicator.us.key"),
         }
-        settings = region.settings("broker-0", ["broker"], **region.addresses, broker={"port": 0, "admin_port": -1, "link_port": 0})
+        settings = region.settings(
+            "broker-0", ["broker"], **region.addresses, broker={"port": 0, "admin_port": -1, "link_port": 0}
+        )
         yield region.spawn({**settings, "tls": tls}).wait_ready().ports["link"]
 
 
 def greeted(port: int, context: ssl.SSLContext) -> bool:
     """Whether the listener answers CONNECT with CONNECTED."""
-    command = pb.BaseCommand(type=pb.BaseCommand.CONNECT, connect=pb.CommandConnect(client_version="test", protocol_version=20))
+    command = pb.BaseCommand(
+        type=pb.BaseCommand.CONNECT, connect=pb.CommandConnect(client_version="test", protocol_version=20)
+    )
     body = command.SerializeToString()
     frame = (len(body) + 4).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body
     try:

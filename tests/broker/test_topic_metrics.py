@@ -27,7 +27,9 @@ class Link:
 
 def of(broker: Broker, topics_max: int, links: list[Any] | None = None, **series: Any) -> TopicMetrics:
     chosen = TopicSeries(topics_max=topics_max, **series)
-    return TopicMetrics(lambda: broker.topics.loaded.values(), lambda: links or [], region="us", clock=broker.clock, series=chosen)
+    return TopicMetrics(
+        lambda: broker.topics.loaded.values(), lambda: links or [], region="us", clock=broker.clock, series=chosen
+    )
 
 
 def values(text: bytes, name: str) -> dict[str, float]:
@@ -53,9 +55,23 @@ def test_numbers_by_topic_and_by_namespace() -> None:
         assert values(text, "pulsar_msg_backlog") == {f"{one}}}": 5, f'{one[:-1]}-2"}}': 4}
         assert values(text, "pulsar_out_messages_total")[f"{one}}}"] == 3
         assert values(text, "pulsar_replication_backlog")[f'{one},remote_cluster="eu"}}'] == 7
-        assert (totals["topics_count"], totals["msg_backlog"], totals["consumers_count"], totals["producers_count"]) == (2, 9, 1, 1)
-        assert values(text, "pulsar_storage_logical_size").keys() == values(text, "pulsar_storage_size").keys() and "pulsar_consumer_available" not in str(text)
-        every = TopicMetrics(lambda: broker.topics.loaded.values(), list, region="us", clock=broker.clock, series=TopicSeries(), consumers=True)
+        assert (
+            totals["topics_count"],
+            totals["msg_backlog"],
+            totals["consumers_count"],
+            totals["producers_count"],
+        ) == (2, 9, 1, 1)
+        assert values(text, "pulsar_storage_logical_size").keys() == values(
+            text, "pulsar_storage_size"
+        ).keys() and "pulsar_consumer_available" not in str(text)
+        every = TopicMetrics(
+            lambda: broker.topics.loaded.values(),
+            list,
+            region="us",
+            clock=broker.clock,
+            series=TopicSeries(),
+            consumers=True,
+        )
         text, _ = await every.text()
         ((labels, permits),) = values(text, "pulsar_consumer_available_permits").items()
         assert permits == 0 and 'consumer_id="1"' in labels and len(values(text, "pulsar_consumer_msg_ack_rate")) == 3
@@ -71,7 +87,9 @@ def test_numbers_by_topic_and_by_namespace() -> None:
         )
         with_bundles, _ = await every.text()
         assert values(with_bundles, "pulsar_bundle_topics_count") == {'{bundle="b"}': 2}
-        assert [values(with_bundles, f"pulsar_bundle_{who}_count") for who in ("producer", "consumer")] == [{'{bundle="b"}': 1}] * 2
+        assert [values(with_bundles, f"pulsar_bundle_{who}_count") for who in ("producer", "consumer")] == [
+            {'{bundle="b"}': 1}
+        ] * 2
         assert with_bundles.decode().endswith("".join(pieces)) and "pulsar_bundle" not in str(text)
         assert values(text, "pulsar_ml_NumberOfMessagesInBacklog") == {'{cluster="us",namespace="public/default"}': 9}
         families = [line for line in text.decode().splitlines() if line.startswith("# TYPE")]
@@ -80,10 +98,16 @@ def test_numbers_by_topic_and_by_namespace() -> None:
         late.connected, late.age_s = False, 60.0
         text, again = await of(broker, 1, [Link(TOPIC, "eu", 7), late]).text()
         whole = '{cluster="us",namespace="public/default"}'
-        assert values(text, "pulsar_topics_count") == {whole: 2} and values(text, "pulsar_msg_backlog") == {whole: 9} and again == totals
+        assert (
+            values(text, "pulsar_topics_count") == {whole: 2}
+            and values(text, "pulsar_msg_backlog") == {whole: 9}
+            and again == totals
+        )
         links = f'{whole[:-1]},remote_cluster="eu"}}'
         assert values(text, "pulsar_replication_backlog") == {links: 9}
-        assert values(text, "pulsar_replication_connected_count") == {links: 0}, "one link that is down is not outweighed by others"
+        assert values(text, "pulsar_replication_connected_count") == {links: 0}, (
+            "one link that is down is not outweighed by others"
+        )
         assert values(text, "pulsar_replication_delay_in_seconds") == {links: 60}
         assert values(text, "pulsar_subscription_back_log") == {}
 
@@ -102,7 +126,10 @@ def test_what_links_bring_from_other_regions_is_shown_as_rates() -> None:
             told = topic.stats([link])["replication"]["eu"]
             for topics_max in (10, 0):
                 text, _ = await of(broker, topics_max, [link]).text()
-                found = [next(iter(values(text, f"pulsar_replication_{name}_in").values())) for name in ("rate", "throughput")]
+                found = [
+                    next(iter(values(text, f"pulsar_replication_{name}_in").values()))
+                    for name in ("rate", "throughput")
+                ]
                 assert found == [told["msgRateIn"], told["msgThroughputIn"]]
             return found
 
@@ -142,25 +169,40 @@ def test_the_heaviest_topics_are_named_and_no_sum_counts_them_twice() -> None:
         broker.topics._visit(broker.clock.now)
 
         def named(text: bytes, what: str) -> dict[str, float]:
-            return {labels.partition(f'topic="{TOPIC}-')[2].rstrip('"}'): value for labels, value in values(text, f"heliograph_top_topic_{what}").items()}
+            return {
+                labels.partition(f'topic="{TOPIC}-')[2].rstrip('"}'): value
+                for labels, value in values(text, f"heliograph_top_topic_{what}").items()
+            }
 
         text, totals = await of(broker, 3, top=3).text()
         assert list(named(text, "in_bytes_total")) == ["brought", "11", "10"]
         assert named(text, "in_bytes_total") == {"brought": 0, "11": 1100, "10": 1000}
         assert named(text, "replication_throughput_in") == {"brought": 2500, "11": 0, "10": 0}
         out = named((await of(broker, 3, top=10).text())[0], "out_bytes_total")
-        assert list(out)[-5:] == ["7", "3", "6", "5", "4"] and out["3"] == 300, "what goes out counts, too; of equals, who has a backlog is first"
-        assert values(text, "pulsar_in_bytes_total") == {whole: 6600} and values(text, "pulsar_topics_count") == {whole: 14}
+        assert list(out)[-5:] == ["7", "3", "6", "5", "4"] and out["3"] == 300, (
+            "what goes out counts, too; of equals, who has a backlog is first"
+        )
+        assert values(text, "pulsar_in_bytes_total") == {whole: 6600} and values(text, "pulsar_topics_count") == {
+            whole: 14
+        }
         families = text.decode().split("# TYPE ")
-        assert {family.split()[0].startswith("heliograph_top_topic_") for family in families if 'topic="' in family} == {True}
+        assert {
+            family.split()[0].startswith("heliograph_top_topic_") for family in families if 'topic="' in family
+        } == {True}
         assert sum(family.startswith("heliograph_top_topic_") for family in families) == len(topic_metrics.TOP_TOPIC)
         without, same = await of(broker, 3, top=0).text()
-        assert same == totals and without.decode() == "# TYPE ".join(family for family in families if not family.startswith("heliograph_top_topic_"))
+        assert same == totals and without.decode() == "# TYPE ".join(
+            family for family in families if not family.startswith("heliograph_top_topic_")
+        )
 
         single = values((await of(broker, 20).text())[0], "pulsar_in_bytes_total")
         for by, topics_max in (("all", 3), ("auto", 14)):
             text, _ = await of(broker, topics_max, topics=by, top=1).text()
-            assert values(text, "pulsar_in_bytes_total") == single and len(single) == 14 and list(named(text, "rate_in")) == ["brought"]
+            assert (
+                values(text, "pulsar_in_bytes_total") == single
+                and len(single) == 14
+                and list(named(text, "rate_in")) == ["brought"]
+            )
         text, _ = await of(broker, 20, topics="namespaces", top=1).text()
         assert values(text, "pulsar_in_bytes_total") == {whole: 6600} and list(named(text, "rate_in")) == ["brought"]
 
@@ -179,9 +221,13 @@ def test_topics_that_nobody_uses_are_summed_up_as_the_others(monkeypatch: pytest
                 await quiet.subscription("s", initial=(-1, -1))
         metrics = of(broker, 3)
         fast = await metrics.text()
-        assert metrics.stored == await stored_by_tenant(broker.topics.loaded.values()) and metrics.stored["public"] > 190
+        assert (
+            metrics.stored == await stored_by_tenant(broker.topics.loaded.values()) and metrics.stored["public"] > 190
+        )
         monkeypatch.setattr(topic_metrics, "_is_unused", lambda topic: False)
-        assert fast == await of(broker, 3).text() and values(fast[0], "pulsar_topics_count") == {'{cluster="us",namespace="public/default"}': 21}
+        assert fast == await of(broker, 3).text() and values(fast[0], "pulsar_topics_count") == {
+            '{cluster="us",namespace="public/default"}': 21
+        }
 
     with_broker(test)
 

@@ -35,7 +35,9 @@ def test_which_rows_there_are() -> None:
     for chosen, wanted in (("auto", [True, True, False]), ("all", [True] * 3), ("namespaces", [False] * 3)):
         series = BrokerSettings(metrics_topics=chosen, metrics_topics_max=5).topic_series()
         assert [series.by_topic(loaded) for loaded in (0, 5, 6)] == wanted
-    assert BrokerSettings().topic_series() == TopicSeries() and TopicSeries().by_topic(10_000) and TopicSeries().top == 100
+    assert (
+        BrokerSettings().topic_series() == TopicSeries() and TopicSeries().by_topic(10_000) and TopicSeries().top == 100
+    )
     refused: tuple[tuple[dict[str, Any], str], ...] = (
         ({"metrics_topics": "top"}, "metrics_topics must be one of auto, all, namespaces"),
         ({"metrics_top_topics": 1001}, "0 .none. to 1000"),
@@ -47,7 +49,14 @@ def test_which_rows_there_are() -> None:
 
 
 def test_bytes_since_the_last_ranking_come_first_then_backlog() -> None:
-    topics = [Loaded("was", 1000), Loaded("some", 10), Loaded("little", 9), Loaded("late", 0, 50), Loaded("later", 0, 60), Loaded("quiet")]
+    topics = [
+        Loaded("was", 1000),
+        Loaded("some", 10),
+        Loaded("little", 9),
+        Loaded("late", 0, 50),
+        Loaded("later", 0, 60),
+        Loaded("quiet"),
+    ]
     assert rank(TopTopics(9), topics, 0) == ["was", "some", "little", "later", "late"]
     top = TopTopics(1)
     assert rank(top, topics, 0) == ["was"]
@@ -104,7 +113,10 @@ def test_the_list_against_its_definition(seed: int) -> None:
             topic.total += rng.randrange(5)
             topic.backlog = rng.randrange(3)
         rng.shuffle(topics)
-        key = {topic.text: (topic.total - before.get(topic.text, 0), topic.backlog, topic.text in listed, topic.text) for topic in topics}
+        key = {
+            topic.text: (topic.total - before.get(topic.text, 0), topic.backlog, topic.text in listed, topic.text)
+            for topic in topics
+        }
         order = sorted((text for text in key if any(key[text][:3])), key=lambda text: key[text], reverse=True)
         wanted = [text for at, text in enumerate(order[: 2 * count]) if at < count or text in listed]
         assert rank(top, list(topics), now * RANK_S) == wanted

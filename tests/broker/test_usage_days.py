@@ -38,7 +38,9 @@ class DayClock(FakeClock):
         return NOON_MS + self.later_ms
 
 
-def broker(name: str, store: EmbeddedStore, clock: DayClock, stored: dict[str, int] | None = None) -> tuple[Usage, UsageDays]:
+def broker(
+    name: str, store: EmbeddedStore, clock: DayClock, stored: dict[str, int] | None = None
+) -> tuple[Usage, UsageDays]:
     usage = Usage()
 
     async def sizes() -> dict[str, int]:
@@ -141,7 +143,11 @@ def test_a_month_is_checked(text: str) -> None:
 
 def test_the_report_of_a_real_broker_survives_its_restart(tmp_path: Path) -> None:
     with provisioned(tmp_path, usage={"write_s": 3600.0}) as region:
-        body = {"schemaVersion": 0, "producerName": "p", "messages": [{"payload": base64.b64encode(b"12345").decode()}] * 3}
+        body = {
+            "schemaVersion": 0,
+            "producerName": "p",
+            "messages": [{"payload": base64.b64encode(b"12345").decode()}] * 3,
+        }
 
         def published() -> bool:
             return int(Rest(region.admin_url())("POST", "/topics/persistent/public/default/orders", body)[0]) == 200
@@ -152,7 +158,16 @@ def test_the_report_of_a_real_broker_survives_its_restart(tmp_path: Path) -> Non
         until(published)
 
         def asked(*more: str) -> subprocess.CompletedProcess[str]:
-            command = [sys.executable, "-m", "heliograph.cli.main", "tenants", "usage", "--admin", region.admin_url(), *more]
+            command = [
+                sys.executable,
+                "-m",
+                "heliograph.cli.main",
+                "tenants",
+                "usage",
+                "--admin",
+                region.admin_url(),
+                *more,
+            ]
             return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
         def report(*more: str) -> str:
@@ -166,7 +181,9 @@ def test_the_report_of_a_real_broker_survives_its_restart(tmp_path: Path) -> Non
 
         until(counted, 60)
         (row,) = csv.DictReader(io.StringIO(report("--csv", "--tenant", "public")))
-        assert (row["region"], row["tenant"], row["messages_in"]) == ("us", "public", "6") and int(row["bytes_in"]) >= 30
+        assert (row["region"], row["tenant"], row["messages_in"]) == ("us", "public", "6") and int(
+            row["bytes_in"]
+        ) >= 30
         assert "public" in report("--by-day")
         assert Rest(region.admin_url())("POST", "/admin/v2/clusters/us", {"serviceUrl": region.admin_url()})[0] == 204
         assert "us,public" in report("--csv", "--all-regions")

@@ -35,17 +35,25 @@ def test_nothing_was_counted() -> None:
     assert Histogram().percentile(99) == 0.0 and Histogram().plot() == [] and Histogram().as_json()["count"] == 0
 
 
-@pytest.mark.parametrize(("rate", "seconds", "burst"), [(1000, 1, 1), (7, 3, 1), (33.3, 10, 1), (1000, 2, 10), (90_000, 1, 3)])
+@pytest.mark.parametrize(
+    ("rate", "seconds", "burst"), [(1000, 1, 1), (7, 3, 1), (33.3, 10, 1), (1000, 2, 10), (90_000, 1, 3)]
+)
 def test_messages_are_due_at_their_rate(rate: float, seconds: float, burst: float) -> None:
     due = due_times(rate, seconds, burst)
     wanted = rate * seconds * (1 + (burst - 1) / 10 if burst > 1 else 1)
     assert abs(sum(count for _, count in due) - wanted) <= max(2, wanted * 0.02)
-    assert all(0 <= at < seconds and count > 0 for at, count in due) and [at for at, _ in due] == sorted(at for at, _ in due)
+    assert all(0 <= at < seconds and count > 0 for at, count in due) and [at for at, _ in due] == sorted(
+        at for at, _ in due
+    )
     if burst > 1:
         most = max(count for _, count in due)
-        assert most >= rate / 100 * burst * 0.9 and all(0.45 * seconds <= at < 0.55 * seconds for at, count in due if count > rate / 100 * 2)
+        assert most >= rate / 100 * burst * 0.9 and all(
+            0.45 * seconds <= at < 0.55 * seconds for at, count in due if count > rate / 100 * 2
+        )
 
 
 def test_values_as_people_write_them() -> None:
-    assert parsed("5") == 5 and parsed("true") is True and parsed("FULL") == "FULL" and parsed('["Shared"]') == ["Shared"]
+    assert (
+        parsed("5") == 5 and parsed("true") is True and parsed("FULL") == "FULL" and parsed('["Shared"]') == ["Shared"]
+    )
     assert parsed("limitSize=10,policy=producer_exception") == {"limitSize": 10, "policy": "producer_exception"}

@@ -37,7 +37,9 @@ class Producer:
 
 
 @pytest.fixture
-def produce(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[dict[str, Any], int]]:
+def produce(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[dict[str, Any], int]]:
     def run(producer: Producer) -> tuple[dict[str, Any], int]:
         @contextmanager
         def connected(*_: object) -> Iterator[Any]:
@@ -45,7 +47,9 @@ def produce(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
         monkeypatch.setattr(perf, "_connected", connected)
         monkeypatch.setattr(perf, "_QUIET_S", 0.05)
-        monkeypatch.setattr(perf, "official", lambda: SimpleNamespace(Result=SimpleNamespace(Ok=OK), PulsarException=Refused))
+        monkeypatch.setattr(
+            perf, "official", lambda: SimpleNamespace(Result=SimpleNamespace(Ok=OK), PulsarException=Refused)
+        )
         code = 0
         try:
             perf.produce("t", count=100, size=100, json_output=True)

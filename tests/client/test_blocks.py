@@ -90,7 +90,11 @@ class Region:
                         found[topic] = [region.objects.get(topic) for _ in given["ranges"][topic]]
                     else:
                         ledgers = [{"ledger": LEDGERS[topic], "entries": ENTRIES, "size_bytes": 1000}]
-                        found[topic] = {"ledgers": ledgers, "last_confirmed": [LEDGERS[topic], ENTRIES - 1], "origin": [1, 1, 1]}
+                        found[topic] = {
+                            "ledgers": ledgers,
+                            "last_confirmed": [LEDGERS[topic], ENTRIES - 1],
+                            "origin": [1, 1, 1],
+                        }
                 said = {"missing": missing, "refused": region.refused, "later": {}, "regions": {"1": "us"}}
                 body = json.dumps({"found": found, "elsewhere": elsewhere, **said}).encode()
                 self.answer(body)
@@ -147,7 +151,9 @@ def make() -> Iterator[Any]:
         region.brokers.close()
 
 
-def read(reader: BlockReader, ranges: list[tuple[str, int, int, int]], placed: tuple[int, ...] = ()) -> list[tuple[int, bytes]]:
+def read(
+    reader: BlockReader, ranges: list[tuple[str, int, int, int]], placed: tuple[int, ...] = ()
+) -> list[tuple[int, bytes]]:
     return [(number, bytes(part)) for number, _, _, run in reader.runs(ranges, placed=placed) for part in run.parts]
 
 
@@ -157,7 +163,9 @@ def drawn(rng: random.Random) -> tuple[list[tuple[str, int, int, int]], list[tup
     for _ in range(rng.randrange(1, 20)):
         topic, first = rng.choice(TOPICS), rng.randrange(ENTRIES)
         ranges.append((topic, LEDGERS[topic], first, rng.randrange(first, ENTRIES)))
-    return ranges, [(n, entry(topic, e)) for n, (topic, _, first, last) in enumerate(ranges) for e in range(first, last + 1)]
+    return ranges, [
+        (n, entry(topic, e)) for n, (topic, _, first, last) in enumerate(ranges) for e in range(first, last + 1)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -176,7 +184,9 @@ def test_what_was_trimmed_meanwhile_is_left_out_or_an_error(make: Any) -> None:
     reader, ranges = BlockReader(region.url(0)), [(topic, LEDGERS[topic], 10, 40) for topic in TOPICS]
     region.kept = {TOPICS[1]: 20, TOPICS[4]: 5}
     left = {1: 11, 4: 0}
-    assert read(reader, ranges) == [(n, entry(topic, 10 + e)) for n, topic in enumerate(TOPICS) for e in range(left.get(n, 31))]
+    assert read(reader, ranges) == [
+        (n, entry(topic, 10 + e)) for n, topic in enumerate(TOPICS) for e in range(left.get(n, 31))
+    ]
     with pytest.raises(Trimmed, match="t1: entries 21 to 40 of ledger 20 were deleted"):
         list(reader.runs(ranges, may_lose=False))
     region.kept = {}
@@ -194,7 +204,9 @@ def test_many_topics_are_a_few_requests(make: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_offloaded_ledgers_are_read_from_their_objects_or_else_from_brokers(make: Any, seed: int, tmp_path: Path) -> None:
+def test_offloaded_ledgers_are_read_from_their_objects_or_else_from_brokers(
+    make: Any, seed: int, tmp_path: Path
+) -> None:
     region, rng = make(seed), random.Random(seed)
     for number, topic in enumerate(TOPICS):
         ledger = LEDGERS[topic]
@@ -204,7 +216,9 @@ def test_offloaded_ledgers_are_read_from_their_objects_or_else_from_brokers(make
         if kind == "torn":
             whole = whole[: rng.randrange(4, len(whole) - 1)]
         if kind == "other":
-            whole = b"head" + b"".join(block(topic, ledger + 1, first, min(first + 6, ENTRIES - 1)) for first in range(0, ENTRIES, 7))
+            whole = b"head" + b"".join(
+                block(topic, ledger + 1, first, min(first + 6, ENTRIES - 1)) for first in range(0, ENTRIES, 7)
+            )
         if kind != "gone":
             path.write_bytes(whole)
         region.objects[topic] = {"url": f"file://{path}", "first": 0, "start": 4, "stop": 4 + sum(map(len, pieces))}
@@ -234,7 +248,12 @@ def test_an_object_gives_its_part_and_nothing_that_is_not_whole(tmp_path: Path) 
     second = ObjectRange(f"file://{path}", 10, 10, len(pieces[0]), sum(map(len, pieces)))
     found = [(at, run.count) for at, run in read_object(second, 13, 32)]
     assert found == [(13, 7), (20, 10), (30, 3)]
-    for broken in (second._replace(first=11), second._replace(ledger=9), second._replace(stop=second.stop - len(pieces[3])), second._replace(url="s3://x/y")):
+    for broken in (
+        second._replace(first=11),
+        second._replace(ledger=9),
+        second._replace(stop=second.stop - len(pieces[3])),
+        second._replace(url="s3://x/y"),
+    ):
         with pytest.raises(ObjectUnread):
             list(read_object(broken, 13, 32))
 

@@ -88,7 +88,9 @@ class Bookies:
             if not sets or at // STRIDE % self.striping.width in sets:
                 if not self.striping.holds(me, at):
                     self.wrong.append(f"bookie {me} is asked for entry {at}, which lies elsewhere")
-                begin = max(at - at % STRIDE, at - 2) if at == int(given["at"]) else at  # the block that holds it may begin earlier
+                begin = (
+                    max(at - at % STRIDE, at - 2) if at == int(given["at"]) else at
+                )  # the block that holds it may begin earlier
                 found.append(block(begin, stop))
                 at = stop + 1
             else:
@@ -98,7 +100,9 @@ class Bookies:
     def where(self, **changed: Any) -> BookieRange:
         addresses = self.servers.addresses
         stride = STRIDE if len(addresses) > self.striping.write_quorum else 0
-        return BookieRange(LEDGER, LAST, "permit=p", "us", "", stride, self.striping.write_quorum, ((0, addresses),))._replace(**changed)
+        return BookieRange(
+            LEDGER, LAST, "permit=p", "us", "", stride, self.striping.write_quorum, ((0, addresses),)
+        )._replace(**changed)
 
 
 @pytest.fixture
@@ -170,14 +174,18 @@ def test_fragments_follow_each_other_and_end_where_the_broker_said(make: Any) ->
         read(where._replace(fragments=where.fragments[:1], last=89), 80, 120)
 
 
-def test_a_bookie_that_cannot_be_reached_is_tried_once_and_left_alone_for_a_while(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bookie_that_cannot_be_reached_is_tried_once_and_left_alone_for_a_while(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     some = make(1, 2, 2)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nobody = f"127.0.0.1:{taken.getsockname()[1]}"
     here = some.where().fragments[0][1][0]
     tried: list[str] = []
     genuine = bookies.HTTPConnection.connect
-    monkeypatch.setattr(bookies.HTTPConnection, "connect", lambda self: (tried.append(f"{self.host}:{self.port}"), genuine(self))[1])
+    monkeypatch.setattr(
+        bookies.HTTPConnection, "connect", lambda self: (tried.append(f"{self.host}:{self.port}"), genuine(self))[1]
+    )
     where = some.where(fragments=((0, (nobody, here)),))
     for _ in range(3):
         assert read(where, 0, 9) == [entry(n) for n in range(10)]
@@ -187,7 +195,9 @@ def test_a_bookie_that_cannot_be_reached_is_tried_once_and_left_alone_for_a_whil
     assert tried == [nobody, here, here, here], "nor is one without an address"
 
 
-def test_in_another_network_two_bookies_are_waited_for_and_not_each_one(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_another_network_two_bookies_are_waited_for_and_not_each_one(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     some, now = make(1, 2, 2), 1000.0
     tried: list[str] = []
 

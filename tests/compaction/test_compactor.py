@@ -76,7 +76,9 @@ def test_what_transactions_published_counts_once_it_is_committed() -> None:
         assert await owner.publish([("b", "behind")])
         assert await owner.compact() == "SUCCESS", topic.compaction().error
         view = topic.compaction().view
-        assert [row[1:] for row in await rows_of(view)] == [("a", "1"), ("c", "1"), ("b", "by 2")], "up to the open one, without the aborted one"
+        assert [row[1:] for row in await rows_of(view)] == [("a", "1"), ("c", "1"), ("b", "by 2")], (
+            "up to the open one, without the aborted one"
+        )
         await owner.transact(marker_run((0, 3), COMMIT, 4))
         assert await owner.compact() == "SUCCESS", topic.compaction().error
         assert [row[1:] for row in await rows_of(view)] == [("a", "1"), ("c", "by 3"), ("b", "behind")]

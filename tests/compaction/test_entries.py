@@ -65,17 +65,28 @@ def test_a_batch_loses_messages_and_keeps_its_indexes(kind: Any) -> None:
     assert opened.batch
     assert opened.messages == (Message(b"a"), Message(b"b", empty=True), Message(None), Message(b"c"))
     left = without(whole, [True, False, False, True])
-    assert open_entry(left).messages == (Message(b"a"), Message(None, empty=True, gone=True), Message(None, empty=True, gone=True), Message(b"c"))
+    assert open_entry(left).messages == (
+        Message(b"a"),
+        Message(None, empty=True, gone=True),
+        Message(None, empty=True, gone=True),
+        Message(b"c"),
+    )
     metadata, payload = entry_metadata(left)
     assert (metadata.num_messages_in_batch, metadata.compression) == (4, kind)
     assert crc32c.crc32c(left[6:]) == struct.unpack(">I", left[2:6])[0]
     assert list(metadata.compacted_batch_indexes) == [1, 2]
-    assert (last_kept_index(whole), last_kept_index(left), last_kept_index(without(left, [True, False, False, False]))) == (3, 3, 0)
+    assert (
+        last_kept_index(whole),
+        last_kept_index(left),
+        last_kept_index(without(left, [True, False, False, False])),
+    ) == (3, 3, 0)
     assert b"3" * 500 not in bytes(payload) or kind == pb.NONE
 
 
 def test_what_cannot_be_opened_is_one_message() -> None:
-    secret = batch([("a", b"1"), ("b", b"2")], encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")], partition_key="outer")
+    secret = batch(
+        [("a", b"1"), ("b", b"2")], encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")], partition_key="outer"
+    )
     assert open_entry(secret).messages == (Message(b"outer"),)
     assert not open_entry(secret).batch
     damaged = entry(b"\0\0\0\x05abc", batch=2)
@@ -102,7 +113,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 @pytest.mark.parametrize("kind", [pb.ZLIB, pb.ZSTD, pb.SNAPPY])
 def test_a_batch_that_is_larger_than_it_says_never_becomes_that_large(kind: int, said: int, tmp_path: Path) -> None:
     (tmp_path / "entry").write_bytes(entry(_bomb(kind), batch=1, compression=kind, uncompressed_size=said))
-    alone = subprocess.run([sys.executable, "-c", _OPENED_ALONE, str(tmp_path / "entry")], check=True, capture_output=True, text=True)
+    alone = subprocess.run(
+        [sys.executable, "-c", _OPENED_ALONE, str(tmp_path / "entry")], check=True, capture_output=True, text=True
+    )
     assert int(alone.stdout) < (BOMB_BYTES - PAYLOAD_MAX // 2) >> 10, "KiB"
 
 

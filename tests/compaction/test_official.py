@@ -34,7 +34,9 @@ def compact(rest: Rest, topic: str) -> None:
     until(done)
 
 
-def read_all(client: pulsar.Client, topic: str, start: Any = pulsar.MessageId.earliest, *, compacted: bool = True) -> list[tuple[str, bytes]]:
+def read_all(
+    client: pulsar.Client, topic: str, start: Any = pulsar.MessageId.earliest, *, compacted: bool = True
+) -> list[tuple[str, bytes]]:
     """(key, value) of all that a reader finds, until the broker says there is no more. This client shows what was compacted out of a batch as
     messages of nothing, also with Pulsar's own brokers."""
     reader = client.create_reader(topic, start, is_read_compacted=compacted)
@@ -61,7 +63,12 @@ def test_single_messages_tombstones_and_what_has_no_key(client: pulsar.Client, r
     assert len(read_all(client, "plain", compacted=False)) == 17
     assert read_all(client, "plain", pulsar.MessageId.latest) == []
     producer.send(b"a5", partition_key="a")
-    assert read_all(client, "plain") == [("a", b"a4"), ("c", b"c4"), *emptied("b"), ("a", b"a5")]  # the log goes on behind the compacted part
+    assert read_all(client, "plain") == [
+        ("a", b"a4"),
+        ("c", b"c4"),
+        *emptied("b"),
+        ("a", b"a5"),
+    ]  # the log goes on behind the compacted part
     compact(rest, "plain")
     assert read_all(client, "plain") == [("c", b"c4"), *emptied("b"), ("a", b"a5")]
     stats = rest("GET", f"{TOPICS}/plain/stats")[1]
@@ -82,7 +89,13 @@ def test_batches_of_every_compression(client: pulsar.Client, rest: Rest, kind: A
     if ORACLE and kind in (pulsar.CompressionType.ZLib, pulsar.CompressionType.ZSTD):
         pytest.skip("Pulsar 4.0.7 fails to compact such batches: IndexOutOfBoundsException")
     topic = f"batches-{kind}".replace(".", "-")
-    producer = client.create_producer(topic, compression_type=kind, batching_enabled=True, batching_max_messages=10, batching_max_publish_delay_ms=10_000)
+    producer = client.create_producer(
+        topic,
+        compression_type=kind,
+        batching_enabled=True,
+        batching_max_messages=10,
+        batching_max_publish_delay_ms=10_000,
+    )
     for value in range(30):  # three batches of ten
         producer.send_async(f"value {value} {'x' * 100}".encode(), None, partition_key=f"k{value % 12}")
     producer.flush()
@@ -128,7 +141,10 @@ def test_consumers_go_on_where_they_were(client: pulsar.Client, rest: Rest) -> N
     consumer.seek(pulsar.MessageId.earliest)
     message = consumer.receive(60_000)
     assert message.data() == b"6"
-    assert (message.message_id().ledger_id(), message.message_id().entry_id()) == (ids[6].ledger_id(), ids[6].entry_id())
+    assert (message.message_id().ledger_id(), message.message_id().entry_id()) == (
+        ids[6].ledger_id(),
+        ids[6].entry_id(),
+    )
     consumer.acknowledge_cumulative(message)
     consumer.close()
     consumer = client.subscribe("positions", "s", is_read_compacted=True)

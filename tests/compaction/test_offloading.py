@@ -32,7 +32,13 @@ class TieredOwner(Owner):
         self.tiering, self.store = tiered.tiering, tiered.store
         self.broker = tiered
         self.offload = CompactionOffload(
-            lambda: self.topic._compactor, self.find, tiered.meta, tiered.stores, lambda: self.tiering.holder, lambda: allowed, self.count
+            lambda: self.topic._compactor,
+            self.find,
+            tiered.meta,
+            tiered.stores,
+            lambda: self.tiering.holder,
+            lambda: allowed,
+            self.count,
         )
         self.tiering._beside = self.offload
         self.opened = False
@@ -106,8 +112,13 @@ def test_what_is_compacted_is_read_from_the_store_and_goes_when_it_is_replaced()
         manifests = owner.tiering.collector.collected
         await topic.truncate()
         assert compacted_objects(objects, log_ledgers(owner)) == set()
-        shown = {name: value for name, _, _, value in TierMetrics(owner.tiering, owner.broker.cold, sim.clock()).samples("us")}
-        assert shown["pulsar_ledgeroffloader_delete_offload_ops"] == manifests + 3, "two that were replaced, and the last one"
+        shown = {
+            name: value
+            for name, _, _, value in TierMetrics(owner.tiering, owner.broker.cold, sim.clock()).samples("us")
+        }
+        assert shown["pulsar_ledgeroffloader_delete_offload_ops"] == manifests + 3, (
+            "two that were replaced, and the last one"
+        )
 
     with Simulation(seed="offloaded") as sim:
         region = Region(sim)
@@ -154,9 +165,13 @@ def test_what_is_being_compacted_is_not_named_anew_meanwhile() -> None:
         compacted = topic.compaction().view.compacted
         assert compacted is not None and await owner.publish([("a", "3")])
         topic.compact()
-        assert owner.offload.ledgers(TOPIC) == [] and not await owner.offload.set_offload(TOPIC, compacted.ledger, OffloadRecord("ab", "us"))
+        assert owner.offload.ledgers(TOPIC) == [] and not await owner.offload.set_offload(
+            TOPIC, compacted.ledger, OffloadRecord("ab", "us")
+        )
         await until(lambda: topic.compaction().status != "RUNNING")
-        assert not await owner.offload.set_offload(TOPIC, compacted.ledger, OffloadRecord("ab", "us")), "it was replaced"
+        assert not await owner.offload.set_offload(TOPIC, compacted.ledger, OffloadRecord("ab", "us")), (
+            "it was replaced"
+        )
         assert {row[1:] for row in await rows_of(topic.compaction().view)} == {("a", "3"), ("b", "2")}
 
     with Simulation(seed="meanwhile") as sim:
@@ -173,7 +188,10 @@ def test_nothing_is_offloaded_that_an_older_broker_would_take_for_lost() -> None
         await owner.publish([("a", "1"), ("b", "2"), ("a", "3")])
         assert await owner.compact() == "SUCCESS"
         await owner.tiered()
-        assert compacted_objects(objects, log_ledgers(owner)) == set() and topic.compaction().view.compacted.offload is None
+        assert (
+            compacted_objects(objects, log_ledgers(owner)) == set()
+            and topic.compaction().view.compacted.offload is None
+        )
 
     with Simulation(seed="older") as sim:
         region = Region(sim)

@@ -55,7 +55,12 @@ class Owner:
     """One broker that has opened the topic."""
 
     def __init__(
-        self, region: Region, sim: Simulation, meta: MetadataStore | None = None, keys_max: int = 1000, cache_bytes: int = 1 << 20
+        self,
+        region: Region,
+        sim: Simulation,
+        meta: MetadataStore | None = None,
+        keys_max: int = 1000,
+        cache_bytes: int = 1 << 20,
     ) -> None:
         self.sim = sim
         settings = ManagedLedgerSettings(ledger_entries_max=30, pending_timeout_s=5.0, close_timeout_s=2.0, sweep_s=1.0)
@@ -96,7 +101,9 @@ class Owner:
     async def transact(self, made: Run) -> None:
         """Part of a transaction, or its end."""
         done: asyncio.Future[tuple[Any, ...]] = asyncio.get_running_loop().create_future()
-        self.topic.log.ledger.append_run(made, lambda *where: done.set_result(where), lambda error: done.set_exception(error))  # type: ignore[attr-defined]
+        self.topic.log.ledger.append_run(
+            made, lambda *where: done.set_result(where), lambda error: done.set_exception(error)
+        )  # type: ignore[attr-defined]
         ledger, first, run = await done
         assert self.transactions is not None
         self.transactions.confirm(ledger, first, run)

@@ -62,7 +62,14 @@ def local(name: str, first: int, count: int) -> Run:
 def delivered(source: Region, at: tuple[int, int, Run]) -> Run:
     ledger, first, run = at
     origin = source.log.origin
-    return Run(list(run.parts), list(run.lengths), origin=origin, spans=((ledger, first, run.count),), checksums=[0] * run.count, producers=run.producers)
+    return Run(
+        list(run.parts),
+        list(run.lengths),
+        origin=origin,
+        spans=((ledger, first, run.count),),
+        checksums=[0] * run.count,
+        producers=run.producers,
+    )
 
 
 class World:
@@ -90,7 +97,11 @@ class World:
     def _send(self, first: int, count: int) -> None:
         """A client that has gone elsewhere meanwhile does not hear the receipt."""
         at = self.active
-        self.regions[at].log.publish(local("p", first, count), lambda _: self._confirm(first, count) if self.active == at else None, lambda _: None)
+        self.regions[at].log.publish(
+            local("p", first, count),
+            lambda _: self._confirm(first, count) if self.active == at else None,
+            lambda _: None,
+        )
 
     def _wait(self) -> None:
         """What is behind others waits for them: a client sends in order."""
@@ -160,7 +171,9 @@ def run(seed: int) -> None:
     for region in world.regions:
         found = Counter(sequence for _, sequence in region.stored())
         assert not {s: c for s, c in found.items() if c > 1}, f"seed {seed}: region {region.number} stores twice"
-        assert set(found) >= world.confirmed, f"seed {seed}: region {region.number} lacks {sorted(world.confirmed - set(found))}"
+        assert set(found) >= world.confirmed, (
+            f"seed {seed}: region {region.number} lacks {sorted(world.confirmed - set(found))}"
+        )
 
 
 def test_each_message_is_stored_once_in_every_region() -> None:
@@ -168,7 +181,9 @@ def test_each_message_is_stored_once_in_every_region() -> None:
         run(seed)
 
 
-@pytest.mark.parametrize("mutant", ("no aliases", "a maximum", "what is under way is overlooked", "what arrives is overlooked"))
+@pytest.mark.parametrize(
+    "mutant", ("no aliases", "a maximum", "what is under way is overlooked", "what arrives is overlooked")
+)
 def test_each_rule_is_needed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def judged(name: str) -> Callable[..., object]:
         original = aliases.repeats
@@ -193,14 +208,20 @@ def test_an_alias_is_no_loss_and_survives_a_reload() -> None:
     region.log.publish(local("p", 0, 4), lambda _: None, _ignored)
     region.ledger.confirm(9)
     other = (2, 1, 9)
-    again = Run([b"y"] * 6, [1] * 6, origin=other, spans=((5, 0, 6),), checksums=[0] * 6, producers=(("p", 6, 2, None),))
+    again = Run(
+        [b"y"] * 6, [1] * 6, origin=other, spans=((5, 0, 6),), checksums=[0] * 6, producers=(("p", 6, 2, None),)
+    )
     assert region.log.append_replicated(BEFORE_ALL, again, lambda _: None, _ignored) is Verdict.ACCEPT
     region.ledger.confirm(9)
     assert [s for _, s in region.stored()] == [0, 1, 2, 3, 4, 5, 6, 7]
     for _ in range(2):
         assert region.log.vector.prefix(other) == (5, 5) and not region.log.vector.missing(other)
         region.load()
-    records = [SkipRecord.decode(run.parts[0]) for run in map(region.store_run, (b for _, _, b in region.store.blocks)) if run.flags is not None]
+    records = [
+        SkipRecord.decode(run.parts[0])
+        for run in map(region.store_run, (b for _, _, b in region.store.blocks))
+        if run.flags is not None
+    ]
     assert [(r.after, r.through, r.loss) for r in records] == [(BEFORE_ALL, (5, 1), False)]
 
 
@@ -221,11 +242,15 @@ def test_what_is_kept_of_local_producers_is_bounded_and_the_newest_stays() -> No
 
 def pieces_of_one(count: int) -> Run:
     """Of a chunked message of three: all but the last have a sequence of nobody."""
-    return Run([b"0", b"1", b"2"][:count], [1] * count, producers=(("p", count, -1, ((-1, -1), (-1, -1), (7, 7))[:count]),))
+    return Run(
+        [b"0", b"1", b"2"][:count], [1] * count, producers=(("p", count, -1, ((-1, -1), (-1, -1), (7, 7))[:count]),)
+    )
 
 
 @pytest.mark.parametrize("arrived", (1, 2, 3))
-def test_a_chunked_message_that_was_begun_in_a_region_that_is_lost_is_whole_in_every_region_and_ends_once(arrived: int) -> None:
+def test_a_chunked_message_that_was_begun_in_a_region_that_is_lost_is_whole_in_every_region_and_ends_once(
+    arrived: int,
+) -> None:
     """Its client sends all pieces again in the next region, before, after, or while those that had arrived come from the first."""
     for seed in range(60):
         world = World(seed)
@@ -239,7 +264,16 @@ def test_a_chunked_message_that_was_begun_in_a_region_that_is_lost_is_whole_in_e
             eu.log.publish(again.cut(start, start + 1), lambda _: None, _ignored)
         world.heal()
         for region in world.regions:
-            found = [bytes(part) for run in map(region.store_run, (b for _, _, b in region.store.blocks)) if run.flags is None for part in run.parts]
-            assert found.count(b"2") == 1, f"seed {seed}: region {region.number} ends it more than once, or never: {found}"
+            found = [
+                bytes(part)
+                for run in map(region.store_run, (b for _, _, b in region.store.blocks))
+                if run.flags is None
+                for part in run.parts
+            ]
+            assert found.count(b"2") == 1, (
+                f"seed {seed}: region {region.number} ends it more than once, or never: {found}"
+            )
             before = found[: found.index(b"2")]
-            assert b"0" in before and b"1" in before[before.index(b"0") :], f"seed {seed}: region {region.number} has no whole one: {found}"
+            assert b"0" in before and b"1" in before[before.index(b"0") :], (
+                f"seed {seed}: region {region.number} has no whole one: {found}"
+            )

@@ -116,7 +116,9 @@ def lives(loop: SimLoop, monkeypatch: pytest.MonkeyPatch, command: str, at: int,
     record = loop.run(world.leadership())
     done = loop.run(world.conductor.history(NS))
     kinds = [op.kind for op in done if op.state == "done"]
-    again = command in ("rejoin", "drill", "failback") and len(kinds) > len(operations)  # it may be done twice: nothing is moved by it
+    again = command in ("rejoin", "drill", "failback") and len(kinds) > len(
+        operations
+    )  # it may be done twice: nothing is moved by it
     assert kinds == operations or (again and set(kinds) == set(operations)), f"died at call {at}: {kinds}"
     assert all([step[0] for step in op.steps] == list(STEPS[op.kind]) for op in done), "each step once, in order"
     assert (record.active, record.state) == (active, "open"), f"died at call {at}"
@@ -125,14 +127,18 @@ def lives(loop: SimLoop, monkeypatch: pytest.MonkeyPatch, command: str, at: int,
 
 @pytest.mark.parametrize("before", (True, False), ids=("asked", "answered"))
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_that_dies_at_any_call_goes_on(command: str, before: bool, loop: SimLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_dies_at_any_call_goes_on(
+    command: str, before: bool, loop: SimLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = lives(loop, monkeypatch, command, 0, before)
     assert calls > len(STEPS[COMMANDS[command][1][-1]]), "it asks for each step"
     for at in range(1, calls + 1):
         lives(loop, monkeypatch, command, at, before)
 
 
-def test_a_command_whose_operation_was_given_up_says_so_and_ends(loop: SimLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_whose_operation_was_given_up_says_so_and_ends(
+    loop: SimLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World()
     broker = Broker(loop, world)
     monkeypatch.setattr(dr, "Rest", lambda admin, token: broker)
@@ -158,7 +164,9 @@ class Mover:
 
     def __init__(self, loop: SimLoop, store: Interrupted) -> None:
         self.loop, self.store = loop, store
-        self.admin: Any = SimpleNamespace(turns=SimpleNamespace(switching=Switching(store, lambda: 0)), clock=SimpleNamespace(wall_ms=lambda: 0))
+        self.admin: Any = SimpleNamespace(
+            turns=SimpleNamespace(switching=Switching(store, lambda: 0)), clock=SimpleNamespace(wall_ms=lambda: 0)
+        )
 
     def post(self, path: str, given: Any) -> Any:
         try:
@@ -167,9 +175,16 @@ class Mover:
             raise ConfigError(str(error)) from error
 
     async def _move(self, given: Any) -> Any:
-        found = await turns._step(self.admin, SimpleNamespace(), SUBSCRIPTION, given["to"], fence=given["fence"], force=given["force"])
-        for region in ("us", "eu"):  # a store that is interrupted is the configuration's, and they write to it on their own
-            await EmbeddedStore.txn(self.store, [Put(writer(region, "b", 1), Writer(since=self.store.machine.index).encode())])
+        found = await turns._step(
+            self.admin, SimpleNamespace(), SUBSCRIPTION, given["to"], fence=given["fence"], force=given["force"]
+        )
+        for region in (
+            "us",
+            "eu",
+        ):  # a store that is interrupted is the configuration's, and they write to it on their own
+            await EmbeddedStore.txn(
+                self.store, [Put(writer(region, "b", 1), Writer(since=self.store.machine.index).encode())]
+            )
         return found
 
 

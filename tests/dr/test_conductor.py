@@ -66,7 +66,16 @@ class RegionsOfDrills:
         self.signed = 0
 
     async def audit(self, region: str, namespace: str, since_ms: int) -> dict[str, Any]:
-        return {"topics": 1, "entries": 9, "ranges": 1, "unchecked": 0, "left": 0, "found": {}, "errors": [], "running": []}
+        return {
+            "topics": 1,
+            "entries": 9,
+            "ranges": 1,
+            "unchecked": 0,
+            "left": 0,
+            "found": {},
+            "errors": [],
+            "running": [],
+        }
 
     async def make(self, shadow: str, policies: NamespacePolicies) -> None:
         self.there.add(shadow)
@@ -96,19 +105,40 @@ class World:
             region: {
                 "region": region,
                 "missing": [],
-                "topics": {TOPIC: {"vector": {"1.1.a": [7, 9]}, "links": {other: link()}, "lacks": {other: lack()}, "subscriptions": {}, "producers": 1}},
+                "topics": {
+                    TOPIC: {
+                        "vector": {"1.1.a": [7, 9]},
+                        "links": {other: link()},
+                        "lacks": {other: lack()},
+                        "subscriptions": {},
+                        "producers": 1,
+                    }
+                },
             }
             for region, other in (("us", "eu"), ("eu", "us"))
         }
         self.shadows = RegionsOfDrills()
-        self.tail: dict[str, Any] = {"entries": 2, "messages": 3, "bytes": 30, "first": "1.1.a:7:10", "last": "1.1.a:7:11", "left": []}
+        self.tail: dict[str, Any] = {
+            "entries": 2,
+            "messages": 3,
+            "bytes": 30,
+            "first": "1.1.a:7:10",
+            "last": "1.1.a:7:11",
+            "left": [],
+        }
         self.spans: list[dict[str, Any]] = []
         """What the next questions for spans are answered."""
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.conductor = self.make()
 
     def make(self) -> Conductor:
-        made = Conductor(self.store, View(), facts_of=self._facts, counts_of=self._counts, wall_ms=lambda: 1_000 + self.store.machine.index)
+        made = Conductor(
+            self.store,
+            View(),
+            facts_of=self._facts,
+            counts_of=self._counts,
+            wall_ms=lambda: 1_000 + self.store.machine.index,
+        )
         made.drill = Drill(self.shadows, made, View().namespace, self._facts, lambda: 1_000, 6.0)
         return made
 
@@ -130,7 +160,9 @@ class World:
 
     async def obey(self, region: str) -> None:
         """Its broker does what every leadership asks for."""
-        await EmbeddedStore.txn(self.store, [_put(writer(region, "b", 1), Writer(since=self.store.machine.index).encode())])
+        await EmbeddedStore.txn(
+            self.store, [_put(writer(region, "b", 1), Writer(since=self.store.machine.index).encode())]
+        )
 
     async def leadership(self) -> Leadership:
         found = await self.store.get(leadership(NS))
@@ -176,13 +208,19 @@ def test_a_rejoin_or_a_drill_that_is_interrupted_at_any_write_goes_on(kind: str,
             before = await world.leadership()
             world.store.at, world.store.writes = at, 0
             done = await steps(world, kind, "us" if kind == "rejoin" else "eu")
-            assert done.state == "done" and len({step[0] for step in done.steps}) == len(done.steps) == len(STEPS[kind]), f"interrupted at write {at}"
+            assert done.state == "done" and len({step[0] for step in done.steps}) == len(done.steps) == len(
+                STEPS[kind]
+            ), f"interrupted at write {at}"
             assert await world.leadership() == before, "the namespace itself is left alone"
-            assert (await world.conductor.advance(NS)).id == done.id and (await world.conductor.history(NS))[-1].id == done.id
+            assert (await world.conductor.advance(NS)).id == done.id and (await world.conductor.history(NS))[
+                -1
+            ].id == done.id
             if kind == "drill":
                 reports = await world.conductor.reports(NS)
                 assert [report["id"] for report in reports] == [done.id] and reports[0]["passed"], "kept once"
-                assert not world.shadows.there and not [name for name in await world.conductor.switching.all() if name != NS], "the shadow is gone"
+                assert not world.shadows.there and not [
+                    name for name in await world.conductor.switching.all() if name != NS
+                ], "the shadow is gone"
             if world.store.writes < at:
                 return
         raise AssertionError("an operation has fewer writes than that")
@@ -201,8 +239,12 @@ def test_interrupted_at_any_write_it_goes_on(kind: str, after: bool) -> None:
             world.store.at, world.store.writes = at, 0
             done = await steps(world, kind)
             record = await world.leadership()
-            assert (done.state, record.active, record.epoch, record.state) == ("done", "eu", 2, OPEN), f"interrupted at write {at}"
-            assert (await world.conductor.advance(NS)).id == done.id and [op.id for op in await world.conductor.history(NS)] == [done.id], "it is on record"
+            assert (done.state, record.active, record.epoch, record.state) == ("done", "eu", 2, OPEN), (
+                f"interrupted at write {at}"
+            )
+            assert (await world.conductor.advance(NS)).id == done.id and [
+                op.id for op in await world.conductor.history(NS)
+            ] == [done.id], "it is on record"
             assert len({step[0] for step in done.steps}) == len(done.steps) == (6 if kind == "switchover" else 5)
             if world.store.writes < at:
                 return
@@ -217,13 +259,19 @@ def test_a_switchover_waits_for_everything_that_could_lose_or_repeat() -> None:
         await world.conductor.switching.begin(NS, "us", {})
         await world.conductor.begin("switchover", NS, "eu", "op")
         world.topic("us")["links"]["eu"] = link(connected=False, cause="timeout")
-        assert "links that are down" in (await world.conductor.advance(NS)).waiting and (await world.leadership()).state == OPEN
+        assert (
+            "links that are down" in (await world.conductor.advance(NS)).waiting
+            and (await world.leadership()).state == OPEN
+        )
         world.topic("us")["links"]["eu"] = link(messages=4, entries=4)
         assert "no broker of eu holds a lease" in (await world.conductor.advance(NS)).waiting
         await world.obey("eu")
         await world.obey("us")
         assert (await world.conductor.advance(NS)).step == "drain"
-        assert "brokers of us" in (await world.conductor.advance(NS)).waiting and (await world.leadership()).state == DRAINING
+        assert (
+            "brokers of us" in (await world.conductor.advance(NS)).waiting
+            and (await world.leadership()).state == DRAINING
+        )
         await world.obey("us")
         assert (await world.conductor.advance(NS)).step == "deliver"
         assert "4 messages" in (await world.conductor.advance(NS)).waiting
@@ -237,7 +285,9 @@ def test_a_switchover_waits_for_everything_that_could_lose_or_repeat() -> None:
         assert "s of" in (await world.conductor.advance(NS)).waiting
         there: dict[str, Any] = {"in_step": True, "told": {}, "claims": {}, "heard": {"us": {"origins": 1}}}
         world.topic("eu")["subscriptions"] = {"s": {**there, "heard_parts": {"us": [4, 1]}}}
-        assert "s of" in (await world.conductor.advance(NS)).waiting, "of a batch one message more was acknowledged than eu has heard"
+        assert "s of" in (await world.conductor.advance(NS)).waiting, (
+            "of a batch one message more was acknowledged than eu has heard"
+        )
         world.topic("eu")["subscriptions"] = {"s": there}  # of an earlier version, which does not tell of parts
         assert (await world.conductor.advance(NS)).step == "flip" and (await world.leadership()).active == "us"
         assert (await world.conductor.advance(NS)).step == "open" and (await world.leadership()).active == "eu"
@@ -253,7 +303,13 @@ def test_a_switchover_waits_for_everything_that_could_lose_or_repeat() -> None:
 
 def test_topics_that_are_not_meant_for_the_other_region_hold_nothing_up() -> None:
     """A shadow has its source's links; a topic with a policy of its own may stay where it is."""
-    row = {"vector": {"1.1.b": [3, 4]}, "links": {}, "lacks": {}, "subscriptions": {"s": {"in_step": False, "told": {}, "claims": {}}}, "producers": 0}
+    row = {
+        "vector": {"1.1.b": [3, 4]},
+        "links": {},
+        "lacks": {},
+        "subscriptions": {"s": {"in_step": False, "told": {}, "claims": {}}},
+        "producers": 0,
+    }
     shadow, local, lost = (f"persistent://public/shop/{name}" for name in ("shadow", "local", "lost"))
 
     async def main() -> None:
@@ -277,7 +333,10 @@ def test_topics_that_are_not_meant_for_the_other_region_hold_nothing_up() -> Non
             await world.obey("eu")
         assert op.state == "done", op.waiting
         assert facts.own_affair(world.facts["us"], "eu") == [shadow, local]
-        unheard = {"topics": {shadow: {**row, "shadow": TOPIC}, local: {**row, "only": ["us"]}, lost: row}, "missing": []}
+        unheard = {
+            "topics": {shadow: {**row, "shadow": TOPIC}, local: {**row, "only": ["us"]}, lost: row},
+            "missing": [],
+        }
         assert facts.lacking(unheard, "eu")["unheard"] == [lost], "of an earlier version, which tells of neither"
 
     run_alone(main())
@@ -286,7 +345,14 @@ def test_topics_that_are_not_meant_for_the_other_region_hold_nothing_up() -> Non
 def test_where_consumers_go_on_acknowledging_what_they_had_before_is_enough() -> None:
     claims = {"origins": 1}
     here = {"in_step": False, "age_s": 0.3, "told": {"eu": True}, "claims": claims, "parts": [0, 0]}
-    there = {"in_step": False, "applied": True, "told": {}, "claims": {}, "heard": {"us": claims}, "heard_parts": {"us": [0, 0]}}
+    there = {
+        "in_step": False,
+        "applied": True,
+        "told": {},
+        "claims": {},
+        "heard": {"us": claims},
+        "heard_parts": {"us": [0, 0]},
+    }
     sides = [{"topics": {TOPIC: {"subscriptions": {"s": side}}}} for side in (here, there)]
     assert facts.out_of_step(*sides, "us", "eu", 1.2) == [f"s of {TOPIC}"], "its newest round may have been before that"
     assert facts.out_of_step(*sides, "us", "eu", 1.4) == []
@@ -305,7 +371,9 @@ def test_what_was_closed_anew_by_somebody_else_is_not_flipped_on_an_old_look(to:
         await world.conductor.begin("switchover", NS, "eu", "op")
         while (await world.conductor.advance(NS)).step != "flip":
             await world.obey("us")
-        await switching.change(NS, lambda old: reopened(old, 2_000))  # messages are taken again, and closed again, unseen by this operation
+        await switching.change(
+            NS, lambda old: reopened(old, 2_000)
+        )  # messages are taken again, and closed again, unseen by this operation
         await switching.change(NS, lambda old: closing(old, to, DRAINING, 3_000))
         await world.obey("us")
         found = await world.conductor.advance(NS)
@@ -355,12 +423,19 @@ def test_a_failover_needs_nothing_of_the_lost_region_and_passes_over_a_switchove
         await world.store.delete(writer("us", "b", 1))
         done = await steps(world, "failover")
         assert done.report["after"]["silent_s"] == 4.0 and done.report["epoch"] == 2
-        assert [(op.kind, op.state) for op in await world.conductor.history(NS)] == [("switchover", "cancelled"), ("failover", "done")]
+        assert [(op.kind, op.state) for op in await world.conductor.history(NS)] == [
+            ("switchover", "cancelled"),
+            ("failover", "done"),
+        ]
         world.down = set()
         world.topic("eu")["lacks"]["us"] = lack()
         back = await world.conductor.begin("rejoin", NS, "us", "op")
         assert (back.source, back.target) == ("us", "eu")
-        assert await world.conductor.begin("rejoin", NS, "us", "op") == back == await world.conductor.begin("rejoin", NS, "", "op"), "it goes on"
+        assert (
+            await world.conductor.begin("rejoin", NS, "us", "op")
+            == back
+            == await world.conductor.begin("rejoin", NS, "", "op")
+        ), "it goes on"
         world.topic("us")["links"]["eu"] = link(entries=2, messages=3)
         await world.obey("us")
         found = await world.conductor.advance(NS)
@@ -392,10 +467,14 @@ def test_a_rejoin_counts_what_its_link_said_would_never_come() -> None:
         world = World()
         await failed_over(world)
         world.topic("eu")["missing"] = {"1.1.a": [[[7, 8], [7, 10]]], "2.1.b": [[[1, 1], [1, 2]]]}
-        world.spans = [{"entries": 1, "messages": 2, "bytes": 20, "first": "1.1.a:7:10", "last": "1.1.a:7:10", "left": []}]
+        world.spans = [
+            {"entries": 1, "messages": 2, "bytes": 20, "first": "1.1.a:7:10", "last": "1.1.a:7:10", "left": []}
+        ]
         done = await steps(world, "rejoin", "us")
         assert (done.report["tail"]["messages"], done.report["kept"], done.report["lost"]) == (3, 1, 2)
-        assert world.asked[-1] == ("spans", {TOPIC: [["1.1.a", [7, 9], [7, 10]]]}), "of the origin that was lost, above what eu held then"
+        assert world.asked[-1] == ("spans", {TOPIC: [["1.1.a", [7, 9], [7, 10]]]}), (
+            "of the origin that was lost, above what eu held then"
+        )
         assert "2 stay in us alone" in done.steps[-1][2]
 
     run_alone(main())
@@ -407,14 +486,28 @@ def test_a_tail_too_long_for_one_request_is_counted_piece_by_piece() -> None:
         await failed_over(world)
         world.tail["left"] = [["1.1.a", [7, 11], [9, 99]]]
         world.spans = [
-            {"entries": 5, "messages": 5, "bytes": 50, "first": "1.1.a:8:0", "last": "1.1.a:8:4", "left": [["1.1.a", [8, 4], [9, 99]]]},
+            {
+                "entries": 5,
+                "messages": 5,
+                "bytes": 50,
+                "first": "1.1.a:8:0",
+                "last": "1.1.a:8:4",
+                "left": [["1.1.a", [8, 4], [9, 99]]],
+            },
             {"entries": 1, "messages": 1, "bytes": 10, "first": "1.1.a:9:0", "last": "1.1.a:9:0", "left": []},
         ]
         world.topic("eu")["vector"] = {"1.1.a": [9, 99]}
         done = await steps(world, "rejoin", "us")
-        assert [what for what, _ in world.asked] == ["tails", "spans", "spans"] and world.asked[2][1] == {TOPIC: [["1.1.a", [8, 4], [9, 99]]]}
+        assert [what for what, _ in world.asked] == ["tails", "spans", "spans"] and world.asked[2][1] == {
+            TOPIC: [["1.1.a", [8, 4], [9, 99]]]
+        }
         (found,) = done.report["tail"]["topics"].values()
-        assert (done.report["tail"]["messages"], done.report["tail"]["topics_count"], found["first"], found["last"]) == (9, 1, "1.1.a:7:10", "1.1.a:9:0")
+        assert (
+            done.report["tail"]["messages"],
+            done.report["tail"]["topics_count"],
+            found["first"],
+            found["last"],
+        ) == (9, 1, "1.1.a:7:10", "1.1.a:9:0")
 
     run_alone(main())
 
@@ -481,7 +574,9 @@ def test_who_took_over_may_be_lost_before_it_is_seen_to_take_messages(kind: str)
     run_alone(main())
 
 
-def test_another_region_may_take_over_where_the_next_one_is_lost_before_the_flip(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_region_may_take_over_where_the_next_one_is_lost_before_the_flip(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(View, "regions", ("us", "eu", "ap"))
 
     async def main() -> None:
@@ -496,7 +591,10 @@ def test_another_region_may_take_over_where_the_next_one_is_lost_before_the_flip
         while (await world.conductor.advance(NS)).running:
             await world.obey("ap")
         assert (await world.leadership()).active == "ap"
-        assert [(op.target, op.state) for op in await world.conductor.history(NS)] == [("eu", "cancelled"), ("ap", "done")]
+        assert [(op.target, op.state) for op in await world.conductor.history(NS)] == [
+            ("eu", "cancelled"),
+            ("ap", "done"),
+        ]
 
     run_alone(main())
 
@@ -510,7 +608,11 @@ def test_a_failover_says_which_survivors_have_no_way_to_the_next_region(monkeypa
         await world.obey("eu")
         world.down = {"us"}
         links = world.topic("eu")["links"]
-        links["us"], links["ap"], links["sa"] = link(connected=False), link(connected=False, cause="unreachable"), link()  # to af nothing is replicated
+        links["us"], links["ap"], links["sa"] = (
+            link(connected=False),
+            link(connected=False, cause="unreachable"),
+            link(),
+        )  # to af nothing is replicated
         _, cost = await world.conductor.plan("failover", NS, "eu")
         assert cost["cut_off"] == {"ap": [f"{TOPIC} (unreachable)"]}
         await world.conductor.begin("failover", NS, "eu", "op")

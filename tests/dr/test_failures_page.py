@@ -13,7 +13,15 @@ from tests.sim import test_passive_world, test_replicated_subscriptions, test_wo
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "failures.md"
 ROWS = {"G": 41, "U": 16}
-_FOLDERS = ("tests/replicator", "tests/dr", "tests/global_config", "tests/transactions", "geo_tests/wan", "tests/sim", "tests/kafka")
+_FOLDERS = (
+    "tests/replicator",
+    "tests/dr",
+    "tests/global_config",
+    "tests/transactions",
+    "geo_tests/wan",
+    "tests/sim",
+    "tests/kafka",
+)
 _ELSEWHERE = ("tests/system/", "benchmarks/")
 """What `make test` does not run."""
 
@@ -32,14 +40,20 @@ def test_it_says_how_many_worlds_there_are() -> None:
     passive = test_passive_world.SEEDS + test_passive_world.SMALL_SEEDS
     worlds = (test_world.SEEDS, passive, test_replicated_subscriptions.SEEDS)
     links = test_link_simulation.SEEDS + test_tree_simulation.SEEDS
-    assert sum(worlds) >= 500 and f"runs {sum(worlds)} whole instances" in text and f"{links} seeds of links alone" in text
-    assert [int(count) for count in re.findall(r"^\| (\d+) \|", text.partition("## Simulated")[2], re.MULTILINE)] == list(worlds)
+    assert (
+        sum(worlds) >= 500 and f"runs {sum(worlds)} whole instances" in text and f"{links} seeds of links alone" in text
+    )
+    assert [
+        int(count) for count in re.findall(r"^\| (\d+) \|", text.partition("## Simulated")[2], re.MULTILINE)
+    ] == list(worlds)
 
 
 def test_the_tests_that_it_names_are_there() -> None:
     for line in PAGE.read_text().splitlines():
         known = ""
-        for path, name in re.findall(r"`([\w/]*\.py)?(?:::)?(test_\w+)?(?:\[[^`]*)?`", line.rsplit("|", 2)[-2] if line.startswith("|") else ""):
+        for path, name in re.findall(
+            r"`([\w/]*\.py)?(?:::)?(test_\w+)?(?:\[[^`]*)?`", line.rsplit("|", 2)[-2] if line.startswith("|") else ""
+        ):
             if path:
                 found = [ROOT / path] if "/" in path else [ROOT / folder / path for folder in _FOLDERS]
                 existing = [file for file in found if file.exists()]

@@ -32,7 +32,9 @@ def _mutants() -> Mapping[str, Callable[[pytest.MonkeyPatch], None]]:
         patch.setattr(Writing, "on_renewed", lambda self, sent_at: setattr(self, "until", self.now() + self._usable_s))
 
     def no_margin_for_drift(patch: pytest.MonkeyPatch) -> None:
-        def born(self: Writing, region: str, *, ttl_s: float, drift: float, now: Any, url_of: Any = lambda _: "") -> None:
+        def born(
+            self: Writing, region: str, *, ttl_s: float, drift: float, now: Any, url_of: Any = lambda _: ""
+        ) -> None:
             original(self, region, ttl_s=ttl_s, drift=-0.2, now=now, url_of=url_of)
 
         original = Writing.__init__
@@ -54,7 +56,12 @@ def _mutants() -> Mapping[str, Callable[[pytest.MonkeyPatch], None]]:
         async def register(self: WriteLeases) -> None:
             known = [(g.namespace, g.record, g.version) for g in self.core.gates() if isinstance(g.record, Leadership)]
             found: list[tuple[str, Leadership, int]] = [row for row in known if row[1] is not None]  # type: ignore[misc]
-            self.core.on_registered(await self._store.put(f"/writers/{self._region}/{self._broker}.{self._lease}", Writer().encode(), lease=self._lease), found)
+            self.core.on_registered(
+                await self._store.put(
+                    f"/writers/{self._region}/{self._broker}.{self._lease}", Writer().encode(), lease=self._lease
+                ),
+                found,
+            )
 
         patch.setattr(WriteLeases, "_register", register)
 
@@ -77,7 +84,9 @@ def test_settings_that_cannot_hold_are_refused() -> None:
 def test_what_cannot_be_read_is_nobodys_to_confirm() -> None:
     async def main() -> None:
         store = EmbeddedStore()
-        leases = WriteLeases(store, region="us", broker="b", clock=DriftingClock(1.0), url_of=lambda _: "", on_change=lambda _: None)
+        leases = WriteLeases(
+            store, region="us", broker="b", clock=DriftingClock(1.0), url_of=lambda _: "", on_change=lambda _: None
+        )
         await store.put(leadership("t/n"), Leadership(active="us").encode())
         await leases.start()
         await asyncio.sleep(5)

@@ -25,7 +25,17 @@ from region_node.dr.writing import Writing
 
 def test_one_bad_try_changes_nothing_and_neither_does_one_good_one() -> None:
     verdict = Verdict(CanarySettings(bad_after=2, good_after=2))
-    assert [verdict.tried(why, 1.0) for why in ("", "x", "", "x", "x", "", "x", "", "")] == [True, False, False, False, True, False, False, False, True]
+    assert [verdict.tried(why, 1.0) for why in ("", "x", "", "x", "x", "", "x", "", "")] == [
+        True,
+        False,
+        False,
+        False,
+        True,
+        False,
+        False,
+        False,
+        True,
+    ]
     assert verdict.good and (verdict.tries, verdict.failures) == (9, 4)
 
 
@@ -72,18 +82,40 @@ def test_a_policy_promises_where_every_region_is_active() -> None:
     """Both what this region published and others lack, and what others published and it lacks, are at risk."""
     view, ages, told = View(slo={"rpo_s": 5.0}), [0.0, 0.0], list[str]()
     link = SimpleNamespace(at_risk_s=lambda _: ages[1])
-    topic = SimpleNamespace(name=TopicName.parse("persistent://t/every/x"), text="x", volatile=False, log=SimpleNamespace(incoming={"eu": link}))
-    other = SimpleNamespace(name=TopicName.parse("persistent://t/none/x"), text="y", volatile=False, log=SimpleNamespace(incoming={}))
+    topic = SimpleNamespace(
+        name=TopicName.parse("persistent://t/every/x"),
+        text="x",
+        volatile=False,
+        log=SimpleNamespace(incoming={"eu": link}),
+    )
+    other = SimpleNamespace(
+        name=TopicName.parse("persistent://t/none/x"), text="y", volatile=False, log=SimpleNamespace(incoming={})
+    )
     links: Any = SimpleNamespace(at_risk=lambda: {"x": ages[0], "y": 99.0})
     topics: Any = (topic, other)
     made: Any = view
-    promises = Promises(gates=lambda: (), view=made, topics=lambda: topics, links=links, region="us", clock=Clock(), call_later=lambda *_: None)
+    promises = Promises(
+        gates=lambda: (),
+        view=made,
+        topics=lambda: topics,
+        links=links,
+        region="us",
+        clock=Clock(),
+        call_later=lambda *_: None,
+    )
     promises.told = lambda event: told.append(event["event"])
     for ages[0], ages[1] in ((1.0, 5.0), (5.1, 0.0), (0.0, 6.0), (4.0, 4.0), (0.0, 7.0)):
         promises._tick()
-    assert told == ["slo.broken", "slo.kept", "slo.broken"] and [event["value"] for event in promises.events] == [5.1, 4.0, 7.0]
+    assert told == ["slo.broken", "slo.kept", "slo.broken"] and [event["value"] for event in promises.events] == [
+        5.1,
+        4.0,
+        7.0,
+    ]
     assert promises.status() == [{"namespace": "t/every", "rpo_s": 5.0, "at_risk_s": 7.0, "slo_broken": True}]
-    assert {(name, value) for name, _, _, value in promises.samples()} == {("heliograph_dr_at_risk_seconds", 7.0), ("heliograph_dr_slo_broken", 1.0)}
+    assert {(name, value) for name, _, _, value in promises.samples()} == {
+        ("heliograph_dr_at_risk_seconds", 7.0),
+        ("heliograph_dr_slo_broken", 1.0),
+    }
     view.policies = {}
     view.changed[0]("/namespaces/t/every")
     promises._tick()
@@ -96,10 +128,16 @@ def test_an_event_when_a_promise_is_broken_and_one_when_it_is_kept_again() -> No
     writing.on_record("t/free", Leadership(active="us"), 2)
     nothing: Any = None
     view: Any = View()
-    promises = Promises(gates=writing.gates, view=view, topics=lambda: (), links=nothing, region="us", clock=Clock(), call_later=nothing)
+    promises = Promises(
+        gates=writing.gates, view=view, topics=lambda: (), links=nothing, region="us", clock=Clock(), call_later=nothing
+    )
     for risk in (1.0, 5.0, 5.1, 9.0, 6.0, 5.0, 4.0, 8.0):
         promises.judge(writing.gates(), {"t/n": risk, "t/free": risk})
-    assert [(event["event"], event["value"]) for event in promises.events] == [("slo.broken", 5.1), ("slo.kept", 5.0), ("slo.broken", 8.0)]
+    assert [(event["event"], event["value"]) for event in promises.events] == [
+        ("slo.broken", 5.1),
+        ("slo.kept", 5.0),
+        ("slo.broken", 8.0),
+    ]
     samples = {(name, labels["namespace"]): value for name, _, labels, value in promises.samples()}
     assert samples["heliograph_dr_slo_broken", "t/n"] == 1 and samples["heliograph_dr_slo_broken", "t/free"] == 0
     writing.on_record("t/n", None, 3)
@@ -179,7 +217,15 @@ def test_asked_by_many_it_tries_once_in_a_while() -> None:
         async def nothing() -> None: ...
 
         made: Any = Topics()
-        canary = Canary(broker="b", topics=made, owns=owns, clock=LoopClock(), settings=CanarySettings(), open_port=nothing, close_port=nothing)
+        canary = Canary(
+            broker="b",
+            topics=made,
+            owns=owns,
+            clock=LoopClock(),
+            settings=CanarySettings(),
+            open_port=nothing,
+            close_port=nothing,
+        )
         canary.start()
         found = await asyncio.gather(*(canary.once() for _ in range(20)))
         assert len(tries) == 1 and {verdict.reason for verdict in found} == {"not even loaded"} and not found[0].good
@@ -213,7 +259,15 @@ def test_a_broker_without_a_bundle_for_its_messages_is_as_well_as_who_has_them()
                 return self.at
 
         topics: Any = None
-        canary = Canary(broker="b", topics=topics, owns=owns, clock=Now(), settings=CanarySettings(), open_port=nothing, close_port=nothing)
+        canary = Canary(
+            broker="b",
+            topics=topics,
+            owns=owns,
+            clock=Now(),
+            settings=CanarySettings(),
+            open_port=nothing,
+            close_port=nothing,
+        )
         assert "cannot ask" in (await canary.once()).reason and not canary.verdict.good
         canary.ask_owner = owner
         assert (await canary.once()).good and asked == ["persistent://pulsar/system/canary-b-0"]

@@ -52,10 +52,14 @@ def test_each_turn_is_taken_once_and_what_was_missed_is_not_made_up_for() -> Non
         world = World()
         await world.conductor.switching.begin(NS, "us", {})
         obeying, made = Obeying(world), await brokers(world, 3)
-        await world.store.put(schedule(NS), Schedule(every_s=100, next_ms=Clock().wall_ms() - 1_000_000, to="eu").encode())
+        await world.store.put(
+            schedule(NS), Schedule(every_s=100, next_ms=Clock().wall_ms() - 1_000_000, to="eu").encode()
+        )
         await asyncio.sleep(240)
         reports = await world.conductor.reports(NS)
-        assert [report["id"] for report in reports] == [1, 2, 3] and {report["by"] for report in reports} == {"schedule"}
+        assert [report["id"] for report in reports] == [1, 2, 3] and {report["by"] for report in reports} == {
+            "schedule"
+        }
         assert world.shadows.signed == 3
         await world.store.delete(schedule(NS))
         await asyncio.sleep(150)
@@ -75,7 +79,9 @@ def test_another_broker_goes_on_with_one_that_was_left_behind() -> None:
         await world.store.put(schedule(NS), Schedule(every_s=10_000, next_ms=0, to="eu").encode())
         await asyncio.sleep(20)
         operation, _ = await world.conductor.operation(NS)
-        assert operation is not None and operation.running and operation.step == "rehearse", "nobody obeys, so it waits there"
+        assert operation is not None and operation.running and operation.step == "rehearse", (
+            "nobody obeys, so it waits there"
+        )
         await made[0].stop()
         obeying, others = Obeying(world), await brokers(world, 2)
         await asyncio.sleep(60)

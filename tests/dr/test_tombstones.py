@@ -67,7 +67,16 @@ class World:
 
         offsets = [0.0, -float(ahead_ms)]
         clock = Clock(ahead_ms)
-        part = Tombstones(self.store, region=region, clock=clock, unload=unload, purge=purge, forget=forget, back=back, offsets_ms=lambda: offsets)
+        part = Tombstones(
+            self.store,
+            region=region,
+            clock=clock,
+            unload=unload,
+            purge=purge,
+            forget=forget,
+            back=back,
+            offsets_ms=lambda: offsets,
+        )
         await part.start()
         part.run()
         self.parts[region] = part
@@ -111,7 +120,9 @@ def test_it_is_brought_back_whole_or_goes_everywhere() -> None:
             await world.start("ap")
             await asyncio.sleep(60)
             assert not world.copies and world.forgotten >= 1 and not any(world.dead(region) for region in REGIONS)
-        assert not world.early, "nothing is purged before its time, or before it is said; nothing is forgotten before all have purged"
+        assert not world.early, (
+            "nothing is purged before its time, or before it is said; nothing is forgotten before all have purged"
+        )
         for part in world.parts.values():
             await part.stop()
 
@@ -126,14 +137,18 @@ def test_one_wrong_clock_ends_no_grace_period(wrong: str) -> None:
         await world.start("us", DAY_MS if wrong == "of-a-broker" else 0)
         await world.start("ap")
         await world.bury(100, -DAY_MS if wrong == "of-who-deletes" else 0)
-        await world.start("eu", DAY_MS if wrong == "of-a-broker-that-comes-later" else 0) if wrong != "of-who-deletes" else None
+        await world.start(
+            "eu", DAY_MS if wrong == "of-a-broker-that-comes-later" else 0
+        ) if wrong != "of-who-deletes" else None
         await asyncio.sleep(90)
         found = await world.store.get(tombstone(TOPIC))
         assert found is not None and not Tombstone.decode(found[0]).purging and world.copies == set(REGIONS)
         if wrong == "of-who-deletes":
             await world.start("eu")
         await asyncio.sleep(80)
-        assert not world.copies and not any(world.dead(region) for region in REGIONS), "a while later it is over for everybody"
+        assert not world.copies and not any(world.dead(region) for region in REGIONS), (
+            "a while later it is over for everybody"
+        )
         for part in world.parts.values():
             await part.stop()
 
@@ -178,9 +193,14 @@ def test_the_leadership_goes_with_the_name() -> None:
         for name in ("t/n", "t/nn", f"{TOPIC}/s", f"{TOPIC}2/s", "persistent://t/nn/x/s"):
             await switching.begin(name, "us", {})
         await switching.forget(TOPIC)
-        assert await store.get(leadership(f"{TOPIC}/s")) is None and await store.get(leadership(f"{TOPIC}2/s")) is not None
+        assert (
+            await store.get(leadership(f"{TOPIC}/s")) is None and await store.get(leadership(f"{TOPIC}2/s")) is not None
+        )
         await switching.forget("t/n")
-        left = [await store.get(leadership(name)) is not None for name in ("t/n", f"{TOPIC}2/s", "t/nn", "persistent://t/nn/x/s")]
+        left = [
+            await store.get(leadership(name)) is not None
+            for name in ("t/n", f"{TOPIC}2/s", "t/nn", "persistent://t/nn/x/s")
+        ]
         assert left == [False, False, True, True]
 
     run_alone(main())

@@ -14,7 +14,16 @@ from geo_tests.sim.leadership import Confirmed, TurnWorld
 from geo_tests.sim.loop import SimLoop
 from geo_tests.sim.simulation import SimClock
 from heliograph.model.errors import RegionPassive
-from heliograph.model.leadership import DRAINING, FENCED, Leadership, is_subscription, leadership, name_of, subscription_name, writer
+from heliograph.model.leadership import (
+    DRAINING,
+    FENCED,
+    Leadership,
+    is_subscription,
+    leadership,
+    name_of,
+    subscription_name,
+    writer,
+)
 from heliograph.model.names import TopicName
 from heliograph.raft.embedded import EmbeddedStore
 from region_node.dr import switching
@@ -31,7 +40,9 @@ def test_messages_go_out_in_the_active_region_alone() -> None:
         world = TurnWorld(seed)
         world.run()
         seen += world.counts
-    assert seen["confirmed"] > 500 and seen["flips"] > 50 and seen["drained"] > 10 and seen["waited for its turn"] > 500, seen
+    assert (
+        seen["confirmed"] > 500 and seen["flips"] > 50 and seen["drained"] > 10 and seen["waited for its turn"] > 500
+    ), seen
 
 
 def _mutants() -> Mapping[str, Callable[[pytest.MonkeyPatch], None]]:
@@ -128,7 +139,9 @@ def test_a_kafka_group_works_where_its_turn_is_and_takes_over_from_a_lost_region
         turn = leases.turn(name)
         assert turn is not None and turns.status("t/n")[0]["consumers"] == 2
         await turns.switching.change(name, lambda old: closing(old, "eu", DRAINING, 0))
-        assert "being moved from us to eu" in turns.waits([topic], group) and turn.obeyed < turn.version, "a planned move waits for its members"
+        assert "being moved from us to eu" in turns.waits([topic], group) and turn.obeyed < turn.version, (
+            "a planned move waits for its members"
+        )
         members[0] = 0
         assert turn.obeyed == turn.version
         await store.delete(writer("us", "b", 1))
@@ -140,7 +153,9 @@ def test_a_kafka_group_works_where_its_turn_is_and_takes_over_from_a_lost_region
         turns.waits([topic], group)
         await asyncio.sleep(10)
         leases.hold()
-        assert turns.taken_over == 1 and turns.waits([topic], group) == "", "no broker of eu has a lease, and somebody waits here"
+        assert turns.taken_over == 1 and turns.waits([topic], group) == "", (
+            "no broker of eu has a lease, and somebody waits here"
+        )
         await turns.switching.change(name, lambda old: closing(old, "eu", FENCED, 0))
         assert (await turns.switching.flip(name, "eu"))[0] is not None
         await asyncio.sleep(60)

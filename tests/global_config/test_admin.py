@@ -17,7 +17,15 @@ from global_config.admin import ConfigAdmin
 from global_config.tries import PATIENCE_S, PAUSE_MAX_S
 from global_config.view import ConfigView
 from heliograph.model import policies
-from heliograph.model.errors import AlreadyExists, CorruptData, HeliographError, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
+from heliograph.model.errors import (
+    AlreadyExists,
+    CorruptData,
+    HeliographError,
+    MetadataUnavailable,
+    NotAllowed,
+    NotFound,
+    VersionConflict,
+)
 from heliograph.model.levels import SEALED_TENANTS
 from heliograph.model.policies import ClusterMigration, NamespacePolicies, PulsarCluster, RegionInfo, TenantInfo
 from heliograph.raft.embedded import EmbeddedStore
@@ -117,7 +125,9 @@ def test_a_migration_goes_with_what_is_migrated() -> None:
         await admin.migrations.set("ap", wanted)
         await asyncio.gather(*(admin.migrations.set_namespace("t/n", region, True) for region in ("us", "eu")))
         await asyncio.sleep(0.01)
-        assert view.migration("ap") == wanted and view.migration("us") is None and view.migrated_in("t/n") == ("eu", "us")
+        assert (
+            view.migration("ap") == wanted and view.migration("us") is None and view.migrated_in("t/n") == ("eu", "us")
+        )
         await admin.migrations.set_namespace("t/n", "us", False)
         await admin.delete_region("ap")
         await admin.create_region("ap")
@@ -140,13 +150,23 @@ def test_what_is_named_must_exist_and_cannot_be_deleted() -> None:
         await refused(NotFound, "region 'mars'", admin.create_tenant("u", TenantInfo(allowed_regions=("mars",))))
         await refused(AlreadyExists, "tenant 't'", admin.create_tenant("t", TenantInfo()))
         await refused(NotFound, "tenant 'u'", admin.create_namespace("u/n", NamespacePolicies(regions=("us",))))
-        await refused(NotAllowed, "'ap' is not allowed to tenant 't'", admin.create_namespace("t/m", NamespacePolicies(regions=("ap",))))
+        await refused(
+            NotAllowed,
+            "'ap' is not allowed to tenant 't'",
+            admin.create_namespace("t/m", NamespacePolicies(regions=("ap",))),
+        )
         await refused(NotAllowed, "at least one region", admin.create_namespace("t/m", NamespacePolicies()))
         await refused(NotAllowed, "tenant/namespace", admin.create_namespace("t", NamespacePolicies(regions=("us",))))
         await refused(NotAllowed, "may hold only", admin.create_namespace("t/a/b", NamespacePolicies(regions=("us",))))
-        await refused(AlreadyExists, "namespace 't/n'", admin.create_namespace("t/n", NamespacePolicies(regions=("us",))))
+        await refused(
+            AlreadyExists, "namespace 't/n'", admin.create_namespace("t/n", NamespacePolicies(regions=("us",)))
+        )
         await refused(NotAllowed, "used by namespace t/n", admin.delete_region("us"))
-        await refused(NotAllowed, "namespace t/n is in region 'eu'", _reworded(admin.update_tenant("t", TenantInfo(allowed_regions=("us",)))))
+        await refused(
+            NotAllowed,
+            "namespace t/n is in region 'eu'",
+            _reworded(admin.update_tenant("t", TenantInfo(allowed_regions=("us",)))),
+        )
         await refused(NotAllowed, "used by namespace t/n", admin.delete_tenant("t"))
         await admin.delete_namespace("t/n")
         await refused(NotAllowed, "used by tenant t", admin.delete_region("us"))
@@ -154,7 +174,12 @@ def test_what_is_named_must_exist_and_cannot_be_deleted() -> None:
         await admin.delete_region("eu")
         await admin.delete_tenant("t")
         await admin.delete_region("us")
-        for missing in (admin.delete_region("us"), admin.delete_tenant("t"), admin.delete_namespace("t/n"), admin.update_tenant("t", TenantInfo())):
+        for missing in (
+            admin.delete_region("us"),
+            admin.delete_tenant("t"),
+            admin.delete_namespace("t/n"),
+            admin.update_tenant("t", TenantInfo()),
+        ):
             await refused(NotFound, "does not exist", missing)
 
     run(main)
@@ -179,7 +204,9 @@ def test_policies_change_by_compare_and_set() -> None:
         assert found is not None
         policies = NamespacePolicies.decode(found[0])
         assert policies.policies == {"maxProducers": 4, "maxConsumers": 4}
-        await refused(NotAllowed, "bundles is 4 and cannot", admin.update_namespace("t/n", lambda p: replace(p, bundles=8)))
+        await refused(
+            NotAllowed, "bundles is 4 and cannot", admin.update_namespace("t/n", lambda p: replace(p, bundles=8))
+        )
         await refused(NotAllowed, "not allowed", admin.update_namespace("t/n", lambda p: replace(p, regions=("ap",))))
         wrong = {"persistence": {"bookkeeperWriteQuorum": 1, "bookkeeperAckQuorum": 2, "bookkeeperEnsemble": 2}}
         await refused(NotAllowed, "ack quorum", admin.update_namespace("t/n", lambda p: replace(p, policies=wrong)))
@@ -224,11 +251,26 @@ class Meddling(EmbeddedStore):
 @pytest.mark.parametrize(
     ("first", "meanwhile"),
     [
-        (lambda a: a.delete_region("ap"), lambda a: a.update_tenant("t", TenantInfo(allowed_regions=("us", "eu", "ap")))),
-        (lambda a: a.delete_tenant("empty"), lambda a: a.create_namespace("empty/n", NamespacePolicies(regions=("us",)))),
-        (lambda a: a.create_namespace("empty/n", NamespacePolicies(regions=("us",))), lambda a: a.delete_tenant("empty")),
-        (lambda a: a.create_namespace("empty/n", NamespacePolicies(regions=("us",))), lambda a: a.update_tenant("empty", TenantInfo())),
-        (lambda a: a.update_tenant("empty", TenantInfo()), lambda a: a.create_namespace("empty/n", NamespacePolicies(regions=("us",)))),
+        (
+            lambda a: a.delete_region("ap"),
+            lambda a: a.update_tenant("t", TenantInfo(allowed_regions=("us", "eu", "ap"))),
+        ),
+        (
+            lambda a: a.delete_tenant("empty"),
+            lambda a: a.create_namespace("empty/n", NamespacePolicies(regions=("us",))),
+        ),
+        (
+            lambda a: a.create_namespace("empty/n", NamespacePolicies(regions=("us",))),
+            lambda a: a.delete_tenant("empty"),
+        ),
+        (
+            lambda a: a.create_namespace("empty/n", NamespacePolicies(regions=("us",))),
+            lambda a: a.update_tenant("empty", TenantInfo()),
+        ),
+        (
+            lambda a: a.update_tenant("empty", TenantInfo()),
+            lambda a: a.create_namespace("empty/n", NamespacePolicies(regions=("us",))),
+        ),
         (lambda a: a.create_tenant("new", TenantInfo(allowed_regions=("ap",))), lambda a: a.delete_region("ap")),
         (lambda a: a.create_partitioned("persistent://t/n/x", 2), lambda a: a.delete_namespace("t/n")),
         (lambda a: a.create_region("sa"), lambda a: a.create_region("sa")),
@@ -259,10 +301,16 @@ def test_a_tenant_has_to_be_encrypted_where_every_region_of_it_obeys_and_whoever
         await admin.raise_level("us", SEALED_TENANTS)
         await refused(NotAllowed, "region 'eu' is at feature level 1", admin.require_encryption("t", on=True))
         await admin.raise_level("eu", SEALED_TENANTS)
-        store.before = lambda: _reworded(other.update_tenant("t", TenantInfo(admin_roles=("boss",), allowed_regions=regions)))
+        store.before = lambda: _reworded(
+            other.update_tenant("t", TenantInfo(admin_roles=("boss",), allowed_regions=regions))
+        )
         wanted = TenantInfo(admin_roles=("boss",), allowed_regions=regions, encryption_at_rest=True)
-        assert await admin.require_encryption("t", on=True) == wanted, "what another one wrote just before is there, too"
-        assert await admin.update_tenant("t", TenantInfo(allowed_regions=regions)) == replace(wanted, admin_roles=()), "who does not know of it leaves it"
+        assert await admin.require_encryption("t", on=True) == wanted, (
+            "what another one wrote just before is there, too"
+        )
+        assert await admin.update_tenant("t", TenantInfo(allowed_regions=regions)) == replace(wanted, admin_roles=()), (
+            "who does not know of it leaves it"
+        )
         joins = admin.update_tenant("t", TenantInfo(allowed_regions=(*regions, "ap")))
         sentence = "region 'ap' is at feature level 1, which cannot read that: upgrade that region first"
         await refused(NotAllowed, sentence, _reworded(joins))
@@ -291,8 +339,16 @@ def test_a_region_of_an_earlier_version_cannot_take_the_duty_off(monkeypatch: py
         assert await admin.require_encryption("t", on=True) == earlier, "it is written anew"
         with monkeypatch.context() as older:
             older.setattr(policies, "FORMAT", 1)
-            await refused(CorruptData, "TenantInfo: written by a newer version", _reworded(admin.update_tenant("t", TenantInfo(allowed_regions=("us", "eu")))))
-            await refused(CorruptData, "TenantInfo: written by a newer version", admin.create_namespace("t/another", NamespacePolicies(regions=("us",))))
+            await refused(
+                CorruptData,
+                "TenantInfo: written by a newer version",
+                _reworded(admin.update_tenant("t", TenantInfo(allowed_regions=("us", "eu")))),
+            )
+            await refused(
+                CorruptData,
+                "TenantInfo: written by a newer version",
+                admin.create_namespace("t/another", NamespacePolicies(regions=("us",))),
+            )
         await view.ready()
         assert view.tenant("t") == earlier
         await admin.require_encryption("t", on=False)
@@ -343,11 +399,17 @@ def test_a_write_that_loses_against_others_is_tried_again_until_time_is_up(times
                 await admin.create_tenant("t", TenantInfo(allowed_regions=("us",)))
                 assert len(store.tried) == times + 1 and sim.now() - began < PATIENCE_S
             else:
-                await refused(MetadataUnavailable, "all the time: try again", admin.create_tenant("t", TenantInfo(allowed_regions=("us",))))
+                await refused(
+                    MetadataUnavailable,
+                    "all the time: try again",
+                    admin.create_tenant("t", TenantInfo(allowed_regions=("us",))),
+                )
                 assert PATIENCE_S <= sim.now() - began <= PATIENCE_S + PAUSE_MAX_S
             pauses = [b - a for a, b in pairwise(store.tried)]
             assert all(pause == 0 for pause in pauses[:1]), "the first repeat comes at once"
-            assert all(0 < pause <= PAUSE_MAX_S for pause in pauses[1:]) and len(set(pauses[1:])) == len(pauses[1:]), "spread by chance"
+            assert all(0 < pause <= PAUSE_MAX_S for pause in pauses[1:]) and len(set(pauses[1:])) == len(pauses[1:]), (
+                "spread by chance"
+            )
 
         sim.run(main(), limit_s=60)
 
@@ -388,11 +450,16 @@ def test_the_view_is_what_the_watch_told() -> None:
         assert heard == ["/partitioned/persistent://t/n/x"]
         await admin.delete_namespace("t/n")
         await asyncio.sleep(0)
-        assert view.namespaces("t") == [] and view.namespace("t/n") is None and view.partitions("persistent://t/n/x") == 0
+        assert (
+            view.namespaces("t") == [] and view.namespace("t/n") is None and view.partitions("persistent://t/n/x") == 0
+        )
         stop()
         await store.put(keys.tenant("t"), b'{"format": 99}')
         await asyncio.sleep(0)
-        assert view.tenant("t") == TenantInfo(allowed_regions=("us", "eu")) and "newer version" in view.broken[keys.tenant("t")]
+        assert (
+            view.tenant("t") == TenantInfo(allowed_regions=("us", "eu"))
+            and "newer version" in view.broken[keys.tenant("t")]
+        )
         await store.delete(keys.tenant("t"))
         await asyncio.sleep(0)
         assert view.tenant("t") is None and view.broken == {}
@@ -406,7 +473,9 @@ def test_the_view_is_what_the_watch_told() -> None:
         numbers = {region.number: region.name for region in view.regions()}
         await store.delete(keys.region("ap"))
         await asyncio.sleep(0)
-        assert len(view.regions()) == 2 and view.region_numbers == numbers and "ap" in numbers.values(), "a number that was given is never forgotten"
+        assert len(view.regions()) == 2 and view.region_numbers == numbers and "ap" in numbers.values(), (
+            "a number that was given is never forgotten"
+        )
         view.close()
 
     run(main)

@@ -183,7 +183,9 @@ class World:
                 self.made[keys.namespace(NS), "messageTTL", number] = found
             else:
                 await admin.change_topic_policies(TOPIC, change_topic)
-                self.made[keys.topic_policies(TOPIC), *(("messageTTL", number) if kind == 0 else (f"p{kind}", str(number)))] = found
+                self.made[
+                    keys.topic_policies(TOPIC), *(("messageTTL", number) if kind == 0 else (f"p{kind}", str(number)))
+                ] = found
             self.counts["edits"] += 1
         except OutcomeUnknown:
             self.counts["unknown"] += 1
@@ -218,7 +220,9 @@ class World:
             assert not await region.meta.range(EDITS, EDITS + "~"), "nothing waits"
             for view, broker_edits, _ in region.brokers:
                 first = regions[0].brokers[0][0]
-                assert view.topic_policies(TOPIC) == first.topic_policies(TOPIC) and view.namespace(NS) == first.namespace(NS), "the same everywhere"
+                assert view.topic_policies(TOPIC) == first.topic_policies(TOPIC) and view.namespace(
+                    NS
+                ) == first.namespace(NS), "the same everywhere"
                 assert len(broker_edits.conflicts) == len(conflicts), "and so are the conflicts"
         assert not await self.config.range(MERGED, MERGED + "~"), "no mark is left"
 
@@ -263,7 +267,11 @@ def _mutants() -> Mapping[str, Callable[[pytest.MonkeyPatch], None]]:
         patch.setattr(DeferredEdits, "_merge", merge)
 
     def maps_are_taken_whole(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(deferred, "merged", lambda fields, changes: ({**fields, **{path[0]: after[0] for path, _, after in changes if after}}, []))
+        patch.setattr(
+            deferred,
+            "merged",
+            lambda fields, changes: ({**fields, **{path[0]: after[0] for path, _, after in changes if after}}, []),
+        )
 
     return {name: mutant for name, mutant in locals().items() if callable(mutant)}
 
@@ -307,7 +315,10 @@ def test_a_conflict_is_ended_either_way_and_what_needs_a_majority_waits() -> Non
         region.reaches[0].heal()
         await asyncio.sleep(30)
         rows = broker_edits.status()["conflicts"]
-        assert [(row["mine"], row["theirs"], row["before"]) for row in rows] == [((7,), (100,), ()), ((8,), (100,), (7,))]
+        assert [(row["mine"], row["theirs"], row["before"]) for row in rows] == [
+            ((7,), (100,), ()),
+            ((8,), (100,), (7,)),
+        ]
         assert view.topic_policies(TOPIC) == TopicPolicies(properties={"a": "1"}), "what nobody else touched is merged"
         await broker_edits.resolve(rows[0]["name"], "theirs")
         await broker_edits.resolve(rows[1]["name"], "mine")

@@ -18,7 +18,14 @@ from cryptography.x509.oid import NameOID
 from benchmarks.servers import free_port
 from global_config.grpc_transport import ConfigTls, GrpcTransport, make_message, open_message
 from global_config.node import ConfigNode, ConfigNodeSettings
-from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable, NotAllowed, OutcomeUnknown, PeerError
+from heliograph.model.errors import (
+    ConfigError,
+    HeliographError,
+    MetadataUnavailable,
+    NotAllowed,
+    OutcomeUnknown,
+    PeerError,
+)
 from heliograph.raft.client import ClientSettings, MetaClient
 from heliograph.raft.core import CoreSettings
 from heliograph.raft.node import RaftSettings
@@ -27,12 +34,16 @@ from heliograph.runtime.system_disk import SystemDisk
 from region_node.instance.ca import authority, ensure_certificates, issue, new_authority
 
 REGIONS = ("ap", "eu", "us")
-SETTINGS = ConfigNodeSettings(raft=RaftSettings(core=CoreSettings(election_timeout_s=1.5, heartbeat_s=0.2)), request_timeout_s=4.0)
+SETTINGS = ConfigNodeSettings(
+    raft=RaftSettings(core=CoreSettings(election_timeout_s=1.5, heartbeat_s=0.2)), request_timeout_s=4.0
+)
 
 
 def tls_of(folder: Path, role: str, region: str) -> ConfigTls:
     return ConfigTls(
-        ca=(folder / "ca.pem").read_bytes(), cert=(folder / f"{role}.{region}.pem").read_bytes(), key=(folder / f"{role}.{region}.key").read_bytes()
+        ca=(folder / "ca.pem").read_bytes(),
+        cert=(folder / f"{role}.{region}.pem").read_bytes(),
+        key=(folder / f"{role}.{region}.key").read_bytes(),
     )
 
 
@@ -53,14 +64,26 @@ def test_three_regions_agree_over_mutual_tls(tmp_path: Path, certificates: Path)
         for number, name in enumerate(REGIONS):
             rng = random.Random(number)
             transport = GrpcTransport(
-                name, addresses, rng=rng, port=int(addresses[name].rpartition(":")[2]), tls=tls_of(certificates, "config", name)
+                name,
+                addresses,
+                rng=rng,
+                port=int(addresses[name].rpartition(":")[2]),
+                tls=tls_of(certificates, "config", name),
             )
             disks.append(SystemDisk(tmp_path / name))
             nodes[name] = ConfigNode(
-                node_id=name, peers=REGIONS, disk=disks[-1], transport=transport, clock=SystemClock(), rng=rng, settings=SETTINGS
+                node_id=name,
+                peers=REGIONS,
+                disk=disks[-1],
+                transport=transport,
+                clock=SystemClock(),
+                rng=rng,
+                settings=SETTINGS,
             )
             port = await nodes[name].start()
-            clients[name] = MetaClient([f"127.0.0.1:{port}"], clock=SystemClock(), rng=rng, settings=ClientSettings(timeout_s=60.0, name=name))
+            clients[name] = MetaClient(
+                [f"127.0.0.1:{port}"], clock=SystemClock(), rng=rng, settings=ClientSettings(timeout_s=60.0, name=name)
+            )
         for name, client in clients.items():
             version = await client.put(f"/{name}", bytes(300_000), expected=-1)
             for other in clients.values():
@@ -74,7 +97,12 @@ def test_three_regions_agree_over_mutual_tls(tmp_path: Path, certificates: Path)
         await clients[left[0]].put("/after", b"1")
         assert (await clients[left[1]].get("/after") or (b"", 0))[0] == b"1"
         await nodes[left[0]].stop()
-        hasty = MetaClient([f"127.0.0.1:{nodes[left[1]].port}"], clock=SystemClock(), rng=random.Random(9), settings=ClientSettings(timeout_s=1.0))
+        hasty = MetaClient(
+            [f"127.0.0.1:{nodes[left[1]].port}"],
+            clock=SystemClock(),
+            rng=random.Random(9),
+            settings=ClientSettings(timeout_s=1.0),
+        )
         with pytest.raises((MetadataUnavailable, OutcomeUnknown)):
             await hasty.put("/alone", b"1")
         hasty.close()
@@ -99,7 +127,13 @@ def test_a_region_joins_over_tls_leads_and_another_goes(tmp_path: Path, certific
         async def start(number: int, name: str, joining: bool) -> None:
             rng = random.Random(number)
             known = addresses if joining else {first: addresses[first] for first in ("ap", "eu")}
-            transport = GrpcTransport(name, known, rng=rng, port=int(addresses[name].rpartition(":")[2]), tls=tls_of(certificates, "config", name))
+            transport = GrpcTransport(
+                name,
+                known,
+                rng=rng,
+                port=int(addresses[name].rpartition(":")[2]),
+                tls=tls_of(certificates, "config", name),
+            )
             disks.append(SystemDisk(tmp_path / name))
             nodes[name] = ConfigNode(
                 node_id=name,
@@ -115,7 +149,12 @@ def test_a_region_joins_over_tls_leads_and_another_goes(tmp_path: Path, certific
 
         await start(0, "ap", False)
         await start(1, "eu", False)
-        client = MetaClient([f"127.0.0.1:{nodes['eu'].port}"], clock=SystemClock(), rng=random.Random(7), settings=ClientSettings(timeout_s=60.0))
+        client = MetaClient(
+            [f"127.0.0.1:{nodes['eu'].port}"],
+            clock=SystemClock(),
+            rng=random.Random(7),
+            settings=ClientSettings(timeout_s=60.0),
+        )
         await client.put("/before", b"1")
         await start(2, "us", True)
         assert (await client.members("add", "us", f"nobody=127.0.0.1:1,{addresses['us']}"))[1]
@@ -132,14 +171,21 @@ def test_a_region_joins_over_tls_leads_and_another_goes(tmp_path: Path, certific
         assert (await client.members("transfer", "us"))[0] is not None and (await client.members())[0]["leader"] == "us"
         await client.put("/through-us", b"1")
         assert (await client.members("remove", "ap"))[1]
-        hasty = MetaClient([f"127.0.0.1:{nodes['ap'].port}"], clock=SystemClock(), rng=random.Random(9), settings=ClientSettings(timeout_s=8.0))
+        hasty = MetaClient(
+            [f"127.0.0.1:{nodes['ap'].port}"],
+            clock=SystemClock(),
+            rng=random.Random(9),
+            settings=ClientSettings(timeout_s=8.0),
+        )
         with pytest.raises(MetadataUnavailable, match="'ap' was removed from the global configuration"):
             await hasty.put("/from-ap", b"1")
         hasty.close()
         await nodes["ap"].stop()
         await client.put("/without-ap", b"1")
         assert await client.get("/from-ap") is None
-        assert nodes["us"].machine.get("/before") is not None and [row["member"] for row in (await client.members())[0]["members"]] == ["eu", "us"]
+        assert nodes["us"].machine.get("/before") is not None and [
+            row["member"] for row in (await client.members())[0]["members"]
+        ] == ["eu", "us"]
         client.close()
         for name in ("eu", "us"):
             await nodes[name].stop()
@@ -149,7 +195,12 @@ def test_a_region_joins_over_tls_leads_and_another_goes(tmp_path: Path, certific
     asyncio.run(main())
 
 
-def pair(certificates: Path, a: ConfigTls | None, b: ConfigTls | None, main: Callable[[GrpcTransport, GrpcTransport], Coroutine[Any, Any, None]]) -> None:
+def pair(
+    certificates: Path,
+    a: ConfigTls | None,
+    b: ConfigTls | None,
+    main: Callable[[GrpcTransport, GrpcTransport], Coroutine[Any, Any, None]],
+) -> None:
     """Two transports: "us" with the material `a`, which calls "eu" with `b`."""
 
     async def run() -> None:
@@ -219,13 +270,19 @@ def test_another_ca_is_taken_without_a_restart(certificates: Path, tmp_path: Pat
     ensure_certificates(tmp_path, list(REGIONS))
 
     def material(region: str, shown: Path, *trusted: Path) -> ConfigTls:
-        return replace(tls_of(shown, "config", region), ca=b"".join((folder / "ca.pem").read_bytes() for folder in trusted))
+        return replace(
+            tls_of(shown, "config", region), ca=b"".join((folder / "ca.pem").read_bytes() for folder in trusted)
+        )
 
     async def main(us: GrpcTransport, eu: GrpcTransport) -> None:
         eu.on_forward(echo)
         assert await forwarded(us) == b"request!"
         old = material("us", certificates, certificates)
-        for shown, trusted in ((certificates, (certificates, tmp_path)), (tmp_path, (certificates, tmp_path)), (tmp_path, (tmp_path,))):
+        for shown, trusted in (
+            (certificates, (certificates, tmp_path)),
+            (tmp_path, (certificates, tmp_path)),
+            (tmp_path, (tmp_path,)),
+        ):
             us.renew(material("us", shown, *trusted))
             eu.renew(material("eu", shown, *trusted))
             assert await forwarded(us) == b"request!"
@@ -248,7 +305,9 @@ def test_a_connection_that_stands_by_a_ca_that_was_taken_out_is_refused(certific
         with pytest.raises(HeliographError, match="the certificate is none of a member"):
             await us.forward("eu", b"request", timeout_s=30.0)
 
-    pair(certificates, replace(tls_of(certificates, "config", "us"), ca=both), tls_of(certificates, "config", "eu"), main)
+    pair(
+        certificates, replace(tls_of(certificates, "config", "us"), ca=both), tls_of(certificates, "config", "eu"), main
+    )
 
 
 def an_authority(name: str, by: tuple[x509.Certificate, Any] | None = None) -> tuple[x509.Certificate, Any]:
@@ -260,10 +319,14 @@ def an_authority(name: str, by: tuple[x509.Certificate, Any] | None = None) -> t
     issuer, signing = (subject, key) if by is None else (by[0].subject, by[1])
     number, since, until = x509.random_serial_number(), made.not_valid_before_utc, made.not_valid_after_utc
     extensions: list[Any] = [*kept, x509.Extension(constraints.oid, True, constraints)]
-    return x509.CertificateBuilder(issuer, subject, key.public_key(), number, since, until, extensions).sign(signing, hashes.SHA256()), key
+    return x509.CertificateBuilder(issuer, subject, key.public_key(), number, since, until, extensions).sign(
+        signing, hashes.SHA256()
+    ), key
 
 
-def test_a_connection_that_stands_by_an_intermediate_is_refused_once_its_ca_was_taken_out_and_by_no_other(certificates: Path, tmp_path: Path) -> None:
+def test_a_connection_that_stands_by_an_intermediate_is_refused_once_its_ca_was_taken_out_and_by_no_other(
+    certificates: Path, tmp_path: Path
+) -> None:
     ensure_certificates(tmp_path, list(REGIONS))
     root = an_authority("root")
     between = an_authority("intermediate", root)
@@ -281,13 +344,25 @@ def test_a_connection_that_stands_by_an_intermediate_is_refused_once_its_ca_was_
         with pytest.raises(HeliographError, match="the certificate is none of a member"):
             await us.forward("eu", b"request", timeout_s=30.0)
 
-    client = ConfigTls(ca=own, cert=(tmp_path / "leaf.pem").read_bytes() + shown, key=(tmp_path / "leaf.key").read_bytes())
+    client = ConfigTls(
+        ca=own, cert=(tmp_path / "leaf.pem").read_bytes() + shown, key=(tmp_path / "leaf.key").read_bytes()
+    )
     pair(certificates, client, replace(material, ca=own + its + another), main)
 
 
-def test_a_ca_that_is_there_again_with_the_same_key_is_trusted_on_and_a_file_of_none_changes_nothing(certificates: Path) -> None:
+def test_a_ca_that_is_there_again_with_the_same_key_is_trusted_on_and_a_file_of_none_changes_nothing(
+    certificates: Path,
+) -> None:
     root, key = authority(certificates)
-    again = x509.CertificateBuilder(root.subject, root.subject, key.public_key(), 1, root.not_valid_before_utc, root.not_valid_after_utc, list(root.extensions))
+    again = x509.CertificateBuilder(
+        root.subject,
+        root.subject,
+        key.public_key(),
+        1,
+        root.not_valid_before_utc,
+        root.not_valid_after_utc,
+        list(root.extensions),
+    )
     pem = again.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     async def main(us: GrpcTransport, eu: GrpcTransport) -> None:

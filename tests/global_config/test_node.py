@@ -54,7 +54,9 @@ class Instance:
         if not machine.running:
             machine.start(_idle)
         made: MetaClient = machine.run(
-            lambda: MetaClient([f"{region}:{PORT}"], clock=machine.clock, rng=machine.rng, settings=ClientSettings(**settings))
+            lambda: MetaClient(
+                [f"{region}:{PORT}"], clock=machine.clock, rng=machine.rng, settings=ClientSettings(**settings)
+            )
         )
         machine.run(made._run)
         return made
@@ -115,7 +117,9 @@ def test_a_minority_refuses_writes_with_a_clear_sentence_and_its_copy_goes_on(se
         for name in REGIONS:
             await admin.create_region(name)
         await admin.create_tenant("t", TenantInfo(allowed_regions=REGIONS))
-        views = {name: sim.machine(f"{name}-client").run(ConfigView, client) for name, client in instance.clients.items()}
+        views = {
+            name: sim.machine(f"{name}-client").run(ConfigView, client) for name, client in instance.clients.items()
+        }
         for view in views.values():
             await view.ready()
         await asyncio.sleep(2)
@@ -124,7 +128,9 @@ def test_a_minority_refuses_writes_with_a_clear_sentence_and_its_copy_goes_on(se
         instance.mesh.isolate(cut)
         await asyncio.sleep(10)
         before = sim.now()
-        with pytest.raises(MetadataUnavailable, match=rf"2 of its 3 regions must run and reach each other, and '{cut}' hears no leader"):
+        with pytest.raises(
+            MetadataUnavailable, match=rf"2 of its 3 regions must run and reach each other, and '{cut}' hears no leader"
+        ):
             await ConfigAdmin(instance.clients[cut]).create_namespace("t/n", NamespacePolicies(regions=(cut,)))
         assert sim.now() - before < 6
         others = [name for name in REGIONS if name != cut]
@@ -168,7 +174,9 @@ def test_a_region_that_starts_while_it_is_cut_off_serves_what_it_knew(alone: str
         view = sim.machine(f"{alone}-client").run(ConfigView, client)
         await view.ready()
         assert [region.name for region in view.regions()] == list(REGIONS)
-        assert view.tenants() == ["t"] and view.namespaces("t") == ["t/n"] and view.partitions("persistent://t/n/x") == 3
+        assert (
+            view.tenants() == ["t"] and view.namespaces("t") == ["t/n"] and view.partitions("persistent://t/n/x") == 3
+        )
         assert view.namespace("t/n") == NamespacePolicies(regions=REGIONS)
         assert (await client.status())["leader"] is None
         await asyncio.sleep(2)
@@ -266,7 +274,14 @@ def test_one_region_alone_needs_no_transport() -> None:
 
         async def serve(machine: Machine) -> None:
             node = ConfigNode(
-                node_id="us", peers=[], disk=machine.disk("config"), transport=None, clock=machine.clock, rng=machine.rng, host=machine.host, port=PORT
+                node_id="us",
+                peers=[],
+                disk=machine.disk("config"),
+                transport=None,
+                clock=machine.clock,
+                rng=machine.rng,
+                host=machine.host,
+                port=PORT,
             )
             await node.start()
 

@@ -78,14 +78,22 @@ class Page:
         return list(dict.fromkeys(block.heading for block in self.blocks if not block.not_run))
 
     def commands(self, heading: str) -> list[Command]:
-        found = [command for block in self.blocks if block.heading == heading and not block.not_run for command in block.commands]
+        found = [
+            command
+            for block in self.blocks
+            if block.heading == heading and not block.not_run
+            for command in block.commands
+        ]
         assert found, f"{self.name} has no commands below {heading!r}; it has some below {self.headings}"
         return found
 
 
 def pages() -> dict[str, Path]:
     """Name -> file, of every page of the guide."""
-    return {"operating.md": DOCS / "operating.md", **{path.name: path for path in sorted((DOCS / "operating").glob("*.md"))}}
+    return {
+        "operating.md": DOCS / "operating.md",
+        **{path.name: path for path in sorted((DOCS / "operating").glob("*.md"))},
+    }
 
 
 def path_of(name: str) -> Path:

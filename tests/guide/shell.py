@@ -32,16 +32,24 @@ class Shell:
     `heliograph` is forked from a process that has imported it already: a page's commands would else take longer to start than to run.
     """
 
-    def __init__(self, folder: Path, *, places: Mapping[str, str] | None = None, prefix: Sequence[str] = (), **environment: str) -> None:
+    def __init__(
+        self, folder: Path, *, places: Mapping[str, str] | None = None, prefix: Sequence[str] = (), **environment: str
+    ) -> None:
         self.folder, self.places, self.prefix = folder, dict(places or {}), list(prefix)
         self.said: list[str] = []
         self._scratch = Path(tempfile.mkdtemp(prefix="guide"))
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("HELIOGRAPH_") or name == "HELIOGRAPH_TOXIPROXY"}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("HELIOGRAPH_") or name == "HELIOGRAPH_TOXIPROXY"
+        }
         path = f"{self._scratch}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
         self.environment = {**kept, "PATH": path, "PWD": str(folder), **environment}
         self._staying: list[subprocess.Popen[str]] = []
         command = [*self.prefix, sys.executable, "-m", "tests.guide.forks", str(self._scratch)]
-        self._forks = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2], start_new_session=True)
+        self._forks = subprocess.Popen(
+            command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2], start_new_session=True
+        )
 
     def __enter__(self) -> Self:
         assert self._forks.stdout is not None and self._forks.stdout.readline() == b"ready\n"
@@ -80,7 +88,9 @@ class Shell:
         answers = "yes\n" * 9 if _ASKS in command.text else ""
         words = [*self.prefix, "bash", "--norc", "--noprofile", "-c", script]
         folder, environment = self.environment["PWD"], self.environment
-        done = subprocess.run(words, input=answers, capture_output=True, text=True, timeout=_COMMAND_S, cwd=folder, env=environment)
+        done = subprocess.run(
+            words, input=answers, capture_output=True, text=True, timeout=_COMMAND_S, cwd=folder, env=environment
+        )
         assert done.returncode in codes, f"{text}\n{done.returncode}: {done.stdout}{done.stderr}"
         self.environment = dict(pair.split("=", 1) for pair in state.read_text().split("\0") if "=" in pair)
         self._compare(command, text, done.stdout)
@@ -88,7 +98,10 @@ class Shell:
         return done.stdout
 
     def _begin(self, text: str, command: Command) -> str:
-        environment = {**self.environment, "PATH": self.environment["PATH"].replace(f"{self._scratch}{os.pathsep}", "")}  # its end is ours: no fork of another
+        environment = {
+            **self.environment,
+            "PATH": self.environment["PATH"].replace(f"{self._scratch}{os.pathsep}", ""),
+        }  # its end is ours: no fork of another
         process = subprocess.Popen(
             [*self.prefix, "bash", "--norc", "--noprofile", "-c", f"exec {text}"],
             stdin=subprocess.DEVNULL,
@@ -107,7 +120,9 @@ class Shell:
 
     def _compare(self, command: Command, text: str, said: str) -> None:
         shown = [self._placed(line) for line in command.shown]
-        assert not shown or pattern(shown).fullmatch(_even(said)), f"{text}\nprints\n{said}\nand the page shows\n" + "\n".join(shown)
+        assert not shown or pattern(shown).fullmatch(_even(said)), (
+            f"{text}\nprints\n{said}\nand the page shows\n" + "\n".join(shown)
+        )
 
     def _placed(self, text: str) -> str:
         for found, instead in self.places.items():
@@ -117,7 +132,10 @@ class Shell:
 
 def pattern(shown: Sequence[str]) -> re.Pattern[str]:
     """Of the lines of a page: how many blanks stand between two words is nothing; `…` is anything in its line, a line of only that any lines."""
-    lines = ["(?:.*\n)*" if line.strip() == "…" else re.escape(" ".join(line.split())).replace("…", ".*") + "\n" for line in shown]
+    lines = [
+        "(?:.*\n)*" if line.strip() == "…" else re.escape(" ".join(line.split())).replace("…", ".*") + "\n"
+        for line in shown
+    ]
     return re.compile("".join(lines))
 
 
@@ -144,5 +162,6 @@ class Reader:
 
     def finish(self) -> None:
         """Raises AssertionError where something was left out, or the order was another one."""
-        assert self._read == self.page.headings, f"{self.page.name}: read {self._read}, and there is {self.page.headings}"
-
+        assert self._read == self.page.headings, (
+            f"{self.page.name}: read {self._read}, and there is {self.page.headings}"
+        )

@@ -35,7 +35,11 @@ def readers() -> dict[str, list[str]]:
         if "Page.read(" not in (text := path.read_text()):
             continue
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Page.read" and isinstance(node.args[0], ast.Constant):
+            if (
+                isinstance(node, ast.Call)
+                and ast.unparse(node.func) == "Page.read"
+                and isinstance(node.args[0], ast.Constant)
+            ):
                 found.setdefault(str(node.args[0].value), []).append(str(path.relative_to(ROOT)))
     return found
 
@@ -45,7 +49,9 @@ def test_every_page_is_run_or_says_why_not() -> None:
     assert sorted(pages()) == sorted({*read, *NOT_RUN})
     assert not set(NOT_RUN) & set(read)
     for name in read:
-        assert any(not block.not_run for block in Page.read(name).blocks), f"{name} has no command that anybody could run"
+        assert any(not block.not_run for block in Page.read(name).blocks), (
+            f"{name} has no command that anybody could run"
+        )
     for name in NOT_RUN:
         assert not Page.read(name).blocks, f"{name} has commands by now: read it in a test"
 
@@ -54,7 +60,11 @@ def test_every_page_is_run_or_says_why_not() -> None:
 def test_blocks_of_commands_have_their_form(name: str) -> None:
     page = Page.read(name)
     shown = re.findall(r"^ *```(\w*)\n(.*?)^ *```", pages()[name].read_text(), re.MULTILINE | re.DOTALL)
-    hidden = [body for kind, body in shown if kind != "console" and re.search(r"^ *\$? ?(heliograph|curl|kafka-\w+\.sh|tofu) ", body, re.MULTILINE)]
+    hidden = [
+        body
+        for kind, body in shown
+        if kind != "console" and re.search(r"^ *\$? ?(heliograph|curl|kafka-\w+\.sh|tofu) ", body, re.MULTILINE)
+    ]
     assert not hidden, f"{page.name}: commands in a block that is no ```console"
 
 
@@ -96,7 +106,10 @@ def faults(program: Any, said: str) -> Iterator[str]:
                     break
                 command = command.commands[word]
             elif word.startswith("--"):
-                options = {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {"--help", "--install-completion"}
+                options = {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {
+                    "--help",
+                    "--install-completion",
+                }
                 if (option := word.partition("=")[0].rstrip("…,;:.")) not in options:
                     yield f"{said}: {command.name} has no option {option}"
 
@@ -108,8 +121,12 @@ def test_every_command_and_option_is_there(program: Any, name: str) -> None:
 
 def test_what_is_not_there_is_found(program: Any) -> None:
     assert list(faults(program, "heliograph keys list shop --json")) == []
-    assert list(faults(program, "ROOT=$(heliograph tokens creat -s root)")) == ["ROOT=$(heliograph tokens creat -s root): tokens has no command creat"]
-    assert list(faults(program, "heliograph keys list --jsn | cat")) == ["heliograph keys list --jsn | cat: list has no option --jsn"]
+    assert list(faults(program, "ROOT=$(heliograph tokens creat -s root)")) == [
+        "ROOT=$(heliograph tokens creat -s root): tokens has no command creat"
+    ]
+    assert list(faults(program, "heliograph keys list --jsn | cat")) == [
+        "heliograph keys list --jsn | cat: list has no option --jsn"
+    ]
 
 
 OPEN = re.compile(r"[A-Z][A-Z0-9:_-]*|\{\w+\}|.*[=…].*")
@@ -139,8 +156,12 @@ def test_every_path_of_the_admin_interface_is_there(name: str) -> None:
 
 
 def test_a_path_that_is_not_there_is_found() -> None:
-    assert is_route("GET", "/heliograph/v1/topics/…/durability") and is_route("POST", "/heliograph/v1/bookies/ID/decommission")
-    assert not is_route("GET", "/heliograph/v2/topics/…/durability") and not is_route("GET", "/heliograph/v1/bookies/ID/decommissions")
+    assert is_route("GET", "/heliograph/v1/topics/…/durability") and is_route(
+        "POST", "/heliograph/v1/bookies/ID/decommission"
+    )
+    assert not is_route("GET", "/heliograph/v2/topics/…/durability") and not is_route(
+        "GET", "/heliograph/v1/bookies/ID/decommissions"
+    )
 
 
 # -- the form ------------------------------------------------------------------------------------------------------------
@@ -175,7 +196,10 @@ $ six
 def test_a_page_is_cut_into_commands() -> None:
     page = Page.parse("a.md", EXAMPLE.replace("'", ""))
     first, second, third = page.blocks
-    assert [command.text for command in first.commands] == ['one "two\nthree" \\\nfour   # a comment with one quote', "five"]
+    assert [command.text for command in first.commands] == [
+        'one "two\nthree" \\\nfour   # a comment with one quote',
+        "five",
+    ]
     assert first.commands[0].shown == ("said …",) and not first.commands[1].shown
     assert second.not_run == "there is no such machine here" and page.headings == ["First", "Second"]
     assert [(command.text, command.stays) for command in third.commands] == [("seven", False), ("eight", True)]

@@ -36,7 +36,11 @@ def described() -> dict[str, Any]:
         "eu-c": {"address": "127.0.1.3", "roles": ["bookie"], "zone": "c"},
     }
     us = {"us-a": {"address": "127.0.1.9", "roles": ALL, "bookies": 2}}
-    return {"name": "test", "service": "plain", "regions": {"eu": {"number": 1, "hosts": eu}, "us": {"number": 2, "hosts": us}}}
+    return {
+        "name": "test",
+        "service": "plain",
+        "regions": {"eu": {"number": 1, "hosts": eu}, "us": {"number": 2, "hosts": us}},
+    }
 
 
 @dataclass
@@ -54,7 +58,9 @@ class Running:
 
         async def run() -> T:
             tls = certificate("eu", self.prefix("eu-a") / "etc", "broker")
-            client = MetaClient([f"127.0.1.1:{self.inventory.ports.meta}"], clock=SystemClock(), rng=system_rng(), ssl=tls)
+            client = MetaClient(
+                [f"127.0.1.1:{self.inventory.ports.meta}"], clock=SystemClock(), rng=system_rng(), ssl=tls
+            )
             try:
                 return await work(client)
             finally:
@@ -69,22 +75,34 @@ class Running:
             for name, writable in bookies.items():
                 await meta.put(keys.bookie(name), msgpack.packb({"host": "127.0.0.1", "port": 1, "writable": writable}))
             for name in brokers:
-                await meta.put(keys.broker(name), msgpack.packb({"format": 1, "listeners": {}, "admin_url": "", "pid": 1, "lease": 0}))
+                await meta.put(
+                    keys.broker(name),
+                    msgpack.packb({"format": 1, "listeners": {}, "admin_url": "", "pid": 1, "lease": 0}),
+                )
 
         self.meta(put)
 
 
 @pytest.fixture
 def running(described: dict[str, Any], tmp_path: Path) -> Iterator[Running]:
-    described |= {"prefix": f"{tmp_path}/{{host}}", "data": f"{tmp_path}/data/{{host}}", "ports": {name: free_port() for name in ("meta", "config", "raft")}}
+    described |= {
+        "prefix": f"{tmp_path}/{{host}}",
+        "data": f"{tmp_path}/data/{{host}}",
+        "ports": {name: free_port() for name in ("meta", "config", "raft")},
+    }
     inventory = parse(described)
     for folder in render(inventory, tmp_path / "ca", tmp_path / "rendered"):
         shutil.copytree(folder, tmp_path / folder.name / "etc")
     settings = tmp_path / "eu-a" / "etc" / "eu-a-meta.json"
     command = [sys.executable, "-m", "region_node.process", "--settings", str(settings), "--role", "meta"]
-    with (tmp_path / "log").open("wb") as log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process:
+    with (
+        (tmp_path / "log").open("wb") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+    ):
         try:
-            assert process.stdout is not None and json.loads(process.stdout.readline() or "{}").get("ready"), (tmp_path / "log").read_text()
+            assert process.stdout is not None and json.loads(process.stdout.readline() or "{}").get("ready"), (
+                tmp_path / "log"
+            ).read_text()
             yield Running(inventory, tmp_path / "rendered")
         finally:
             process.terminate()

@@ -39,7 +39,10 @@ def eu(given: dict[str, Any]) -> dict[str, Any]:
         (lambda d: eu(d)["eu-b"].update(zones="b"), "there is no setting 'zones'"),
         (lambda d: eu(d)["eu-a"].update(joins=True), "none was there when the region began"),
         (lambda d: d["regions"]["us"]["hosts"]["us-a"].update(bookies=1), "has 1 bookies and wants at least 2"),
-        (lambda d: d.update(settings={"broker": {"cache_gb": 1}}), "eu-a-broker-0: broker: there is no setting 'cache_gb'"),
+        (
+            lambda d: d.update(settings={"broker": {"cache_gb": 1}}),
+            "eu-a-broker-0: broker: there is no setting 'cache_gb'",
+        ),
         (lambda d: d.update(settings={"bookie": {"free_mb_min": -1}}), "eu-a-bookie-0: bookie: want 0 <= free_mb_min"),
     ],
 )
@@ -62,7 +65,11 @@ def test_ports_of_one_host_differ(described: dict[str, Any]) -> None:
     used: list[int] = []
     for node in nodes(parse(described), "eu", "eu-b"):
         section = node.settings.get("bookie") or node.settings["broker"]
-        used += [port for name, port in section.items() if name.endswith("port") and not name.startswith("shared") and port > 0]
+        used += [
+            port
+            for name, port in section.items()
+            if name.endswith("port") and not name.startswith("shared") and port > 0
+        ]
     assert len(set(used)) == len(used) == 3 * 2 + 3 * 5
 
 
@@ -74,12 +81,19 @@ def test_a_host_with_empty_disks_is_another_bookie_and_another_voter(described: 
     after = {node.name: node.settings for node in nodes(parse(described), "eu", "eu-c")}
     assert list(before) == ["eu-c-meta", "eu-c-bookie-0"] and list(after) == ["eu-c-g2-meta", "eu-c-g2-bookie-0"]
     assert not before["eu-c-meta"]["meta_node"]["joining"] and after["eu-c-g2-meta"]["meta_node"]["joining"]
-    assert set(after["eu-c-g2-meta"]["meta_node"]["peers"]) == {"eu-a-meta", "eu-b-meta", "eu-c-meta"}, "the founders keep their names"
-    assert after["eu-c-g2-meta"]["meta_node"]["peers"]["eu-c-meta"].endswith(":9"), "and the lost one leads nowhere, not to its successor"
+    assert set(after["eu-c-g2-meta"]["meta_node"]["peers"]) == {"eu-a-meta", "eu-b-meta", "eu-c-meta"}, (
+        "the founders keep their names"
+    )
+    assert after["eu-c-g2-meta"]["meta_node"]["peers"]["eu-c-meta"].endswith(":9"), (
+        "and the lost one leads nowhere, not to its successor"
+    )
 
 
 def test_settings_are_merged_for_those_whom_they_concern(described: dict[str, Any]) -> None:
-    described["settings"] = {"broker": {"cache_mb": 7, "canary": {"interval_s": 5.0}}, "security": {"authentication": ["token"]}}
+    described["settings"] = {
+        "broker": {"cache_mb": 7, "canary": {"interval_s": 5.0}},
+        "security": {"authentication": ["token"]},
+    }
     described["regions"]["us"]["settings"] = {"broker": {"cache_mb": 9}, "tls": {"client_ca": "{etc}/clients.pem"}}
     inventory = parse(described)
     (broker,) = (node.settings for node in nodes(inventory, "us", "us-a") if "broker" in node.roles)

@@ -35,7 +35,9 @@ def test_the_same_description_gives_the_same_bytes(described: dict[str, Any], tm
     render(parse(described), tmp_path / "ca", tmp_path / "out")
     after = tree(tmp_path / "out")
     assert not (tmp_path / "out" / "eu-c").exists(), "a host that is gone has no folder"
-    assert {name for name in after if after[name] != before[name]} == {"eu-a/host.json", "eu-b/host.json"}, "the others know that it is gone, and nothing else"
+    assert {name for name in after if after[name] != before[name]} == {"eu-a/host.json", "eu-b/host.json"}, (
+        "the others know that it is gone, and nothing else"
+    )
 
 
 def test_certificates_hold_the_names_that_clients_use(described: dict[str, Any], tmp_path: Path) -> None:
@@ -53,18 +55,34 @@ def test_certificates_hold_the_names_that_clients_use(described: dict[str, Any],
     assert (tmp_path / "ca" / "broker.us.pem").read_bytes() == again, "what holds its names already stays"
 
 
-def test_units_start_the_process_and_let_it_write_its_own_folders_only(described: dict[str, Any], tmp_path: Path) -> None:
+def test_units_start_the_process_and_let_it_write_its_own_folders_only(
+    described: dict[str, Any], tmp_path: Path
+) -> None:
     described["service"] = "systemd"
     described["regions"]["eu"]["hosts"]["eu-c"] |= {"journal_dirs": ["/mnt/j"], "ledger_dirs": ["/mnt/l0", "/mnt/l1"]}
     render(parse(described), tmp_path / "ca", tmp_path / "out")
     unit = (tmp_path / "out" / "eu-c" / "heliograph-eu-c-bookie-0.service").read_text()
-    assert "ExecStart=/opt/heliograph/current/bin/python -m region_node.process --settings /opt/heliograph/etc/eu-c-bookie-0.json\n" in unit
+    assert (
+        "ExecStart=/opt/heliograph/current/bin/python -m region_node.process --settings /opt/heliograph/etc/eu-c-bookie-0.json\n"
+        in unit
+    )
     assert "User=heliograph\n" in unit and "\nIOWeight=100\n" in unit and "\nCPUWeight=100\n" in unit
-    weights = {path.read_text().partition("IOWeight=")[2].split()[0] for path in (tmp_path / "out" / "eu-a").glob("*.service") if "bookie" not in path.name}
+    weights = {
+        path.read_text().partition("IOWeight=")[2].split()[0]
+        for path in (tmp_path / "out" / "eu-a").glob("*.service")
+        if "bookie" not in path.name
+    }
     assert weights == {"400"}, "metadata is waited for by all"
-    assert "ReadWritePaths=/mnt/j/eu-c-bookie-0 /mnt/l0/eu-c-bookie-0 /mnt/l1/eu-c-bookie-0 /var/lib/heliograph\n" in unit
+    assert (
+        "ReadWritePaths=/mnt/j/eu-c-bookie-0 /mnt/l0/eu-c-bookie-0 /mnt/l1/eu-c-bookie-0 /var/lib/heliograph\n" in unit
+    )
     manifest = Manifest.read(tmp_path / "out" / "eu-c" / "host.json")
-    assert manifest.folders == ("/var/lib/heliograph", "/mnt/j/eu-c-bookie-0", "/mnt/l0/eu-c-bookie-0", "/mnt/l1/eu-c-bookie-0")
+    assert manifest.folders == (
+        "/var/lib/heliograph",
+        "/mnt/j/eu-c-bookie-0",
+        "/mnt/l0/eu-c-bookie-0",
+        "/mnt/l1/eu-c-bookie-0",
+    )
 
 
 def test_a_manifest_that_is_none_is_told(tmp_path: Path) -> None:

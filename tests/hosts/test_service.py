@@ -20,7 +20,17 @@ PATIENCE_S = 60.0
 
 
 def manifest(prefix: Path) -> Manifest:
-    return Manifest(host="h", region="eu", prefix=str(prefix), service="plain", nodes=("n",), meta=(), voters=(), bookies=(), brokers=())
+    return Manifest(
+        host="h",
+        region="eu",
+        prefix=str(prefix),
+        service="plain",
+        nodes=("n",),
+        meta=(),
+        voters=(),
+        bookies=(),
+        brokers=(),
+    )
 
 
 def child_of(pid: int) -> int:
@@ -32,7 +42,13 @@ def child_of(pid: int) -> int:
 @pytest.mark.slow
 def test_a_keeper_starts_its_process_again_and_ends_with_it(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
-    settings = {"region": "eu", "node_id": "n", "data_dir": str(tmp_path / "data"), "roles": ["meta"], "meta_node": {"port": 0}}
+    settings = {
+        "region": "eu",
+        "node_id": "n",
+        "data_dir": str(tmp_path / "data"),
+        "roles": ["meta"],
+        "meta_node": {"port": 0},
+    }
     (tmp_path / "etc" / "n.json").write_text(json.dumps(settings))
     (tmp_path / "current").symlink_to(sys.prefix)
     plain = Plain(manifest(tmp_path))
@@ -86,7 +102,14 @@ def test_a_unit_is_put_in_place_started_and_taken_away(tmp_path: Path, monkeypat
     systemd.forget("n")
     unit = "heliograph-n.service"
     started = [f"enable --quiet {unit}", f"start {unit}"]
-    assert said.read_text().splitlines() == ["daemon-reload", *started, *started, f"stop {unit}", *[f"disable --quiet {unit}"] * 2, "daemon-reload"]
+    assert said.read_text().splitlines() == [
+        "daemon-reload",
+        *started,
+        *started,
+        f"stop {unit}",
+        *[f"disable --quiet {unit}"] * 2,
+        "daemon-reload",
+    ]
     assert not list((tmp_path / "units").iterdir())
 
 
@@ -95,10 +118,16 @@ def test_units_are_ones_that_systemd_reads(tmp_path: Path, described: dict[str, 
     from region_node.hosts.render import unit
 
     inventory = parse({**described, "service": "systemd", "user": "root"})
-    text = unit(inventory, "eu-c", nodes(inventory, "eu", "eu-c")[0]).replace("/opt/heliograph/current/bin/python", sys.executable)
+    text = unit(inventory, "eu-c", nodes(inventory, "eu", "eu-c")[0]).replace(
+        "/opt/heliograph/current/bin/python", sys.executable
+    )
     (tmp_path / "heliograph-n.service").write_text(text)
     try:
-        done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(tmp_path / "heliograph-n.service")], capture_output=True, text=True)
+        done = subprocess.run(
+            ["systemd-analyze", "verify", "--man=no", str(tmp_path / "heliograph-n.service")],
+            capture_output=True,
+            text=True,
+        )
     except FileNotFoundError:
         pytest.skip("systemd-analyze is absent")
     assert "heliograph-n.service" not in done.stderr, done.stderr

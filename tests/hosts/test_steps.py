@@ -44,21 +44,31 @@ class Recorded:
         self.said.append(f"forget {node}")
 
 
-def test_processes_of_a_host_are_stopped_and_started_by_name_or_all(tmp_path: Path, described: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_a_host_are_stopped_and_started_by_name_or_all(
+    tmp_path: Path, described: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     inventory = parse({**described, "prefix": f"{tmp_path}/{{host}}", "data": f"{tmp_path}/data/{{host}}"})
     prefix = tmp_path / "us-a"
-    shutil.copytree(next(folder for folder in render(inventory, tmp_path / "ca", tmp_path / "out") if folder.name == "us-a"), prefix / "etc")
+    shutil.copytree(
+        next(folder for folder in render(inventory, tmp_path / "ca", tmp_path / "out") if folder.name == "us-a"),
+        prefix / "etc",
+    )
     recorded = Recorded()
     said: list[str] = []
     monkeypatch.setattr(steps, "services_of", lambda manifest: recorded)
     steps.start(prefix, [], said.append)
-    assert said == ["starts us-a-meta", "starts us-a-bookie-0", "starts us-a-bookie-1", "starts us-a-broker-0"], "metadata first"
+    assert said == ["starts us-a-meta", "starts us-a-bookie-0", "starts us-a-bookie-1", "starts us-a-broker-0"], (
+        "metadata first"
+    )
     steps.stop(prefix, ["us-a-meta", "us-a-broker-0"], said.append)
     assert said[4:] == ["stops us-a-broker-0", "stops us-a-meta"] and recorded.up == {"us-a-bookie-0", "us-a-bookie-1"}
     steps.start(prefix, [], said.append)
     assert said[6:] == ["starts us-a-meta", "starts us-a-broker-0"], "what runs is left alone"
     for step in (steps.start, steps.stop):
-        with pytest.raises(ConfigError, match="us-a runs no us-b-broker-0; it runs us-a-meta, us-a-bookie-0, us-a-bookie-1, us-a-broker-0"):
+        with pytest.raises(
+            ConfigError,
+            match="us-a runs no us-b-broker-0; it runs us-a-meta, us-a-bookie-0, us-a-bookie-1, us-a-broker-0",
+        ):
             step(prefix, ["us-b-broker-0"], said.append)
     assert len(said) == 8
 
@@ -115,7 +125,10 @@ def test_the_only_voter_does_not_leave(running: Running) -> None:
     async def leave() -> None:
         own = watch(running, "eu-a")
         try:
-            with pytest.raises(ConfigError, match="eu-a-meta is the only voter of the region's metadata: give another host the role meta first"):
+            with pytest.raises(
+                ConfigError,
+                match="eu-a-meta is the only voter of the region's metadata: give another host the role meta first",
+            ):
                 await own.leave(1)
             report, _ = await own.meta.members()
             assert [row["role"] for row in report["members"]] == ["voter"]
@@ -157,7 +170,9 @@ def test_a_host_starts_and_changes_only_while_all_is_well(running: Running) -> N
     released(running, "eu-b", "one")
     released(running, "eu-b", "two")
     assert activate(running, "eu-b", "one", services) == "started"
-    assert services.said == ["start eu-b-bookie-0", "start eu-b-broker-0"] and (prefix / "current").readlink() == Path("releases/one")
+    assert services.said == ["start eu-b-bookie-0", "start eu-b-broker-0"] and (prefix / "current").readlink() == Path(
+        "releases/one"
+    )
 
     # What is the same is left alone, whatever the region is like.
     services.said.clear()
@@ -167,8 +182,20 @@ def test_a_host_starts_and_changes_only_while_all_is_well(running: Running) -> N
     # Another host is gone: this one notes it, and no process is touched.
     staged(running, "eu-b")
     path = prefix / "etc.next" / "host.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "bookies": ["eu-a-bookie-0", "eu-b-bookie-0", "eu-c-bookie-0"], "regions": {}}))
-    assert activate(running, "eu-b", "one", services) == "noted" and not services.said and not (prefix / "etc.next").exists()
+    path.write_text(
+        json.dumps(
+            {
+                **json.loads(path.read_text()),
+                "bookies": ["eu-a-bookie-0", "eu-b-bookie-0", "eu-c-bookie-0"],
+                "regions": {},
+            }
+        )
+    )
+    assert (
+        activate(running, "eu-b", "one", services) == "noted"
+        and not services.said
+        and not (prefix / "etc.next").exists()
+    )
 
     # Another release, while a bookie elsewhere is away: nothing is stopped.
     running.register(bookies={"eu-a-bookie-0": True, "eu-b-bookie-0": True}, brokers=ALL_BROKERS)
@@ -179,7 +206,9 @@ def test_a_host_starts_and_changes_only_while_all_is_well(running: Running) -> N
     # All are back, and the copies that were lost with it are not: a host with a bookie waits for them.
     running.register(bookies=ALL_BOOKIES, brokers=ALL_BROKERS)
     running.meta(lambda meta: meta.put(keys.underreplicated(7), b""))
-    with pytest.raises(ConfigError, match="not well within 1 s before eu-b was changed: 1 ledgers lack a copy, and are being repaired"):
+    with pytest.raises(
+        ConfigError, match="not well within 1 s before eu-b was changed: 1 ledgers lack a copy, and are being repaired"
+    ):
         activate(running, "eu-b", "two", services)
     assert not services.said and (prefix / "current").readlink() == Path("releases/one")
 

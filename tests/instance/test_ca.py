@@ -76,7 +76,9 @@ def test_another_ca_in_three_steps_and_everybody_trusts_everybody_between_them(t
         renewal.renew(tmp_path, "ap")
     renewal.another_authority(tmp_path)
     handshake(*contexts(tmp_path, "replicator.us", "replicator.eu"))
-    assert not any(leaf.signed for leaf in renewal.leaves(tmp_path)) and all(leaf.authority for leaf in renewal.leaves(tmp_path))
+    assert not any(leaf.signed for leaf in renewal.leaves(tmp_path)) and all(
+        leaf.authority for leaf in renewal.leaves(tmp_path)
+    )
     with pytest.raises(ConfigError, match="an older CA is still"):
         renewal.another_authority(tmp_path)
     with pytest.raises(ConfigError, match="signed by the older CA"):
@@ -92,9 +94,13 @@ def test_another_ca_in_three_steps_and_everybody_trusts_everybody_between_them(t
     early[1].load_verify_locations(tmp_path / "ca.pem")  # it trusts the new CA, and shows a certificate of the old one
     with pytest.raises(ssl.SSLError):
         handshake(late[0], early[1])
-    assert {(leaf.role, leaf.region) for leaf in first} == {(leaf.role, leaf.region) for leaf in renewal.leaves(tmp_path)}
+    assert {(leaf.role, leaf.region) for leaf in first} == {
+        (leaf.role, leaf.region) for leaf in renewal.leaves(tmp_path)
+    }
     assert not {leaf.fingerprint for leaf in first} & {leaf.fingerprint for leaf in renewal.leaves(tmp_path)}
-    assert b"us.example" in x509.load_pem_x509_certificate((tmp_path / "broker.us.pem").read_bytes()).public_bytes(serialization.Encoding.DER)
+    assert b"us.example" in x509.load_pem_x509_certificate((tmp_path / "broker.us.pem").read_bytes()).public_bytes(
+        serialization.Encoding.DER
+    )
     assert (tmp_path / "ca.key").stat().st_mode & 0o077 == 0
 
 
@@ -106,12 +112,17 @@ def test_a_renewal_that_is_cut_off_leaves_a_certificate_and_its_own_key(tmp_path
     after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert before["replicator.us.key"] != after["replicator.us.key"]
     (tmp_path / "replicator.us.pem").write_bytes(before["replicator.us.pem"])
-    us, eu = ([str(tmp_path / name) for name in ("ca.pem", f"replicator.{at}.pem", f"replicator.{at}.key")] for at in ("us", "eu"))
+    us, eu = (
+        [str(tmp_path / name) for name in ("ca.pem", f"replicator.{at}.pem", f"replicator.{at}.key")]
+        for at in ("us", "eu")
+    )
     assert handshake(server_context(*eu), client_context(*us))["commonName"] == "replicator.us"
     assert together(*us)[1:] == (after["replicator.us.pem"], after["replicator.us.key"])
     renewal.leaves(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == after
-    (tmp_path / "replicator.us.key").write_bytes(before["replicator.eu.key"].partition(b"-----BEGIN CERT")[0])  # no certificate behind it, and another's
+    (tmp_path / "replicator.us.key").write_bytes(
+        before["replicator.eu.key"].partition(b"-----BEGIN CERT")[0]
+    )  # no certificate behind it, and another's
     with pytest.raises(ConfigError, match="cannot be used together"):
         client_context(*us)
 

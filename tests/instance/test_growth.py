@@ -18,18 +18,24 @@ def pair(wan: str = "default") -> InstancePlan:
 
 
 def ports(plan: InstancePlan) -> list[int]:
-    own = {port for node in plan.nodes() for port in node.ports.values()} | {region.service_port for region in plan.regions}
+    own = {port for node in plan.nodes() for port in node.ports.values()} | {
+        region.service_port for region in plan.regions
+    }
     return sorted([*own, *(link.port for link in plan.links), plan.toxiproxy_port])
 
 
 def test_a_plan_grows_without_changing_what_was_there(tmp_path: Path) -> None:
     before = pair()
     plan = with_region(before, "ap", brokers=2, bookies=3)
-    assert plan.regions[:2] == before.regions and plan.links[: len(before.links)] == before.links and not before.founders
+    assert (
+        plan.regions[:2] == before.regions and plan.links[: len(before.links)] == before.links and not before.founders
+    )
     ap = plan.region("ap")
     assert ap.number == 3 and len(ap.brokers) == 2 and len(ap.bookies) == 3 and ap.metadata.ports["raft"]
     assert len(set(ports(plan))) == len(ports(plan)), "no port twice"
-    assert {(x.source, x.target) for x in plan.links} == {(a, b) for a in ("us", "eu", "ap") for b in ("us", "eu", "ap") if a != b}
+    assert {(x.source, x.target) for x in plan.links} == {
+        (a, b) for a in ("us", "eu", "ap") for b in ("us", "eu", "ap") if a != b
+    }
     save_plan(tmp_path, plan)
     assert load_plan(tmp_path) == plan
 
@@ -55,7 +61,11 @@ def test_each_region_is_told_its_own_way_to_the_new_one() -> None:
     address = address_of(plan, ap)
     assert changed(Config(("eu", "us")), AddLearner("ap", address)).learners == ("ap",), "it is a good address"
     for source in ("us", "eu"):
-        assert address_for(source, address) == f"127.0.0.1:{reach(plan, source, 'config', ap.metadata)}" != f"127.0.0.1:{ap.metadata.ports['raft']}"
+        assert (
+            address_for(source, address)
+            == f"127.0.0.1:{reach(plan, source, 'config', ap.metadata)}"
+            != f"127.0.0.1:{ap.metadata.ports['raft']}"
+        )
     assert address_for("later", address) == f"127.0.0.1:{ap.metadata.ports['raft']}"
     near = with_region(pair(wan="none"), "ap", brokers=1, bookies=2)
     assert address_of(near, near.region("ap")) == f"127.0.0.1:{near.region('ap').metadata.ports['raft']}"
@@ -63,7 +73,9 @@ def test_each_region_is_told_its_own_way_to_the_new_one() -> None:
 
 def test_names_and_numbers_are_used_once() -> None:
     plan = without_region(with_region(pair(), "ap", brokers=1, bookies=2), "ap")
-    assert [region.name for region in plan.regions] == ["us", "eu"] and not [x for x in plan.links if "ap" in (x.source, x.target)]
+    assert [region.name for region in plan.regions] == ["us", "eu"] and not [
+        x for x in plan.links if "ap" in (x.source, x.target)
+    ]
     with pytest.raises(ConfigError, match="take another one"):
         with_region(plan, "ap", brokers=1, bookies=2)
     assert with_region(plan, "sa", brokers=1, bookies=2).region("sa").number == 4

@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from heliograph.model.errors import ConfigError
-from region_node.instance.layout import check_ports, cpus_of, link_urls, load_plan, make_plan, node_settings, round_trips, save_plan
+from region_node.instance.layout import (
+    check_ports,
+    cpus_of,
+    link_urls,
+    load_plan,
+    make_plan,
+    node_settings,
+    round_trips,
+    save_plan,
+)
 
 
 def test_ports_are_given_once_and_the_plan_is_kept(tmp_path: Path) -> None:
@@ -35,12 +44,16 @@ def test_each_direction_has_its_own_proxy_for_links_and_for_the_configuration() 
     assert listeners["link-eu"] == urls["eu"][1] and listeners["link-ap"] == urls["ap"][1]
     peers = node_settings(Path("/d"), plan, plan.region("us").metadata)["config_node"]["peers"]
     assert peers["us"].endswith(str(plan.region("us").metadata.ports["raft"]))
-    assert peers["eu"].endswith(str(next(x.port for x in plan.links if (x.kind, x.source, x.target) == ("config", "us", "eu"))))
+    assert peers["eu"].endswith(
+        str(next(x.port for x in plan.links if (x.kind, x.source, x.target) == ("config", "us", "eu")))
+    )
 
 
 def test_without_wan_links_go_straight() -> None:
     plan = make_plan(["a", "b"], brokers={"a": 1, "b": 1}, bookies=2, wan="none")
-    assert not plan.links and link_urls(plan, plan.region("a"))["b"] == [f"pulsar+ssl://127.0.0.1:{plan.region('a').brokers[0].ports['link']}"]
+    assert not plan.links and link_urls(plan, plan.region("a"))["b"] == [
+        f"pulsar+ssl://127.0.0.1:{plan.region('a').brokers[0].ports['link']}"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,10 @@ def test_servers_listen_on_a_port_that_is_kept_and_come_back_to_it(shared: bool)
         with Ports() as ports:
             port = ports.free()
             for _ in range(2):
-                servers = [await asyncio.start_server(lambda r, w: w.close(), "127.0.0.1", port, reuse_port=shared or None) for _ in range(1 + shared)]
+                servers = [
+                    await asyncio.start_server(lambda r, w: w.close(), "127.0.0.1", port, reuse_port=shared or None)
+                    for _ in range(1 + shared)
+                ]
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
                 writer.close()
                 for server in servers:
@@ -54,13 +57,22 @@ def test_where_somebody_listens_a_claim_is_refused_and_what_is_only_kept_is_pass
         free = ports.free()
         ports.keep([0, port, free])
         with Ports() as others:
-            others.keep([free])  # the command that starts an instance and its supervisor keep the same ones for a moment
+            others.keep(
+                [free]
+            )  # the command that starts an instance and its supervisor keep the same ones for a moment
 
 
 def test_all_ports_of_a_plan_are_known() -> None:
     plan = make_plan(["us", "eu"], brokers={"us": 2, "eu": 1}, bookies=2, wan="default", tls=True)
     us = plan.region("us")
-    assert plan.ports() >= {us.service_port, us.service_tls_port, us.admin_port, us.health_port, us.bookies[0].ports["http"], us.metadata.ports["raft"]}
+    assert plan.ports() >= {
+        us.service_port,
+        us.service_tls_port,
+        us.admin_port,
+        us.health_port,
+        us.bookies[0].ports["http"],
+        us.metadata.ports["raft"],
+    }
     assert plan.ports() >= {plan.toxiproxy_port, *(link.port for link in plan.links)} and 0 not in plan.ports()
     with Ports() as ports:
         ports.keep(plan.ports())

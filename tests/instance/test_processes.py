@@ -73,7 +73,9 @@ def test_one_that_is_wanted_down_stays_down_and_one_that_cannot_start_says_why(t
         (tmp_path / "logs" / "broken.log").write_text("heliograph: no such setting\n")
         await processes.spawn(broken)
         await asyncio.wait(set(processes._watchers))
-        assert [str(error) for error in fatal] == ["broken could not start: heliograph: no such setting"] and broken.pid is None
+        assert [str(error) for error in fatal] == [
+            "broken could not start: heliograph: no such setting"
+        ] and broken.pid is None
 
     with_processes(tmp_path, body)
 
@@ -95,9 +97,16 @@ def test_another_interpreter_that_does_not_start_it_is_taken_back_and_one_that_d
             (interpreter("crashes", "echo 'Traceback' >&2; exit 1"), "one ended: Traceback"),
             (str(tmp_path / "is-not-there"), "No such file"),
         ):
-            with pytest.raises(ConfigError, match=f"one does not start with {python} .*{why}.*; it runs with {sys.executable} again"):
+            with pytest.raises(
+                ConfigError, match=f"one does not start with {python} .*{why}.*; it runs with {sys.executable} again"
+            ):
                 await processes.restart(one, python)
-            assert one.ready.is_set() and one.pid not in (None, first) and one.command[0] == sys.executable and not one.held
+            assert (
+                one.ready.is_set()
+                and one.pid not in (None, first)
+                and one.command[0] == sys.executable
+                and not one.held
+            )
             first = one.pid
         other = interpreter("works", f'exec {sys.executable} "$@"')
         await processes.restart(one, other)
@@ -111,7 +120,13 @@ def test_one_command_after_another_restarts_a_process(tmp_path: Path) -> None:
         one = child(processes, "one", READY)
         await processes.spawn(one)
         await asyncio.gather(processes.restart(one, ""), processes.restart(one, ""), processes.start(one))
-        assert one.ready.is_set() and one.pid is not None and one.restarts == 2 and not one.held and len(processes._watchers) == 1
+        assert (
+            one.ready.is_set()
+            and one.pid is not None
+            and one.restarts == 2
+            and not one.held
+            and len(processes._watchers) == 1
+        )
 
     with_processes(tmp_path, body)
 
@@ -137,7 +152,9 @@ def test_what_was_ended_for_good_is_not_started_by_a_command_that_is_under_way(t
 @pytest.mark.parametrize("python", ["", "other"])
 def test_who_is_killed_while_it_is_restarted_stays_down(tmp_path: Path, python: str) -> None:
     async def body(processes: Processes, fatal: list[ConfigError]) -> None:
-        one = child(processes, "one", "import time; time.sleep(600)")  # it says nothing: nobody knows whether it is ready
+        one = child(
+            processes, "one", "import time; time.sleep(600)"
+        )  # it says nothing: nobody knows whether it is ready
         other = tmp_path / "other"
         other.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
         other.chmod(0o755)
@@ -177,7 +194,9 @@ def test_a_command_that_waits_for_an_earlier_one_does_not_undo_a_later_kill(tmp_
         assert processes.kill(one) is not None
         with pytest.raises(ConfigError, match="one ended"):
             await earlier
-        with pytest.raises(ConfigError, match="one was killed while this command waited for an earlier one; it stays down"):
+        with pytest.raises(
+            ConfigError, match="one was killed while this command waited for an earlier one; it stays down"
+        ):
             await waiting
         assert one.pid is None and one.killed
         await processes.start(one)
@@ -215,7 +234,11 @@ def test_what_is_started_anew_after_an_upgrade_is_of_the_version_of_its_region()
         return Child(name, name.split("-")[0], [name.split("-")[1]], [python, "-m", "x"], {})
 
     def started(name: str, *others: Child) -> str:
-        return interpreter_of(NodePlan(name=name, region=name.split("-")[0], roles=[name.split("-")[1]], ports={}), [proxy, *others], "own")
+        return interpreter_of(
+            NodePlan(name=name, region=name.split("-")[0], roles=[name.split("-")[1]], ports={}),
+            [proxy, *others],
+            "own",
+        )
 
     proxy = Child("toxiproxy", "", ["toxiproxy"], ["own"], {})
     upgraded = [made("us-bookie-0", "new"), made("us-broker-0", "new")]
@@ -223,5 +246,10 @@ def test_what_is_started_anew_after_an_upgrade_is_of_the_version_of_its_region()
     assert started("us-broker-1", *upgraded) == started("us-bookie-0", *upgraded) == "new"
     assert started("ap-broker-0", *upgraded) == "new", "a region that joins"
     assert started("ap-broker-0", *upgraded, made("eu-broker-0", "old")) == "own"
-    half = [made("us-bookie-0", "new"), made("us-bookie-1", "new"), made("us-broker-0", "old"), made("us-broker-1", "new")]
+    half = [
+        made("us-bookie-0", "new"),
+        made("us-bookie-1", "new"),
+        made("us-broker-0", "old"),
+        made("us-broker-1", "new"),
+    ]
     assert [started(name, *half) for name in ("us-bookie-2", "us-broker-0", "us-broker-2")] == ["new", "old", "own"]

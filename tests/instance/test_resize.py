@@ -15,7 +15,15 @@ from heliograph.model.errors import ConfigError
 from heliograph.model.ledgers import LedgerMetadata
 from local_meta import keys
 from region_node.commands import _plan
-from region_node.instance.layout import InstancePlan, NodePlan, link_urls, load_plan, make_plan, node_settings, save_plan
+from region_node.instance.layout import (
+    InstancePlan,
+    NodePlan,
+    link_urls,
+    load_plan,
+    make_plan,
+    node_settings,
+    save_plan,
+)
 from region_node.instance.processes import Child
 from region_node.instance.resize import MOST, Instance, Resize, node_of, with_process, without_process
 
@@ -37,11 +45,20 @@ def test_a_second_broker_shares_the_ports_that_clients_know_and_whoever_stays_se
     before = pair(tls=tls)
     plan, added = with_process(before, "us", "broker")
     region, was = plan.region("us"), before.region("us")
-    assert added.name == "us-broker-1" and before.region("us").brokers[0].ports["service"] == region.service_port, "the plan before is as it was"
+    assert added.name == "us-broker-1" and before.region("us").brokers[0].ports["service"] == region.service_port, (
+        "the plan before is as it was"
+    )
     for node in region.brokers:
         told = listens(plan, node)
-        assert told["shared_port"] == was.service_port != told["port"] and told["shared_admin_port"] == was.admin_port != told["admin_port"]
-        assert told["shared_tls_port"] == was.service_tls_port and (told["tls_port"] > 0) == tls and (not tls or told["tls_port"] != was.service_tls_port)
+        assert (
+            told["shared_port"] == was.service_port != told["port"]
+            and told["shared_admin_port"] == was.admin_port != told["admin_port"]
+        )
+        assert (
+            told["shared_tls_port"] == was.service_tls_port
+            and (told["tls_port"] > 0) == tls
+            and (not tls or told["tls_port"] != was.service_tls_port)
+        )
     own = [port for node in plan.nodes() for port in node.ports.values() if port] + [link.port for link in plan.links]
     own += [region.service_port, region.admin_port]
     shared_by_one = {plan.region("eu").service_port, plan.region("eu").admin_port} - set(own)
@@ -57,7 +74,13 @@ def test_links_lead_to_a_new_broker_from_each_region_and_go_with_it() -> None:
     plan, added = with_process(before, "us", "broker")
     assert plan.links[: len(before.links)] == before.links
     (link,) = plan.links[len(before.links) :]
-    assert (link.kind, link.source, link.target, link.node, link.upstream) == ("link", "eu", "us", added.name, added.ports["link"])
+    assert (link.kind, link.source, link.target, link.node, link.upstream) == (
+        "link",
+        "eu",
+        "us",
+        added.name,
+        added.ports["link"],
+    )
     assert listens(plan, added)["listeners"] == {"link-eu": f"pulsar+ssl://127.0.0.1:{link.port}"}  # type: ignore[comparison-overlap]
     assert len(link_urls(plan, plan.region("us"))["eu"]) == 2
     assert without_process(plan, added).links == before.links
@@ -68,7 +91,9 @@ def test_links_lead_to_a_new_broker_from_each_region_and_go_with_it() -> None:
 
 def test_names_are_given_once_and_the_plan_is_kept(tmp_path: Path) -> None:
     save_plan(tmp_path, pair())
-    assert not {"begun", "named"} & set((tmp_path / "instance.json").read_text().split('"')), "as earlier versions read it"
+    assert not {"begun", "named"} & set((tmp_path / "instance.json").read_text().split('"')), (
+        "as earlier versions read it"
+    )
     plan, third = with_process(pair(bookies=2), "us", "bookie")
     assert third.name == "us-bookie-2"
     plan = without_process(plan, third)
@@ -87,7 +112,9 @@ def test_up_goes_on_with_what_was_added_and_removed(tmp_path: Path) -> None:
     save_plan(tmp_path, plan)
 
     def up(us: int, bookies: int) -> InstancePlan:
-        return _plan(tmp_path, ["us", "eu"], {"brokers": {"us": us, "eu": 2}, "bookies": bookies, "wan": "default", "tls": False})
+        return _plan(
+            tmp_path, ["us", "eu"], {"brokers": {"us": us, "eu": 2}, "bookies": bookies, "wan": "default", "tls": False}
+        )
 
     assert up(1, 3) == plan, "the command that it was begun with"
     with pytest.raises(ConfigError, match="--brokers us=1,eu=2 --bookies 3"):
@@ -102,7 +129,9 @@ def test_as_few_and_as_many_as_there_can_be() -> None:
     plan = pair(bookies=2)
     with pytest.raises(ConfigError, match=r"1 broker, and without one .*process add broker --region us"):
         without_process(plan, plan.region("us").brokers[0])
-    with pytest.raises(ConfigError, match=r"2 bookies, and each entry is kept by two: .*process add bookie --region us"):
+    with pytest.raises(
+        ConfigError, match=r"2 bookies, and each entry is kept by two: .*process add bookie --region us"
+    ):
         without_process(plan, plan.region("us").bookies[0])
     with pytest.raises(ConfigError, match="no region 'ap'"):
         with_process(plan, "ap", "broker")
@@ -182,7 +211,13 @@ class World:
         left = self.left.pop(0) if len(self.left) > 1 else self.left[0]
         if left < 0:  # no broker answers
             return None
-        return {"ledgers_left": left, "open_ledgers_left": 0, "bytes_left": left * 100, "done": not left, "bookie": path}
+        return {
+            "ledgers_left": left,
+            "open_ledgers_left": 0,
+            "bytes_left": left * 100,
+            "done": not left,
+            "bookie": path,
+        }
 
     # a region's metadata
     async def range(self, start: str, end: str, *, limit: int = 1000) -> list[tuple[str, bytes, int]]:
@@ -200,12 +235,16 @@ class World:
         self.done.append("unmark")
 
 
-def test_a_broker_is_in_the_plan_before_it_starts_and_out_of_it_once_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_is_in_the_plan_before_it_starts_and_out_of_it_once_it_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = World(pair())
     resize = world.resize(monkeypatch)
     answer = asyncio.run(resize.add("us", "broker", ""))
     own = world.present.region("us").brokers[0].ports["service"]
-    assert answer["process"] == "us-broker-1" and answer["count"] == 2 and own != world.present.region("us").service_port
+    assert (
+        answer["process"] == "us-broker-1" and answer["count"] == 2 and own != world.present.region("us").service_port
+    )
     assert world.done == ["plan", f"restart us-broker-0 on {own}", "open 1", "start us-broker-1", "regions"]
     world.done.clear()
     assert asyncio.run(resize.remove("us-broker-1"))["done"]
@@ -222,7 +261,9 @@ def test_one_that_did_not_start_is_meant_by_the_same_command(monkeypatch: pytest
     assert resize.under_way("us", "bookie") == "us-bookie-3" and resize.under_way("us", "broker") == ""
     world.fails = False
     answer = asyncio.run(resize.add("us", "bookie", resize.under_way("us", "bookie")))
-    assert answer["process"] == "us-bookie-3" and world.done.count("plan") == 1 and resize.under_way("us", "bookie") == ""
+    assert (
+        answer["process"] == "us-bookie-3" and world.done.count("plan") == 1 and resize.under_way("us", "bookie") == ""
+    )
 
 
 def test_a_bookie_ends_only_once_no_ledger_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,16 +271,28 @@ def test_a_bookie_ends_only_once_no_ledger_names_it(monkeypatch: pytest.MonkeyPa
     resize, mark = world.resize(monkeypatch), keys.decommission("us-bookie-0")
     world.left = [7, 0, 1, 0]  # the third look is after its end: a writer had it in hand
     first = asyncio.run(resize.remove("us-bookie-0"))
-    assert (first["done"], first["ledgers_left"], first["bytes_left"]) == (False, 7, 700) and world.done == ["mark"] and mark in world.kept
-    again = asyncio.run(world.resize(monkeypatch).remove("us-bookie-0"))  # by another supervisor: the mark is in the metadata
-    assert not again["done"] and world.done == ["mark", "end us-bookie-0", "start us-bookie-0"] and "us-bookie-0" in world.children
+    assert (
+        (first["done"], first["ledgers_left"], first["bytes_left"]) == (False, 7, 700)
+        and world.done == ["mark"]
+        and mark in world.kept
+    )
+    again = asyncio.run(
+        world.resize(monkeypatch).remove("us-bookie-0")
+    )  # by another supervisor: the mark is in the metadata
+    assert (
+        not again["done"]
+        and world.done == ["mark", "end us-bookie-0", "start us-bookie-0"]
+        and "us-bookie-0" in world.children
+    )
     assert asyncio.run(resize.remove("us-bookie-0"))["done"]
     assert world.done[3:] == ["end us-bookie-0", "plan", "unmark"] and mark not in world.kept
     world.kept[mark] = b""  # a supervisor that died before the last step
     assert asyncio.run(resize.remove("us-bookie-0"))["done"] and mark not in world.kept
 
 
-def test_a_bookie_that_ended_and_was_not_looked_at_again_is_started_where_a_ledger_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bookie_that_ended_and_was_not_looked_at_again_is_started_where_a_ledger_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = World(pair())
     resize = world.resize(monkeypatch)
     world.left = [0, -1, 1, 0]
@@ -251,7 +304,9 @@ def test_a_bookie_that_ended_and_was_not_looked_at_again_is_started_where_a_ledg
     assert asyncio.run(resize.remove("us-bookie-0"))["done"]
 
 
-def test_other_regions_forget_a_removed_broker_although_its_removal_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_regions_forget_a_removed_broker_although_its_removal_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = World(with_process(pair(), "us", "broker")[0])
     resize = world.resize(monkeypatch)
 
@@ -277,7 +332,10 @@ def refusal(world: World, monkeypatch: pytest.MonkeyPatch, name: str) -> str:
 def test_what_has_to_stay_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     full = World(pair())
     full.kept[f"{keys.BOOKIES}us-bookie-1"] = cast(bytes, msgpack.packb({"writable": False}))
-    assert "without us-bookie-0 only 1 of the bookies of us would take writes (us-bookie-2), and 2 are needed" in refusal(full, monkeypatch, "us-bookie-0")
+    assert (
+        "without us-bookie-0 only 1 of the bookies of us would take writes (us-bookie-2), and 2 are needed"
+        in refusal(full, monkeypatch, "us-bookie-0")
+    )
     other = World(pair())
     other.kept[keys.decommission("us-bookie-2")] = b""
     assert "process add bookie --region us" in refusal(other, monkeypatch, "us-bookie-0")
@@ -285,11 +343,15 @@ def test_what_has_to_stay_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = World(pair())
     ledger = LedgerMetadata(7, 2, 2, ((0, ("us-bookie-0", "us-bookie-1", "us-bookie-2")),), topic="t", owner=1)
     wide.kept[keys.ledger(7)] = ledger.encode()
-    assert "3 are needed: ledger 7 lies on 3" in refusal(wide, monkeypatch, "us-bookie-0"), "its copies could go nowhere"
+    assert "3 are needed: ledger 7 lies on 3" in refusal(wide, monkeypatch, "us-bookie-0"), (
+        "its copies could go nowhere"
+    )
 
     down = World(with_process(pair(), "us", "broker")[0])
     del down.kept[f"{keys.BROKERS}us-broker-1"]
     assert "none of the other brokers of us is registered" in refusal(down, monkeypatch, "us-broker-0")
 
     tried = World(pair())
-    assert asyncio.run(tried.resize(monkeypatch).remove("us-bookie-0", dry_run=True))["done"] is False and tried.done == []
+    assert (
+        asyncio.run(tried.resize(monkeypatch).remove("us-bookie-0", dry_run=True))["done"] is False and tried.done == []
+    )

@@ -44,7 +44,9 @@ def instance(folder: Path) -> Path:
 
 
 def config_node(folder: Path) -> ConfigNode:
-    return ConfigNode(node_id="us", peers=["us"], disk=SystemDisk(folder), transport=None, clock=SystemClock(), rng=random.Random(1))
+    return ConfigNode(
+        node_id="us", peers=["us"], disk=SystemDisk(folder), transport=None, clock=SystemClock(), rng=random.Random(1)
+    )
 
 
 def meta_node(folder: Path, name: str = "us-meta-0") -> LocalMetaNode:
@@ -80,7 +82,11 @@ def test_the_global_configuration_comes_back_in_every_region(tmp_path: Path) -> 
         node = config_node(folder)
         await node.start()
         store = client(node.port)
-        assert [key for key, _, _ in await store.range("/regions/", "/regions0")] == ["/regions/ap", "/regions/eu", "/regions/us"]
+        assert [key for key, _, _ in await store.range("/regions/", "/regions0")] == [
+            "/regions/ap",
+            "/regions/eu",
+            "/regions/us",
+        ]
         assert (await ConfigAdmin(store).create_region("new")).number > 1000
         assert await store.get(config_keys.region_number(1)) is not None
         store.close()
@@ -90,7 +96,10 @@ def test_the_global_configuration_comes_back_in_every_region(tmp_path: Path) -> 
     data = instance(tmp_path / "data")
     made = command("restore", str(tmp_path / "config.backup"), "--data", str(data))
     assert made["folders"] == [str(folder) for folder in folders(data, "config")]
-    snapshots = [load_snapshot(SystemDisk(folder), next(path.name for path in folder.iterdir())) for folder in folders(data, "config")]
+    snapshots = [
+        load_snapshot(SystemDisk(folder), next(path.name for path in folder.iterdir()))
+        for folder in folders(data, "config")
+    ]
     assert len({snapshot[0] for snapshot in snapshots}) == 1 and snapshots[0][0].config.voters == ("ap", "eu", "us")
     with pytest.raises(ConfigError, match="not empty"):
         command("restore", str(tmp_path / "config.backup"), "--data", str(data))

@@ -22,9 +22,12 @@ class Region:
 
     def __init__(self) -> None:
         self.rows = [
-            {"name": name, "role": name.split("-")[1], "ready": True, "pid": 100 + at, "ports": {"admin": 8080 + at}} for at, name in enumerate(NAMES)
+            {"name": name, "role": name.split("-")[1], "ready": True, "pid": 100 + at, "ports": {"admin": 8080 + at}}
+            for at, name in enumerate(NAMES)
         ]
-        self.bookies: list[dict[str, Any]] = [{"id": name, "registered": True, "writable": True, "draining": False} for name in BOOKIES]
+        self.bookies: list[dict[str, Any]] = [
+            {"id": name, "registered": True, "writable": True, "draining": False} for name in BOOKIES
+        ]
         self.brokers = ["us-broker-0", "us-broker-1"]
         self.repairs = 0
         self.paused = False
@@ -35,7 +38,9 @@ class Region:
     def row(self, name: str) -> dict[str, Any]:
         return next(row for row in (*self.rows, *self.bookies) if name in (row.get("name"), row.get("id")))
 
-    def call(self, data: Path, verb: str, *, timeout_s: float = 0, process: str = "", python: str = "") -> dict[str, Any]:
+    def call(
+        self, data: Path, verb: str, *, timeout_s: float = 0, process: str = "", python: str = ""
+    ) -> dict[str, Any]:
         if verb == "restart":
             self.before(process)
             self.restarted.append(process)
@@ -57,7 +62,9 @@ class Region:
         return "ok"
 
     def health(self) -> rolling_commands.Health:
-        return rolling_commands.Health(Path(), "us", {"us-broker-0": "http://127.0.0.1:8084", "us-broker-1": "http://127.0.0.1:8085"}, "")
+        return rolling_commands.Health(
+            Path(), "us", {"us-broker-0": "http://127.0.0.1:8084", "us-broker-1": "http://127.0.0.1:8085"}, ""
+        )
 
 
 @pytest.fixture
@@ -127,17 +134,23 @@ def test_of_two_bookies_one_may_be_stopped(region: Region) -> None:
     region.health().wait(0.0, "before", "us-bookie-0")
 
 
-def test_the_order_is_metadata_bookies_brokers_and_what_is_down_comes_first(region: Region, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_order_is_metadata_bookies_brokers_and_what_is_down_comes_first(
+    region: Region, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     region.row("us-bookie-1")["ready"] = region.row("us-broker-1")["ready"] = False
     roll(tmp_path, dry_run=True)
     order = ["us-bookie-1", "us-broker-1", "us-meta-0", "us-bookie-0", "us-bookie-2", "us-broker-0"]
-    assert json.loads(capsys.readouterr().out) == {"region": "us", "order": order, "done": []} and region.restarted == []
+    assert (
+        json.loads(capsys.readouterr().out) == {"region": "us", "order": order, "done": []} and region.restarted == []
+    )
     roll(tmp_path)
     assert region.restarted == order and not region.paused
     assert json.loads(capsys.readouterr().out)["restarted"] == order
 
 
-def test_an_emptied_bookie_stays_down_and_one_that_is_being_emptied_has_its_turn(region: Region, tmp_path: Path) -> None:
+def test_an_emptied_bookie_stays_down_and_one_that_is_being_emptied_has_its_turn(
+    region: Region, tmp_path: Path
+) -> None:
     region.bookies[0]["draining"] = region.bookies[1]["draining"] = True
     region.bookies[0]["registered"] = region.row("us-bookie-0")["ready"] = False
     roll(tmp_path)
@@ -178,7 +191,9 @@ def interrupted_at(region: Region, folder: Path, name: str, python: str = "") ->
     return done
 
 
-def test_what_an_interrupted_run_has_done_counts_while_it_is_so_still(region: Region, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_interrupted_run_has_done_counts_while_it_is_so_still(
+    region: Region, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     interrupted_at(region, tmp_path, "us-broker-0")
     region.row("us-bookie-1")["pid"] = 7  # it was started otherwise meanwhile
     roll(tmp_path)
@@ -191,7 +206,9 @@ def test_what_an_interrupted_run_has_done_counts_while_it_is_so_still(region: Re
     assert region.restarted == list(NAMES), "days later it is another run"
 
 
-def test_another_release_in_the_same_environment_is_another_upgrade(region: Region, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_release_in_the_same_environment_is_another_upgrade(
+    region: Region, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     releases = iter(["faulty", "mended", "mended"])
     monkeypatch.setattr(rolling_commands, "release_of", lambda python: next(releases))
     first = interrupted_at(region, tmp_path, "us-broker-0", "/new/python")

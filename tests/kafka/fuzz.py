@@ -51,7 +51,14 @@ def sensible(rng: random.Random, fields: Any) -> Any:
 
 def batch(rng: random.Random) -> bytes:
     """A record batch, often right, sometimes with a wrong byte, or with right checksums around nonsense."""
-    records = [(rng.randrange(1 << 40), None if rng.random() < 0.3 else b"k", None if rng.random() < 0.3 else rng.randbytes(9), ())] * rng.randrange(1, 4)
+    records = [
+        (
+            rng.randrange(1 << 40),
+            None if rng.random() < 0.3 else b"k",
+            None if rng.random() < 0.3 else rng.randbytes(9),
+            (),
+        )
+    ] * rng.randrange(1, 4)
     out = bytearray(build_batch(records, codec=rng.randrange(5)))
     if rng.random() < 0.3:
         struct.pack_into(">qhi", out, 43, rng.randrange(3), rng.randrange(2), rng.randrange(4))
@@ -89,7 +96,12 @@ def check(answer: bytes, asked: dict[int, tuple[str, int]]) -> None:
 async def _bystander(client: Client, case: int) -> None:
     """What it stores is stored, in order, and read again."""
     part = {"index": 0, "records": build_batch([(1, None, b"%d" % case, ())])}
-    fields = {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": [{"name": "quiet", "partition_data": [part]}]}
+    fields = {
+        "transactional_id": None,
+        "acks": -1,
+        "timeout": 1000,
+        "topic_data": [{"name": "quiet", "partition_data": [part]}],
+    }
     row = (await client.ask("produce", 7, fields))["responses"][0]["partition_responses"][0]
     assert (row["error_code"], row["base_offset"]) == (0, case // 20), row
 
@@ -101,7 +113,13 @@ def run(seed: int, cases: int = PER_SEED) -> None:
         rng = random.Random(seed)
         bystander = Client(face.listener)
         for name in ("quiet", "x", "y"):
-            topic: dict[str, Any] = {"name": name, "num_partitions": 2, "replication_factor": 1, "assignments": [], "configs": []}
+            topic: dict[str, Any] = {
+                "name": name,
+                "num_partitions": 2,
+                "replication_factor": 1,
+                "assignments": [],
+                "configs": [],
+            }
             await bystander.ask("create_topics", 2, {"topics": [topic], "timeout": 1000, "validate_only": False})
         for case in range(cases):
             client = Client(face.listener)

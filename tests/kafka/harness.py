@@ -50,7 +50,9 @@ class KafkaLedger(FakeLedger):
         infos: dict[int, LedgerInfo] = {}
         for ledger, _, run in self.runs:
             before = infos.get(ledger, LedgerInfo(ledger, first_index=run.first_index))
-            infos[ledger] = LedgerInfo(ledger, before.entries + run.count, before.size_bytes + run.size_bytes, first_index=before.first_index)
+            infos[ledger] = LedgerInfo(
+                ledger, before.entries + run.count, before.size_bytes + run.size_bytes, first_index=before.first_index
+            )
         return list(infos.values())
 
 
@@ -116,7 +118,12 @@ class Client:
         for _ in range(200):
             await settle(5)
             if found := self.answers():
-                return decode_fields(name, version, found[0][5 if BY_NAME[name].is_flexible(version) and name != "api_versions" else 4 :], answer=True)
+                return decode_fields(
+                    name,
+                    version,
+                    found[0][5 if BY_NAME[name].is_flexible(version) and name != "api_versions" else 4 :],
+                    answer=True,
+                )
         raise AssertionError(f"no answer to {name}")
 
 
@@ -150,7 +157,9 @@ class Face:
         )
         self.broker = KafkaBroker(
             topics=self.topics,
-            cluster=Cluster(ownership=self.owner, view=self.view, topics=self.topics, config=self.admin, settings=own, ids=self.ids),  # type: ignore[arg-type]
+            cluster=Cluster(
+                ownership=self.owner, view=self.view, topics=self.topics, config=self.admin, settings=own, ids=self.ids
+            ),  # type: ignore[arg-type]
             config=self.admin,
             meta=self.meta,
             security=open_security(),

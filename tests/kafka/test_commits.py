@@ -77,7 +77,9 @@ def test_many_commits_are_few_writes() -> None:
                 for partition in range(500):
                     tasks.create_task(commits.put(committed, {("t", partition): Row(partition, -1, "", 1)}))
             assert commits.commits == 500 and commits.writes <= 3
-            assert {key[1]: row.offset for key, row in (await stored(machine, "g")).items()} == {index: index for index in range(500)}
+            assert {key[1]: row.offset for key, row in (await stored(machine, "g")).items()} == {
+                index: index for index in range(500)
+            }
 
         sim.run(main(), limit_s=60)
 

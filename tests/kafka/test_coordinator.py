@@ -55,7 +55,9 @@ def test_who_asks_while_a_generation_is_stored_does_not_hear_of_it_where_that_fa
     async def run(face: Face) -> None:
         coordinator, held, allowed, first = await being_stored(face, fails=True)
         waiter = coordinator.waiter()
-        held.group._answers.append((waiter, {"error_code": 0, "member_id": "m"}))  # as of a member whose generation is complete
+        held.group._answers.append(
+            (waiter, {"error_code": 0, "member_id": "m"})
+        )  # as of a member whose generation is complete
         second = asyncio.create_task(coordinator.settle(held))
         await settle(10)
         allowed.set()

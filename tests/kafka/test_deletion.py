@@ -25,20 +25,29 @@ NO_GENERATION = {"generation_id_or_member_epoch": -1, "member_id": "", "group_in
 
 async def commit(client: Client, topic: str, **offsets: int) -> None:
     """offsets: p0=7 is offset 7 of partition 0."""
-    parts = [{"partition_index": int(name[1:]), "committed_offset": at, "committed_metadata": ""} for name, at in offsets.items()]
-    answer = await client.ask("offset_commit", 7, {"group_id": "g", **NO_GENERATION, "topics": [{"name": topic, "partitions": parts}]})
+    parts = [
+        {"partition_index": int(name[1:]), "committed_offset": at, "committed_metadata": ""}
+        for name, at in offsets.items()
+    ]
+    answer = await client.ask(
+        "offset_commit", 7, {"group_id": "g", **NO_GENERATION, "topics": [{"name": topic, "partitions": parts}]}
+    )
     assert all(part["error_code"] == 0 for row in answer["topics"] for part in row["partitions"]), answer
 
 
 async def committed(client: Client, topic: str, *partitions: int) -> list[int]:
-    answer = await client.ask("offset_fetch", 5, {"group_id": "g", "topics": [{"name": topic, "partition_indexes": list(partitions)}]})
+    answer = await client.ask(
+        "offset_fetch", 5, {"group_id": "g", "topics": [{"name": topic, "partition_indexes": list(partitions)}]}
+    )
     return [part["committed_offset"] for row in answer["topics"] for part in row["partitions"]]
 
 
 async def filled(face: Face, client: Client) -> bytes:
     """`orders` of two partitions, one of them with a record, both with offsets of a group; returns its id."""
     (number,) = await create(client, "orders", partitions=2)
-    assert (await client.ask("produce", 13, produce(number)))["responses"][0]["partition_responses"][0]["error_code"] == 0
+    assert (await client.ask("produce", 13, produce(number)))["responses"][0]["partition_responses"][0][
+        "error_code"
+    ] == 0
     await commit(client, "orders", p0=1, p1=5)
     await face.meta.put(key_of(str(ORDERS.with_partition(0))), b"of its producers")
     return number
@@ -51,7 +60,9 @@ def test_a_partition_that_is_deleted_alone_begins_anew_for_everybody() -> None:
         await face.topics.delete_topic(str(ORDERS.with_partition(0)), force=True)
         await settle(20)
         answer = await client.ask("fetch", 13, fetch(before))
-        assert answer["responses"][0]["partitions"][0]["error_code"] == Code.UNKNOWN_TOPIC_ID, "offsets under this id speak of records that are gone"
+        assert answer["responses"][0]["partitions"][0]["error_code"] == Code.UNKNOWN_TOPIC_ID, (
+            "offsets under this id speak of records that are gone"
+        )
         (row,) = await metadata(client, {"topic_id": bytes(16), "name": "orders"})
         assert row["topic_id"] not in (before, bytes(16)) and row["error_code"] == 0
         assert await committed(client, "orders", 0, 1) == [-1, 5]
@@ -97,14 +108,32 @@ def test_a_topic_without_partitions_takes_its_offsets_along_whoever_deletes_it()
 
 
 def test_a_topic_that_kafkas_clients_use_is_not_inactive_when_none_is_connected() -> None:
-    inactive = {"inactiveTopicDeleteMode": "delete_when_no_subscriptions", "deleteWhileInactive": True, "maxInactiveDurationSeconds": 60}
+    inactive = {
+        "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+        "deleteWhileInactive": True,
+        "maxInactiveDurationSeconds": 60,
+    }
 
     async def run(face: Face) -> None:
         client = Client(face.listener)
-        await client.ask("metadata", 4, {"topics": [{"name": "asked-for"}], "allow_auto_topic_creation": True})  # it has no retention policy of its own
+        await client.ask(
+            "metadata", 4, {"topics": [{"name": "asked-for"}], "allow_auto_topic_creation": True}
+        )  # it has no retention policy of its own
         rows = produce(b"")["topic_data"][0]["partition_data"]
-        await client.ask("produce", 7, {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": [{"name": "asked-for", "partition_data": rows}]})
-        await face.admin.update_namespace("public/default", lambda found: NamespacePolicies(regions=found.regions, policies={"inactiveTopics": inactive}))
+        await client.ask(
+            "produce",
+            7,
+            {
+                "transactional_id": None,
+                "acks": -1,
+                "timeout": 1000,
+                "topic_data": [{"name": "asked-for", "partition_data": rows}],
+            },
+        )
+        await face.admin.update_namespace(
+            "public/default",
+            lambda found: NamespacePolicies(regions=found.regions, policies={"inactiveTopics": inactive}),
+        )
         plain = "persistent://public/default/of-pulsar"
         await face.topics.get(plain, create=True)
         for _ in range(120):
@@ -167,7 +196,16 @@ def test_groups_positions_are_followed_without_a_look_at_all_topics() -> None:
         topic: Any = await face.topics.get(f"persistent://{kafka}", create=True)
         rows = produce(b"")["topic_data"][0]["partition_data"]
         for _ in range(3):
-            await client.ask("produce", 7, {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": [{"name": kafka, "partition_data": rows}]})
+            await client.ask(
+                "produce",
+                7,
+                {
+                    "transactional_id": None,
+                    "acks": -1,
+                    "timeout": 1000,
+                    "topic_data": [{"name": kafka, "partition_data": rows}],
+                },
+            )
         found: Any = await topic.subscription("kafka.g", initial=(-1, -1))
         face.topics._visit(face.clock.now)
         loaded, all_of_them = face.topics.loaded, Unlisted()
@@ -193,7 +231,9 @@ def test_partitions_that_are_other_brokers_by_now_are_not_counted_and_not_kept()
         await filled(face, client)
 
         def loaded() -> list[float]:
-            return [value for name, _, _, value in face.broker.samples() if name == "heliograph_kafka_partitions_loaded"]
+            return [
+                value for name, _, _, value in face.broker.samples() if name == "heliograph_kafka_partitions_loaded"
+            ]
 
         assert loaded() == [1]
         await face.topics.unload(str(ORDERS.with_partition(0)))

@@ -17,7 +17,13 @@ KEY: Key = (ORIGIN, 0, 1)
 
 
 def fetch_committed(topic: str, max_wait_ms: int) -> bytes:
-    part = {"partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1, "partition_max_bytes": 1 << 20}
+    part = {
+        "partition": 0,
+        "current_leader_epoch": -1,
+        "fetch_offset": 0,
+        "log_start_offset": -1,
+        "partition_max_bytes": 1 << 20,
+    }
     fields = {
         "replica_id": -1,
         "max_wait": max_wait_ms,
@@ -36,10 +42,17 @@ def fetch_committed(topic: str, max_wait_ms: int) -> bytes:
 def test_a_held_transaction_that_is_shown_answers_who_waits_for_it() -> None:
     async def main(face: Face) -> None:
         client = Client(face.listener)
-        rows: list[dict[str, Any]] = [{"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}]
+        rows: list[dict[str, Any]] = [
+            {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+        ]
         await client.ask("create_topics", 2, {"topics": rows, "timeout": 1000, "validate_only": False})
         part = {"index": 0, "records": build_batch([(1, None, b"of several topics", ())])}
-        fields = {"transactional_id": None, "acks": 0, "timeout": 1000, "topic_data": [{"name": "t", "partition_data": [part]}]}
+        fields = {
+            "transactional_id": None,
+            "acks": 0,
+            "timeout": 1000,
+            "topic_data": [{"name": "t", "partition_data": [part]}],
+        }
         client.raw(request("produce", 7, fields))
         await settle(100)
         log = await face.broker.log("t", 0)
@@ -48,7 +61,11 @@ def test_a_held_transaction_that_is_shown_answers_who_waits_for_it() -> None:
         buffer = TransactionBuffer()  # as if another region had committed it, in another topic too
         buffer.confirm(ledger, first, run_of((0, 1), b"x", origin=ORIGIN))
         ended = marker_run((0, 1), COMMIT, 0, ["persistent://public/default/other"])
-        buffer.confirm(ledger, first + 1, Run(ended.parts, ended.lengths, counts=ended.counts, flags=ended.flags, transaction=(0, 1), origin=ORIGIN))
+        buffer.confirm(
+            ledger,
+            first + 1,
+            Run(ended.parts, ended.lengths, counts=ended.counts, flags=ended.flags, transaction=(0, 1), origin=ORIGIN),
+        )
         topic.log.state = SimpleNamespace(transactions=buffer)
         assert topic.transactions.buffer is buffer and list(buffer.held) == [KEY]
 

@@ -24,14 +24,24 @@ class World:
         self.told: dict[Any, dict[str, Any]] = {}
         self._tokens = itertools.count()
 
-    def join(self, member: str = "", instance: str | None = None, protocols: Any = RANGE, *, needs_id: bool = False, skip: bool = False) -> int:
+    def join(
+        self,
+        member: str = "",
+        instance: str | None = None,
+        protocols: Any = RANGE,
+        *,
+        needs_id: bool = False,
+        skip: bool = False,
+    ) -> int:
         token = next(self._tokens)
         made = Member(member, instance, "client", "/h", 10.0, 30.0, protocols)
         self.group.join(self.now, made, "consumer", f"new-{token}", token, needs_id=needs_id, may_skip=skip)
         self.collect()
         return token
 
-    def sync(self, answer: dict[str, Any], assignments: dict[str, bytes] | None = None, instance: str | None = None) -> int:
+    def sync(
+        self, answer: dict[str, Any], assignments: dict[str, bytes] | None = None, instance: str | None = None
+    ) -> int:
         token = next(self._tokens)
         self.group.sync(self.now, answer["member_id"], instance, answer["generation_id"], assignments or {}, token)
         self.collect()
@@ -94,7 +104,9 @@ def test_who_does_not_come_back_in_time_is_out() -> None:
     two = world.join()
     for _ in range(6):
         world.pass_time(4.9)
-        assert world.group.heartbeat(world.now, gone, None, 1) == Code.REBALANCE_IN_PROGRESS  # it is alive, and does not come
+        assert (
+            world.group.heartbeat(world.now, gone, None, 1) == Code.REBALANCE_IN_PROGRESS
+        )  # it is alive, and does not come
     world.pass_time(0.8)
     assert world.told[two]["generation_id"] == 2 and list(world.group.members) == [world.told[two]["member_id"]]
     assert world.group.heartbeat(world.now, gone, None, 1) == Code.UNKNOWN_MEMBER_ID
@@ -222,7 +234,9 @@ def test_histories(seed: int) -> None:
             if kind == "join" and not answer["error_code"]:
                 members[answer["member_id"]] = answer
                 if answer["leader"] == answer["member_id"] and answer["members"]:
-                    assert answer["generation_id"] not in made or made[answer["generation_id"]] == answer["member_id"], "two leaders"
+                    assert (
+                        answer["generation_id"] not in made or made[answer["generation_id"]] == answer["member_id"]
+                    ), "two leaders"
                     made[answer["generation_id"]] = answer["member_id"]
             elif answer["error_code"] in (Code.UNKNOWN_MEMBER_ID, Code.FENCED_INSTANCE_ID):
                 members.pop(who, None)
@@ -231,7 +245,9 @@ def test_histories(seed: int) -> None:
 
     def sync(who: str) -> None:
         answer = members[who]
-        share = {row["member_id"]: f"{answer['generation_id']}:{row['member_id']}".encode() for row in answer["members"]}
+        share = {
+            row["member_id"]: f"{answer['generation_id']}:{row['member_id']}".encode() for row in answer["members"]
+        }
         waiting[world.sync(answer, share)] = ("sync", who)
 
     for _ in range(rng.randrange(20, 80)):
@@ -280,11 +296,18 @@ def test_members_that_are_expelled_are_unknown_and_may_come_again() -> None:
     one, static = world.join(), world.join(instance="i")
     again = world.join(world.told[one]["member_id"]) if one in world.told else one
     world.stable(again, static)
-    member, waiting = world.told[again]["member_id"], world.join(world.told[again]["member_id"], protocols=[("range", b"others")])
+    member, waiting = (
+        world.told[again]["member_id"],
+        world.join(world.told[again]["member_id"], protocols=[("range", b"others")]),
+    )
     assert world.group.state == PREPARING and waiting not in world.told
     world.group.expel()
     world.collect()
-    assert world.told[waiting]["error_code"] == Code.UNKNOWN_MEMBER_ID and world.group.state == EMPTY and world.group.changed
+    assert (
+        world.told[waiting]["error_code"] == Code.UNKNOWN_MEMBER_ID
+        and world.group.state == EMPTY
+        and world.group.changed
+    )
     assert world.group.heartbeat(world.now, member, None, world.group.generation) == Code.UNKNOWN_MEMBER_ID
     back = world.join(instance="i")
     assert world.told[back]["error_code"] == 0 and world.told[back]["leader"] == world.told[back]["member_id"]

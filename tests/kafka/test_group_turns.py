@@ -15,12 +15,24 @@ from tests.pulsar.harness import settle
 
 
 def subscription(*topics: str) -> bytes:
-    return struct.pack(">hi", 0, len(topics)) + b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics) + b"\xff\xff\xff\xff"
+    return (
+        struct.pack(">hi", 0, len(topics))
+        + b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
+        + b"\xff\xff\xff\xff"
+    )
 
 
 async def join(client: Client, member: str = "") -> dict[str, Any]:
-    head = {"group_id": "g", "session_timeout": 10_000, "rebalance_timeout": 10_000, "member_id": member, "protocol_type": "consumer"}
-    return await client.ask("join_group", 3, {**head, "protocols": [{"name": "range", "metadata": subscription("orders")}]})
+    head = {
+        "group_id": "g",
+        "session_timeout": 10_000,
+        "rebalance_timeout": 10_000,
+        "member_id": member,
+        "protocol_type": "consumer",
+    }
+    return await client.ask(
+        "join_group", 3, {**head, "protocols": [{"name": "range", "metadata": subscription("orders")}]}
+    )
 
 
 async def commit(client: Client, member: str, generation: int) -> int:
@@ -32,7 +44,9 @@ async def commit(client: Client, member: str, generation: int) -> int:
 
 
 async def heartbeat(client: Client, member: str, generation: int) -> int:
-    code: int = (await client.ask("heartbeat", 2, {"group_id": "g", "generation_id": generation, "member_id": member}))["error_code"]
+    code: int = (await client.ask("heartbeat", 2, {"group_id": "g", "generation_id": generation, "member_id": member}))[
+        "error_code"
+    ]
     return code
 
 
@@ -43,7 +57,9 @@ def test_a_group_whose_turn_goes_commits_and_is_out_and_comes_back_with_it() -> 
         joined = await join(client)
         member, generation = joined["member_id"], joined["generation_id"]
         shares = [{"member_id": member, "assignment": b"all"}]
-        await client.ask("sync_group", 2, {"group_id": "g", "generation_id": generation, "member_id": member, "assignments": shares})
+        await client.ask(
+            "sync_group", 2, {"group_id": "g", "generation_id": generation, "member_id": member, "assignments": shares}
+        )
         coordinator.tick()
         assert await heartbeat(client, member, generation) == Code.NONE and coordinator.members_of("g") == 1
 
@@ -60,8 +76,14 @@ def test_a_group_whose_turn_goes_commits_and_is_out_and_comes_back_with_it() -> 
         assert (await join(client, member))["error_code"] == Code.COORDINATOR_LOAD_IN_PROGRESS
         coordinator.tick()
         await settle(50)
-        assert await heartbeat(client, member, generation) == Code.UNKNOWN_MEMBER_ID and coordinator.members_of("g") == 0
-        assert await commit(client, member, generation) == Code.COORDINATOR_LOAD_IN_PROGRESS == await commit(client, "", -1)
+        assert (
+            await heartbeat(client, member, generation) == Code.UNKNOWN_MEMBER_ID and coordinator.members_of("g") == 0
+        )
+        assert (
+            await commit(client, member, generation)
+            == Code.COORDINATOR_LOAD_IN_PROGRESS
+            == await commit(client, "", -1)
+        )
         assert (await join(client))["error_code"] == Code.COORDINATOR_LOAD_IN_PROGRESS
         face.broker.turns.waits = lambda topics, group: ""
         assert (await join(client, member))["error_code"] == Code.UNKNOWN_MEMBER_ID, "an old member begins anew"

@@ -20,7 +20,9 @@ async def filled(face: Face, client: Client, ledgers: int) -> KafkaLedger:
     for at in range(0, 4 * ledgers, 2):
         batch = build_batch([((at + i) * STEP_MS, b"k", b"v", ()) for i in range(2)])
         rows = [{"name": "orders", "partition_data": [{"index": 0, "records": batch}]}]
-        answer = await client.ask("produce", 7, {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": rows})
+        answer = await client.ask(
+            "produce", 7, {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": rows}
+        )
         assert answer["responses"][0]["partition_responses"][0]["error_code"] == Code.NONE
         (ledger,) = face.factory.ledgers.values()
         if at % 4 == 2:

@@ -113,7 +113,12 @@ def test_each_batch_is_stored_once_and_in_order(seed: int) -> None:
                 known, flying, following = fresh, [], acked
             case _:
                 following = acked  # it sends everything again that it has no answer for
-                while following < len(log) and acked < len(log) and (again := known.submit(batch(following))) is not None and again.offset >= 0:
+                while (
+                    following < len(log)
+                    and acked < len(log)
+                    and (again := known.submit(batch(following))) is not None
+                    and again.offset >= 0
+                ):
                     assert log[again.offset] == following
                     acked = following = following + 1
         assert log == list(range(len(log)))

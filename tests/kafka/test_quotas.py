@@ -42,19 +42,28 @@ def entity(*parts: tuple[str, str | None]) -> list[dict[str, Any]]:
     return [{"entity_type": kind, "entity_name": name} for kind, name in parts]
 
 
-async def alter(client: Client, parts: list[dict[str, Any]], *ops: tuple[str, float | None], validate_only: bool = False) -> tuple[int, str | None]:
+async def alter(
+    client: Client, parts: list[dict[str, Any]], *ops: tuple[str, float | None], validate_only: bool = False
+) -> tuple[int, str | None]:
     rows = [{"key": key, "value": 0.0 if value is None else value, "remove": value is None} for key, value in ops]
-    answer = await client.ask("alter_client_quotas", 1, {"entries": [{"entity": parts, "ops": rows}], "validate_only": validate_only})
+    answer = await client.ask(
+        "alter_client_quotas", 1, {"entries": [{"entity": parts, "ops": rows}], "validate_only": validate_only}
+    )
     await settle(20)
     return answer["entries"][0]["error_code"], answer["entries"][0]["error_message"]
 
 
-async def described(client: Client, *components: tuple[str, int, str | None], strict: bool = False) -> list[tuple[list[Any], dict[str, float]]]:
+async def described(
+    client: Client, *components: tuple[str, int, str | None], strict: bool = False
+) -> list[tuple[list[Any], dict[str, float]]]:
     wanted = [{"entity_type": kind, "match_type": how, "match": match} for kind, how, match in components]
     answer = await client.ask("describe_client_quotas", 1, {"components": wanted, "strict": strict})
     assert answer["error_code"] == 0, answer
     return [
-        ([(part["entity_type"], part["entity_name"]) for part in row["entity"]], {value["key"]: value["value"] for value in row["values"]})
+        (
+            [(part["entity_type"], part["entity_name"]) for part in row["entity"]],
+            {value["key"]: value["value"] for value in row["values"]},
+        )
         for row in answer["entries"]
     ]
 
@@ -66,8 +75,26 @@ def test_the_most_particular_quota_holds() -> None:
         store = EmbeddedStore()
         quotas = ClientQuotas(store, FakeClock())
         ann, tool = named("ann"), named("tool")
-        order = [(NONE, DEFAULT), (NONE, tool), (DEFAULT, NONE), (DEFAULT, DEFAULT), (DEFAULT, tool), (ann, NONE), (ann, DEFAULT), (ann, tool)]
-        shared = [(NONE, tool), (NONE, tool), (ann, NONE), (ann, tool), (ann, tool), (ann, NONE), (ann, tool), (ann, tool)]
+        order = [
+            (NONE, DEFAULT),
+            (NONE, tool),
+            (DEFAULT, NONE),
+            (DEFAULT, DEFAULT),
+            (DEFAULT, tool),
+            (ann, NONE),
+            (ann, DEFAULT),
+            (ann, tool),
+        ]
+        shared = [
+            (NONE, tool),
+            (NONE, tool),
+            (ann, NONE),
+            (ann, tool),
+            (ann, tool),
+            (ann, NONE),
+            (ann, tool),
+            (ann, tool),
+        ]
         for number, (entry, who) in enumerate(zip(order, shared, strict=True), 1):
             await quotas.table.change(entry, {PRODUCE: float(number)})
             await settle(20)
@@ -75,7 +102,9 @@ def test_the_most_particular_quota_holds() -> None:
             assert quotas.table.rate(FETCH, (ann, tool)) is None
         assert quotas.table.rate(PRODUCE, (named("bob"), named("other"))) == (4.0, (named("bob"), named("other")))
         before = quotas.limits("ann", "tool").produce
-        assert before is not None and quotas.limits("ann", "tool").produce is before, "one bucket for all connections of both"
+        assert before is not None and quotas.limits("ann", "tool").produce is before, (
+            "one bucket for all connections of both"
+        )
         before.spend(0, 1000)
         await quotas.table.change((ann, tool), {PRODUCE: 20.0})
         await settle(20)
@@ -95,7 +124,11 @@ def test_quotas_are_seen_as_they_were_set() -> None:
         assert (await alter(client, entity(*default), (FETCH, 10.0)))[0] == 0
         assert (await alter(client, entity((CLIENT, "")), (PRODUCE, 5.0)))[0] == 0
         assert (await alter(client, entity(*ann), (PRODUCE, 1.0), validate_only=True))[0] == 0
-        of_ann, of_all, of_nameless = (ann, {PRODUCE: 1000.0, FETCH: 2000.0}), (default, {FETCH: 10.0}), ([(CLIENT, "")], {PRODUCE: 5.0})
+        of_ann, of_all, of_nameless = (
+            (ann, {PRODUCE: 1000.0, FETCH: 2000.0}),
+            (default, {FETCH: 10.0}),
+            ([(CLIENT, "")], {PRODUCE: 5.0}),
+        )
         key = str
         assert sorted(await described(client), key=key) == sorted([of_ann, of_all, of_nameless], key=key)
         assert await described(client, (USER, 0, "a/n*n")) == [of_ann]
@@ -106,7 +139,10 @@ def test_quotas_are_seen_as_they_were_set() -> None:
         assert (await alter(client, entity(*ann), (PRODUCE, None)))[0] == 0
         assert await described(client, (USER, 0, "a/n*n")) == [(ann, {FETCH: 2000.0})]
         assert (await alter(client, entity(*ann), (FETCH, None)))[0] == 0
-        assert await described(client, (USER, 0, "a/n*n")) == [] and len(await face.meta.range(QUOTAS, QUOTAS + "\x7f")) == 2
+        assert (
+            await described(client, (USER, 0, "a/n*n")) == []
+            and len(await face.meta.range(QUOTAS, QUOTAS + "\x7f")) == 2
+        )
 
     with_face(run)
 
@@ -147,7 +183,12 @@ def test_who_is_above_the_quota_is_told_and_waits_and_others_do_not() -> None:
         await settle(20)
         assert (await alter(other, entity((USER, ANONYMOUS)), (PRODUCE, 1000.0)))[0] == 0
         batch = build_batch([(1, b"k", b"x" * 2000, ())])
-        fields = {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}]}
+        fields = {
+            "transactional_id": None,
+            "acks": -1,
+            "timeout": 1000,
+            "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}],
+        }
         await client.ask("metadata", 4, {"topics": [{"name": "t"}], "allow_auto_topic_creation": True})
         answer = await client.ask("produce", 7, fields)
         row = answer["responses"][0]["partition_responses"][0]
@@ -158,7 +199,9 @@ def test_who_is_above_the_quota_is_told_and_waits_and_others_do_not() -> None:
         assert not client.answers() and not client.transport.reading, "nothing more of it is begun"
         again = await other.ask("produce", 7, fields)
         assert again["throttle_time"] > answer["throttle_time"], "the user has one rate, over whichever connection"
-        assert (await Client(face.listener).ask("metadata", 4, {"topics": [], "allow_auto_topic_creation": False}))["topics"] == []
+        assert (await Client(face.listener).ask("metadata", 4, {"topics": [], "allow_auto_topic_creation": False}))[
+            "topics"
+        ] == []
 
     with_face(run)
 
@@ -169,10 +212,18 @@ def test_without_a_quota_of_theirs_clients_are_free() -> None:
         await alter(client, entity((USER, "somebody"), (CLIENT, "else")), (PRODUCE, 1.0), (FETCH, 1.0))
         await client.ask("metadata", 4, {"topics": [{"name": "t"}], "allow_auto_topic_creation": True})
         batch = build_batch([(1, b"k", b"x" * 2000, ())])
-        fields = {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}]}
+        fields = {
+            "transactional_id": None,
+            "acks": -1,
+            "timeout": 1000,
+            "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}],
+        }
         for offset in range(3):
             answer = await client.ask("produce", 7, fields)
-            assert (answer["responses"][0]["partition_responses"][0]["base_offset"], answer["throttle_time"]) == (offset, 0)
+            assert (answer["responses"][0]["partition_responses"][0]["base_offset"], answer["throttle_time"]) == (
+                offset,
+                0,
+            )
 
     with_face(run)
 
@@ -182,12 +233,30 @@ def test_a_fetch_brings_a_second_of_its_quota_and_says_how_long_to_wait() -> Non
         client = Client(face.listener)
         await client.ask("metadata", 4, {"topics": [{"name": "t"}], "allow_auto_topic_creation": True})
         batch = build_batch([(1, b"k", b"x" * 400, ())])
-        fields = {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}]}
+        fields = {
+            "transactional_id": None,
+            "acks": -1,
+            "timeout": 1000,
+            "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}],
+        }
         for _ in range(10):
             await client.ask("produce", 7, fields)
         assert (await alter(client, entity((CLIENT, None)), (FETCH, 1000.0)))[0] == 0
-        part = {"partition": 0, "fetch_offset": 0, "log_start_offset": 0, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}
-        wanted = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "isolation_level": 0, "session_id": 0, "session_epoch": -1}
+        part = {
+            "partition": 0,
+            "fetch_offset": 0,
+            "log_start_offset": 0,
+            "partition_max_bytes": 1 << 20,
+            "current_leader_epoch": -1,
+        }
+        wanted = {
+            "max_wait": 0,
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "isolation_level": 0,
+            "session_id": 0,
+            "session_epoch": -1,
+        }
         fetch = {**wanted, "topics": [{"topic": "t", "partitions": [part]}], "forgotten_topics_data": [], "rack_id": ""}
         sizes, waits = list[int](), list[int]()
         for _ in range(3):
@@ -255,7 +324,12 @@ def test_names_go_into_keys_and_back() -> None:
 def batch_of(size_bytes: int) -> dict[str, Any]:
     """A Produce request to `t`, which has one partition."""
     batch = build_batch([(1, b"k", b"x" * size_bytes, ())])
-    return {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}]}
+    return {
+        "transactional_id": None,
+        "acks": -1,
+        "timeout": 1000,
+        "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}],
+    }
 
 
 async def make_t(client: Client) -> None:
@@ -332,7 +406,12 @@ def test_a_request_percentage_is_time_of_the_brokers_thread() -> None:
             return plain()
 
         clock.monotonic = slow  # type: ignore[method-assign]
-        told = [(await Client(face.listener).ask("metadata", 4, {"topics": [], "allow_auto_topic_creation": False}))["throttle_time"] for _ in range(8)]
+        told = [
+            (await Client(face.listener).ask("metadata", 4, {"topics": [], "allow_auto_topic_creation": False}))[
+                "throttle_time"
+            ]
+            for _ in range(8)
+        ]
         assert told[-1] > 0, "30 ms and more of each request, where a tenth of a second is allowed"
         assert max(told) <= 1000, "nobody waits longer than a second at once, as in Kafka"
         answer = await Client(face.listener).ask("produce", 7, batch_of(1))
@@ -402,7 +481,10 @@ def test_waiting_is_no_work() -> None:
 
 
 def creation(*names: str, partitions: int = 1) -> dict[str, Any]:
-    wanted = [{"name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": [], "configs": []} for name in names]
+    wanted = [
+        {"name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": [], "configs": []}
+        for name in names
+    ]
     return {"topics": wanted, "timeout": 1000}
 
 
@@ -439,14 +521,21 @@ def test_connections_from_an_address_beyond_its_rate_are_closed_later() -> None:
             client.raw(ask)
             return client, client.transport.reading
 
-        assert [answered(address)[1] for address in ("10.0.0.1", "::ffff:10.0.0.1", "10.0.0.1", "10.0.0.2")] == [True, True, False, True]
+        assert [answered(address)[1] for address in ("10.0.0.1", "::ffff:10.0.0.1", "10.0.0.1", "10.0.0.2")] == [
+            True,
+            True,
+            False,
+            True,
+        ]
         late, reading = answered("10.0.0.1")
         await settle(50)
         assert not reading and not late.answers(), "nothing of it is answered"
         face.clock.now += 1
         assert answered("10.0.0.1")[1], "refused ones count for nothing"
         shown = await described(admin, (IP, 2, None))
-        assert sorted(shown, key=str) == sorted([([(IP, "10.0.0.1")], {CONNECTIONS: 2.0}), ([(IP, None)], {CONNECTIONS: 1000.0})], key=str)
+        assert sorted(shown, key=str) == sorted(
+            [([(IP, "10.0.0.1")], {CONNECTIONS: 2.0}), ([(IP, None)], {CONNECTIONS: 1000.0})], key=str
+        )
         assert await described(admin, (USER, 2, None)) == []
 
     with_face(run)

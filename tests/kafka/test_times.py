@@ -22,11 +22,15 @@ NEVER = 10_000
 
 
 def first(stamps: list[int], time_ms: int, start: int = 0) -> tuple[int, int]:
-    return next(((offset, stamp) for offset, stamp in enumerate(stamps) if offset >= start and stamp >= time_ms), (-1, -1))
+    return next(
+        ((offset, stamp) for offset, stamp in enumerate(stamps) if offset >= start and stamp >= time_ms), (-1, -1)
+    )
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_the_first_block_that_reaches_a_time_holds_the_first_record_that_does(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_block_that_reaches_a_time_holds_the_first_record_that_does(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(times, "BLOCKS_MAX", 8)
     monkeypatch.setattr(times, "BLOCK_BYTES", 100_000)
     rng, known, stamps, start = random.Random(seed), Times(0), list[int](), 0
@@ -46,7 +50,11 @@ def test_the_first_block_that_reaches_a_time_holds_the_first_record_that_does(se
         wanted = rng.randrange(1100)
         offset, _ = first(stamps, wanted, start)
         if offset >= 0:
-            found = next(block for block in blocks if block[2] >= wanted and any(s >= wanted for s in stamps[block[0] : block[1]]))
+            found = next(
+                block
+                for block in blocks
+                if block[2] >= wanted and any(s >= wanted for s in stamps[block[0] : block[1]])
+            )
             assert found[0] <= offset < found[1]
     assert known.begin <= start
 
@@ -56,7 +64,14 @@ def test_blocks_that_cannot_be_are_refused() -> None:
     known.add(3, 2, 7, 1)
     good = known.dump(1)
     assert Times.load(good)[1].blocks(0) == [(3, 5, 7)]
-    for bad in (b"", b"\xc1", good[:-1], good.replace(b"\x97\x01", b"\x97\x02"), Times(5).dump(1)[:-2] + b"\x91\x09\x91\x00", b"\x91\x01"):
+    for bad in (
+        b"",
+        b"\xc1",
+        good[:-1],
+        good.replace(b"\x97\x01", b"\x97\x02"),
+        Times(5).dump(1)[:-2] + b"\x91\x09\x91\x00",
+        b"\x91\x01",
+    ):
         with pytest.raises(CorruptData):
             Times.load(bad)
 
@@ -70,7 +85,11 @@ async def publish(client: Client, *stamps: int) -> None:
 
 async def asked(client: Client, time_ms: int, isolation_level: int = 0) -> tuple[int, int]:
     part = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": time_ms}
-    fields = {"replica_id": -1, "isolation_level": isolation_level, "topics": [{"name": "orders", "partitions": [part]}]}
+    fields = {
+        "replica_id": -1,
+        "isolation_level": isolation_level,
+        "topics": [{"name": "orders", "partitions": [part]}],
+    }
     row = (await client.ask("list_offsets", 7, fields))["topics"][0]["partitions"][0]
     assert row["error_code"] == 0
     return row["offset"], row["timestamp"]
@@ -83,7 +102,9 @@ async def check(client: Client, stamps: list[int], rng: random.Random, start: in
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_times_in_any_order_by_clients_of_both_protocols_and_after_a_takeover(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_in_any_order_by_clients_of_both_protocols_and_after_a_takeover(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def run(face: Face) -> None:
         monkeypatch.setattr(times, "BLOCK_BYTES", 60_000)
         rng, client, stamps = random.Random(seed), Client(face.listener), list[int]()

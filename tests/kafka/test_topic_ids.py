@@ -22,7 +22,10 @@ ORDERS = TopicName.parse("persistent://public/default/orders")
 
 
 async def create(client: Client, *topics: str, partitions: int = 1) -> list[bytes]:
-    wanted = [{"name": topic, "num_partitions": partitions, "replication_factor": 1, "assignments": [], "configs": []} for topic in topics]
+    wanted = [
+        {"name": topic, "num_partitions": partitions, "replication_factor": 1, "assignments": [], "configs": []}
+        for topic in topics
+    ]
     made = await client.ask("create_topics", 7, {"topics": wanted, "timeout": 1000})
     assert all(row["error_code"] == 0 for row in made["topics"]), made
     return [row["topic_id"] for row in made["topics"]]
@@ -35,13 +38,26 @@ async def metadata(client: Client, *topics: dict[str, Any]) -> list[dict[str, An
 
 def produce(topic: bytes) -> dict[str, Any]:
     batch = build_batch([(1000, b"k", b"v", ())])
-    return {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": [{"topic_id": topic, "partition_data": [{"index": 0, "records": batch}]}]}
+    return {
+        "transactional_id": None,
+        "acks": -1,
+        "timeout": 1000,
+        "topic_data": [{"topic_id": topic, "partition_data": [{"index": 0, "records": batch}]}],
+    }
 
 
 def fetch(*topics: bytes, session: int = 0, epoch: int = -1, how: str = "topic_id") -> dict[str, Any]:
     part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
     rows = [{how: topic, "partitions": [part]} for topic in topics]
-    return {"max_wait": 0, "min_bytes": 0, "session_id": session, "session_epoch": epoch, "topics": rows, "forgotten_topics_data": [], "rack_id": ""}
+    return {
+        "max_wait": 0,
+        "min_bytes": 0,
+        "session_id": session,
+        "session_epoch": epoch,
+        "topics": rows,
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }
 
 
 def test_what_is_written_by_id_is_read_by_id_and_by_name() -> None:
@@ -59,7 +75,11 @@ def test_what_is_written_by_id_is_read_by_id_and_by_name() -> None:
         by_id = await client.ask("fetch", 17, fetch(number))
         by_name = await client.ask("fetch", 12, fetch("orders", how="topic"))  # type: ignore[arg-type]
         assert by_id["responses"][0]["topic_id"] == number
-        assert by_id["responses"][0]["partitions"][0]["high_watermark"] == by_name["responses"][0]["partitions"][0]["high_watermark"] == 1
+        assert (
+            by_id["responses"][0]["partitions"][0]["high_watermark"]
+            == by_name["responses"][0]["partitions"][0]["high_watermark"]
+            == 1
+        )
 
     with_face(run)
 
@@ -71,7 +91,9 @@ def test_a_topic_made_again_has_another_id_and_the_old_one_is_nobodys() -> None:
         session = await client.ask("fetch", 13, fetch(before, epoch=0))
         assert session["session_id"] and session["responses"][0]["partitions"][0]["error_code"] == 0
         gone = await client.ask("delete_topics", 6, {"topics": [{"name": None, "topic_id": before}], "timeout": 1000})
-        assert [(row["name"], row["topic_id"], row["error_code"]) for row in gone["responses"]] == [("orders", before, 0)]
+        assert [(row["name"], row["topic_id"], row["error_code"]) for row in gone["responses"]] == [
+            ("orders", before, 0)
+        ]
         answer = await client.ask("fetch", 13, fetch(before))
         assert answer["responses"][0]["partitions"][0]["error_code"] == Code.UNKNOWN_TOPIC_ID
         (after,) = await create(client, "orders")
@@ -80,12 +102,16 @@ def test_a_topic_made_again_has_another_id_and_the_old_one_is_nobodys() -> None:
         assert answer["responses"][0]["topic_id"] == before
         assert answer["responses"][0]["partition_responses"][0]["error_code"] == Code.UNKNOWN_TOPIC_ID
         answer = await client.ask("fetch", 13, fetch(session=session["session_id"], epoch=1))
-        assert [part["error_code"] for row in answer["responses"] for part in row["partitions"]] == [Code.UNKNOWN_TOPIC_ID]
+        assert [part["error_code"] for row in answer["responses"] for part in row["partitions"]] == [
+            Code.UNKNOWN_TOPIC_ID
+        ]
         (row,) = await metadata(client, {"topic_id": before, "name": None})
         assert (row["error_code"], row["name"], row["topic_id"]) == (Code.UNKNOWN_TOPIC_ID, None, before)
         gone = await client.ask("delete_topics", 6, {"topics": [{"name": None, "topic_id": before}], "timeout": 1000})
         assert gone["responses"][0]["error_code"] == Code.UNKNOWN_TOPIC_ID
-        assert (await client.ask("produce", 13, produce(after)))["responses"][0]["partition_responses"][0]["error_code"] == 0
+        assert (await client.ask("produce", 13, produce(after)))["responses"][0]["partition_responses"][0][
+            "error_code"
+        ] == 0
 
     with_face(run)
 
@@ -113,10 +139,17 @@ def test_a_name_that_has_partitions_later_stands_for_those() -> None:
         await settle(20)
         await face.topics.create_topic(str(ORDERS))
         rows = produce(b"")["topic_data"][0]["partition_data"]
-        fields = {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": [{"name": "orders", "partition_data": rows}]}
+        fields = {
+            "transactional_id": None,
+            "acks": -1,
+            "timeout": 1000,
+            "topic_data": [{"name": "orders", "partition_data": rows}],
+        }
 
         async def offset() -> int:
-            found: int = (await client.ask("produce", 7, fields))["responses"][0]["partition_responses"][0]["base_offset"]
+            found: int = (await client.ask("produce", 7, fields))["responses"][0]["partition_responses"][0][
+                "base_offset"
+            ]
             return found
 
         assert [await offset(), await offset()] == [0, 1]
@@ -148,13 +181,19 @@ def test_topics_are_described_in_pages() -> None:
         seen: list[tuple[str, bytes, int]] = []
         cursor, pages = None, 0
         while True:
-            fields = {"topics": [{"name": "b"}, {"name": "a"}, {"name": "none"}], "response_partition_limit": 2, "cursor": cursor}
+            fields = {
+                "topics": [{"name": "b"}, {"name": "a"}, {"name": "none"}],
+                "response_partition_limit": 2,
+                "cursor": cursor,
+            }
             answer = await client.ask("describe_topic_partitions", 0, fields)
             for row in answer["topics"]:
                 if row["name"] == "none":
                     assert row["error_code"] == Code.UNKNOWN_TOPIC_OR_PARTITION
                 seen += [(row["name"], row["topic_id"], part["partition_index"]) for part in row["partitions"]]
-                assert all(part["eligible_leader_replicas"] == part["last_known_elr"] == [] for part in row["partitions"]), "Java's tools take no null"
+                assert all(
+                    part["eligible_leader_replicas"] == part["last_known_elr"] == [] for part in row["partitions"]
+                ), "Java's tools take no null"
             cursor, pages = answer["next_cursor"], pages + 1
             if cursor is None:
                 break

@@ -21,7 +21,9 @@ DAY_S, HOUR_S = 86_400, 3_600
 TIMEOUT_MS = 60_000
 
 
-def with_transactions(test: Callable[[Face, Transactions, KafkaTransactions], Coroutine[Any, Any, None]], **settings: Any) -> None:
+def with_transactions(
+    test: Callable[[Face, Transactions, KafkaTransactions], Coroutine[Any, Any, None]], **settings: Any
+) -> None:
     async def run(face: Face) -> None:
         service = Transactions(
             meta=face.meta,
@@ -68,7 +70,10 @@ def test_an_id_that_nobody_uses_is_forgotten_and_others_are_not() -> None:
         face.clock.now += HOUR_S
         await after.recover()
         assert sorted(await left(face, IDS)) == sorted(await left(face, IDLE)) == ["open", "used"]
-        assert await face.meta.get(producer_key(idle[0])) is None and await face.meta.get(producer_key(used[0])) is not None
+        assert (
+            await face.meta.get(producer_key(idle[0])) is None
+            and await face.meta.get(producer_key(used[0])) is not None
+        )
         assert await refused(after.add_offsets("idle/one", *idle)) == Code.INVALID_PRODUCER_ID_MAPPING
         assert (await after.begin_producer("idle/one", TIMEOUT_MS, -1, -1))[0] != idle[0]
         await after.end("open", *opened, commit=True)

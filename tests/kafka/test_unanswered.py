@@ -11,12 +11,19 @@ from tests.pulsar.harness import settle
 
 def produce(topic: str, value: bytes, acks: int = 0) -> bytes:
     part = {"index": 0, "records": build_batch([(1, None, value, ())])}
-    fields = {"transactional_id": None, "acks": acks, "timeout": 1000, "topic_data": [{"name": topic, "partition_data": [part]}]}
+    fields = {
+        "transactional_id": None,
+        "acks": acks,
+        "timeout": 1000,
+        "topic_data": [{"name": topic, "partition_data": [part]}],
+    }
     return request("produce", 7, fields)
 
 
 async def create(client: Client, topic: str) -> None:
-    rows: list[dict[str, Any]] = [{"name": topic, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}]
+    rows: list[dict[str, Any]] = [
+        {"name": topic, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    ]
     await client.ask("create_topics", 2, {"topics": rows, "timeout": 1000, "validate_only": False})
 
 

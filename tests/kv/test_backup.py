@@ -48,7 +48,10 @@ def test_a_backup_comes_back_as_it_was_written(monkeypatch: pytest.MonkeyPatch) 
         driver, file = backed_up(monkeypatch, sim)
         reader, seen = BackupReader(file), list[tuple[int, int]]()
         for _ in range(2):  # it can be read again
-            rows = [(key, value, version) for key, (value, version, _) in reader.rows(lambda done, total: seen.append((done, total)))]
+            rows = [
+                (key, value, version)
+                for key, (value, version, _) in reader.rows(lambda done, total: seen.append((done, total)))
+            ]
             assert rows == driver.machine.under("/")
         assert reader.info == INFO and reader.head.index == driver.machine.index
         assert seen[-1] == (file.size_bytes(), file.size_bytes())
@@ -90,7 +93,9 @@ def simulate(main: Callable[[Simulation], Coroutine[Any, Any, None]], seed: int 
 
 async def start(sim: Simulation, folder: str = "meta") -> None:
     async def serve(machine: Machine) -> None:
-        node = LocalMetaNode(node_id="m0", disk=machine.disk(folder), clock=machine.clock, rng=machine.rng, host="m0", port=PORT)
+        node = LocalMetaNode(
+            node_id="m0", disk=machine.disk(folder), clock=machine.clock, rng=machine.rng, host="m0", port=PORT
+        )
         await node.start()
 
     sim.machine("m0").start(serve)
@@ -103,13 +108,19 @@ async def client_of(sim: Simulation) -> MetaClient:
 
     if not machine.running:
         machine.start(idle)
-    made: MetaClient = machine.run(lambda: MetaClient([f"m0:{PORT}"], clock=machine.clock, rng=machine.rng, settings=ClientSettings(timeout_s=30.0)))
+    made: MetaClient = machine.run(
+        lambda: MetaClient(
+            [f"m0:{PORT}"], clock=machine.clock, rng=machine.rng, settings=ClientSettings(timeout_s=30.0)
+        )
+    )
     machine.run(made._run)
     return made
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_backup_of_a_running_node_is_one_moment_behind_what_was_acknowledged(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backup_of_a_running_node_is_one_moment_behind_what_was_acknowledged(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Pairs of keys are always written together, so an image of two moments would hold unequal ones."""
     monkeypatch.setattr(image_module, "PART_ROWS", 5)
 
@@ -168,7 +179,13 @@ def test_what_was_known_of_the_old_store_is_of_no_use_with_the_restored_one() ->
         reader = BackupReader(file)
         index = restored_index(head_of(pieces[0]).index, 1_700_000_000)
         rows = [(key, value) for key, (value, _, held) in reader.rows() if not held]
-        write_snapshot(sim.machine("m0").disk("new"), index, 1, group_of(["m0"]), restored_pieces(index, reader.head.counters, rows))
+        write_snapshot(
+            sim.machine("m0").disk("new"),
+            index,
+            1,
+            group_of(["m0"]),
+            restored_pieces(index, reader.head.counters, rows),
+        )
         for _ in range(2):
             await start(sim, "new")
             assert await client.get("/a") == (b"1", index)
@@ -194,7 +211,11 @@ def test_one_backup_at_a_time_and_none_from_a_node_that_lags() -> None:
         nodes: list[LocalMetaNode] = []
 
         async def serve(machine: Machine) -> None:
-            nodes.append(LocalMetaNode(node_id="m0", disk=machine.disk("meta"), clock=machine.clock, rng=machine.rng, host="m0", port=PORT))
+            nodes.append(
+                LocalMetaNode(
+                    node_id="m0", disk=machine.disk("meta"), clock=machine.clock, rng=machine.rng, host="m0", port=PORT
+                )
+            )
             await nodes[0].start()
 
         sim.machine("m0").start(serve)

@@ -59,7 +59,12 @@ class Group:
         if not machine.running:
             machine.start(_idle)
         made: MetaClient = machine.run(
-            lambda: MetaClient([f"{n}:{PORT}" for n in self.names], clock=machine.clock, rng=machine.rng, settings=ClientSettings(**settings))
+            lambda: MetaClient(
+                [f"{n}:{PORT}" for n in self.names],
+                clock=machine.clock,
+                rng=machine.rng,
+                settings=ClientSettings(**settings),
+            )
         )
         machine.run(made._run)  # its connection belongs to that machine, whoever calls
         return made
@@ -69,7 +74,9 @@ async def _idle(_: Machine) -> None:
     pass
 
 
-def simulate(main: Callable[[Simulation, Group], Coroutine[Any, Any, None]], names: tuple[str, ...] = ("m0",), seed: int = 1) -> None:
+def simulate(
+    main: Callable[[Simulation, Group], Coroutine[Any, Any, None]], names: tuple[str, ...] = ("m0",), seed: int = 1
+) -> None:
     with Simulation(seed) as sim:
 
         async def run() -> None:
@@ -105,7 +112,13 @@ def test_every_call() -> None:
             await client.renew(lease)
         with pytest.raises(NotAllowed):
             await client.put("/a", bytes(2 << 20))
-        assert await client.status() == {"leader": "m0", "leads": True, "term": 1, "index": group.replica().machine.index, "stale_s": 0.0}
+        assert await client.status() == {
+            "leader": "m0",
+            "leads": True,
+            "term": 1,
+            "index": group.replica().machine.index,
+            "stale_s": 0.0,
+        }
         client.close()
         with pytest.raises(MetadataUnavailable):
             await client.get("/a")
@@ -598,7 +611,9 @@ def test_pending_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         client = group.client(timeout_s=2.0)
         await client.put("/a", b"")
         sim.network.cut("c", "m0")
-        answers = await asyncio.gather(*(client.put("/a", b"") for _ in range(8)), *(client.get("/a") for _ in range(8)), return_exceptions=True)
+        answers = await asyncio.gather(
+            *(client.put("/a", b"") for _ in range(8)), *(client.get("/a") for _ in range(8)), return_exceptions=True
+        )
         assert all(isinstance(a, MetadataUnavailable | OutcomeUnknown) for a in answers)
         assert sum("wait" in str(a) for a in answers) >= 6
         assert client._pending_bytes == 0

@@ -20,7 +20,12 @@ def cut_all(cutter: FrameCutter) -> list[tuple[int, int, bytes]]:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 13, 14, 15, 64, 10_000])
 def test_frames_come_whole_wherever_reads_are_cut(size: int) -> None:
-    frames = [(Frame.GET, 1, b""), (Frame.COMMAND, 2**64 - 1, bytes(300)), (Frame.HELLO, 0, b"x"), (200, 5, b"unknown kinds are cut too")]
+    frames = [
+        (Frame.GET, 1, b""),
+        (Frame.COMMAND, 2**64 - 1, bytes(300)),
+        (Frame.HELLO, 0, b"x"),
+        (200, 5, b"unknown kinds are cut too"),
+    ]
     data = b"".join(frame(*each) for each in frames)
     cutter, found = FrameCutter(FRAME_BYTES_MAX), []
     for at in range(0, len(data), size):
@@ -56,7 +61,11 @@ def test_any_bytes_are_frames_or_a_peer_error(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(200))
 def test_any_bytes_are_an_answer_or_a_known_error(seed: int) -> None:
     rng = random.Random(seed)
-    blob = bytearray(rng.choice([b"\x01\x93\x00\x01\x91\xc3", b"\x01\x94\x01\xa2/a\xff\x05", b"\x01\x92\x06\xa1x", b"\x01\x93\x08\xa0\xa1x"]))
+    blob = bytearray(
+        rng.choice(
+            [b"\x01\x93\x00\x01\x91\xc3", b"\x01\x94\x01\xa2/a\xff\x05", b"\x01\x92\x06\xa1x", b"\x01\x93\x08\xa0\xa1x"]
+        )
+    )
     blob[rng.randrange(len(blob))] = rng.randrange(256)
     try:
         open_answer(bytes(blob))

@@ -105,7 +105,11 @@ def test_parts_of_another_shape_are_refused() -> None:
         return machine
 
     good = rows_part([("/a", (b"", 1, 0))])
-    shapes = (image_module.part([1, 2, 3]), image_module.part([[1], [2], [3]]), image_module.part([[1], [2, 3], [3], [4]]))
+    shapes = (
+        image_module.part([1, 2, 3]),
+        image_module.part([[1], [2], [3]]),
+        image_module.part([[1], [2, 3], [3], [4]]),
+    )
     for wrong in (*shapes, b"\x00\x00\x00\x01\xc1", b"\x00\x00"):
         with pytest.raises(CorruptData):
             restored(good, wrong, image_module.part([2]))

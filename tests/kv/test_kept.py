@@ -23,7 +23,13 @@ from heliograph.raft.machine import KvMachine
 from heliograph.raft.store import Delete, Op, Put
 
 LONG = "/long/" + "x" * 490
-KEYS = [*(f"/k/ns/{number % 3}/{number:02d}" for number in range(12)), LONG + "xxxxxa", LONG + "xxxxxb", LONG + "é" * 9, LONG + "xxxx"]
+KEYS = [
+    *(f"/k/ns/{number % 3}/{number:02d}" for number in range(12)),
+    LONG + "xxxxxa",
+    LONG + "xxxxxb",
+    LONG + "é" * 9,
+    LONG + "xxxx",
+]
 
 
 class Steps:
@@ -122,7 +128,11 @@ def random_entry(rng: random.Random, machine: KvMachine) -> bytes:
     key = rng.choice(KEYS)
     lease = rng.choice([0, 0, *machine.leases(), 5])
     expected = rng.choice([None, None, None, -1, machine.index])
-    about = {"session": rng.randrange(machine.index + 2) if rng.random() < 0.5 else 0, "sequence": rng.randrange(12), "low": rng.randrange(6)}
+    about = {
+        "session": rng.randrange(machine.index + 2) if rng.random() < 0.5 else 0,
+        "sequence": rng.randrange(12),
+        "low": rng.randrange(6),
+    }
     match rng.randrange(8):
         case 0:
             return command(Kind.SESSION, [])
@@ -135,7 +145,9 @@ def random_entry(rng: random.Random, machine: KvMachine) -> bytes:
         case 4 | 5:
             return command(Kind.TXN, txn_fields([Delete(key, expected), Put("/x", b"x", None, lease)]), **about)
         case _:
-            return command(Kind.TXN, txn_fields([Put(key, rng.randbytes(rng.choice((1, 60))), expected, lease)]), **about)
+            return command(
+                Kind.TXN, txn_fields([Put(key, rng.randbytes(rng.choice((1, 60))), expected, lease)]), **about
+            )
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -207,7 +219,9 @@ def test_a_map_that_is_full_grows_and_nothing_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("free", "kind"), [(0, errno.ENOSPC), (1 << 30, errno.EIO)])
-def test_an_error_of_the_disk_is_final_unless_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, kind: int) -> None:
+def test_an_error_of_the_disk_is_final_unless_it_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, kind: int
+) -> None:
     """LMDB reports a write that a full disk cut short as it does a broken disk."""
     node = Node(tmp_path)
 

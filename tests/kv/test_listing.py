@@ -16,14 +16,18 @@ from tests.kv.test_client_server import HELLO, PORT, Group, Mirror, Raw, simulat
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_watches_end_with_the_table_also_where_listings_come_in_pieces(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watches_end_with_the_table_also_where_listings_come_in_pieces(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(image_module, "PART_ROWS", 2)
     monkeypatch.setattr(server_module, "PIECES_AT_ONCE", 1)
     plain.test_watches_end_with_the_table_whatever_breaks(seed)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_listing_larger_than_the_buffer_comes_while_everything_changes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_larger_than_the_buffer_comes_while_everything_changes(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server_module, "BUFFER_BYTES_MAX", 1 << 20)
     monkeypatch.setattr(server_module, "PIECES_AT_ONCE", 1)
 

@@ -88,7 +88,12 @@ def test_a_lease_takes_its_keys_along_but_not_those_that_left_it() -> None:
     driver = Driver()
     (lease,) = driver.run(Kind.GRANT, [3000])
     (other,) = driver.run(Kind.GRANT, [3000])
-    driver.txn(Put("/stays", b"", lease=lease), Put("/moves", b"", lease=lease), Put("/goes", b"", lease=lease), Put("/gone", b"", lease=lease))
+    driver.txn(
+        Put("/stays", b"", lease=lease),
+        Put("/moves", b"", lease=lease),
+        Put("/goes", b"", lease=lease),
+        Put("/gone", b"", lease=lease),
+    )
     driver.txn(Put("/stays", b"1"), Put("/moves", b"1", lease=other), Delete("/gone"))
     seen: list[Change] = []
     driver.machine.observe(lambda index, changes: seen.extend(changes or ()))
@@ -157,7 +162,9 @@ def test_answers_of_a_session_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     driver.txn(Put("/b", b""), session=session, sequence=4, low=4)
 
 
-@pytest.mark.parametrize("blob", [b"\x02", b"\x01", b"\x01\xff", b"\x01\x01", b"\x01\x90", b"\x01\x91\x01", b"\x01\x94\x01\x90\x00\x00"])
+@pytest.mark.parametrize(
+    "blob", [b"\x02", b"\x01", b"\x01\xff", b"\x01\x01", b"\x01\x90", b"\x01\x91\x01", b"\x01\x94\x01\x90\x00\x00"]
+)
 def test_bytes_that_are_no_command_are_refused(blob: bytes) -> None:
     with pytest.raises(NotAllowed):
         open_answer(KvMachine().apply(1, blob))
@@ -319,7 +326,15 @@ def test_a_snapshot_of_another_version_is_refused() -> None:
     driver = Driver()
     driver.txn(Put("/a", b"1"))
     blob = driver.machine.snapshot()
-    for wrong in (b"", b"\x03" + blob[1:], blob[:-1], blob[:-6], blob + b"\x00\x00\x00\x01\xc0", b"\x01\x91\x01", b"\x02\x00\x00\x00\x02\x91\x01"):
+    for wrong in (
+        b"",
+        b"\x03" + blob[1:],
+        blob[:-1],
+        blob[:-6],
+        blob + b"\x00\x00\x00\x01\xc0",
+        b"\x01\x91\x01",
+        b"\x02\x00\x00\x00\x02\x91\x01",
+    ):
         with pytest.raises(CorruptData):
             driver.machine.restore(wrong)
     assert driver.machine.get("/a") == (b"1", 1)

@@ -76,7 +76,11 @@ def test_keys_and_versions(over_store: Callable[[Test], None]) -> None:
         assert await store.range("/", prefix_end("/")) == [("/b", b"x", third), ("/c", b"y", third)]
         assert await store.range("/", prefix_end("/"), limit=1) == [("/b", b"x", third)]
         assert await store.delete("/b") is True and await store.delete("/b") is False
-        assert [await store.next_ids("n", 3), await store.next_ids("n"), await store.next_ids("n", at_least=9)] == [0, 3, 9]
+        assert [await store.next_ids("n", 3), await store.next_ids("n"), await store.next_ids("n", at_least=9)] == [
+            0,
+            3,
+            9,
+        ]
         for wrong in (store.put("", b""), store.put("/a", bytes((1 << 20) + 1)), store.txn([]), store.grant(1)):
             with pytest.raises(NotAllowed):
                 await wrong
@@ -135,7 +139,13 @@ def test_keys_are_counted_by_their_first_three_parts(over_store: Callable[[Test]
     async def test(store: MetadataStore) -> None:
         for number in range(5):
             await store.put(f"/ml/public/default/{number}", b"")
-        await store.txn([Put("/ml/public/defaults/0/more", b""), Delete("/ml/public/default/3"), Put("/ml/public/default/4", b"again")])
+        await store.txn(
+            [
+                Put("/ml/public/defaults/0/more", b""),
+                Delete("/ml/public/default/3"),
+                Put("/ml/public/default/4", b"again"),
+            ]
+        )
         assert await store.count("/ml/public/default/") == 4 and await store.count("/ml/public/defaults/") == 1
         assert await store.count("/ml/public/absent/") == 0
         with pytest.raises(NotAllowed, match="first 3 parts"):

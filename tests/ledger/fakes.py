@@ -95,7 +95,9 @@ class FakeBookie:
             at = start + int.from_bytes(block[2:4], "big")
         return blocks
 
-    async def register(self, meta: MetadataStore, *, writable: bool = True, rack: str = "", group: str = "", free_bytes: int = 0) -> None:
+    async def register(
+        self, meta: MetadataStore, *, writable: bool = True, rack: str = "", group: str = "", free_bytes: int = 0
+    ) -> None:
         said = {"writable": writable, "rack": rack, "group": group, "free_bytes": free_bytes}
         value = msgpack.packb({"host": self.name, "port": 1, "http_port": 2, **said})
         await meta.put(keys.bookie(self.name), value)
@@ -215,7 +217,9 @@ class FakeClient:
             bookie = self._bookie
             bookie.on_add(bookie, ledger)
             if bookie.ledger(ledger).fenced:
-                self._answer(lambda: self._lost(ledger, writer, LedgerFenced(f"{bookie.name}: ledger {ledger} is fenced")))
+                self._answer(
+                    lambda: self._lost(ledger, writer, LedgerFenced(f"{bookie.name}: ledger {ledger} is fenced"))
+                )
                 return
 
             life = bookie.life
@@ -223,7 +227,11 @@ class FakeClient:
             def synced() -> None:
                 if life == bookie.life:
                     if bookie.ledger(ledger).fenced:
-                        self._answer(lambda: self._lost(ledger, writer, LedgerFenced(f"{bookie.name}: ledger {ledger} is fenced")))
+                        self._answer(
+                            lambda: self._lost(
+                                ledger, writer, LedgerFenced(f"{bookie.name}: ledger {ledger} is fenced")
+                            )
+                        )
                         return
                     bookie.store(ledger, first, count, data, lac)
                     self._answer(lambda: self._acked(ledger, writer, first + count - 1, len(data)))
@@ -305,7 +313,9 @@ class FakeClient:
 
     async def delete(self, ledger: int) -> None:
         def there() -> None:
-            self._bookie.ledgers[ledger] = gone = Held()  # what is deleted stays fenced, for ever: its writer may still be alive
+            self._bookie.ledgers[ledger] = gone = (
+                Held()
+            )  # what is deleted stays fenced, for ever: its writer may still be alive
             gone.fenced = True
             self._bookie.deleted.append(ledger)
 

@@ -35,7 +35,11 @@ def test_what_a_ledger_waits_for_is_said() -> None:
         assert waits_for(pool, closed, Mark((), {"b0": 5})) == "waits for bookie b0, which is away"
         assert waits_for(pool, open_one, Mark((), {"b0": 5})).startswith("open, and its writer has to leave bookie b0")
         assert waits_for(pool, closed, Mark((), {"b1": 5}), ["b1"]) == "bookie b1 does not say what it holds"
-        assert waits_for(pool, closed, Mark((), {"b1": 5})) == waits_for(pool, closed, Mark((), {"b9": 5})) == "copies are being made"
+        assert (
+            waits_for(pool, closed, Mark((), {"b1": 5}))
+            == waits_for(pool, closed, Mark((), {"b9": 5}))
+            == "copies are being made"
+        )
         await world.lose("b2")
         await until(lambda: not pool.registered("b2"))
         assert waits_for(pool, closed, Mark(("b0",))) == "no bookie is left for the copy of what b0 had: start one more"
@@ -111,7 +115,10 @@ def test_without_a_spare_it_waits_for_one(monkeypatch: pytest.MonkeyPatch) -> No
         assert await world.ledgers() == [metadata]
         stored = await world.meta.get(keys.underreplicated(metadata.ledger))
         assert stored is not None and Mark.decode(stored[0]).lacking == {lost: 5}
-        assert waits_for(world.broker().pool, metadata, Mark.decode(stored[0])) == f"open, and its writer has to leave bookie {lost}, or that to come back"
+        assert (
+            waits_for(world.broker().pool, metadata, Mark.decode(stored[0]))
+            == f"open, and its writer has to leave bookie {lost}, or that to come back"
+        )
 
         @asynccontextmanager
         async def here(_: str) -> AsyncIterator[LedgerContext]:
@@ -119,7 +126,9 @@ def test_without_a_spare_it_waits_for_one(monkeypatch: pytest.MonkeyPatch) -> No
 
         monkeypatch.setattr(ledger_commands, "_context", here)
         (row,) = await ledger_commands._lacking("")
-        assert (row["ledger"], row["topic"], row["lacking"]) == (metadata.ledger, metadata.topic, {lost: 5}) and str(row["waits_for"]).startswith("open")
+        assert (row["ledger"], row["topic"], row["lacking"]) == (metadata.ledger, metadata.topic, {lost: 5}) and str(
+            row["waits_for"]
+        ).startswith("open")
         await world.region.bookies["b3"].register(world.meta)  # one more
         await world.settled()
         assert (await world.ledgers())[0].state == LedgerState.CLOSED

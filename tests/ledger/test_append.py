@@ -26,7 +26,9 @@ class Writer:
         self.recorded: list[tuple[int, tuple[str, ...]]] = [(0, tuple(self.names))]
         self.writing: list[tuple[int, int, tuple[str, ...]]] = []
         self.held: dict[str, set[int]] = {name: set() for name in self.names}
-        self.sent: dict[str, list[int]] = {name: [] for name in self.names}  # on the connection of that bookie, in order
+        self.sent: dict[str, list[int]] = {
+            name: [] for name in self.names
+        }  # on the connection of that bookie, in order
         self.acks: list[tuple[str, int]] = []
         self.lac = -1
 
@@ -79,7 +81,9 @@ class Writer:
     def settle(self) -> None:
         """Nothing is lost any more, everything arrives."""
         self.writing.clear()
-        self.recorded = [r for r in self.recorded if r[0] <= self.core.lac] + [(self.core.lac + 1, tuple(self.core.ensemble))]
+        self.recorded = [r for r in self.recorded if r[0] <= self.core.lac] + [
+            (self.core.lac + 1, tuple(self.core.ensemble))
+        ]
         self.core.on_ensemble_recorded(self.core.changes)
         for name in self.core.ensemble:
             entries = self.of(name, self.core.on_bookie_back(name))
@@ -100,14 +104,23 @@ def test_confirmed_means_that_an_ack_quorum_of_the_recorded_ensemble_holds_it(se
 
 
 @pytest.mark.parametrize(("width", "write", "stride"), [(2, 2, 5), (3, 2, 5), (5, 3, 1), (7, 2, 64), (4, 4, 1)])
-def test_every_entry_has_as_many_places_as_the_write_quorum_and_stripes_are_level(width: int, write: int, stride: int) -> None:
+def test_every_entry_has_as_many_places_as_the_write_quorum_and_stripes_are_level(
+    width: int, write: int, stride: int
+) -> None:
     striping = Striping(width, write, stride)
     load = [0] * width
     for entry in range(width * stride * 3):
         places = striping.places(entry)
-        assert sorted(places) == [place for place in range(width) if striping.holds(place, entry)] and len(set(places)) == write
-        assert (striping.last(entry) >= entry and striping.places(min(striping.last(entry), 10**6)) == places) or width == write
-        assert all(sorted(set(places) - {place}) in [sorted(others) for others in striping.others(place)] for place in places)
+        assert (
+            sorted(places) == [place for place in range(width) if striping.holds(place, entry)]
+            and len(set(places)) == write
+        )
+        assert (
+            striping.last(entry) >= entry and striping.places(min(striping.last(entry), 10**6)) == places
+        ) or width == write
+        assert all(
+            sorted(set(places) - {place}) in [sorted(others) for others in striping.others(place)] for place in places
+        )
         for place in places:
             load[place] += 1
     assert len(set(load)) == 1
@@ -123,7 +136,9 @@ def test_lac_goes_from_stripe_to_stripe() -> None:
 
 
 def test_a_bookie_misses_only_what_lies_at_its_own_places() -> None:
-    core = LedgerAppend(["a", "b", "c", "d"], 2, Striping(4, 2, 10))  # 0-9 on a b, 10-19 on b c, 20-29 on c d, 30-39 on d a
+    core = LedgerAppend(
+        ["a", "b", "c", "d"], 2, Striping(4, 2, 10)
+    )  # 0-9 on a b, 10-19 on b c, 20-29 on c d, 30-39 on d a
     core.on_ack("a", 9)
     core.on_ack("b", 19)
     assert core.lac == 9 and not any(map(core.misses, "abcd")), "c and d have nothing, and need nothing"

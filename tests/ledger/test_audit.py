@@ -8,7 +8,15 @@ import pytest
 
 from heliograph.model.errors import ConfigError
 from heliograph.model.ledgers import LedgerMetadata, LedgerState
-from storage.ledger.audit import AutoRecoverySettings, LostBookies, Repair, is_surplus, repairs, waits_for_its_writer, with_copy
+from storage.ledger.audit import (
+    AutoRecoverySettings,
+    LostBookies,
+    Repair,
+    is_surplus,
+    repairs,
+    waits_for_its_writer,
+    with_copy,
+)
 
 OPEN = LedgerMetadata(7, 2, 2, ((0, ("a", "b")), (10, ("a", "c")), (20, ("c", "d"))))
 CLOSED = replace(OPEN, state=LedgerState.CLOSED, last_entry=24)

@@ -32,7 +32,13 @@ SMALL = ManagedLedgerSettings(ledger_entries_max=12)
 class Worlds:
     """A region whose brokers repair it."""
 
-    def __init__(self, sim: Simulation, bookies: int, settings: AutoRecoverySettings = SETTINGS, quorums: tuple[int, int, int] = (2, 2, 2)) -> None:
+    def __init__(
+        self,
+        sim: Simulation,
+        bookies: int,
+        settings: AutoRecoverySettings = SETTINGS,
+        quorums: tuple[int, int, int] = (2, 2, 2),
+    ) -> None:
         self.sim, self.region, self.settings, self.quorums = sim, Region(sim, bookies), settings, quorums
         self.parts: list[AutoRecovery] = []
 
@@ -41,7 +47,9 @@ class Worlds:
         self.meta = EmbeddedStore(self.region.machine)
         self.broken: list[str] = []
         self.meta.watch(keys.LEDGERS, self._on_ledger)
-        self.brokers = [Broker(self.region, settings=SMALL, ledger_settings=LedgerSettings(stride=3)) for _ in range(brokers)]
+        self.brokers = [
+            Broker(self.region, settings=SMALL, ledger_settings=LedgerSettings(stride=3)) for _ in range(brokers)
+        ]
         for index, broker in enumerate(self.brokers):
             await broker.pool.ready()
             self.parts.append(AutoRecovery(broker.factory.context, f"broker-{index}", self.settings))
@@ -53,7 +61,9 @@ class Worlds:
             metadata = LedgerMetadata.decode(value)
             for entry, name in self.sealed(metadata):
                 if entry not in self.region.bookies[name].ledger(metadata.ledger).blocks:
-                    self.broken.append(f"ledger {metadata.ledger}: {name} is named for entry {entry}, and has not got it")
+                    self.broken.append(
+                        f"ledger {metadata.ledger}: {name} is named for entry {entry}, and has not got it"
+                    )
 
     def broker(self) -> Broker:
         return self.brokers[0]
@@ -67,14 +77,20 @@ class Worlds:
         await self.region.bookies[name].register(self.meta)
 
     async def ledgers(self) -> list[LedgerMetadata]:
-        return [LedgerMetadata.decode(blob) for _, blob, _ in await self.meta.range(keys.LEDGERS, prefix_end(keys.LEDGERS))]
+        return [
+            LedgerMetadata.decode(blob) for _, blob, _ in await self.meta.range(keys.LEDGERS, prefix_end(keys.LEDGERS))
+        ]
 
     async def whole(self) -> bool:
         """Whether each entry of a fragment that can't grow any more lies on every bookie that the metadata names, and each of those lives."""
         for metadata in await self.ledgers():
             for entry, name in self.sealed(metadata):
                 bookie = self.region.bookies[name]
-                if not bookie.alive or not bookie.holds(metadata.ledger) or entry not in bookie.ledgers[metadata.ledger].blocks:
+                if (
+                    not bookie.alive
+                    or not bookie.holds(metadata.ledger)
+                    or entry not in bookie.ledgers[metadata.ledger].blocks
+                ):
                     return False
         return not await self.meta.range(keys.UNDERREPLICATED, prefix_end(keys.UNDERREPLICATED))
 
@@ -99,14 +115,22 @@ class Worlds:
             if await self.meta.get(keys.underreplicated(ledger)) is not None:
                 continue
             found = await self.meta.get(keys.ledger(ledger))
-            if found is not None and is_surplus(LedgerMetadata.decode(found[0]), bookie.name) and len(bookie.ledgers[ledger].blocks) == before:
+            if (
+                found is not None
+                and is_surplus(LedgerMetadata.decode(found[0]), bookie.name)
+                and len(bookie.ledgers[ledger].blocks) == before
+            ):
                 bookie.ledgers[ledger].blocks.clear()  # the fence stays
                 dropped.append(ledger)
         return dropped
 
 
 def scenario(
-    work: Callable[[Worlds], Awaitable[None]], *, bookies: int = 4, seed: int = 1, quorums: tuple[int, int, int] = (2, 2, 2)
+    work: Callable[[Worlds], Awaitable[None]],
+    *,
+    bookies: int = 4,
+    seed: int = 1,
+    quorums: tuple[int, int, int] = (2, 2, 2),
 ) -> None:
     with Simulation(seed=seed) as sim:
 
@@ -140,16 +164,26 @@ def test_one_broker_looks_and_a_lost_bookies_ledgers_are_copied_after_the_delay(
         lost = (await world.ledgers())[0].fragments[0][1][0]
         await world.lose(lost)
         await asyncio.sleep(2.5)
-        assert any(lost in bookies for m in await world.ledgers() for _, bookies in m.fragments), "within the delay nothing is copied"
+        assert any(lost in bookies for m in await world.ledgers() for _, bookies in m.fragments), (
+            "within the delay nothing is copied"
+        )
         await world.settled(20.0)
         assert not any(lost in bookies for m in await world.ledgers() for _, bookies in m.fragments)
         copied = sum(part.repair.copied_fragments for part in world.parts)
         assert copied > 0
         shown = [{name: value for name, _, _, value in recovery_metrics.samples("us", part)} for part in world.parts]
-        found = [one["auditor_NUM_UNDER_REPLICATED_LEDGERS"] for one in shown if "auditor_NUM_UNDER_REPLICATED_LEDGERS" in one]
+        found = [
+            one["auditor_NUM_UNDER_REPLICATED_LEDGERS"]
+            for one in shown
+            if "auditor_NUM_UNDER_REPLICATED_LEDGERS" in one
+        ]
         assert found == [0], "who looks shows what the region lacks, and nobody else does"
         assert sum(one["replication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED"] for one in shown) == copied
-        assert sum(one["replication_worker_rereplicate_count"] for one in shown) > 0 < sum(one["replication_worker_rereplicate_sum"] for one in shown)
+        assert (
+            sum(one["replication_worker_rereplicate_count"] for one in shown)
+            > 0
+            < sum(one["replication_worker_rereplicate_sum"] for one in shown)
+        )
 
     scenario(work)
 
@@ -336,7 +370,9 @@ def test_a_mark_that_has_changed_ends_the_repair() -> None:
         (before,) = await world.ledgers()
         lost = before.fragments[0][1][0]
         await world.lose(lost)
-        repair = asyncio.ensure_future(slow_repair(world).run(before.ledger, await marked(world, before.ledger, [lost]), Mark([lost])))
+        repair = asyncio.ensure_future(
+            slow_repair(world).run(before.ledger, await marked(world, before.ledger, [lost]), Mark([lost]))
+        )
         await asyncio.sleep(0.2)
         await marked(world, before.ledger, [lost])
         with pytest.raises(VersionConflict):
@@ -402,7 +438,11 @@ def test_bookies_lost_one_after_another_never_cost_an_entry(seed: int) -> None:
             await world.collect_garbage(bookie)
         for metadata in await world.ledgers():
             for entry in range(metadata.last_entry + 1):
-                held = [n for n, b in world.region.bookies.items() if b.holds(metadata.ledger) and entry in b.ledgers[metadata.ledger].blocks]
+                held = [
+                    n
+                    for n, b in world.region.bookies.items()
+                    if b.holds(metadata.ledger) and entry in b.ledgers[metadata.ledger].blocks
+                ]
                 named = {name for _, bookies in metadata.fragments for name in bookies}
                 assert set(metadata.write_set(entry)) <= set(held) <= named, f"{metadata.ledger}:{entry} lies on {held}"
 

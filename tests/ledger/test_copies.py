@@ -35,12 +35,17 @@ def test_ranges_are_subtracted_and_joined() -> None:
         one, other = ({n for n in range(40) if rng.random() < share} for share in (0.6, 0.5))
         ranges = [union((n, n) for n in rng.sample(sorted(of), len(of))) for of in (one, other)]
         assert [n for first, last in without(*ranges) for n in range(first, last + 1)] == sorted(one - other)
-        assert [n for first, last in union(ranges[0] + ranges[1]) for n in range(first, last + 1)] == sorted(one | other)
+        assert [n for first, last in union(ranges[0] + ranges[1]) for n in range(first, last + 1)] == sorted(
+            one | other
+        )
         assert all(a[1] + 1 < b[0] for a, b in zip(ranges[0], ranges[0][1:], strict=False))
 
 
 def test_a_place_is_expected_to_hold_its_stripes() -> None:
-    plain, wide = LedgerMetadata(1, 2, 2, ((0, ("a", "b")),)), LedgerMetadata(1, 2, 2, ((0, ("a", "b", "c")),), stride=4)
+    plain, wide = (
+        LedgerMetadata(1, 2, 2, ((0, ("a", "b")),)),
+        LedgerMetadata(1, 2, 2, ((0, ("a", "b", "c")),), stride=4),
+    )
     assert expected(plain, 3, 9, 0) == [(3, 9)]
     for place in range(3):
         entries = [entry for first, last in expected(wide, 2, 29, place) for entry in range(first, last + 1)]
@@ -79,14 +84,21 @@ async def complete(world: Worlds, limit_s: float = 60.0) -> None:
 
 
 def three(
-    work: Callable[[Worlds], Awaitable[None]], settings: AutoRecoverySettings = QUICK, *, bookies: int = 3, seed: int = 1, quorums: tuple[int, int, int] = THREE
+    work: Callable[[Worlds], Awaitable[None]],
+    settings: AutoRecoverySettings = QUICK,
+    *,
+    bookies: int = 3,
+    seed: int = 1,
+    quorums: tuple[int, int, int] = THREE,
 ) -> None:
     with Simulation(seed=seed) as sim:
 
         async def main() -> None:
             world = Worlds(sim, bookies, settings, quorums)
             await world.start()
-            world.meta.watch(keys.LEDGERS, lambda *_: world.broken.clear())  # here Qw > Qa: a named bookie may lack what it missed
+            world.meta.watch(
+                keys.LEDGERS, lambda *_: world.broken.clear()
+            )  # here Qw > Qa: a named bookie may lack what it missed
             await work(world)
             for part in world.parts:
                 await part.stop()
@@ -122,7 +134,9 @@ def test_a_bookie_that_was_away_and_is_back_gets_what_it_missed_although_the_led
     three(work, NEVER)  # no check, and nobody is lost: the writer alone says so
 
 
-def test_what_a_replaced_bookie_has_not_got_of_the_earlier_fragment_is_brought_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_replaced_bookie_has_not_got_of_the_earlier_fragment_is_brought_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Others had acknowledged it, so that it was confirmed without it; the earlier fragment goes on naming it."""
 
     async def work(world: Worlds) -> None:
@@ -281,7 +295,9 @@ def test_the_check_finds_entries_that_were_deleted_under_a_bookie(quorums: tuple
         assert auditor.check.found == len(before)
         passes, copied = auditor.check.passes, sum(part.repair.copied_bytes for part in world.parts)
         await until(lambda: auditor.check.passes >= passes + 2)
-        assert auditor.check.found == len(before) and copied == sum(part.repair.copied_bytes for part in world.parts), "what is whole costs no copy"
+        assert auditor.check.found == len(before) and copied == sum(part.repair.copied_bytes for part in world.parts), (
+            "what is whole costs no copy"
+        )
 
     three(work, bookies=4 if quorums[0] == 4 else 3, quorums=quorums)
 
@@ -313,7 +329,9 @@ def test_what_a_slow_bookie_has_not_got_yet_is_not_marked() -> None:
         check._next, check._credit = metadata.ledger, 1.0
         await check._check_next()
         assert await world.meta.get(keys.underreplicated(metadata.ledger)) is None and check._again
-        world.region.bookies["b1"].ledgers[metadata.ledger].blocks[5] = world.region.bookies["b0"].ledgers[metadata.ledger].blocks[5]
+        world.region.bookies["b1"].ledgers[metadata.ledger].blocks[5] = (
+            world.region.bookies["b0"].ledgers[metadata.ledger].blocks[5]
+        )
         await check._look_again(metadata.ledger, 5)
         assert await world.meta.get(keys.underreplicated(metadata.ledger)) is None
         await log.close()
@@ -374,7 +392,10 @@ def test_what_a_mark_says_of_gaps_stays_when_the_auditor_adds_a_lost_bookie() ->
             await world.lose(bookie)  # one spare is left, and two are needed: nothing is repaired yet
         await mark_lacking(world.meta, metadata.ledger, {gap: 5})
         auditor = next(part for part in world.parts if part.auditor)
-        await until(lambda: metadata.ledger in auditor._marks and set(auditor._marks[metadata.ledger][1].lost) == {lost, gap}, 60.0)
+        await until(
+            lambda: metadata.ledger in auditor._marks and set(auditor._marks[metadata.ledger][1].lost) == {lost, gap},
+            60.0,
+        )
         assert auditor._marks[metadata.ledger][1].lacking == {gap: 5}
 
     async def ready(world: Worlds) -> None:
@@ -447,7 +468,9 @@ def test_a_mark_that_is_made_again_during_a_repair_stays() -> None:
         first = await world.meta.get(keys.underreplicated(metadata.ledger))
         await mark_lacking(world.meta, metadata.ledger, {"b1": 2})
         again = await world.meta.get(keys.underreplicated(metadata.ledger))
-        assert first is not None and again is not None and again[1] != first[1], "whoever began before it does not take it away"
+        assert first is not None and again is not None and again[1] != first[1], (
+            "whoever began before it does not take it away"
+        )
         assert Mark.decode(again[0]).lacking == {"b1": 3}
 
     three(work, NEVER)

@@ -37,7 +37,9 @@ class Elsewhere:
             if entry in self.lacks:
                 break
             entries.append(entry)
-        return [(first + self.wrong, stored(first + self.shifted, *(f"n{entry}" for entry in entries)))] if entries else []
+        return (
+            [(first + self.wrong, stored(first + self.shifted, *(f"n{entry}" for entry in entries)))] if entries else []
+        )
 
 
 def stored(index: int, *names: str) -> Run:
@@ -91,9 +93,15 @@ def test_a_ledger_all_of_whose_bookies_are_gone_comes_back(width: int) -> None:
         assert result == Refilled(0, COUNT, ())
         assert await read_back(writer, closed.ledger) == WANTED
         after = await ledger_metadata(writer.context, closed.ledger)
-        assert whole(region, after) and (after.last_entry, after.size_bytes, after.stride) == (closed.last_entry, closed.size_bytes, closed.stride)
+        assert whole(region, after) and (after.last_entry, after.size_bytes, after.stride) == (
+            closed.last_entry,
+            closed.size_bytes,
+            closed.stride,
+        )
         source = Elsewhere()
-        assert await refill(writer.context, closed.ledger, source, Throttle(1 << 30)) == Refilled() and not source.asked, "nothing is left to do"
+        assert (
+            await refill(writer.context, closed.ledger, source, Throttle(1 << 30)) == Refilled() and not source.asked
+        ), "nothing is left to do"
 
     scenario(work, bookies=7, settings=LedgerSettings(stride=4))
 
@@ -113,8 +121,14 @@ def test_only_what_no_copy_has_is_asked_for(seed: int) -> None:
         nowhere = source.lacks = {entry for entry in lost if rng.random() < 0.3} if seed % 2 else set()
         if rng.random() < 0.5:
             await gone(region, writer, closed.fragments[0][1][0])
-            left = {b: held for b in closed.fragments[0][1][1:] if (held := region.bookies[b].ledgers.get(closed.ledger))}
-            lost |= {entry for entry in range(COUNT) if not any(b in left and entry in left[b].blocks for b in closed.write_set(entry))}
+            left = {
+                b: held for b in closed.fragments[0][1][1:] if (held := region.bookies[b].ledgers.get(closed.ledger))
+            }
+            lost |= {
+                entry
+                for entry in range(COUNT)
+                if not any(b in left and entry in left[b].blocks for b in closed.write_set(entry))
+            }
             nowhere &= lost
         result = await refill(writer.context, closed.ledger, source, Throttle(1 << 30))
         assert {entry for first, last in result.missing for entry in range(first, last + 1)} == nowhere
@@ -122,10 +136,14 @@ def test_only_what_no_copy_has_is_asked_for(seed: int) -> None:
         if nowhere:
             assert after == closed, "a place is recorded only where everything of it is there"
             return
-        assert result.fetched_entries >= len(lost), "what is not here comes from there; with it, at most the rest of a stripe"
+        assert result.fetched_entries >= len(lost), (
+            "what is not here comes from there; with it, at most the rest of a stripe"
+        )
         assert await read_back(writer, closed.ledger) == WANTED
         for entry in lost:
-            assert all(entry in region.bookies[bookie].ledgers[closed.ledger].blocks for bookie in after.write_set(entry))
+            assert all(
+                entry in region.bookies[bookie].ledgers[closed.ledger].blocks for bookie in after.write_set(entry)
+            )
 
     scenario(work, bookies=5, seed=seed, settings=LedgerSettings(stride=4))
 
@@ -159,7 +177,9 @@ def test_it_stands_on_what_auto_recovery_has_recorded_meanwhile() -> None:
         meta = writer.context.meta
 
         class Busy(Elsewhere):
-            async def read(self, topic: str, ledger: int, first: int, last: int, max_bytes: int) -> Sequence[tuple[int, Run]]:
+            async def read(
+                self, topic: str, ledger: int, first: int, last: int, max_bytes: int
+            ) -> Sequence[tuple[int, Run]]:
                 if not self.asked:  # somebody else writes the metadata, once
                     found = await meta.get(keys.ledger(ledger))
                     assert found is not None
@@ -169,7 +189,9 @@ def test_it_stands_on_what_auto_recovery_has_recorded_meanwhile() -> None:
         source = Busy()
         await refill(writer.context, closed.ledger, source, Throttle(1 << 30))
         assert source.asked.count(0) == 2, "the whole attempt again"
-        assert await read_back(writer, closed.ledger) == WANTED and whole(region, await ledger_metadata(writer.context, closed.ledger))
+        assert await read_back(writer, closed.ledger) == WANTED and whole(
+            region, await ledger_metadata(writer.context, closed.ledger)
+        )
         with pytest.raises(VersionConflict):
             await meta.put(keys.ledger(closed.ledger), b"", expected=0)
 

@@ -39,7 +39,13 @@ class Writer:
         await until(lambda: self.handle.lac >= lac)
 
 
-def scenario(work: Callable[[Region, Writer], Awaitable[None]], *, bookies: int = 3, settings: LedgerSettings | None = None, seed: int = 1) -> None:
+def scenario(
+    work: Callable[[Region, Writer], Awaitable[None]],
+    *,
+    bookies: int = 3,
+    settings: LedgerSettings | None = None,
+    seed: int = 1,
+) -> None:
     with Simulation(seed=seed) as sim:
 
         async def main() -> None:
@@ -48,7 +54,12 @@ def scenario(work: Callable[[Region, Writer], Awaitable[None]], *, bookies: int 
             meta = EmbeddedStore(region.machine)
             pool = BookiePool(meta, lambda name, host, port: FakeClient(region.bookies[name]), sim.rng("pool"))
             await pool.ready()
-            await work(region, Writer(LedgerContext(meta=meta, pool=pool, rng=sim.rng("context"), settings=settings or LedgerSettings())))
+            await work(
+                region,
+                Writer(
+                    LedgerContext(meta=meta, pool=pool, rng=sim.rng("context"), settings=settings or LedgerSettings())
+                ),
+            )
 
         sim.run(main(), limit_s=600)
 
@@ -221,7 +232,10 @@ def test_a_reader_takes_the_second_copy_where_the_first_is_bad() -> None:
             region.bookies[bad].crash()
             assert await read() == ["c", "d", "e", "f"]
             region.bookies[bad].start()
-            blocks, region.bookies[bad].ledgers[closed.ledger].blocks = region.bookies[bad].ledgers[closed.ledger].blocks, {}
+            blocks, region.bookies[bad].ledgers[closed.ledger].blocks = (
+                region.bookies[bad].ledgers[closed.ledger].blocks,
+                {},
+            )
             assert await read() == ["c", "d", "e", "f"]
             region.bookies[bad].ledgers[closed.ledger].blocks = blocks
         region.bookies[first].corrupt = region.bookies[second].corrupt = True
@@ -274,7 +288,9 @@ def test_a_recovery_marks_first_and_publishes_its_ensemble_only_with_the_end() -
             assert value is not None
             stored = LedgerMetadata.decode(value)
             seen.append((stored.state, stored.fragments == handle.metadata.fragments))
-            assert stored.state != LedgerState.IN_RECOVERY or not region.bookies[kept].ledgers[handle.ledger].fenced, "marked before the first fence"
+            assert stored.state != LedgerState.IN_RECOVERY or not region.bookies[kept].ledgers[handle.ledger].fenced, (
+                "marked before the first fence"
+            )
 
         writer.context.meta.watch(keys.ledger(handle.ledger), on_change)
         await asyncio.sleep(0.01)
@@ -285,7 +301,10 @@ def test_a_recovery_marks_first_and_publishes_its_ensemble_only_with_the_end() -
         closed = await recover_ledger(writer.context, handle.ledger)
         await asyncio.sleep(0.01)
         assert lost not in closed.fragments[-1][1] and closed.last_entry == 2
-        assert seen[-2:] == [(LedgerState.IN_RECOVERY, True), (LedgerState.CLOSED, False)] and (LedgerState.IN_RECOVERY, False) not in seen
+        assert (
+            seen[-2:] == [(LedgerState.IN_RECOVERY, True), (LedgerState.CLOSED, False)]
+            and (LedgerState.IN_RECOVERY, False) not in seen
+        )
 
     scenario(work)
 

@@ -48,7 +48,11 @@ def test_too_few_racks_or_candidates_are_no_refusal() -> None:
 
 def test_without_labels_each_is_a_rack_of_its_own() -> None:
     rng = random.Random(1)
-    assert {tuple(sorted(choose(named("", "", "x"), 2, [""], rng))) for _ in range(100)} == {("b0", "b1"), ("b0", "b2"), ("b1", "b2")}
+    assert {tuple(sorted(choose(named("", "", "x"), 2, [""], rng))) for _ in range(100)} == {
+        ("b0", "b1"),
+        ("b0", "b2"),
+        ("b1", "b2"),
+    }
 
 
 def test_a_suspect_is_last_even_in_a_rack_of_its_own() -> None:
@@ -61,7 +65,12 @@ def test_a_suspect_is_last_even_in_a_rack_of_its_own() -> None:
 
 def test_more_free_space_is_chosen_more_often_but_not_always() -> None:
     rng = random.Random(1)
-    candidates = [Candidate("small", free_bytes=1), Candidate("double", free_bytes=2), Candidate("huge", free_bytes=10_000), Candidate("unknown")]
+    candidates = [
+        Candidate("small", free_bytes=1),
+        Candidate("double", free_bytes=2),
+        Candidate("huge", free_bytes=10_000),
+        Candidate("unknown"),
+    ]
     seen = Counter(choose(candidates, 1, (), rng)[0] for _ in range(6000))
     assert 400 < seen["small"] < 600 and 400 < seen["unknown"] < 600
     assert 850 < seen["double"] < 1150 and 3700 < seen["huge"] < 4300
@@ -81,7 +90,10 @@ def test_ensembles_and_spares_keep_to_the_racks_that_bookies_say() -> None:
             region.bookies[first].crash()
             handle.append_run(run_of("b"))
             await writer.reach(1)
-            assert {racks[b] for b in handle.metadata.fragments[-1][1]} == {"x", "y"} and first not in handle.metadata.fragments[-1][1]
+            assert {racks[b] for b in handle.metadata.fragments[-1][1]} == {
+                "x",
+                "y",
+            } and first not in handle.metadata.fragments[-1][1]
             region.bookies[first].start()
             await region.bookies[first].register(writer.context.meta, rack=racks[first])
 
@@ -127,9 +139,13 @@ def test_what_an_operator_says_of_a_bookie_counts_above_its_own_word() -> None:
         with pytest.raises(NotEnoughBookies):
             pool.pick(1, 1, Affinity(("slow",)))
         await meta.put(keys.bookie_labels("b1"), b"of a later format")
-        await region.bookies["b1"].register(meta, rack="x", group="slow")  # its own word does not take the operator's back
+        await region.bookies["b1"].register(
+            meta, rack="x", group="slow"
+        )  # its own word does not take the operator's back
         await asyncio.sleep(0.01)
-        assert (pool.rack("b1"), pool.group("b1")) == ("z", "fast"), "what was heard last holds where a value can't be read"
+        assert (pool.rack("b1"), pool.group("b1")) == ("z", "fast"), (
+            "what was heard last holds where a value can't be read"
+        )
         await meta.delete(keys.bookie_labels("b1"))
         await asyncio.sleep(0.01)
         assert (pool.rack("b1"), pool.group("b1")) == ("x", "slow")
@@ -151,7 +167,9 @@ def test_in_hard_mode_no_ledger_is_made_and_no_spare_taken_on_too_few_racks() ->
         region.bookies[only].crash()
         handle.append_run(run_of("b"))
         await asyncio.sleep(1.0)
-        assert handle.lac == 0 and handle.metadata.fragments[-1][1] == ensemble, "another x would be a spare, and is none"
+        assert handle.lac == 0 and handle.metadata.fragments[-1][1] == ensemble, (
+            "another x would be a spare, and is none"
+        )
         await region.bookies[only].unregister(writer.context.meta)
         await asyncio.sleep(0.01)
         with pytest.raises(NotEnoughBookies, match="racks_min is 2: start bookies on other racks"):
@@ -184,7 +202,9 @@ def test_a_ledger_is_kept_to_its_groups_also_by_spares_and_recovery() -> None:
         assert (await recover_ledger(writer.context, handle.ledger)).affinity == fast
         await asyncio.sleep(130)  # until none is in quarantine
         for _ in range(10):
-            (ensemble,) = [bookies for _, bookies in (await create_ledger(writer.context, 4, 2, 2, affinity=both))[0].fragments]
+            (ensemble,) = [
+                bookies for _, bookies in (await create_ledger(writer.context, 4, 2, 2, affinity=both))[0].fragments
+            ]
             assert sorted(group[b] for b in ensemble).count("fast") == 3 and "" not in [group[b] for b in ensemble]
         with pytest.raises(NotEnoughBookies, match="of the groups none are needed"):
             await create_ledger(writer.context, 2, 2, 2, affinity=Affinity(("none",)))
@@ -197,10 +217,14 @@ def test_what_lies_on_too_few_racks_or_outside_of_its_groups_is_found() -> None:
     rack, group = {"a": "x", "b": "x", "c": "y", "d": ""}, {"a": "g", "b": "g", "c": "h", "d": "g"}
 
     def found(*ensemble: str, wanted: int = 2, affinity: Affinity = ANYWHERE, write: int = 2) -> bool:
-        metadata = LedgerMetadata(1, write, 1, ((0, ensemble),), stride=4 if len(ensemble) > write else 0, affinity=affinity)
+        metadata = LedgerMetadata(
+            1, write, 1, ((0, ensemble),), stride=4 if len(ensemble) > write else 0, affinity=affinity
+        )
         return adheres(metadata, wanted, lambda b: rack.get(b, ""), group.get)
 
-    assert found("a", "c") and not found("a", "b") and found("a", "b", wanted=1) and found("a", "d") and found("a", "gone")
+    assert (
+        found("a", "c") and not found("a", "b") and found("a", "b", wanted=1) and found("a", "d") and found("a", "gone")
+    )
     assert not found("a", "b", "c") and found("a", "c", "b", "d"), "of a striped ledger each write set"
     assert not found("a", "c", affinity=Affinity(("g",))) and found("a", "c", affinity=Affinity(("g",), ("h",)))
     assert found("a", "gone", affinity=Affinity(("g",)))

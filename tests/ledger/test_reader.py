@@ -26,7 +26,9 @@ async def written(region: Region, writer: Writer) -> list[str]:
 
 
 async def read(writer: Writer) -> list[str]:
-    return [n for _, run in await read_entries(writer.context, writer.handle.metadata, 0, 3, 1 << 20) for n in names_of(run)]
+    return [
+        n for _, run in await read_entries(writer.context, writer.handle.metadata, 0, 3, 1 << 20) for n in names_of(run)
+    ]
 
 
 def test_a_second_copy_is_read_when_the_first_bookie_is_late() -> None:

@@ -12,7 +12,15 @@ from storage.ledger.repair import LedgerRepair
 from storage.managed_ledger.orphans import OrphanCollector
 
 QUICK = AutoRecoverySettings(lost_after_s=0.4, rescan_s=0.3, tick_s=0.1, orphan_grace_s=0.2, scan_s=0.5)
-LOSSES = ("kill_bookie", "power_cut_bookie", "power_cut_bookie_while_it_writes", "failing_disk", "kill_broker", "unload", "change_topology")
+LOSSES = (
+    "kill_bookie",
+    "power_cut_bookie",
+    "power_cut_bookie_while_it_writes",
+    "failing_disk",
+    "kill_broker",
+    "unload",
+    "change_topology",
+)
 SETTINGS = WorldSettings(regions=("us", "eu", "ap"), chaos_s=12.0, faults=8, kinds=LOSSES, auto_recovery=QUICK)
 
 

@@ -52,10 +52,16 @@ def test_an_ack_quorum_goes_on_without_the_slow_one_which_gets_no_new_ledger() -
         for number in range(100):
             handle.append_run(run_of(f"n{number}", pad=1000))
             await asyncio.sleep(0.02)
-            assert handle.lac >= number - 5 and len(handle._pending) <= 5, "neither confirmations nor memory wait for it"
-        assert (await writer.context.meta.range("/ledgers", "/ledgers~")) and handle.metadata.fragments[0][1] == ensemble, "it is not replaced yet"
+            assert handle.lac >= number - 5 and len(handle._pending) <= 5, (
+                "neither confirmations nor memory wait for it"
+            )
+        assert (await writer.context.meta.range("/ledgers", "/ledgers~")) and handle.metadata.fragments[0][
+            1
+        ] == ensemble, "it is not replaced yet"
         for _ in range(5):
-            assert slow not in (await writer.open((2, 2))).metadata.fragments[0][1], "two seconds slow: new ledgers go elsewhere"
+            assert slow not in (await writer.open((2, 2))).metadata.fragments[0][1], (
+                "two seconds slow: new ledgers go elsewhere"
+            )
 
     scenario(work, bookies=4)
 
@@ -142,7 +148,9 @@ def test_a_connection_that_nobody_reads_takes_no_writer_after_the_other() -> Non
 
         server = await asyncio.start_server(accept, "127.0.0.1", 0)
         settings = BookieClientSettings(unsent_bytes_max=1 << 20, answer_timeout_s=3.0)
-        client = BookieClient("b", "127.0.0.1", server.sockets[0].getsockname()[1], rng=random.Random(1), settings=settings)
+        client = BookieClient(
+            "b", "127.0.0.1", server.sockets[0].getsockname()[1], rng=random.Random(1), settings=settings
+        )
         lost: list[Exception] = []
         run = run_of("x", pad=100_000)
         most = refused = 0

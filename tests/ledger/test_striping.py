@@ -67,7 +67,9 @@ def test_a_run_in_two_stripes_is_confirmed_and_closed_at_whole_or_not_at_all() -
         assert handle.lac == 1 and handle.pending_bytes == sum(len(n) for n in named(6))
         closed = await handle.close()
         assert closed.last_entry == 1 and closed.size_bytes == 2
-        assert max(region.bookies[b].ledgers[handle.ledger].lac for b in (first, second)) == 1, "no reader of bookies was told of a part of a run"
+        assert max(region.bookies[b].ledgers[handle.ledger].lac for b in (first, second)) == 1, (
+            "no reader of bookies was told of a part of a run"
+        )
 
     scenario(work, settings=STRIDE)
 
@@ -102,10 +104,16 @@ def test_recovery_fences_every_write_set_and_writes_each_entry_of_the_tail_to_it
         handle.append_run(run_of(*named(14)))
         await writer.reach(13)
         ensemble = handle.metadata.fragments[0][1]
-        for bookie in (ensemble[0], ensemble[1]):  # both copies of the first stripe: no recovery may say that it is not there
+        for bookie in (
+            ensemble[0],
+            ensemble[1],
+        ):  # both copies of the first stripe: no recovery may say that it is not there
             region.bookies[bookie].crash()
         with pytest.raises(Exception, match="too few of the bookies"):
-            await recover_ledger(dataclasses.replace(writer.context, settings=dataclasses.replace(STRIDE, recovery_timeout_s=1.0)), handle.ledger)
+            await recover_ledger(
+                dataclasses.replace(writer.context, settings=dataclasses.replace(STRIDE, recovery_timeout_s=1.0)),
+                handle.ledger,
+            )
         region.bookies[ensemble[0]].start()
         closed = await recover_ledger(writer.context, handle.ledger)
         assert (closed.state, closed.last_entry) == (LedgerState.CLOSED, 13)
@@ -128,9 +136,14 @@ def test_a_spare_is_sent_what_waits_of_its_own_stripes() -> None:
             await writer.reach(30)
             for entry in range(31):
                 for holder in handle.metadata.write_set(entry):
-                    assert entry in region.bookies[holder].ledgers[handle.ledger].blocks, f"{entry} was confirmed, and {holder} has not got it"
+                    assert entry in region.bookies[holder].ledgers[handle.ledger].blocks, (
+                        f"{entry} was confirmed, and {holder} has not got it"
+                    )
             spare = handle.metadata.fragments[-1][1][lost]
-            assert all(handle.metadata.striping.holds(lost, entry) for entry in region.bookies[spare].ledgers[handle.ledger].blocks)
+            assert all(
+                handle.metadata.striping.holds(lost, entry)
+                for entry in region.bookies[spare].ledgers[handle.ledger].blocks
+            )
             region.bookies[bookie].start()
             await asyncio.sleep(61)  # until it may be chosen again
 
@@ -146,7 +159,11 @@ def test_recovery_writes_every_entry_of_the_tail_to_its_own_write_set() -> None:
         await writer.reach(15)
         ensemble = handle.metadata.fragments[0][1]
         for entry in range(4, 16):  # one of the two copies never came
-            del region.bookies[ensemble[handle.metadata.striping.places(entry)[entry % 2]]].ledgers[handle.ledger].blocks[entry]
+            del (
+                region.bookies[ensemble[handle.metadata.striping.places(entry)[entry % 2]]]
+                .ledgers[handle.ledger]
+                .blocks[entry]
+            )
         closed = await recover_ledger(writer.context, handle.ledger)
         assert closed.last_entry == 15
         for entry in range(16):
@@ -193,8 +210,14 @@ def test_quorums_of_a_topic_count_from_its_next_ledger_on() -> None:
             for number in range(30):
                 broker.append(log, f"c{number}")
             await until(lambda: len(broker.done) == 32)
-            blobs = [LedgerMetadata.decode((await broker.meta.get(keys.ledger(info.ledger)) or (b"", 0))[0]) for info in log.ledgers()]
-            assert [(len(m.fragments[0][1]), m.write_quorum, m.ack_quorum, m.stride) for m in blobs] == [(2, 2, 2, 0), (5, 3, 2, 4)]
+            blobs = [
+                LedgerMetadata.decode((await broker.meta.get(keys.ledger(info.ledger)) or (b"", 0))[0])
+                for info in log.ledgers()
+            ]
+            assert [(len(m.fragments[0][1]), m.write_quorum, m.ack_quorum, m.stride) for m in blobs] == [
+                (2, 2, 2, 0),
+                (5, 3, 2, 4),
+            ]
             assert [entry[2] for entry in await read_all(log)] == ["a", "b", *(f"c{i}" for i in range(30))]
 
         sim.run(main(), limit_s=60)
@@ -215,7 +238,9 @@ def test_without_a_spare_a_narrower_ledger_goes_on_at_once() -> None:
             for number in range(10, 40):
                 broker.append(log, f"n{number}")
             await until(lambda: len(broker.done) == 40, limit_s=1.0)
-            assert [entry[2] for entry in await read_all(log)] == [f"n{i}" for i in range(40)] and len(log.ledgers()) == 2
+            assert [entry[2] for entry in await read_all(log)] == [f"n{i}" for i in range(40)] and len(
+                log.ledgers()
+            ) == 2
             made = LedgerMetadata.decode((await broker.meta.get(keys.ledger(log.ledgers()[-1].ledger)) or (b"", 0))[0])
             assert sorted(made.fragments[0][1]) == ["b0", "b2"] and made.stride == 0
 
@@ -281,7 +306,11 @@ def test_its_metadata_says_so_in_its_version() -> None:
     plain = LedgerMetadata(7, 2, 2, ((0, ("a", "b")),))
     assert LedgerMetadata.decode(striped.encode()) == striped and striped.encode()[0] == PLACED
     assert LedgerMetadata.decode(plain.encode()) == plain and plain.encode()[0] == 1
-    assert striped.write_set(63) == ("a", "b") and striped.write_set(64) == ("b", "c") and striped.write_set(128) == ("c", "a")
+    assert (
+        striped.write_set(63) == ("a", "b")
+        and striped.write_set(64) == ("b", "c")
+        and striped.write_set(128) == ("c", "a")
+    )
     with pytest.raises(CorruptData, match="format 3"):
         LedgerMetadata.decode(b"\x03" + striped.encode()[1:])
 
@@ -333,6 +362,9 @@ def test_a_stripe_is_read_from_its_own_write_set_only(monkeypatch: pytest.Monkey
         closed = await handle.close()
         for entry in range(40):
             await read_entries(writer.context, closed, entry, 39, 1)
-        assert all(bookie in closed.write_set(entry) for bookie, entry in asked) and len({bookie for bookie, _ in asked}) >= 3
+        assert (
+            all(bookie in closed.write_set(entry) for bookie, entry in asked)
+            and len({bookie for bookie, _ in asked}) >= 3
+        )
 
     scenario(work, bookies=5, settings=STRIDE)

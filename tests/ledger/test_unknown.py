@@ -28,7 +28,10 @@ class Bookie:
 
     def __init__(self, *held: tuple[int, int, int], answers: bool = True) -> None:
         """held: (ledger, first entry, count) of each block."""
-        self.blocks = {(ledger, first): b"".join(map(bytes, encode_block(run_of(first, count), ledger, first))) for ledger, first, count in held}
+        self.blocks = {
+            (ledger, first): b"".join(map(bytes, encode_block(run_of(first, count), ledger, first)))
+            for ledger, first, count in held
+        }
         self.counts = {(ledger, first): count for ledger, first, count in held}
         self.answers = answers
         self.fenced: list[int] = []

@@ -24,21 +24,42 @@ from heliograph.model.ledgers import (
 )
 from heliograph.raft.rows import Row
 from local_meta import keys
-from local_meta.backup import LEDGER_IDS_MARGIN, Restored, addresses, ledger_ids_from, new_instance, restored_counters, restored_rows, survey
+from local_meta.backup import (
+    LEDGER_IDS_MARGIN,
+    Restored,
+    addresses,
+    ledger_ids_from,
+    new_instance,
+    restored_counters,
+    restored_rows,
+    survey,
+)
 
 TOPIC = "persistent://public/default/t"
 
 
 def ledger(number: int, *bookies: str, state: LedgerState = LedgerState.CLOSED, last: int = 9) -> tuple[str, Row]:
-    return keys.ledger(number), (LedgerMetadata(number, 2, 2, ((0, bookies),), state, last, topic=TOPIC).encode(), number, 0)
+    return keys.ledger(number), (
+        LedgerMetadata(number, 2, 2, ((0, bookies),), state, last, topic=TOPIC).encode(),
+        number,
+        0,
+    )
 
 
 def bookie(name: str, port: int) -> tuple[str, Row]:
-    return keys.bookie(name), (msgpack.packb({"host": "10.0.0.1", "port": port, "http_port": 0, "writable": True}), 3, 77)
+    return keys.bookie(name), (
+        msgpack.packb({"host": "10.0.0.1", "port": port, "http_port": 0, "writable": True}),
+        3,
+        77,
+    )
 
 
 def topic(*ledgers: int) -> tuple[str, Row]:
-    return keys.managed_ledger(TOPIC), (ManagedLedgerMetadata(tuple(LedgerInfo(number, closed_ms=1) for number in ledgers)).encode(), 5, 0)
+    return keys.managed_ledger(TOPIC), (
+        ManagedLedgerMetadata(tuple(LedgerInfo(number, closed_ms=1) for number in ledgers)).encode(),
+        5,
+        0,
+    )
 
 
 ROWS = [
@@ -92,7 +113,11 @@ def test_a_ledger_that_was_deleted_since_is_forgotten_again() -> None:
 def test_a_ledger_that_lies_in_an_object_store_is_kept() -> None:
     """Its copies on bookies were deleted since, or were not there any more."""
     stored, begun = OffloadRecord("ab", "us-1", OffloadState.STORED, size_bytes=9), OffloadRecord("cd", "us-1")
-    infos = (LedgerInfo(3, closed_ms=1, offload=stored), LedgerInfo(4, closed_ms=1, offload=begun), LedgerInfo(6, closed_ms=1))
+    infos = (
+        LedgerInfo(3, closed_ms=1, offload=stored),
+        LedgerInfo(4, closed_ms=1, offload=begun),
+        LedgerInfo(6, closed_ms=1),
+    )
     key, (_, *about) = topic()
     rows = [ledger(3, "b0"), ledger(4, "b0"), ledger(6, "b0"), (key, (ManagedLedgerMetadata(infos).encode(), *about))]
     done = Restored()
@@ -105,7 +130,9 @@ def test_a_ledger_that_lies_in_an_object_store_is_kept() -> None:
 def test_pages_of_ledgers_lose_what_was_deleted_since_too() -> None:
     """Of the first page the first ledger was trimmed before; of the second nothing is left."""
     stored = OffloadRecord("ab", "us-1", OffloadState.STORED, size_bytes=9)
-    infos = [LedgerInfo(number, 10, 100, closed_ms=1, offload=stored if number == 4 else None) for number in range(2, 9)]
+    infos = [
+        LedgerInfo(number, 10, 100, closed_ms=1, offload=stored if number == 4 else None) for number in range(2, 9)
+    ]
     pages = (LedgerPage.of(2, 1, infos[1:3]), LedgerPage.of(5, 0, infos[3:5]))
     key, (_, *about) = topic()
     rows = [
@@ -121,7 +148,11 @@ def test_pages_of_ledgers_lose_what_was_deleted_since_too() -> None:
     found = ManagedLedgerMetadata.decode(restored[key])
     assert [page.key for page in found.pages] == [2] and [info.ledger for info in found.ledgers] == [7, 8]
     left = page_ledgers(restored[keys.ledger_page(TOPIC, 2)])
-    assert found.pages[0] == LedgerPage.of(2, 1, left[1:]) and [(i.ledger, local_gone(i)) for i in left] == [(2, False), (3, False), (4, True)]
+    assert found.pages[0] == LedgerPage.of(2, 1, left[1:]) and [(i.ledger, local_gone(i)) for i in left] == [
+        (2, False),
+        (3, False),
+        (4, True),
+    ]
     assert dict(restored_rows(rows, {}, "new", Restored()))[key] == rows[-1][1][0]  # type: ignore[arg-type]
 
 
@@ -129,7 +160,11 @@ def test_every_bookie_is_asked_that_may_hold_something() -> None:
     known = survey(ROWS)
     with pytest.raises(ConfigError, match="--bookie b2=HOST:PORT"):
         addresses(known, {}, ())
-    assert addresses(known, {"b2": ("h", 9), "b0": ("h", 8)}, ()) == {"b0": ("h", 8), "b1": ("10.0.0.1", 2), "b2": ("h", 9)}
+    assert addresses(known, {"b2": ("h", 9), "b0": ("h", 8)}, ()) == {
+        "b0": ("h", 8),
+        "b1": ("10.0.0.1", 2),
+        "b2": ("h", 9),
+    }
     assert sorted(addresses(known, {}, ["b2", "b1"])) == ["b0"]
     with pytest.raises(CorruptData):
         survey([(keys.bookie("x"), (b"\x01", 1, 0))])

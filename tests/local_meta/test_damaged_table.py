@@ -29,7 +29,9 @@ from tests.local_meta.test_lmdb_nodes import DEADLINE_S, client_of, hand_over
 
 DEFAULT = LocalMetaSettings()
 CORE = CoreSettings(election_timeout_s=2.0, heartbeat_s=0.1, chunk_bytes=50_000, lag_entries_max=0)
-SMALL = replace(DEFAULT, raft=replace(DEFAULT.raft, core=CORE, snapshot_entries=20, keep_entries=5, segment_bytes=64 << 10))
+SMALL = replace(
+    DEFAULT, raft=replace(DEFAULT.raft, core=CORE, snapshot_entries=20, keep_entries=5, segment_bytes=64 << 10)
+)
 PAGE = 4096
 
 
@@ -60,7 +62,10 @@ def node_of(
 async def fill(client: MetaClient, batches: int, size_bytes: int = 900) -> dict[str, bytes]:
     expected: dict[str, bytes] = {}
     for batch in range(batches):
-        rows = {f"/ml/public/default/{batch:03d}-{number}": random.Random(batch * 10 + number).randbytes(size_bytes) for number in range(10)}
+        rows = {
+            f"/ml/public/default/{batch:03d}-{number}": random.Random(batch * 10 + number).randbytes(size_bytes)
+            for number in range(10)
+        }
         expected |= rows
         await client.txn([Put(key, value) for key, value in rows.items()])
     return expected
@@ -104,7 +109,9 @@ def test_a_voter_makes_its_table_again_from_the_others(tmp_path: Path, damage: C
         client = client_of(*(int(address.rpartition(":")[2]) for address in addresses.values()))
         async with asyncio.timeout(DEADLINE_S):
             expected = await fill(client, 40)
-            while not all(node.machine.index >= nodes[node.raft.leader or node.node_id].machine.index for node in nodes.values()):  # noqa: ASYNC110
+            while not all(
+                node.machine.index >= nodes[node.raft.leader or node.node_id].machine.index for node in nodes.values()
+            ):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             victim = next(name for name in names if not nodes[name].raft.is_leader)
             held = nodes[victim].raft._core.log.last_index  # type: ignore[union-attr]
@@ -112,11 +119,15 @@ def test_a_voter_makes_its_table_again_from_the_others(tmp_path: Path, damage: C
             damage(tmp_path / victim / "table" / "data.mdb")
 
             again = nodes[victim] = node_of(tmp_path, victim, addresses)
-            await again.start()  # nothing is written meanwhile: the leader hears of the loss by the answer to a heartbeat
+            await (
+                again.start()
+            )  # nothing is written meanwhile: the leader hears of the loss by the answer to a heartbeat
             while again.machine.index < held:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             assert {key: value for key, value, _ in again.machine.under("/ml/")} == expected
-            assert (tmp_path / victim / "table" / DAMAGED).exists() == (damage is not lost) and again.raft.failed is None
+            assert (tmp_path / victim / "table" / DAMAGED).exists() == (
+                damage is not lost
+            ) and again.raft.failed is None
             while (tmp_path / victim / "debt").exists():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
@@ -141,7 +152,9 @@ def test_a_founder_that_was_alone_goes_by_what_became_of_its_group(tmp_path: Pat
         names = ["m0", "m1", "m2"]
         addresses = {name: f"127.0.0.1:{port}" for name, port in zip(names, ports(3), strict=True)}
         alone = {"m0": addresses["m0"]}
-        nodes = {name: node_of(tmp_path, name, alone if name == "m0" else addresses, joining=name != "m0") for name in names}
+        nodes = {
+            name: node_of(tmp_path, name, alone if name == "m0" else addresses, joining=name != "m0") for name in names
+        }
         client = client_of(*(int(address.rpartition(":")[2]) for address in addresses.values()))
         async with asyncio.timeout(DEADLINE_S):
             await nodes["m0"].start()
@@ -161,7 +174,9 @@ def test_a_founder_that_was_alone_goes_by_what_became_of_its_group(tmp_path: Pat
             assert again.raft._others, "it does not take its beginning anew for the group's"
             while again.machine.index < held:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-            assert {key: value for key, value, _ in again.machine.under("/ml/")} == expected and (tmp_path / "m0" / "table" / DAMAGED).exists()
+            assert {key: value for key, value, _ in again.machine.under("/ml/")} == expected and (
+                tmp_path / "m0" / "table" / DAMAGED
+            ).exists()
             while (tmp_path / "m0" / "debt").exists():
                 await client.put("/beat", b"")
                 await asyncio.sleep(0.05)
@@ -211,9 +226,13 @@ def test_an_only_voter_goes_by_its_log_where_that_is_whole_and_refuses_where_it_
                 with pytest.raises(CorruptData, match=r"cut off.*heliograph restore"):
                     await again.start()
                 assert data.read_bytes() == before, "it is left as it is"
-                owed = LogStorage(SystemDisk(folder / "m0"), segment_bytes=64 << 10).recover(None, lost=True, others=True)  # as beside others
+                owed = LogStorage(SystemDisk(folder / "m0"), segment_bytes=64 << 10).recover(
+                    None, lost=True, others=True
+                )  # as beside others
                 assert owed.owed is not None and owed.owed[1] > 30 and not owed.entries and not owed.commit
-                assert LogStorage(SystemDisk(folder / "m0"), segment_bytes=64 << 10).recover(None).owed == owed.owed, "until it is paid, every start knows"
+                assert LogStorage(SystemDisk(folder / "m0"), segment_bytes=64 << 10).recover(None).owed == owed.owed, (
+                    "until it is paid, every start knows"
+                )
                 continue
             client = client_of(await again.start())
             assert {key: value for key, value, _ in await client.range("/ml/", "/ml0")} == expected
@@ -223,7 +242,9 @@ def test_an_only_voter_goes_by_its_log_where_that_is_whole_and_refuses_where_it_
     asyncio.run(main())
 
 
-def test_the_check_finds_garbage_where_reading_would_end_the_process_and_passes_what_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_finds_garbage_where_reading_would_end_the_process_and_passes_what_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def main() -> None:
         addresses = {"m0": f"127.0.0.1:{ports(1)[0]}"}
         node = node_of(tmp_path, "m0", addresses)
@@ -265,7 +286,9 @@ def test_the_check_finds_garbage_where_reading_would_end_the_process_and_passes_
     asyncio.run(met())
 
 
-def test_damage_that_a_write_meets_is_looked_for_at_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_that_a_write_meets_is_looked_for_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def met(*_: object) -> None:
         raise CorruptData("its pages are another file's")
 

@@ -35,7 +35,9 @@ def test_no_name_spills_over() -> None:
 def test_number_order_is_key_order() -> None:
     numbers = [0, 1, 9, 10, 99, 1 << 40, (1 << 63) - 1]
     assert sorted(keys.ledger(number) for number in numbers) == [keys.ledger(number) for number in numbers]
-    assert sorted(keys.owner("t/ns", number) for number in range(4096)) == [keys.owner("t/ns", number) for number in range(4096)]
+    assert sorted(keys.owner("t/ns", number) for number in range(4096)) == [
+        keys.owner("t/ns", number) for number in range(4096)
+    ]
 
 
 @pytest.mark.parametrize("bundles", [1, 2, 3, 4, 7, 64, 4096])

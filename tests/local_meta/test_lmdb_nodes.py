@@ -45,16 +45,23 @@ def node_of(folder: Path, name: str, *, port: int = 0, founder: str = "") -> Loc
 
 def client_of(*ports: int) -> MetaClient:
     addresses = [f"127.0.0.1:{port}" for port in ports]
-    return MetaClient(addresses, clock=SystemClock(), rng=random.Random(9), settings=ClientSettings(timeout_s=DEADLINE_S))
+    return MetaClient(
+        addresses, clock=SystemClock(), rng=random.Random(9), settings=ClientSettings(timeout_s=DEADLINE_S)
+    )
 
 
-def test_a_restart_finds_everything_and_a_new_member_gets_it_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restart_finds_everything_and_a_new_member_gets_it_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def main() -> None:
         first = node_of(tmp_path, "m0")
         port = await first.start()
         client, expected = client_of(port), dict[str, bytes]()
         for batch in range(60):
-            rows = {f"/ml/public/default/{batch:03d}-{number}": random.Random(batch * 10 + number).randbytes(900) for number in range(10)}
+            rows = {
+                f"/ml/public/default/{batch:03d}-{number}": random.Random(batch * 10 + number).randbytes(900)
+                for number in range(10)
+            }
             expected |= rows
             await client.txn([Put(key, value) for key, value in rows.items()])
         client.close()
@@ -65,7 +72,9 @@ def test_a_restart_finds_everything_and_a_new_member_gets_it_in_pieces(tmp_path:
         client = client_of(port)
         assert {key: value for key, value, _ in await client.range("/", "/~")} == expected
         assert await client.count("/ml/public/default/") == len(expected)
-        assert not [name for name in (tmp_path / "m0").iterdir() if name.name.startswith("snapshot-")], "a table of its own needs none"
+        assert not [name for name in (tmp_path / "m0").iterdir() if name.name.startswith("snapshot-")], (
+            "a table of its own needs none"
+        )
 
         second, pieces = node_of(tmp_path, "m1", founder=f"127.0.0.1:{port}"), list[int]()
         receive = second.raft._storage.receive
@@ -87,7 +96,9 @@ def test_a_restart_finds_everything_and_a_new_member_gets_it_in_pieces(tmp_path:
             while second.machine.index < first.machine.index:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         assert len(set(pieces)) > 20
-        assert second.machine.snapshot() == first.machine.snapshot() and second.machine.count("/ml/public/default/") == len(expected)
+        assert second.machine.snapshot() == first.machine.snapshot() and second.machine.count(
+            "/ml/public/default/"
+        ) == len(expected)
         client.close()
         await second.stop()
         again = node_of(tmp_path, "m1", founder=f"127.0.0.1:{port}")
@@ -100,7 +111,9 @@ def test_a_restart_finds_everything_and_a_new_member_gets_it_in_pieces(tmp_path:
 
 
 @pytest.mark.parametrize("voters", [1, 3])
-def test_a_voter_with_a_damaged_table_gives_way_to_the_others_and_an_only_one_goes_on(tmp_path: Path, voters: int) -> None:
+def test_a_voter_with_a_damaged_table_gives_way_to_the_others_and_an_only_one_goes_on(
+    tmp_path: Path, voters: int
+) -> None:
     async def main() -> None:
         nodes = {"m0": node_of(tmp_path, "m0")}
         ports = {"m0": await nodes["m0"].start()}
@@ -122,7 +135,11 @@ def test_a_voter_with_a_damaged_table_gives_way_to_the_others_and_an_only_one_go
             saved = nodes["m0"].machine.kept
             assert isinstance(saved, KeptMachine)
             number = 0
-            while b"the value that is damaged" not in (tmp_path / "m0" / "table" / "data.mdb").read_bytes() or saved.saving or saved.unsaved_bytes:
+            while (
+                b"the value that is damaged" not in (tmp_path / "m0" / "table" / "data.mdb").read_bytes()
+                or saved.saving
+                or saved.unsaved_bytes
+            ):
                 await client.put(f"/other-{number % 30}", b"whole")
                 number += 1
                 if not nodes["m0"].raft.is_leader:  # this machine stood still for longer than an election takes
@@ -136,7 +153,12 @@ def test_a_voter_with_a_damaged_table_gives_way_to_the_others_and_an_only_one_go
                 with pytest.raises(CorruptData, match="heliograph meta replace"):
                     await nodes["m0"].failed()
             else:
-                impatient = MetaClient([f"127.0.0.1:{ports['m0']}"], clock=SystemClock(), rng=random.Random(3), settings=ClientSettings(timeout_s=5.0))
+                impatient = MetaClient(
+                    [f"127.0.0.1:{ports['m0']}"],
+                    clock=SystemClock(),
+                    rng=random.Random(3),
+                    settings=ClientSettings(timeout_s=5.0),
+                )
                 with pytest.raises(MetadataUnavailable, match="damaged"):
                     await impatient.get("/mine")
                 impatient.close()

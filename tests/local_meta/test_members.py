@@ -24,7 +24,12 @@ from local_meta.transport import FrameTransport
 
 PORT = 7001
 SETTINGS = LocalMetaSettings(
-    raft=RaftSettings(core=CoreSettings(election_timeout_s=0.5, heartbeat_s=0.1), snapshot_entries=60, keep_entries=10, segment_bytes=64 << 10)
+    raft=RaftSettings(
+        core=CoreSettings(election_timeout_s=0.5, heartbeat_s=0.1),
+        snapshot_entries=60,
+        keep_entries=10,
+        segment_bytes=64 << 10,
+    )
 )
 """Snapshots come often, so that who lags gets one, with the group in it."""
 
@@ -40,7 +45,12 @@ class Region:
         machine = sim.machine("c")
         machine.start(_idle)
         self.client: MetaClient = machine.run(
-            lambda: MetaClient([f"m{i}:{PORT}" for i in range(4)], clock=machine.clock, rng=machine.rng, settings=ClientSettings(timeout_s=8))
+            lambda: MetaClient(
+                [f"m{i}:{PORT}" for i in range(4)],
+                clock=machine.clock,
+                rng=machine.rng,
+                settings=ClientSettings(timeout_s=8),
+            )
         )
         machine.run(self.client._run)
         self.written = 0
@@ -92,7 +102,9 @@ async def _idle(_: Machine) -> None:
     pass
 
 
-def simulate(main: Callable[[Simulation, Region], Coroutine[Any, Any, None]], seed: int = 1, keeps: bool = False) -> None:
+def simulate(
+    main: Callable[[Simulation, Region], Coroutine[Any, Any, None]], seed: int = 1, keeps: bool = False
+) -> None:
     with Simulation(seed) as sim:
 
         async def run() -> None:
@@ -110,7 +122,9 @@ def test_from_one_to_three_and_away_from_the_founder_while_writes_go_on(seed: in
         await region.grow("m2")
         report, _ = await region.ask("show")
         assert next((row["member"], row["role"], row["behind"]) for row in report["members"]) == ("m0", "voter", 0)
-        assert {row["address"] for row in report["members"]} == {"", f"m1:{PORT}", f"m2:{PORT}"} and report["writes"]["count"]
+        assert {row["address"] for row in report["members"]} == {"", f"m1:{PORT}", f"m2:{PORT}"} and report["writes"][
+            "count"
+        ]
         assert (await region.ask("transfer", "m2"))[1]
         assert (await region.ask("show"))[0]["leader"] == "m2"
         assert (await region.ask("remove", "m0"))[1]
@@ -170,7 +184,9 @@ def test_what_was_acknowledged_survives_power_cuts_in_the_middle_of_changes(seed
             while region.writing:
                 verb, name = rng.choice(("add", "promote", "promote", "remove", "transfer")), rng.choice(names)
                 try:
-                    done[verb] += (await region.ask(verb, name, f"{name}:{PORT}" if verb == "add" and name != "m0" else ""))[1]
+                    done[verb] += (
+                        await region.ask(verb, name, f"{name}:{PORT}" if verb == "add" and name != "m0" else "")
+                    )[1]
                 except (MetadataError, NotAllowed):
                     await asyncio.sleep(0.05)
 
@@ -187,7 +203,10 @@ def test_what_was_acknowledged_survives_power_cuts_in_the_middle_of_changes(seed
         region.writing = False
         await asyncio.gather(*tasks)
         report, _ = await region.ask("show")
-        assert report["leader"] is not None and len(acknowledged) > 50 and sum(done.values()) > 3, (done, len(acknowledged))
+        assert report["leader"] is not None and len(acknowledged) > 50 and sum(done.values()) > 3, (
+            done,
+            len(acknowledged),
+        )
         for key in acknowledged:
             assert await sim.machine("c").ask(partial(region.client.get, key)) is not None, key
         await asyncio.sleep(2.0)

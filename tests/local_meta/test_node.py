@@ -51,7 +51,12 @@ class Region:
         if not machine.running:
             machine.start(_idle)
         made: MetaClient = machine.run(
-            lambda: MetaClient([f"{n}:{PORT}" for n in self.names], clock=machine.clock, rng=machine.rng, settings=ClientSettings(**settings))
+            lambda: MetaClient(
+                [f"{n}:{PORT}" for n in self.names],
+                clock=machine.clock,
+                rng=machine.rng,
+                settings=ClientSettings(**settings),
+            )
         )
         machine.run(made._run)
         return made
@@ -64,7 +69,9 @@ async def _idle(_: Machine) -> None:
     pass
 
 
-def simulate(names: tuple[str, ...], main: Callable[[Simulation, Region], Coroutine[Any, Any, None]], seed: int = 1) -> None:
+def simulate(
+    names: tuple[str, ...], main: Callable[[Simulation, Region], Coroutine[Any, Any, None]], seed: int = 1
+) -> None:
     with Simulation(seed) as sim:
 
         async def run() -> None:
@@ -169,7 +176,9 @@ def test_three_voters_go_on_without_one(seed: int) -> None:
                 found = await client.get("/n")
                 value, version = found or (b"0", -1)
                 try:
-                    await client.txn([Put("/n", str(int(value) + 1).encode(), version), Put(f"/by/{name}/{made}", value)])
+                    await client.txn(
+                        [Put("/n", str(int(value) + 1).encode(), version), Put(f"/by/{name}/{made}", value)]
+                    )
                 except VersionConflict:
                     continue
                 except OutcomeUnknown:

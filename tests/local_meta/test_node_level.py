@@ -24,7 +24,11 @@ def say(sim: Simulation, name: str) -> NodeLevel:
     """As the node's own process does at its start: by a connection to itself alone."""
     machine = sim.machine(name)
     said: NodeLevel = machine.run(
-        lambda: NodeLevel(MetaClient([f"{name}:{PORT}"], clock=machine.clock, rng=machine.rng, settings=ClientSettings(timeout_s=1)), name, machine.rng)
+        lambda: NodeLevel(
+            MetaClient([f"{name}:{PORT}"], clock=machine.clock, rng=machine.rng, settings=ClientSettings(timeout_s=1)),
+            name,
+            machine.rng,
+        )
     )
     machine.run(said.start)
     return said
@@ -36,7 +40,9 @@ async def ask(sim: Simulation, region: Region) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_member_counts_also_one_that_is_away_and_one_that_says_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_member_counts_also_one_that_is_away_and_one_that_says_nothing(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(node_level, "LEVEL", UNSAID + 4)
 
     async def main(sim: Simulation, region: Region) -> None:
@@ -66,7 +72,14 @@ def test_every_member_counts_also_one_that_is_away_and_one_that_says_nothing(see
 
 def test_a_key_that_says_nothing_readable_is_of_an_earlier_version() -> None:
     assert level_of(msgpack.packb({"level": 7})) == 7
-    for value in (b"", b"\xc1", msgpack.packb([7]), msgpack.packb({}), msgpack.packb({"level": "7"}), msgpack.packb({"level": True})):
+    for value in (
+        b"",
+        b"\xc1",
+        msgpack.packb([7]),
+        msgpack.packb({}),
+        msgpack.packb({"level": "7"}),
+        msgpack.packb({"level": True}),
+    ):
         assert (level_of(value), level_of(value, unsaid=1)) == (UNSAID, 1)
     assert keys.id_of(keys.metadata_node("us meta/0")) == "us meta/0"
     assert UNSAID <= LEVEL

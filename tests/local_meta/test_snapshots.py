@@ -52,7 +52,11 @@ class Voter:
         async def idle(_: Machine) -> None: ...
 
         machine.start(idle)
-        made: MetaClient = machine.run(lambda: MetaClient([f"m0:{PORT}"], clock=machine.clock, rng=machine.rng, settings=ClientSettings(timeout_s=30.0)))
+        made: MetaClient = machine.run(
+            lambda: MetaClient(
+                [f"m0:{PORT}"], clock=machine.clock, rng=machine.rng, settings=ClientSettings(timeout_s=30.0)
+            )
+        )
         machine.run(made._run)
         return made
 

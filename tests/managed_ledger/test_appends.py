@@ -17,7 +17,10 @@ from tests.managed_ledger.world import TOPIC, Broker, Region, run_of, until
 
 
 def shown(appends: Appends, now: float = 0.0) -> dict[str, float]:
-    text = "".join(storage_metrics.pieces("us", appends, now)) + metrics.render(storage_metrics.samples("us", appends, now)).decode()
+    text = (
+        "".join(storage_metrics.pieces("us", appends, now))
+        + metrics.render(storage_metrics.samples("us", appends, now)).decode()
+    )
     rows = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
     assert len({labels for labels, _, _ in rows}) == len(rows), "no series comes twice"
     return {labels: float(value) for labels, _, value in rows}
@@ -26,7 +29,14 @@ def shown(appends: Appends, now: float = 0.0) -> dict[str, float]:
 @pytest.mark.parametrize("seed", range(20))
 def test_buckets_add_up_to_the_count(seed: int) -> None:
     rng, counts = random.Random(seed), AppendCounts(Recent())
-    runs = [(rng.randrange(1, 600), rng.randrange(1, 1 << rng.randrange(1, 24)), rng.expovariate(1 / rng.choice((0.0004, 0.01, 2)))) for _ in range(200)]
+    runs = [
+        (
+            rng.randrange(1, 600),
+            rng.randrange(1, 1 << rng.randrange(1, 24)),
+            rng.expovariate(1 / rng.choice((0.0004, 0.01, 2))),
+        )
+        for _ in range(200)
+    ]
     for entries, size, took_s in runs:
         counts.confirmed(entries, size, 2, took_s)
     count = sum(entries for entries, _, _ in runs)
@@ -55,9 +65,13 @@ def test_an_append_is_measured_by_a_clock_that_is_finer_than_the_loops(monkeypat
         took: list[float] = []
         for number in range(1, 31):
             began = fine()
-            ledger.append_run(run_of(f"n{number}"), lambda *_, began=began: took.append(fine() - began), lambda error: None)
+            ledger.append_run(
+                run_of(f"n{number}"), lambda *_, began=began: took.append(fine() - began), lambda error: None
+            )
             await until(lambda number=number: len(took) == number)
-        assert recent.since(1) == pytest.approx(took, abs=1e-6) and any(0.00001 < each % 0.001 < 0.00099 for each in took)
+        assert recent.since(1) == pytest.approx(took, abs=1e-6) and any(
+            0.00001 < each % 0.001 < 0.00099 for each in took
+        )
         broker.factory.abandon()
 
     with Simulation(7) as sim:
@@ -71,7 +85,9 @@ def test_appends_land_in_the_bucket_of_their_latency_and_size() -> None:
         broker = Broker(region)
         ledger = await broker.open()
         appends = broker.factory.appends
-        assert appends.namespaces == {} and "".join(storage_metrics.pieces("us", appends, 0.0)) == "", "nothing was appended yet"
+        assert appends.namespaces == {} and "".join(storage_metrics.pieces("us", appends, 0.0)) == "", (
+            "nothing was appended yet"
+        )
         took: list[float] = []
 
         async def append(run: Run) -> None:
@@ -86,15 +102,29 @@ def test_appends_land_in_the_bucket_of_their_latency_and_size() -> None:
         await append(run_of("slow", "slower", pad=700))
         counts = appends.namespaces["public/default"]
         assert 0.2 < took[1] <= 1.0 and took[0] < 0.2, "the test's own premise"
-        assert counts.latencies[bisect_left(LATENCIES_S, took[0])] == 1 and counts.latencies[8] == 2 and sum(counts.latencies) == 3
+        assert (
+            counts.latencies[bisect_left(LATENCIES_S, took[0])] == 1
+            and counts.latencies[8] == 2
+            and sum(counts.latencies) == 3
+        )
         assert counts.sum_s == pytest.approx(took[0] + 2 * took[1]) and appends.newest.sum == pytest.approx(sum(took))
         assert counts.sizes == [1, 0, 2, 0, 0, 0, 0, 0, 0] and sum(counts.switches) == 1
         rows = shown(appends, 2.0)
         here = 'cluster="us",namespace="public/default"'
-        assert rows[f"pulsar_storage_write_latency_le_1000{{{here}}}"] == 2 == rows[f'pulsar_ml_AddEntryLatencyBuckets{{{here},quantile="200.0_1000.0"}}']
-        assert rows[f"pulsar_storage_write_latency_count{{{here}}}"] == 3 == rows[f"pulsar_ml_AddEntrySucceed{{{here}}}"]
+        assert (
+            rows[f"pulsar_storage_write_latency_le_1000{{{here}}}"]
+            == 2
+            == rows[f'pulsar_ml_AddEntryLatencyBuckets{{{here},quantile="200.0_1000.0"}}']
+        )
+        assert (
+            rows[f"pulsar_storage_write_latency_count{{{here}}}"] == 3 == rows[f"pulsar_ml_AddEntrySucceed{{{here}}}"]
+        )
         assert rows[f"pulsar_storage_write_latency_sum{{{here}}}"] == pytest.approx(1000 * counts.sum_s)
-        assert rows[f"pulsar_entry_size_le_1_kb{{{here}}}"] == 2 == rows[f'pulsar_ml_EntrySizeBuckets{{{here},quantile="512.0_1024.0"}}']
+        assert (
+            rows[f"pulsar_entry_size_le_1_kb{{{here}}}"]
+            == 2
+            == rows[f'pulsar_ml_EntrySizeBuckets{{{here},quantile="512.0_1024.0"}}']
+        )
         assert rows[f"pulsar_entry_size_sum{{{here}}}"] == 1405
         assert rows[f"pulsar_ml_AddEntryBytesRate{{{here}}}"] == pytest.approx(1405 / 2)
         assert rows[f"pulsar_ml_AddEntryWithReplicasBytesRate{{{here}}}"] == pytest.approx(1405)
@@ -144,7 +174,10 @@ def test_only_so_many_namespaces_are_counted_apart() -> None:
     for number in range(NAMESPACES_MAX + 5):
         appends.of(f"persistent://t/n{number}/a/b").confirmed(1, 1, 1, 0.0)
     assert len(appends.namespaces) == NAMESPACES_MAX + 1 and appends.namespaces[OTHERS].entries == 5
-    assert appends.of(TOPIC) is appends.namespaces[OTHERS] and appends.of("persistent://t/n7/c") is appends.namespaces["t/n7"]
+    assert (
+        appends.of(TOPIC) is appends.namespaces[OTHERS]
+        and appends.of("persistent://t/n7/c") is appends.namespaces["t/n7"]
+    )
 
 
 def test_a_ring_keeps_the_newest() -> None:

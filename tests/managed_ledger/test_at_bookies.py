@@ -32,11 +32,15 @@ def test_what_lies_in_memory_is_to_be_read_from_the_broker() -> None:
         await ledger.roll_over()
         last = await append(5)
         assert first != last
-        assert await ledger.at_bookies(first, 0, 9) is None and await ledger.at_bookies(last, 0, 4) is None, "the broker has it all"
+        assert await ledger.at_bookies(first, 0, 9) is None and await ledger.at_bookies(last, 0, 4) is None, (
+            "the broker has it all"
+        )
         broker.cache.sweep(1e9)
         for number, entries in ((first, 10), (last, 5)):
             found = await ledger.at_bookies(number, 2, 99)
-            assert found is not None and (found[0].ledger, found[1]) == (number, entries - 1), "as far as it is confirmed, also of the open one"
+            assert found is not None and (found[0].ledger, found[1]) == (number, entries - 1), (
+                "as far as it is confirmed, also of the open one"
+            )
         assert await ledger.at_bookies(last, 5, 9) is None and await ledger.at_bookies(last + 1, 0, 5) is None
         assert await append(3) == last
         found = await ledger.at_bookies(last, 0, 99)
@@ -61,7 +65,12 @@ def test_a_place_names_the_bookies_of_each_fragment_that_give_entries() -> None:
         for name in region.bookies:
             found = await meta.get(keys.bookie(name))
             assert found is not None
-            await meta.put(keys.bookie(name), msgpack.packb({**msgpack.unpackb(found[0]), "host": name, "http_port": 8000, "gives_entries": name != "b1"}))
+            await meta.put(
+                keys.bookie(name),
+                msgpack.packb(
+                    {**msgpack.unpackb(found[0]), "host": name, "http_port": 8000, "gives_entries": name != "b1"}
+                ),
+            )
         await until(lambda: broker.pool.http_address("b0"))
         place = await places.place(ledger, info, 0, 39)
         assert place is not None and place["last"] == 39 and (place["stride"], place["write_quorum"]) == (64, 2)
@@ -91,7 +100,9 @@ def test_what_comes_behind_a_cursor_that_was_read_for_stays_in_memory_for_a_whil
         broker.append(ledger, "d", "e")
         await until(lambda: len(broker.done) == 5)
         broker.cache.sweep(now + kept_s / 2)
-        assert broker.cache.entries == 2 and [names_of(run) for *_, run in ledger.cached((number, 3), 10, 1 << 20)] == [["d", "e"]]
+        assert broker.cache.entries == 2 and [names_of(run) for *_, run in ledger.cached((number, 3), 10, 1 << 20)] == [
+            ["d", "e"]
+        ]
         broker.cache.sweep(now + kept_s + 1)
         assert not broker.cache.entries
 

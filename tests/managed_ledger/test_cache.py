@@ -58,7 +58,9 @@ def test_a_flooded_topic_does_not_empty_the_cache_of_the_others() -> None:
     flood = cache.topic()
     for entry in range(5_000):
         flood.append(9, entry, run_of("f", pad=800))
-    assert all(topic.read((number, 0), 99, 1 << 20)[-1][1] == 7 for number, topic in enumerate(quiet)), "nothing of a quiet topic has gone"
+    assert all(topic.read((number, 0), 99, 1 << 20)[-1][1] == 7 for number, topic in enumerate(quiet)), (
+        "nothing of a quiet topic has gone"
+    )
     assert flood.size_bytes > 30_000, "the flooded one has all the rest"
     more = cache.topic()
     for entry in range(200):
@@ -156,7 +158,9 @@ def test_a_cursor_whose_readers_have_left_counts_from_its_mark_delete_position_f
             cursor.reading = None
             cursor.ack_cumulative((ledger, 39))
             await asyncio.sleep(1.0)
-            assert not log.cached((ledger, 39), 1, 1) and log.cached((ledger, 40), 1, 1), "a restart goes on behind what was acknowledged"
+            assert not log.cached((ledger, 39), 1, 1) and log.cached((ledger, 40), 1, 1), (
+                "a restart goes on behind what was acknowledged"
+            )
             await asyncio.sleep(4.5)
             assert not log.cached((ledger, 49), 1, 1) and broker.cache.size_bytes == 0
             assert broker.factory._evicting is None, "no timer while nothing is held"

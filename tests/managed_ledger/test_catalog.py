@@ -63,9 +63,13 @@ def test_trimming_passes_neither_the_slowest_cursor_nor_the_stored_state_nor_an_
     assert trim_count(_ledgers()[-1:], end, end, none, 10**9) == 0
     closed = _ledgers()[:1]
     assert trim_count(closed, end, end, none, 10**9) == 1
-    assert trim_count(closed, end, end, none, closed[0].closed_ms + 999, last_kept_ms=1000) == 0, "as long as an open one would have been there"
+    assert trim_count(closed, end, end, none, closed[0].closed_ms + 999, last_kept_ms=1000) == 0, (
+        "as long as an open one would have been there"
+    )
     assert trim_count(closed, end, end, none, closed[0].closed_ms + 1000, last_kept_ms=1000) == 1
-    assert trim_count(closed, end, end, none, closed[0].closed_ms, (0, 9), last_kept_ms=1000) == 1, "what is truncated is not kept"
+    assert trim_count(closed, end, end, none, closed[0].closed_ms, (0, 9), last_kept_ms=1000) == 1, (
+        "what is truncated is not kept"
+    )
 
 
 def test_retention_keeps_what_is_young_and_small() -> None:

@@ -45,7 +45,9 @@ def test_a_takeover_writes_twice_and_reads_the_ledger_once() -> None:
         meta = Noted(region)
         second = Broker(region, meta)
         again = await second.open()
-        assert meta.writes == [[keys.managed_ledger(TOPIC), number], [number]], "the claim with the mark, and the end of the ledger"
+        assert meta.writes == [[keys.managed_ledger(TOPIC), number], [number]], (
+            "the claim with the mark, and the end of the ledger"
+        )
         assert meta.reads.count(number) == 1
         assert second.state.seen == ["a", "b"] and [name for *_, name in await read_all(again)] == ["a", "b"]
 

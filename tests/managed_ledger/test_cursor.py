@@ -27,7 +27,9 @@ def cursor_of(catalog: Catalog, at: Position = (-1, -1)) -> Cursor:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_the_mark_delete_position_never_passes_what_is_not_acknowledged(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mark_delete_position_never_passes_what_is_not_acknowledged(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = random.Random(seed)
     if seed % 2:  # as bits
         monkeypatch.setattr(intervals, "RANGES_MAX", seed % 3)
@@ -56,7 +58,11 @@ def test_the_mark_delete_position_never_passes_what_is_not_acknowledged(seed: in
                 cursor.reset(at)
                 acked = {p for p in positions if p <= at}
             case 5 if rng.random() < 0.3:
-                keep = [i for i, n in enumerate(catalog.ids) if (n, catalog.entries_of(n) - 1) > cursor.mark_delete or i == len(catalog.ids) - 1]
+                keep = [
+                    i
+                    for i, n in enumerate(catalog.ids)
+                    if (n, catalog.entries_of(n) - 1) > cursor.mark_delete or i == len(catalog.ids) - 1
+                ]
                 gone = catalog.ids[: keep[0]]
                 catalog.drop_first(len(gone))
                 cursor.on_trimmed()
@@ -64,7 +70,11 @@ def test_the_mark_delete_position_never_passes_what_is_not_acknowledged(seed: in
             case 6 if step % 5 == 0:
                 again = cursor_of(catalog)
                 again.restore(cursor.encode())
-                assert (again.mark_delete, again.acked_ranges, again.backlog_entries) == (cursor.mark_delete, cursor.acked_ranges, cursor.backlog_entries)
+                assert (again.mark_delete, again.acked_ranges, again.backlog_entries) == (
+                    cursor.mark_delete,
+                    cursor.acked_ranges,
+                    cursor.backlog_entries,
+                )
                 cursor = again
             case _ if positions:
                 chosen = [*rng.sample(positions, min(len(positions), 4)), (ledger, 10**6), (0, 0), (7777, 1)]
@@ -109,14 +119,18 @@ def test_what_is_beyond_the_bound_is_the_newest() -> None:
     again = cursor_of(catalog)
     again.restore(blob)
     kept = [ledger for ledger in range(1, 11) if again.is_acked((ledger, 1))]
-    assert kept == list(range(1, len(kept) + 1)) and 6 < len(kept) < 10, "what is nearest to the mark-delete position is kept"
+    assert kept == list(range(1, len(kept) + 1)) and 6 < len(kept) < 10, (
+        "what is nearest to the mark-delete position is kept"
+    )
 
 
 @pytest.mark.parametrize("ledgers", [200, 60_000])
 def test_whatever_is_acknowledged_fits_in_one_value_of_the_metadata(ledgers: int) -> None:
     """Every other entry, batches of which a part is, and as many properties as there may be; and one entry in each of very many ledgers."""
     entries, start = (40_000, 1) if ledgers == 200 else (70_000, 69_001)
-    catalog = Catalog([LedgerInfo(10**9 + i, entries, 1, 1) for i in range(ledgers)], (10**9 + ledgers - 1, entries - 1))
+    catalog = Catalog(
+        [LedgerInfo(10**9 + i, entries, 1, 1) for i in range(ledgers)], (10**9 + ledgers - 1, entries - 1)
+    )
     cursor = cursor_of(catalog, (10**9, -1))
     for ledger in range(10**9, 10**9 + ledgers):
         cursor.ack_ranges([(ledger, entry, entry) for entry in range(start, start + (600 if ledgers == 200 else 2), 2)])
@@ -165,7 +179,10 @@ def test_what_is_acknowledged_is_cut_out_of_runs() -> None:
     runs = [(2, 0, run_of("0", "1", "2", "3", "4")), (2, 5, run_of("5", "6", "7", "8", "9"))]
     assert [r[2] is s[2] for r, s in zip(cursor.unacked_runs(runs), runs, strict=True)] == [True, True]
     cursor.ack_ranges([(2, 0, 1), (2, 4, 5), (2, 9, 9)])
-    assert [(first, names_of(run)) for _, first, run in cursor.unacked_runs(runs)] == [(2, ["2", "3"]), (6, ["6", "7", "8"])]
+    assert [(first, names_of(run)) for _, first, run in cursor.unacked_runs(runs)] == [
+        (2, ["2", "3"]),
+        (6, ["6", "7", "8"]),
+    ]
     assert cursor.acked_ranges == [(2, 4, 5), (2, 9, 9)]
 
 
@@ -194,7 +211,9 @@ def test_a_batch_is_acknowledged_once_every_message_of_it_was(seed: int) -> None
             case _:
                 keep = {i for i in range(140) if rng.random() < 0.7}
                 left[position] &= keep
-                bits = cursor.ack_batch(position, sum(1 << i for i in keep) if rng.random() < 0.9 or left[position] else 0)
+                bits = cursor.ack_batch(
+                    position, sum(1 << i for i in keep) if rng.random() < 0.9 or left[position] else 0
+                )
                 if not cursor.is_acked(position):
                     assert left[position] <= {i for i in range(140) if bits >> i & 1}
         for at, messages in left.items():

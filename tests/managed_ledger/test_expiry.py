@@ -24,7 +24,9 @@ def simulate(main: Coroutine[Any, Any, None], sim: Simulation) -> None:
     sim.run(main, limit_s=600)
 
 
-async def filled(sim: Simulation, settings: ManagedLedgerSettings = SMALL, *, bookies: int = 3) -> tuple[Region, Broker, ManagedLedger]:
+async def filled(
+    sim: Simulation, settings: ManagedLedgerSettings = SMALL, *, bookies: int = 3
+) -> tuple[Region, Broker, ManagedLedger]:
     """100 entries, one each second, over ten ledgers."""
     region = Region(sim, bookies)
     await region.start()
@@ -35,7 +37,6 @@ async def filled(sim: Simulation, settings: ManagedLedgerSettings = SMALL, *, bo
         await asyncio.sleep(1.0)
     await until(lambda: len(broker.done) == 100)
     return region, broker, log
-
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -108,7 +109,9 @@ def test_an_expired_move_is_durable_and_trimming_follows() -> None:
             mark = log.cursors["c"].mark_delete
             killed, log = log, await Broker(region, settings=SMALL).open()  # at once
             assert killed.failed is None and mark > (-1, -1) and log.cursors["c"].mark_delete == mark
-            assert expiry.read_given_up(log.cursors["c"].properties) == [((-1, -1), mark)], "it is known that nobody acknowledged that"
+            assert expiry.read_given_up(log.cursors["c"].properties) == [((-1, -1), mark)], (
+                "it is known that nobody acknowledged that"
+            )
             log.set_retention(0, 0)
             await until(lambda: log.entries <= 70)
             await log.expire_before(sim.clock().wall_ms() - 30_000, ["c"])
@@ -132,7 +135,9 @@ def test_a_backlog_is_brought_below_a_bound_and_not_further() -> None:
             assert await log.drop_to(2_550, ["c"]) == {"c": 75}
             assert cursor.backlog_entries == 25 and cursor.backlog_bytes == 2_500
             assert expiry.read_given_up(cursor.properties) == [((-1, -1), cursor.mark_delete)]
-            assert await log.drop_to(0, ["c"]) == {"c": 25} and cursor.backlog_entries == 0 and held.backlog_entries == 100
+            assert (
+                await log.drop_to(0, ["c"]) == {"c": 25} and cursor.backlog_entries == 0 and held.backlog_entries == 100
+            )
 
         simulate(main(), sim)
 
@@ -156,9 +161,13 @@ def test_truncation_frees_everything_but_what_a_cursor_that_was_left_out_needs()
             for number in range(5):
                 broker.append(log, f"more{number}")
             await until(lambda: len(broker.done) == 105)
-            assert [name for *_, name in await read_all(log)] == [f"more{i}" for i in range(5)], "retention holds what came later"
+            assert [name for *_, name in await read_all(log)] == [f"more{i}" for i in range(5)], (
+                "retention holds what came later"
+            )
             for bookie in region.bookies.values():
-                assert not [ledger for ledger in bookie.ledgers if bookie.holds(ledger) and ledger < log.first_position()[0]]
+                assert not [
+                    ledger for ledger in bookie.ledgers if bookie.holds(ledger) and ledger < log.first_position()[0]
+                ]
             await log._end().roll()
             for cursor in log.cursors.values():
                 cursor.ack_cumulative(log.last_confirmed)
@@ -206,7 +215,9 @@ def test_truncation_of_an_empty_or_idle_topic_and_without_bookies() -> None:
 def test_what_nobody_acknowledged_is_noted_in_a_bounded_number_of_ranges(holes: int) -> None:
     """Each second entry is acknowledged."""
     log: Any = SimpleNamespace(entries_between=lambda after, through: max(0, through[1] - after[1]))
-    cursor: Any = SimpleNamespace(mark_delete=(1, -1), holes=holes, acked_ranges=[(1, 2 * n + 1, 2 * n + 1) for n in range(holes)], properties={})
+    cursor: Any = SimpleNamespace(
+        mark_delete=(1, -1), holes=holes, acked_ranges=[(1, 2 * n + 1, 2 * n + 1) for n in range(holes)], properties={}
+    )
     upto = (1, 2 * holes + 4)
     noted = [((a, b), (c, d)) for a, b, c, d in expiry._noted(log, cursor, upto)]
     assert len(noted) <= expiry.GIVEN_UP_MAX and noted == sorted(noted)

@@ -10,7 +10,16 @@ from dataclasses import replace
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.model.errors import HeliographError, LedgerFenced, NotAllowed, NotEnoughBookies, NotFound, OutcomeUnknown, TopicClosed, VersionConflict
+from heliograph.model.errors import (
+    HeliographError,
+    LedgerFenced,
+    NotAllowed,
+    NotEnoughBookies,
+    NotFound,
+    OutcomeUnknown,
+    TopicClosed,
+    VersionConflict,
+)
 from heliograph.model.ledgers import TRIMMED_MS, LedgerMetadata, LedgerState, ManagedLedgerMetadata, unpack
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import Op
@@ -24,7 +33,9 @@ from tests.ledger.fakes import FakeBookie
 from tests.managed_ledger.world import TOPIC, Broker, Region, read_all, until
 
 
-def scenario(work: Callable[[Region], Awaitable[None]], *, seed: int = 1, bookies: int = 3, limit_s: float = 600) -> None:
+def scenario(
+    work: Callable[[Region], Awaitable[None]], *, seed: int = 1, bookies: int = 3, limit_s: float = 600
+) -> None:
     with Simulation(seed=seed) as sim:
 
         async def main() -> None:
@@ -83,7 +94,9 @@ def test_rollover_keeps_the_order_and_never_blocks_an_append() -> None:
         again = await other.open()
         assert await read_all(again) == broker.done
         assert [i for i in again.ledgers() if not i.closed_ms] == []
-        assert [(i.ledger, i.entries, i.size_bytes) for i in again.ledgers()] == [(i.ledger, i.entries, i.size_bytes) for i in ledger.ledgers()]
+        assert [(i.ledger, i.entries, i.size_bytes) for i in again.ledgers()] == [
+            (i.ledger, i.entries, i.size_bytes) for i in ledger.ledgers()
+        ]
 
     scenario(work)
 
@@ -101,7 +114,11 @@ def test_an_idle_topic_has_no_open_ledger_and_nothing_to_replay() -> None:
         assert ledger.next_index == 2 and ledger.last_confirmed == (broker.done[-1][0], 1)
         await asyncio.sleep(5)
         await ledger.close()
-        assert not broker.factory.context.tasks._running and not broker.factory.context.ticker._active and not broker.factory._flusher._due
+        assert (
+            not broker.factory.context.tasks._running
+            and not broker.factory.context.ticker._active
+            and not broker.factory._flusher._due
+        )
 
     scenario(work)
 
@@ -164,7 +181,11 @@ def test_when_the_newest_trimmed_ledger_was_closed_is_stored_and_outlives_its_ow
             await until(lambda: ledger.ledgers()[0].ledger == position[0])  # noqa: B023
             gone = max(closed[number] for number in closed if number < position[0])
             stored = await stored_topic(EmbeddedStore(region.machine), TOPIC)
-            assert stored is not None and ledger.properties == {TRIMMED_MS: str(gone)} and stored[0].properties[TRIMMED_MS] == str(gone)
+            assert (
+                stored is not None
+                and ledger.properties == {TRIMMED_MS: str(gone)}
+                and stored[0].properties[TRIMMED_MS] == str(gone)
+            )
             assert stored[0].spans()[0] == (gone, closed[position[0]])
         again = await Broker(region).open()
         assert again.properties == ledger.properties
@@ -317,7 +338,11 @@ def test_an_owner_whose_ledger_was_taken_sends_nothing_elsewhere() -> None:
 
 def test_without_bookies_runs_wait_then_fail_and_the_next_ones_are_taken_again() -> None:
     async def work(region: Region) -> None:
-        broker = Broker(region, settings=ManagedLedgerSettings(pending_timeout_s=5.0), ledger_settings=LedgerSettings(lost_after_s=1.0))
+        broker = Broker(
+            region,
+            settings=ManagedLedgerSettings(pending_timeout_s=5.0),
+            ledger_settings=LedgerSettings(lost_after_s=1.0),
+        )
         ledger = await broker.open()
         for bookie in region.bookies.values():
             bookie.crash()
@@ -359,7 +384,9 @@ def test_more_waiting_bytes_than_the_bound_fail_all_that_wait() -> None:
     scenario(work)
 
 
-async def _with_three(region: Region, meta: EmbeddedStore | None = None) -> tuple[Broker, ManagedLedger, Cursor, list[tuple[int, int]]]:
+async def _with_three(
+    region: Region, meta: EmbeddedStore | None = None
+) -> tuple[Broker, ManagedLedger, Cursor, list[tuple[int, int]]]:
     """A broker with three entries and a cursor."""
     broker = Broker(region, meta)
     ledger = await broker.open()
@@ -428,7 +455,9 @@ def test_closing_is_bounded_while_the_metadata_is_away() -> None:
         broker.append(ledger, "b")
         await asyncio.wait_for(ledger.close(), 20)
         assert len(broker.done) + len(broker.failed) == 2
-        assert [name for *_, name in await read_all(await Broker(region).open())][: len(broker.done)] == [name for *_, name in broker.done]
+        assert [name for *_, name in await read_all(await Broker(region).open())][: len(broker.done)] == [
+            name for *_, name in broker.done
+        ]
         fresh = await Broker(region, EmbeddedStore(region.machine)).open()
         await asyncio.wait_for(fresh.close(), 5)
 
@@ -464,7 +493,9 @@ def test_large_cursors_are_stored_over_several_writes_and_a_trim_waits_for_the_l
             broker.meta.watch(keys.managed_ledger(TOPIC), on_topic)
             log.set_retention(0, 0)
             for name in names:
-                log.cursors[name].set_properties({"x": (name * 200_000)[:500_000]})  # together more than one transaction may hold
+                log.cursors[name].set_properties(
+                    {"x": (name * 200_000)[:500_000]}
+                )  # together more than one transaction may hold
                 log.cursors[name].ack_cumulative(broker.done[29][:2])
             log.trim_soon()
             for name in names:
@@ -473,10 +504,17 @@ def test_large_cursors_are_stored_over_several_writes_and_a_trim_waits_for_the_l
             assert firsts[-1][1] > firsts[0][1]
             for version, first in firsts:
                 for name in names:
-                    stored = max(mark for at, mark in marks[name] if at <= version) if firsts[0][1] < first else (first, 0)
-                    assert stored[0] >= first - 1, "a ledger is gone, and after a crash now a cursor would stand before it"
+                    stored = (
+                        max(mark for at, mark in marks[name] if at <= version) if firsts[0][1] < first else (first, 0)
+                    )
+                    assert stored[0] >= first - 1, (
+                        "a ledger is gone, and after a crash now a cursor would stand before it"
+                    )
             again = await Broker(region, settings=small()).open()
             for name in names:
-                assert again.cursors[name].properties == {"x": (name * 200_000)[:500_000]} and again.cursors[name].mark_delete == broker.done[29][:2]
+                assert (
+                    again.cursors[name].properties == {"x": (name * 200_000)[:500_000]}
+                    and again.cursors[name].mark_delete == broker.done[29][:2]
+                )
 
         sim.run(main(), limit_s=60)

@@ -182,7 +182,9 @@ def test_what_does_not_fit_between_its_neighbours_is_refused_before_anything_is_
         with pytest.raises(CorruptData, match="it is another's"):
             await ledger.refill(number, Runs([(4, shifted)]))
         assert await ledger.damaged(number) == [(4, 5)]
-        assert not any(4 in bookie.ledgers[number].blocks for bookie in region.bookies.values() if number in bookie.ledgers)
+        assert not any(
+            4 in bookie.ledgers[number].blocks for bookie in region.bookies.values() if number in bookie.ledgers
+        )
 
     scenario(work)
 
@@ -224,7 +226,11 @@ def test_a_ledger_that_was_trimmed_meanwhile_gets_no_metadata_again() -> None:
                     found = await self.get(keys.managed_ledger(TOPIC))
                     assert found is not None
                     stored = ManagedLedgerMetadata.decode(found[0])
-                    await self.put(keys.managed_ledger(TOPIC), replace(stored, ledgers=stored.ledgers[1:]).encode(), expected=found[1])
+                    await self.put(
+                        keys.managed_ledger(TOPIC),
+                        replace(stored, ledgers=stored.ledgers[1:]).encode(),
+                        expected=found[1],
+                    )
                 return await super().txn(ops)
 
         other = Broker(region, Trimming(region.machine))

@@ -72,7 +72,9 @@ def test_what_a_deleted_topic_left_behind_goes() -> None:
         log = await broker.open()
         broker.append(log, "a")
         await until(lambda: len(broker.done) == 1)
-        await EmbeddedStore(region.machine).delete(keys.managed_ledger(TOPIC))  # a deletion that died after its first transaction
+        await EmbeddedStore(region.machine).delete(
+            keys.managed_ledger(TOPIC)
+        )  # a deletion that died after its first transaction
         collector = OrphanCollector(broker.factory.context, 1.0)
         assert await collector.sweep(0.0) == []
         assert len(await collector.sweep(1.0)) == 1 and await ledgers(region) == []
@@ -87,7 +89,10 @@ def test_openings_that_fight_lose_nothing_to_the_collector(seed: int) -> None:
     async def work(region: Region) -> None:
         rng = random.Random(seed)
         small = ManagedLedgerSettings(ledger_entries_max=5)
-        brokers = [Broker(region, FlakyStore(region.machine, random.Random(rng.random()), trouble=0.05, delay_s=0.05), small) for _ in range(2)]
+        brokers = [
+            Broker(region, FlakyStore(region.machine, random.Random(rng.random()), trouble=0.05, delay_s=0.05), small)
+            for _ in range(2)
+        ]
         sweeper = Broker(region)
         await sweeper.pool.ready()
         collector = OrphanCollector(sweeper.factory.context, 0.0)

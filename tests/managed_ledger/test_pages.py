@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.model.errors import CorruptData, HeliographError, LedgerFenced, MetadataUnavailable, NoSuchLedger, OutcomeUnknown
+from heliograph.model.errors import (
+    CorruptData,
+    HeliographError,
+    LedgerFenced,
+    MetadataUnavailable,
+    NoSuchLedger,
+    OutcomeUnknown,
+)
 from heliograph.model.ledgers import PAGED, LedgerInfo, ManagedLedgerMetadata, OffloadRecord, OffloadState, pack
 from heliograph.model.positions import Position
 from heliograph.raft.embedded import EmbeddedStore
@@ -100,7 +107,9 @@ def test_a_catalog_with_pages_answers_as_one_without(seed: int, monkeypatch: pyt
                 assert paged.closed_ms(dropped) == plain.closed_ms(dropped) == plain.infos()[dropped - 1].closed_ms
                 paged.drop_first(dropped)
                 plain.drop_first(dropped)
-                assert paged.forms(0)[0] == kept and not {page.key for page in kept} & set(pages_gone), "what was to be stored is what is left"
+                assert paged.forms(0)[0] == kept and not {page.key for page in kept} & set(pages_gone), (
+                    "what was to be stored is what is left"
+                )
             case 1:
                 paged.seal()
             case 2 if plain.count > 1:
@@ -127,9 +136,13 @@ def test_a_catalog_with_pages_answers_as_one_without(seed: int, monkeypatch: pyt
         assert all(i.offload is not None and i.offload.state is OffloadState.LOCAL_GONE for i in left_out)
         probes: list[Position] = [(rng.randrange(-1, ledger + 2), rng.choice([-1, 0, 2, 9])) for _ in range(8)]
         for probe in probes:
-            assert paged.at_or_after(probe) == plain.at_or_after(probe) and paged.at_or_before(probe) == plain.at_or_before(probe)
+            assert paged.at_or_after(probe) == plain.at_or_after(probe) and paged.at_or_before(
+                probe
+            ) == plain.at_or_before(probe)
             assert paged.next(probe) == plain.next(probe) and paged.info(probe[0]) == plain.info(probe[0])
-            assert paged.entries_of(probe[0]) == plain.entries_of(probe[0]) and paged.offload_of(probe[0]) == plain.offload_of(probe[0])
+            assert paged.entries_of(probe[0]) == plain.entries_of(probe[0]) and paged.offload_of(
+                probe[0]
+            ) == plain.offload_of(probe[0])
             assert paged.entries_between(probe, probes[0]) == plain.entries_between(probe, probes[0])
             assert paged.bytes_between(probe, probes[0]) == plain.bytes_between(probe, probes[0])
             assert paged.position_at(paged.rank(probe)) == plain.position_at(plain.rank(probe))
@@ -140,13 +153,27 @@ def test_of_a_page_that_was_not_read_nothing_is_left_out_silently(small_pages: i
     while known.seal():
         pass
     unread = Catalog(known.recent(), known.last, known.forms(0)[0])
-    assert unread.unread(4) and not unread.unread(11) and unread.entries == 36 and unread.first_index == 0 and unread.next((-1, -1)) == (0, 0)
-    for ask in (unread.infos, lambda: unread.infos_from(2), lambda: unread.info(4), lambda: unread.entries_of(4), lambda: unread.closed(4)):
+    assert (
+        unread.unread(4)
+        and not unread.unread(11)
+        and unread.entries == 36
+        and unread.first_index == 0
+        and unread.next((-1, -1)) == (0, 0)
+    )
+    for ask in (
+        unread.infos,
+        lambda: unread.infos_from(2),
+        lambda: unread.info(4),
+        lambda: unread.entries_of(4),
+        lambda: unread.closed(4),
+    ):
         with pytest.raises(MetadataUnavailable, match="try again"):
             ask()  # type: ignore[operator]
     probes: list[Position] = [(ledger, entry) for ledger in range(12) for entry in (-1, 0, 2)]
     said, true = ([catalog.entries_between((-1, -1), probe) for probe in probes] for catalog in (unread, known))
-    assert said == sorted(said) and all(b - 9 <= a <= b for a, b in zip(said, true, strict=True)), "an estimate, in order"
+    assert said == sorted(said) and all(b - 9 <= a <= b for a, b in zip(said, true, strict=True)), (
+        "an estimate, in order"
+    )
     assert unread.next((2, 2)) in {(2, 3), (3, 0)}
     assert unread.bounded(4, 2) == 2 == known.bounded(4, 2)
 
@@ -181,12 +208,15 @@ class Dying(EmbeddedStore):
 @pytest.mark.parametrize("applied", [False, True])
 def test_a_crash_at_any_write_of_metadata_loses_and_doubles_no_ledger(applied: bool, small_pages: int) -> None:
     """Ledgers are made, sealed into pages, said to be offloaded, and trimmed, by one owner after the other, each of which dies at its n-th write."""
+
     async def life(region: Region, broker: Broker, at: int, made: dict[Position, str], acked: list[Position]) -> None:
         log = await broker.open()
         there = {(ledger, entry): name for ledger, entry, name in await read_all(log)}
         await log.whole()
         found, first = log.ledgers(), log.first_position()
-        assert [i.ledger for i in found] == sorted({i.ledger for i in found}) and len(there) == log.entries == sum(i.entries for i in found)
+        assert [i.ledger for i in found] == sorted({i.ledger for i in found}) and len(there) == log.entries == sum(
+            i.entries for i in found
+        )
         assert all(there.get(p) == name for p, name in made.items() if p >= first), "a confirmed entry is not there"
         assert all(p <= acked[-1] for p in made if p < first), "trimmed, and not acknowledged"
         cursor = await log.open_cursor("c", (-1, -1))
@@ -208,7 +238,11 @@ def test_a_crash_at_any_write_of_metadata_loses_and_doubles_no_ledger(applied: b
         made: dict[Position, str] = {}
         acked: list[Position] = [(-1, -1)]
         for at in range(2, 32):
-            broker = Broker(region, Dying(region.machine, at, applied), ManagedLedgerSettings(ledger_entries_max=2, close_timeout_s=0.2))
+            broker = Broker(
+                region,
+                Dying(region.machine, at, applied),
+                ManagedLedgerSettings(ledger_entries_max=2, close_timeout_s=0.2),
+            )
             living = asyncio.ensure_future(life(region, broker, at, made, acked))
             await asyncio.wait([living], timeout=10.0)
             assert broker.meta.left < 0, "it was to die"  # type: ignore[attr-defined]
@@ -226,7 +260,9 @@ def test_a_crash_at_any_write_of_metadata_loses_and_doubles_no_ledger(applied: b
         stored = await stored_topic(EmbeddedStore(region.machine), TOPIC)
         assert stored is not None and len(await page_keys(region)) > 3
         head = await EmbeddedStore(region.machine).get(keys.managed_ledger(TOPIC))
-        assert head is not None and [p.key for p in ManagedLedgerMetadata.decode(head[0]).pages] == await page_keys(region), "a page is nobody's"
+        assert head is not None and [p.key for p in ManagedLedgerMetadata.decode(head[0]).pages] == await page_keys(
+            region
+        ), "a page is nobody's"
         assert await OrphanCollector(other.factory.context, 0.0).sweep(1.0) is not None
         assert {(a, b): c for a, b, c in await read_all(log)} == there, "a ledger of a page was taken for an orphan"
 
@@ -247,7 +283,9 @@ def test_owners_that_die_and_zombies_with_pages_of_two(seed: int, monkeypatch: p
 class Cold:
     """An object store's reader that has every ledger of `gone`."""
 
-    async def read(self, topic: str, ledger: int, record: OffloadRecord, first: int, last: int, max_bytes: int) -> list[tuple[int, Run]]:
+    async def read(
+        self, topic: str, ledger: int, record: OffloadRecord, first: int, last: int, max_bytes: int
+    ) -> list[tuple[int, Run]]:
         assert record.attempt == f"{ledger:032x}"
         run = run_of(*(f"{ledger}-{entry}" for entry in range(first, last + 1)))
         run.first_index = 3 * ledger + first
@@ -310,9 +348,13 @@ def test_sixty_thousand_ledgers_are_opened_without_their_pages_read_anywhere_and
         await until(lambda: log.first_position()[0] > 2_100, 600.0)
         log.set_retention(-1, -1)
         await log.close()
-        assert [key for key in await page_keys(region) if key < 2_048] == [] == meta.pages_written, "pages go whole; none is written for that"
+        assert [key for key in await page_keys(region) if key < 2_048] == [] == meta.pages_written, (
+            "pages go whole; none is written for that"
+        )
         again = await Broker(region).open()
-        assert (again.entries, again.first_position()) == (log.entries, log.first_position()) and again.cursors["near"].backlog_entries == 5
+        assert (again.entries, again.first_position()) == (log.entries, log.first_position()) and again.cursors[
+            "near"
+        ].backlog_entries == 5
 
     scenario(work)
 
@@ -349,7 +391,9 @@ def test_a_cursor_far_back_has_the_pages_that_it_needs(small_pages: int) -> None
         assert log.cursors["far"].mark_delete == (25, 2)
         early = await log.open_cursor("early", (2, 1), durable=False)
         assert early.backlog_entries == 40 * 3 - 8 and early.read_position == (2, 2)
-        cursor = Cursor("x", log._catalog, (-1, -1), durable=False, properties={}, request_flush=lambda _: None, wait_flushed=_never)
+        cursor = Cursor(
+            "x", log._catalog, (-1, -1), durable=False, properties={}, request_flush=lambda _: None, wait_flushed=_never
+        )
         cursor.ack([(0, 0)])
         assert cursor.mark_delete == (0, 0)
 
@@ -379,7 +423,9 @@ async def _never(_: Cursor) -> None: ...
 @pytest.mark.parametrize("offloaded", [False, True])
 def test_the_one_value_of_an_older_version_becomes_pages_with_the_first_write(offloaded: bool) -> None:
     async def work(region: Region) -> None:
-        infos = tuple(gone(i) if offloaded else replace(gone(i), offload=None) for i in range(18_000 if offloaded else 30_000))
+        infos = tuple(
+            gone(i) if offloaded else replace(gone(i), offload=None) for i in range(18_000 if offloaded else 30_000)
+        )
         old = ManagedLedgerMetadata(infos, b"", (infos[-1].ledger, 2), next_index=3 * len(infos), owner=9)
         blob = old.encode()
         assert blob[0] == (2 if offloaded else 1) and 200_000 < len(blob) <= VALUE_BYTES_MAX
@@ -392,12 +438,16 @@ def test_the_one_value_of_an_older_version_becomes_pages_with_the_first_write(of
         broker.factory.page_when(lambda: False)
         await log.store_state()
         head = await meta.get(keys.managed_ledger(TOPIC))
-        assert head is not None and head[0][0] == blob[0] and not meta.pages_written, "an older broker of the region could not read it"
+        assert head is not None and head[0][0] == blob[0] and not meta.pages_written, (
+            "an older broker of the region could not read it"
+        )
         broker.factory.page_when(lambda: True)
         await log.store_state()
         head = await meta.get(keys.managed_ledger(TOPIC))
         assert head is not None and head[0][0] == PAGED and len(head[0]) < 100_000
-        assert sorted(meta.pages_written) == list(range(0, len(infos) - 1023, 512)) == await page_keys(region), "each is written once"
+        assert sorted(meta.pages_written) == list(range(0, len(infos) - 1023, 512)) == await page_keys(region), (
+            "each is written once"
+        )
         whole = await stored_topic(meta, TOPIC)
         assert whole is not None and whole[0].ledgers == infos and not whole[0].pages
         assert (await stored_info(broker.factory.context, TOPIC, 777)) == infos[777]
@@ -430,7 +480,11 @@ def test_what_is_said_of_an_object_goes_into_its_page_and_a_failed_write_is_made
         meta.unavailable = None
         await setting
         whole = await stored_topic(meta, TOPIC)
-        assert whole is not None and whole[0].ledgers[4] == replace(gone(4), offload=record) and whole[0].ledgers[5] == gone(5)
+        assert (
+            whole is not None
+            and whole[0].ledgers[4] == replace(gone(4), offload=record)
+            and whole[0].ledgers[5] == gone(5)
+        )
         assert set(meta.pages_written) == {3}
 
     scenario(work)

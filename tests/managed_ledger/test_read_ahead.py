@@ -49,7 +49,10 @@ def test_what_is_kept_counts_with_the_slabs_that_it_keeps_alive() -> None:
     ahead, slab = ReadAhead(10_000), 3_000
     for first in range(0, 80, 10):
         shared = bytes(slab)
-        ahead.put(1, [(first, Run([memoryview(shared)[:500]], [500])), (first + 1, Run([memoryview(shared)[500:1000]], [500]))])
+        ahead.put(
+            1,
+            [(first, Run([memoryview(shared)[:500]], [500])), (first + 1, Run([memoryview(shared)[500:1000]], [500]))],
+        )
         assert slab * len(ahead._recent) <= ahead.size_bytes <= ahead.byte_bound
     assert len(ahead._recent) == 2, "with what both share counted once"
 
@@ -167,7 +170,9 @@ def test_the_next_window_is_on_its_way_while_the_reader_has_this_one(monkeypatch
         sim.run(main(), limit_s=60)
 
 
-def test_the_second_window_is_asked_for_before_the_first_has_come_and_none_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_window_is_asked_for_before_the_first_has_come_and_none_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with Simulation(seed=6) as sim:
 
         async def main() -> None:
@@ -199,7 +204,9 @@ def test_the_second_window_is_asked_for_before_the_first_has_come_and_none_behin
             await asyncio.sleep(0.2)
             assert most == 2, "two are on their way at once"
             ready = sorted((fetch.start, fetch.end) for fetch in ahead._recent if fetch.early)
-            assert len(ready) == 2 and ready[0][1] == ready[1][0] and not ahead._flying, "and no third one, however long the reader takes"
+            assert len(ready) == 2 and ready[0][1] == ready[1][0] and not ahead._flying, (
+                "and no third one, however long the reader takes"
+            )
             while runs := await log.read(at, 2, 1 << 20):
                 found += [name for *_, run in runs for name in names_of(run)]
                 at = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
@@ -238,7 +245,9 @@ def test_what_is_fetched_early_is_bounded_and_a_failure_is_none(seed: int) -> No
                 assert ahead.early_bytes == flying + sum(f.size_bytes for f in ahead._recent if f.early)
                 assert flying <= 3 * ahead.byte_bound / 8 and ahead.size_bytes <= ahead.byte_bound
             await asyncio.sleep(1)
-            assert not ahead._flying and len(asked) > 20, "who went without reading what was fetched for it holds nobody up"
+            assert not ahead._flying and len(asked) > 20, (
+                "who went without reading what was fetched for it holds nobody up"
+            )
             await tasks.close()
 
         sim.run(main(), limit_s=60)

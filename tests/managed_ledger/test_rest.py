@@ -94,7 +94,9 @@ def test_of_very_many_topics_that_fall_idle_together_few_are_closed_at_a_time(mo
     scenario(work)
 
 
-def test_of_very_many_idle_ledgers_that_bookies_fail_at_once_few_are_closed_at_a_time_and_none_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_idle_ledgers_that_bookies_fail_at_once_few_are_closed_at_a_time_and_none_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     close: Callable[[LedgerHandle], Awaitable[LedgerMetadata]] = LedgerHandle.close
     closing = most = 0
 
@@ -128,7 +130,9 @@ def test_of_very_many_idle_ledgers_that_bookies_fail_at_once_few_are_closed_at_a
             broker.append(log, "c")
         await until(lambda: len(broker.done) == 201)
         assert not broker.failed and all(log.failed is None for log in logs)
-        assert [name for *_, name in await read_all(logs[99])] == ["a", "b", "c"] and [name for *_, name in await read_all(logs[0])] == ["a", "c"]
+        assert [name for *_, name in await read_all(logs[99])] == ["a", "b", "c"] and [
+            name for *_, name in await read_all(logs[0])
+        ] == ["a", "c"]
 
     scenario(work)
 
@@ -152,7 +156,9 @@ def test_a_topic_with_many_ledgers_is_left_open_for_longer_but_not_above_the_age
 
 def test_a_ledger_that_is_too_old_is_closed_without_an_append() -> None:
     async def work(region: Region) -> None:
-        broker = Broker(region, settings=ManagedLedgerSettings(ledger_idle_s=1000.0, sweep_s=0.5, ledger_age_max_s=10.0))
+        broker = Broker(
+            region, settings=ManagedLedgerSettings(ledger_idle_s=1000.0, sweep_s=0.5, ledger_age_max_s=10.0)
+        )
         ledger = await broker.open()
         broker.append(ledger, "a")
         await asyncio.sleep(9)
@@ -184,7 +190,11 @@ def test_appends_that_come_while_the_ledger_is_being_closed_follow_in_order(seed
         async def main() -> None:
             region = Region(sim)
             await region.start()
-            broker = Broker(region, Slow(region.machine), ManagedLedgerSettings(ledger_idle_s=0.05, sweep_s=0.02, ledger_entries_max=30))
+            broker = Broker(
+                region,
+                Slow(region.machine),
+                ManagedLedgerSettings(ledger_idle_s=0.05, sweep_s=0.02, ledger_entries_max=30),
+            )
             while True:
                 try:
                     ledger = await broker.open()

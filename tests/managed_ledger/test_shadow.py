@@ -113,7 +113,9 @@ def test_a_ledger_that_cannot_be_read_is_not_passed() -> None:
             await until(lambda wanted=wanted: len(source_broker.done) == wanted)
         shadow, _ = await shadow_at(shadow_broker)
         await until(lambda: shadow.entries == 50 and len(shadow.ledgers()) == 2)
-        await source_broker.meta.delete(keys.ledger(shadow.ledgers()[-1].ledger))  # as where only an object store has it by now
+        await source_broker.meta.delete(
+            keys.ledger(shadow.ledgers()[-1].ledger)
+        )  # as where only an object store has it by now
         await until(lambda: shadow.ended)
 
     scenario(work)

@@ -93,7 +93,14 @@ class Model:
                 ledger_entries_max=25, checkpoint_entries=12, checkpoint_interval_s=0.2, pending_timeout_s=6.0, close_timeout_s=2.0,
                 sweep_s=self.sweep_s, ledger_idle_s=self.idle_s, ledger_age_max_s=20.0,
             )  # fmt: skip
-            made.append(Broker(self.region, meta, settings, LedgerSettings(add_timeout_s=1.5, lost_after_s=3.0, recovery_timeout_s=10.0, stride=4)))
+            made.append(
+                Broker(
+                    self.region,
+                    meta,
+                    settings,
+                    LedgerSettings(add_timeout_s=1.5, lost_after_s=3.0, recovery_timeout_s=10.0, stride=4),
+                )
+            )
 
         await machine.start(life)
         broker = made[0]
@@ -167,7 +174,9 @@ class Model:
         first = ledger.first_position()
         live = {(at, entry): name for at, entry, name in entries}
         for position, name in self.confirmed.items():
-            assert position < first or live.get(position) == name, f"{position} ({name}) was confirmed, and is lost; the log begins at {first}"
+            assert position < first or live.get(position) == name, (
+                f"{position} ({name}) was confirmed, and is lost; the log begins at {first}"
+            )
         assert seen[len(seen) - len(live) :] == list(live.values()), "the state is not that of the log"
         assert len(set(seen)) == len(seen), "an entry stands twice"
         place = {name: index for index, name in enumerate(seen)}
@@ -178,13 +187,19 @@ class Model:
             mine = [name for name in seen if name.startswith(f"{owner.number}-")]
             assert not owner.gone_for_good & set(mine), "what failed for good is there"
             kept = [name for name in owner.appended if name not in owner.gone_for_good]
-            assert mine == kept[: len(mine)], "out of order, or an entry is there, and one that was appended before it is not"
+            assert mine == kept[: len(mine)], (
+                "out of order, or an entry is there, and one that was appended before it is not"
+            )
         cursor = ledger.cursors.get("c")
         if cursor is not None:
             passed = [p for p in self.log if self.acked_upto < p <= cursor.mark_delete]
             assert all(p in self.acked for p in passed), "the mark-delete position passed what was not acknowledged"
-            assert all(cursor.is_acked(p) for p in self.acked_for_good), "an acknowledgement that was durable is forgotten"
-            assert all(p in self.acked for p in self.log if self.acked_upto < p < first), "trimmed, but not acknowledged"
+            assert all(cursor.is_acked(p) for p in self.acked_for_good), (
+                "an acknowledgement that was durable is forgotten"
+            )
+            assert all(p in self.acked for p in self.log if self.acked_upto < p < first), (
+                "trimmed, but not acknowledged"
+            )
 
     # -- the run ------------------------------------------------------------------------------------------------------
 

@@ -21,8 +21,17 @@ RETENTIONS = ((0, 0), (1, 0), (1, -1), (-1, 0), (2, 1), (-1, -1))
 
 def freeable(ledgers: list[ManagedLedger]) -> dict[str, int]:
     """Topic -> its oldest ledger, where that may go now; asked beside the logs, which hear nothing of it."""
-    beside = [Keeping(ledger, ledger._catalog, ledger._parts.context, ledger._parts.clock, int(SETTINGS.ledger_age_max_s * 1000)) for ledger in ledgers]
-    return {ledger.topic: ledger._catalog.ids[0] for ledger, keeping in zip(ledgers, beside, strict=True) if keeping._trimmable()}
+    beside = [
+        Keeping(
+            ledger, ledger._catalog, ledger._parts.context, ledger._parts.clock, int(SETTINGS.ledger_age_max_s * 1000)
+        )
+        for ledger in ledgers
+    ]
+    return {
+        ledger.topic: ledger._catalog.ids[0]
+        for ledger, keeping in zip(ledgers, beside, strict=True)
+        if keeping._trimmable()
+    }
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -62,7 +71,9 @@ def test_whatever_may_go_goes_and_whoever_is_at_rest_is_not_visited(seed: int) -
     scenario(work, seed=seed, limit_s=3000)
 
 
-def test_a_topic_with_an_open_ledger_is_visited_when_its_idle_time_is_over_and_not_at_each_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_with_an_open_ledger_is_visited_when_its_idle_time_is_over_and_not_at_each_sweep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     visits: list[float] = []
     rest = ManagedLedger.rest
 
@@ -79,7 +90,9 @@ def test_a_topic_with_an_open_ledger_is_visited_when_its_idle_time_is_over_and_n
         await ledger.open_cursor("c", (-1, -1))
         broker.append(ledger, "a")
         await asyncio.sleep(50)
-        assert 1 <= len(visits) <= 4 and ledger._tail is not None, "some for what was made and written, none while it waits"
+        assert 1 <= len(visits) <= 4 and ledger._tail is not None, (
+            "some for what was made and written, none while it waits"
+        )
         broker.append(ledger, "b")
         await asyncio.sleep(60)
         assert not ledger.ledgers()[-1].closed_ms, "its time begins anew with each append"
@@ -91,7 +104,9 @@ def test_a_topic_with_an_open_ledger_is_visited_when_its_idle_time_is_over_and_n
 
 def test_retention_frees_what_is_old_beside_an_open_ledger() -> None:
     async def work(region: Region) -> None:
-        broker = Broker(region, settings=ManagedLedgerSettings(ledger_idle_s=3600.0, sweep_s=EACH_S, ledger_entries_max=4))
+        broker = Broker(
+            region, settings=ManagedLedgerSettings(ledger_idle_s=3600.0, sweep_s=EACH_S, ledger_entries_max=4)
+        )
         ledger = await broker.open()
         ledger.set_retention(1, -1)
         broker.append(ledger, *(f"m{n}" for n in range(4)))

@@ -43,7 +43,9 @@ def test_the_next_owner_knows_both(ending: str) -> None:
         assert published - created >= 40_000
         hidden: list[int] = []
         await asyncio.sleep(20)
-        ledger.append_run(Run([b"m"], [1], counts=(0,), flags=(FLAG_HIDDEN,)), lambda *_: hidden.append(1), lambda _: None)
+        ledger.append_run(
+            Run([b"m"], [1], counts=(0,), flags=(FLAG_HIDDEN,)), lambda *_: hidden.append(1), lambda _: None
+        )
         await until(lambda: bool(hidden))
         assert ledger.published_ms == published, "a marker is no message"
         if ending == "closed":
@@ -53,7 +55,10 @@ def test_the_next_owner_knows_both(ending: str) -> None:
             again = await Broker(region).open()
             assert (again.created_ms, again.published_ms) == (created, published) and again.properties == {}
         await again.store_state()
-        assert dict((await stored_of(region)).properties) == {CREATED_MS: str(created), PUBLISHED: f"{again.next_index} {published}"}
+        assert dict((await stored_of(region)).properties) == {
+            CREATED_MS: str(created),
+            PUBLISHED: f"{again.next_index} {published}",
+        }
 
     scenario(work)
 
@@ -78,7 +83,9 @@ def test_a_topic_of_an_older_version_is_dated_once_and_what_that_version_publish
         assert stored.properties[CREATED_MS] == str(first)
         known = replace(stored, properties=dated(stored.properties, first, second, stored.next_index))
         assert published_ms(known, [LedgerInfo(7, 1, 1, 99)]) == second
-        grown = replace(known, next_index=known.next_index + 1)  # the older version had it for a while, and kept what it does not know as it was
+        grown = replace(
+            known, next_index=known.next_index + 1
+        )  # the older version had it for a while, and kept what it does not know as it was
         assert published_ms(grown, [LedgerInfo(7, 1, 1, 99)]) == 99
 
     scenario(work)
@@ -92,5 +99,8 @@ def test_what_is_known_where_little_is() -> None:
     open_one = ManagedLedgerMetadata((LedgerInfo(1, 5, 9, 0),))
     assert (created_ms(open_one, 500), published_ms(open_one, open_one.ledgers)) == (500, 0)
     for wrong in ({CREATED_MS: "x", PUBLISHED: "0 x"}, {CREATED_MS: "", PUBLISHED: "0"}, {PUBLISHED: ""}):
-        assert (created_ms(replace(nothing, properties=wrong), 5), published_ms(replace(nothing, properties=wrong))) == (5, 0)
+        assert (
+            created_ms(replace(nothing, properties=wrong), 5),
+            published_ms(replace(nothing, properties=wrong)),
+        ) == (5, 0)
     assert dated({"a": "b", CREATED_MS: "1", PUBLISHED: "1 1"}, 0) == {"a": "b"}

@@ -71,13 +71,22 @@ class Broker:
         self.pool = BookiePool(self.meta, lambda name, host, port: FakeClient(region.bookies[name]), rng)
         self.cache = cache or EntryCache(1 << 20)
         self.factory = ManagedLedgerFactory(
-            self.meta, self.pool, self.cache, settings, region.sim.clock(), rng, ledger_settings=ledger_settings, sealing=sealing
+            self.meta,
+            self.pool,
+            self.cache,
+            settings,
+            region.sim.clock(),
+            rng,
+            ledger_settings=ledger_settings,
+            sealing=sealing,
         )
         self.state = Names()
         self.done: list[tuple[int, int, str]] = []
         self.failed: list[tuple[str, HeliographError]] = []
 
-    async def open(self, topic: str = TOPIC, *, quorums: tuple[int, int, int] = (2, 2, 2), create: bool = True) -> ManagedLedger:
+    async def open(
+        self, topic: str = TOPIC, *, quorums: tuple[int, int, int] = (2, 2, 2), create: bool = True
+    ) -> ManagedLedger:
         await self.pool.ready()
         self.state = Names()
         return await self.factory.open(topic, self.state, quorums, create=create)
@@ -89,7 +98,9 @@ class Broker:
             state.confirm(run)
             self.done += [(at, first + i, name) for i, name in enumerate(names_of(run))]
 
-        ledger.append_run(run_of(*names, pad=pad), done, lambda error: self.failed.extend((name, error) for name in names))
+        ledger.append_run(
+            run_of(*names, pad=pad), done, lambda error: self.failed.extend((name, error) for name in names)
+        )
 
 
 class Region:

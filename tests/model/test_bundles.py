@@ -38,7 +38,11 @@ def test_whatever_is_split_every_hash_has_one_bundle_and_old_numbers_stay(seed: 
         ranges = sorted(table.range(index) for index in range(table.count))
         assert ranges[0][0] == 0 and ranges[-1][1] == HASHES and all(a[1] == b[0] for a, b in pairwise(ranges))
         assert [table.named(name) for name in table.names()] == list(table.ids)
-    assert table.boundaries()[0] == "0x00000000" and table.boundaries()[-1] == "0xffffffff" and len(table.boundaries()) == table.count + 1
+    assert (
+        table.boundaries()[0] == "0x00000000"
+        and table.boundaries()[-1] == "0xffffffff"
+        and len(table.boundaries()) == table.count + 1
+    )
     assert table.named("0x1_0x2") is None
 
 
@@ -56,7 +60,15 @@ def test_what_cannot_be_split_says_why() -> None:
 def test_a_damaged_or_newer_table_is_refused() -> None:
     good = {"format": 1, "base": 1, "starts": [0, 9], "ids": [0, 1]}
     assert BundleTable.decode(msgpack.packb(good)).range(1) == (9, HASHES)
-    for name, wrong in (("format", 2), ("starts", [0]), ("starts", [1, 9]), ("starts", [0, 0]), ("starts", [0, 1 << 32]), ("ids", [0, 0]), ("ids", [1, 2])):
+    for name, wrong in (
+        ("format", 2),
+        ("starts", [0]),
+        ("starts", [1, 9]),
+        ("starts", [0, 0]),
+        ("starts", [0, 1 << 32]),
+        ("ids", [0, 0]),
+        ("ids", [1, 2]),
+    ):
         with pytest.raises(CorruptData):
             BundleTable.decode(msgpack.packb(good | {name: wrong}))
     blob = BundleTable.equal(4).encode()

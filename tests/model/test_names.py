@@ -24,7 +24,18 @@ def test_partitions_know_their_topic() -> None:
     assert TopicName.parse("persistent://a/b/c-partition-x").partition == -1
 
 
-@pytest.mark.parametrize("text", ["", "a/b", "http://a/b/c", "persistent://a/b", "persistent://a b/c/d", "persistent://a/b/\x01", "persistent://a/b/"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a/b",
+        "http://a/b/c",
+        "persistent://a/b",
+        "persistent://a b/c/d",
+        "persistent://a/b/\x01",
+        "persistent://a/b/",
+    ],
+)
 def test_wrong_names_are_refused_with_a_reason(text: str) -> None:
     with pytest.raises(NotAllowed, match="topic"):
         TopicName.parse(text)

@@ -53,9 +53,17 @@ def test_what_is_refused(name: str, value: Any, error: type[Exception]) -> None:
 
 
 def test_records_get_their_defaults_and_lose_what_nobody_knows() -> None:
-    assert BY_NAME["subscribeRate"].check("", {"later": 1}) == {"subscribeThrottlingRatePerConsumer": -1, "ratePeriodInSecond": 30}
+    assert BY_NAME["subscribeRate"].check("", {"later": 1}) == {
+        "subscribeThrottlingRatePerConsumer": -1,
+        "ratePeriodInSecond": 30,
+    }
     assert checked({"subscriptionTypes": ["shared", "Shared"]}) == {"subscriptionTypes": ["Shared"]}
-    assert checked({"backlogQuota": {"destination_storage": {"limit": 7}}})["backlogQuota"]["destination_storage"]["limitSize"] == 7
+    assert (
+        checked({"backlogQuota": {"destination_storage": {"limit": 7}}})["backlogQuota"]["destination_storage"][
+            "limitSize"
+        ]
+        == 7
+    )
 
 
 def test_a_backlog_quota_stays_below_the_retention() -> None:
@@ -65,15 +73,35 @@ def test_a_backlog_quota_stays_below_the_retention() -> None:
     for wrong in ({"limitSize": 1 << 20}, {"limitTime": 600}):
         with pytest.raises(NotAllowed, match="below the retention"):
             checked({"retention": kept, "backlogQuota": {"destination_storage": quota["destination_storage"] | wrong}})
-    checked({"retention": kept | {"retentionSizeInMB": -1}, "backlogQuota": {"destination_storage": {"limitSize": 1 << 40}}})
+    checked(
+        {"retention": kept | {"retentionSizeInMB": -1}, "backlogQuota": {"destination_storage": {"limitSize": 1 << 40}}}
+    )
 
 
 def test_the_nearest_level_counts_and_quotas_by_type() -> None:
-    size, age = {"limitSize": 1, "limitTime": -1, "policy": "producer_exception"}, {"limitSize": -1, "limitTime": 9, "policy": "producer_request_hold"}
+    size, age = (
+        {"limitSize": 1, "limitTime": -1, "policy": "producer_exception"},
+        {"limitSize": -1, "limitTime": 9, "policy": "producer_request_hold"},
+    )
     topic = {"maxProducers": 0, "backlogQuota": {"message_age": age}}
-    namespace = {"maxProducers": 5, "maxConsumers": 6, "backlogQuota": {"message_age": size, "destination_storage": size}}
+    namespace = {
+        "maxProducers": 5,
+        "maxConsumers": 6,
+        "backlogQuota": {"message_age": size, "destination_storage": size},
+    }
     found = applied(topic, namespace, {"maxConsumers": 7, "messageTTL": 8})
-    assert [found.limit(name) for name in ("maxProducers", "maxConsumers", "messageTTL", "maxSubscriptions")] == [0, 6, 8, 0]
-    assert found.quota("message_age") == (9, "producer_request_hold") and found.quota("destination_storage") == (1, "producer_exception")
+    assert [found.limit(name) for name in ("maxProducers", "maxConsumers", "messageTTL", "maxSubscriptions")] == [
+        0,
+        6,
+        8,
+        0,
+    ]
+    assert found.quota("message_age") == (9, "producer_request_hold") and found.quota("destination_storage") == (
+        1,
+        "producer_exception",
+    )
     assert applied().quota("message_age") is None and "publishRate" not in applied().values
-    assert namespace["backlogQuota"] == {"message_age": size, "destination_storage": size}  # nothing was changed on the way
+    assert namespace["backlogQuota"] == {
+        "message_age": size,
+        "destination_storage": size,
+    }  # nothing was changed on the way

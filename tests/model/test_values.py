@@ -9,7 +9,16 @@ import msgpack
 import pytest
 
 from heliograph.model.errors import ConfigError, CorruptData
-from heliograph.model.ledgers import TRIMMED_MS, LedgerInfo, LedgerMetadata, LedgerPage, LedgerState, ManagedLedgerMetadata, OffloadRecord, OffloadState
+from heliograph.model.ledgers import (
+    TRIMMED_MS,
+    LedgerInfo,
+    LedgerMetadata,
+    LedgerPage,
+    LedgerState,
+    ManagedLedgerMetadata,
+    OffloadRecord,
+    OffloadState,
+)
 from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.policy_table import applied, checked
 
@@ -23,7 +32,9 @@ def test_ledger_metadata() -> None:
 
 
 def test_managed_ledger_metadata() -> None:
-    value = ManagedLedgerMetadata((LedgerInfo(1, 5, 50, 9, 0), LedgerInfo(2, first_index=5)), b"state", (1, 4), (1, 4), {"k": "v"})
+    value = ManagedLedgerMetadata(
+        (LedgerInfo(1, 5, 50, 9, 0), LedgerInfo(2, first_index=5)), b"state", (1, 4), (1, 4), {"k": "v"}
+    )
     assert ManagedLedgerMetadata.decode(value.encode()) == value
     assert ManagedLedgerMetadata.decode(ManagedLedgerMetadata().encode()) == ManagedLedgerMetadata()
 
@@ -62,10 +73,17 @@ def test_policies_of_before_the_table_are_taken_over() -> None:
     old += b' "ensemble": 3, "write_quorum": 3, "ack_quorum": 2}'
     found = NamespacePolicies.decode(old)
     policies = applied(found.policies)
-    assert found.regions == ("us",) and policies.deduplication and policies.retention == (-1, 7) and policies.limit("messageTTL") == 5
+    assert (
+        found.regions == ("us",)
+        and policies.deduplication
+        and policies.retention == (-1, 7)
+        and policies.limit("messageTTL") == 5
+    )
     assert (policies.ensemble, policies.write_quorum, policies.ack_quorum) == (3, 3, 2)
     assert checked(found.policies) == found.policies and NamespacePolicies.decode(found.encode()) == found
-    assert NamespacePolicies.decode(b'{"format": 1, "regions": [], "deduplication": false, "ensemble": 2}').policies == {}
+    assert (
+        NamespacePolicies.decode(b'{"format": 1, "regions": [], "deduplication": false, "ensemble": 2}').policies == {}
+    )
 
 
 def test_bundles_are_checked() -> None:
@@ -81,7 +99,9 @@ def _many(count: int, rng: random.Random, every: int = 1) -> ManagedLedgerMetada
             f"{rng.getrandbits(128):032x}", f"us-east-1-{number % 2:032x}", OffloadState(rng.randrange(3)), "s3://a-bucket-of-ours/tiers" if number % 3 else "",
             rng.randrange(2**28), 70_000, closed + rng.randrange(10**7),
         )  # fmt: skip
-        infos.append(LedgerInfo(ledger, 50_000, rng.randrange(2**28), closed, index, record if number % every == 0 else None))
+        infos.append(
+            LedgerInfo(ledger, 50_000, rng.randrange(2**28), closed, index, record if number % every == 0 else None)
+        )
     infos.append(LedgerInfo(ledger + 5, 3, 300, 0, index + 50_000))
     return ManagedLedgerMetadata(tuple(infos), b"state" * 1000, (ledger, 4), None, {"k": "v"}, index, 77)
 
@@ -91,7 +111,10 @@ def test_a_topic_with_very_many_offloaded_ledgers_is_stored_in_columns(count: in
     value = _many(count, random.Random(count), every)
     blob = value.encode()
     assert blob[0] == version and ManagedLedgerMetadata.decode(blob) == value
-    odd = replace(value.ledgers[0], offload=replace(value.ledgers[0].offload or OffloadRecord("", ""), attempt="Not Hex", holder="", stored_ms=0))
+    odd = replace(
+        value.ledgers[0],
+        offload=replace(value.ledgers[0].offload or OffloadRecord("", ""), attempt="Not Hex", holder="", stored_ms=0),
+    )
     value = replace(value, ledgers=(odd, *value.ledgers[1:]))
     assert ManagedLedgerMetadata.decode(value.encode()) == value
 

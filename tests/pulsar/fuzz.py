@@ -14,7 +14,16 @@ from tests.fuzzing import PER_SEED, damaged, in_pieces, main
 from tests.pulsar.codec import FIELDS, command, entry, frame, send
 from tests.pulsar.harness import TOPIC, Broker, Client, K, settle, with_broker
 
-TOPICS = [TOPIC, "persistent://public/default/u", "x", "persistent://no/such/t", "non-persistent://public/default/n", "://", "a/b", "é" * 50]
+TOPICS = [
+    TOPIC,
+    "persistent://public/default/u",
+    "x",
+    "persistent://no/such/t",
+    "non-persistent://public/default/n",
+    "://",
+    "a/b",
+    "é" * 50,
+]
 CLIENT_KINDS = [k for k in FIELDS if k not in (1, K.CONNECT)]
 
 
@@ -33,7 +42,15 @@ def value(rng: random.Random, field: Any) -> Any:
         return rng.randbytes(rng.randrange(9))
     if field.type == field.TYPE_DOUBLE:
         return 1.5
-    bits = 31 if field.type in (field.TYPE_INT32,) else 32 if field.type == field.TYPE_UINT32 else 63 if field.type == field.TYPE_INT64 else 64
+    bits = (
+        31
+        if field.type in (field.TYPE_INT32,)
+        else 32
+        if field.type == field.TYPE_UINT32
+        else 63
+        if field.type == field.TYPE_INT64
+        else 64
+    )
     return rng.choice([0, 1, 1, 2, 2, 3, 10, (1 << bits) - 1, rng.getrandbits(bits)])
 
 
@@ -51,19 +68,38 @@ def fill(rng: random.Random, made: Any) -> None:
 def any_frame(rng: random.Random) -> bytes:
     match rng.randrange(12):
         case 0:
-            return frame(K.PRODUCER, topic=rng.choice(TOPICS[:3]), producer_id=rng.randrange(3), request_id=rng.randrange(9))
+            return frame(
+                K.PRODUCER, topic=rng.choice(TOPICS[:3]), producer_id=rng.randrange(3), request_id=rng.randrange(9)
+            )
         case 1:
             kind = rng.randrange(4)
-            return frame(K.SUBSCRIBE, topic=TOPIC, subscription=rng.choice("sr"), subType=kind, consumer_id=rng.randrange(3), request_id=1)
+            return frame(
+                K.SUBSCRIBE,
+                topic=TOPIC,
+                subscription=rng.choice("sr"),
+                subType=kind,
+                consumer_id=rng.randrange(3),
+                request_id=1,
+            )
         case 2 | 3:
-            return send(rng.randrange(3), rng.randrange(1000), entry(rng.randbytes(rng.randrange(60)), sequence=1), num_messages=rng.randrange(1, 5))
+            return send(
+                rng.randrange(3),
+                rng.randrange(1000),
+                entry(rng.randbytes(rng.randrange(60)), sequence=1),
+                num_messages=rng.randrange(1, 5),
+            )
         case 4:
             return frame(K.FLOW, consumer_id=rng.randrange(3), messagePermits=rng.randrange(100))
         case 5:
             ids = [pb.MessageIdData(ledgerId=10, entryId=rng.randrange(20)) for _ in range(rng.randrange(3))]
             return frame(K.ACK, consumer_id=rng.randrange(3), ack_type=rng.randrange(2), message_id=ids)
         case 6:
-            return frame(K.SEEK, consumer_id=rng.randrange(3), request_id=5, message_id={"ledgerId": 10, "entryId": rng.randrange(20)})
+            return frame(
+                K.SEEK,
+                consumer_id=rng.randrange(3),
+                request_id=5,
+                message_id={"ledgerId": 10, "entryId": rng.randrange(20)},
+            )
         case 7:
             return frame(rng.choice([K.CLOSE_PRODUCER]), producer_id=rng.randrange(3), request_id=4)
         case _:
@@ -86,7 +122,9 @@ def run(seed: int, cases: int = PER_SEED) -> None:
         await bystander.flow(1 << 20)
         for case in range(cases):
             client = Client(broker.listener, link=rng.random() < 0.1)
-            data = frame(K.CONNECT, client_version="f", protocol_version=rng.randrange(25)) if rng.random() < 0.95 else b""
+            data = (
+                frame(K.CONNECT, client_version="f", protocol_version=rng.randrange(25)) if rng.random() < 0.95 else b""
+            )
             data += b"".join(any_frame(rng) for _ in range(rng.randrange(1, 8)))
             data, _ = damaged(rng, data, 0.4)
             await in_pieces(rng, data, client.raw)

@@ -108,14 +108,26 @@ class Client:
 
     async def producer(self, producer_id: int = 1, topic: str = TOPIC, **fields: Any) -> pb.CommandProducerSuccess:
         self.requests += 1
-        came = await self.do(frame(K.PRODUCER, topic=topic, producer_id=producer_id, request_id=self.requests, **fields))
+        came = await self.do(
+            frame(K.PRODUCER, topic=topic, producer_id=producer_id, request_id=self.requests, **fields)
+        )
         assert [c.type for c, _ in came] == [K.PRODUCER_SUCCESS], came
         return came[0][0].producer_success
 
-    async def subscribe(self, consumer_id: int = 1, topic: str = TOPIC, name: str = "s", kind: int = 0, **fields: Any) -> None:
+    async def subscribe(
+        self, consumer_id: int = 1, topic: str = TOPIC, name: str = "s", kind: int = 0, **fields: Any
+    ) -> None:
         self.requests += 1
         came = await self.do(
-            frame(K.SUBSCRIBE, topic=topic, subscription=name, subType=kind, consumer_id=consumer_id, request_id=self.requests, **fields)
+            frame(
+                K.SUBSCRIBE,
+                topic=topic,
+                subscription=name,
+                subType=kind,
+                consumer_id=consumer_id,
+                request_id=self.requests,
+                **fields,
+            )
         )
         assert K.SUCCESS in [c.type for c, _ in came], came
 
@@ -129,12 +141,16 @@ def kinds(came: Sequence[tuple[pb.BaseCommand, bytes]]) -> list[int]:
 
 def receipts(came: Sequence[tuple[pb.BaseCommand, bytes]]) -> list[tuple[int, int, int]]:
     return [
-        (c.send_receipt.producer_id, c.send_receipt.sequence_id, c.send_receipt.message_id.entryId) for c, _ in came if c.type == K.SEND_RECEIPT
+        (c.send_receipt.producer_id, c.send_receipt.sequence_id, c.send_receipt.message_id.entryId)
+        for c, _ in came
+        if c.type == K.SEND_RECEIPT
     ]
 
 
 async def publish(client: Client, count: int, producer_id: int = 1, start: int = 0) -> None:
-    came = await client.do(*(send(producer_id, start + i, entry(b"m%d" % (start + i), sequence=start + i)) for i in range(count)))
+    came = await client.do(
+        *(send(producer_id, start + i, entry(b"m%d" % (start + i), sequence=start + i)) for i in range(count))
+    )
     assert len(receipts(came)) == count
 
 

@@ -47,7 +47,9 @@ def test_receipts_of_any_sequences(seed: int) -> None:
     assert [r.highest_sequence_id for r in got] == (highest or [0] * len(sequences))
     none = (1 << 64) - 1
     assert {r.message_id.ledgerId for r in got} == {ledger if ledger >= 0 else none}
-    assert [r.message_id.entryId for r in got] == ([9 + i for i in range(len(sequences))] if ledger >= 0 else [none] * len(sequences))
+    assert [r.message_id.entryId for r in got] == (
+        [9 + i for i in range(len(sequences))] if ledger >= 0 else [none] * len(sequences)
+    )
 
 
 def test_receipts_of_neighbours_that_only_look_contiguous() -> None:
@@ -66,7 +68,9 @@ def test_messages(first: int, sizes: list[int], partition: int) -> None:
     for i, (command, _) in enumerate(got):
         message = command.message
         assert (message.consumer_id, message.message_id.ledgerId, message.message_id.entryId) == (300, 77, first + i)
-        assert message.message_id.partition == partition and message.consumer_epoch == 4 and message.redelivery_count == 0
+        assert (
+            message.message_id.partition == partition and message.consumer_epoch == 4 and message.redelivery_count == 0
+        )
 
 
 def test_redelivery_counts() -> None:
@@ -91,6 +95,10 @@ def test_ack_sets(epoch: int) -> None:
     got = Reader().feed(b"".join(messages(1, 2, 3, run, redeliveries=[0, 2, 1], epoch=epoch, ack_sets=sets)))
     assert [list(c.message.ack_set) for c, _ in got] == [[], [5], [-(1 << 63), 0, 4]]
     assert [c.message.redelivery_count for c, _ in got] == [0, 2, 1]
-    assert {c.message.consumer_epoch for c, _ in got} == {epoch} and [c.message.message_id.entryId for c, _ in got] == [3, 4, 5]
+    assert {c.message.consumer_epoch for c, _ in got} == {epoch} and [c.message.message_id.entryId for c, _ in got] == [
+        3,
+        4,
+        5,
+    ]
     ((one, _),) = Reader().feed(b"".join(messages(1, 2, 3, run.cut(0, 1), ack_sets={0: 7})))
     assert list(one.message.ack_set) == [7]

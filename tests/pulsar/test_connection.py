@@ -57,11 +57,20 @@ def test_http_learns_where_the_admin_port_is() -> None:
         client = Client(broker.listener)
         client.raw(b"GET /admin/v2/clusters HTTP/1.1\r\nHost: broker\r\n\r\n")
         answer = b"".join(client.transport.written)
-        assert answer.startswith(b"HTTP/1.1 307 ") and b"\r\nLocation: http://broker:8080/admin/v2/clusters\r\n" in answer and client.transport.closing
-        for tell, request in ((("", "https://broker:8443"), b"GET / HTTP/1.1\r\n\r\n"), (("http://broker:8080", ""), b"GET me HTTP/1.1\r\n\r\n")):
+        assert (
+            answer.startswith(b"HTTP/1.1 307 ")
+            and b"\r\nLocation: http://broker:8080/admin/v2/clusters\r\n" in answer
+            and client.transport.closing
+        )
+        for tell, request in (
+            (("", "https://broker:8443"), b"GET / HTTP/1.1\r\n\r\n"),
+            (("http://broker:8080", ""), b"GET me HTTP/1.1\r\n\r\n"),
+        ):
             broker.listener.admin_urls = tell
             ((error, _),) = await Client(broker.listener).do(request)
-            assert error.type == K.ERROR, "whoever came without TLS is not told the port that wants it, and no path is none"
+            assert error.type == K.ERROR, (
+                "whoever came without TLS is not told the port that wants it, and no path is none"
+            )
         link = Client(broker.listener, link=True)
         assert kinds(await link.do(b"GET / HTTP/1.1\r\n\r\n")) == [K.ERROR]
         late = await broker.client()
@@ -122,11 +131,15 @@ def test_lookup_partitions_topics() -> None:
         await client.producer(1, "persistent://public/default/x")
         ((answer, _),) = await client.do(frame(K.GET_TOPICS_OF_NAMESPACE, namespace="public/default", request_id=10))
         listed = answer.getTopicsOfNamespaceResponse
-        unused = [f"{TOPIC}-partition-{index}" for index in range(3)]  # as Pulsar lists them, which makes them with the topic
+        unused = [
+            f"{TOPIC}-partition-{index}" for index in range(3)
+        ]  # as Pulsar lists them, which makes them with the topic
         assert list(listed.topics) == [*unused, "persistent://public/default/x"] and listed.changed
         ((answer, _),) = await client.do(frame(K.GET_TOPICS_OF_NAMESPACE, namespace="no/where", request_id=12))
         assert list(answer.getTopicsOfNamespaceResponse.topics) == []
-        again = frame(K.GET_TOPICS_OF_NAMESPACE, namespace="public/default", request_id=11, topics_hash=listed.topics_hash)
+        again = frame(
+            K.GET_TOPICS_OF_NAMESPACE, namespace="public/default", request_id=11, topics_hash=listed.topics_hash
+        )
         ((answer, _),) = await client.do(again)
         assert not answer.getTopicsOfNamespaceResponse.changed and not answer.getTopicsOfNamespaceResponse.topics
 
@@ -156,7 +169,9 @@ def test_not_the_owner() -> None:
     async def test(broker: Broker) -> None:
         broker.owned = lambda topic: False
         client = await broker.client()
-        ((answer, _),) = await client.do(frame(K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=0, consumer_id=1, request_id=5))
+        ((answer, _),) = await client.do(
+            frame(K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=0, consumer_id=1, request_id=5)
+        )
         assert answer.error.error == pb.ServiceNotReady
 
     with_broker(test)
@@ -172,7 +187,9 @@ def test_metadata_that_is_away_for_a_moment_is_asked_again_by_the_client() -> No
             raise MetadataUnavailable("no leader")
 
         opens, broker.topics._open_log = broker.topics._open_log, away  # type: ignore[assignment]
-        subscribing = frame(K.SUBSCRIBE, topic=TOPIC, subscription="r", subType=0, consumer_id=1, request_id=1, durable=False)
+        subscribing = frame(
+            K.SUBSCRIBE, topic=TOPIC, subscription="r", subType=0, consumer_id=1, request_id=1, durable=False
+        )
         ((answer, _),) = await client.do(subscribing)
         assert (answer.type, answer.error.error) == (K.ERROR, pb.ServiceNotReady)
         broker.topics._open_log = opens
@@ -193,9 +210,14 @@ def test_schemas() -> None:
         assert answer.getOrCreateSchemaResponse.schema_version == bytes(8)
         ((answer, _),) = await client.do(frame(K.GET_SCHEMA, topic=TOPIC, request_id=3))
         assert answer.getSchemaResponse.schema.schema_data == more
-        ((answer, _),) = await client.do(frame(K.GET_SCHEMA, topic=TOPIC, request_id=3, schema_version=struct.pack(">Q", 9)))
+        ((answer, _),) = await client.do(
+            frame(K.GET_SCHEMA, topic=TOPIC, request_id=3, schema_version=struct.pack(">Q", 9))
+        )
         assert answer.getSchemaResponse.error_code == pb.TopicNotFound
-        for wrong in ({"name": "s", "schema_data": b"{}", "type": pb.Schema.Json}, {"name": "s", "schema_data": b"", "type": pb.Schema.String}):
+        for wrong in (
+            {"name": "s", "schema_data": b"{}", "type": pb.Schema.Json},
+            {"name": "s", "schema_data": b"", "type": pb.Schema.String},
+        ):
             ((answer, _),) = await client.do(frame(K.GET_OR_CREATE_SCHEMA, topic=TOPIC, request_id=4, schema=wrong))
             assert answer.getOrCreateSchemaResponse.error_code == pb.IncompatibleSchema
 
@@ -224,7 +246,12 @@ def test_stats() -> None:
         assert (stats["msgInCounter"], stats["msgRateIn"]) == (5, 5.0)
         assert stats["publishers"][0]["producerName"] == "me" and stats["publishers"][0]["msgRateIn"] == 5.0
         subscription = stats["subscriptions"]["s"]
-        assert (subscription["type"], subscription["msgBacklog"], subscription["unackedMessages"], subscription["msgRateOut"]) == ("Shared", 5, 3, 3.0)
+        assert (
+            subscription["type"],
+            subscription["msgBacklog"],
+            subscription["unackedMessages"],
+            subscription["msgRateOut"],
+        ) == ("Shared", 5, 3, 3.0)
         ((answer, _),) = await client.do(frame(K.CONSUMER_STATS, request_id=5, consumer_id=1))
         assert answer.consumerStatsResponse.unackedMessages == 3 and answer.consumerStatsResponse.type == "Shared"
 

@@ -77,18 +77,32 @@ def test_messages_of_a_batch_are_acknowledged_one_by_one(setting: bool, kind: in
         client = await broker.client()
         await client.producer(1)
         await client.subscribe(1, kind=kind, initialPosition=1)
-        await client.do(*(send(1, n, entry(b"x", sequence=n, batch=4, partition_key="k"), num_messages=4) for n in range(2)))
+        await client.do(
+            *(send(1, n, entry(b"x", sequence=n, batch=4, partition_key="k"), num_messages=4) for n in range(2))
+        )
         assert [list(m.ack_set) for m, _ in await client.flow(8)] == [[], []]
         for left in (0b1110, 0b1011):
             part = pb.MessageIdData(ledgerId=10, entryId=0, ack_set=[left], batch_size=4)
-            ((answer, _),) = await client.do(frame(K.ACK, consumer_id=1, ack_type=0, message_id=[part], request_id=left))
+            ((answer, _),) = await client.do(
+                frame(K.ACK, consumer_id=1, ack_type=0, message_id=[part], request_id=left)
+            )
             assert answer.ackResponse.request_id == left and not answer.ackResponse.HasField("error")
-        again = messages(await client.do(frame(K.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=1), frame(K.FLOW, consumer_id=1, messagePermits=8)))
+        again = messages(
+            await client.do(
+                frame(K.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=1),
+                frame(K.FLOW, consumer_id=1, messagePermits=8),
+            )
+        )
         assert [list(m.ack_set) for m, _ in again] == [[0b1010] if setting else [], []]
         if kind == 0:
             last = pb.MessageIdData(ledgerId=10, entryId=1, ack_set=[0b1000])
             await client.do(frame(K.ACK, consumer_id=1, ack_type=1, message_id=[last]))
-            again = messages(await client.do(frame(K.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=1), frame(K.FLOW, consumer_id=1, messagePermits=8)))
+            again = messages(
+                await client.do(
+                    frame(K.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=1),
+                    frame(K.FLOW, consumer_id=1, messagePermits=8),
+                )
+            )
             assert [(m.message_id.entryId, list(m.ack_set)) for m, _ in again] == [(1, [8] if setting else [])]
         huge = pb.MessageIdData(ledgerId=10, entryId=0, ack_set=[1] * 5000)
         ((answer, _),) = await client.do(frame(K.ACK, consumer_id=1, ack_type=0, message_id=[huge], request_id=99))
@@ -107,7 +121,12 @@ def test_key_shared_over_frames() -> None:
 
         def subscribe(request_id: int, consumer_id: int, shared: pb.KeySharedMeta) -> bytes:
             command = pb.CommandSubscribe(
-                topic=TOPIC, subscription="s", subType=pb.CommandSubscribe.Key_Shared, consumer_id=consumer_id, request_id=request_id, keySharedMeta=shared
+                topic=TOPIC,
+                subscription="s",
+                subType=pb.CommandSubscribe.Key_Shared,
+                consumer_id=consumer_id,
+                request_id=request_id,
+                keySharedMeta=shared,
             )
             body = pb.BaseCommand(type=K.SUBSCRIBE, subscribe=command).SerializeToString()
             return struct.pack(">II", len(body) + 4, len(body)) + body
@@ -121,8 +140,12 @@ def test_key_shared_over_frames() -> None:
         ((answer, _),) = await client.do(subscribe(3, 3, pb.KeySharedMeta(keySharedMode=pb.AUTO_SPLIT)))
         assert answer.error.error == pb.ConsumerBusy
         assert kinds(await client.do(subscribe(4, 2, meta((30_000, 65_535))))) == [K.SUCCESS]
-        await client.do(frame(K.FLOW, consumer_id=1, messagePermits=100), frame(K.FLOW, consumer_id=2, messagePermits=100))
-        came = messages(await client.do(*(send(1, n, entry(b"x", sequence=n, partition_key=f"k{n}")) for n in range(30))))
+        await client.do(
+            frame(K.FLOW, consumer_id=1, messagePermits=100), frame(K.FLOW, consumer_id=2, messagePermits=100)
+        )
+        came = messages(
+            await client.do(*(send(1, n, entry(b"x", sequence=n, partition_key=f"k{n}")) for n in range(30)))
+        )
         for message, _ in came:
             assert message.consumer_id == (1 if key_hash(f"k{message.message_id.entryId}".encode()) < 30_000 else 2)
         assert len(came) == 30 and {m.consumer_id for m, _ in came} == {1, 2}
@@ -160,7 +183,9 @@ def test_readers() -> None:
         await client.do(frame(K.CLOSE_CONSUMER, consumer_id=1, request_id=6))
         assert "r" not in broker.ledger().cursors and "r" not in broker.topics.loaded[TOPIC].subscriptions
         everything = (1 << 64) - 1
-        await client.subscribe(2, name="r", durable=False, start_message_id={"ledgerId": everything, "entryId": everything})
+        await client.subscribe(
+            2, name="r", durable=False, start_message_id={"ledgerId": everything, "entryId": everything}
+        )
         assert len(await client.flow(10, 2)) == 5
 
     with_broker(test)
@@ -191,7 +216,13 @@ def test_seek_by_id_and_time() -> None:
         assert kinds(came) == [K.CLOSE_CONSUMER, K.SUCCESS]
         await client.subscribe(1)
         assert ids(await client.flow(100)) == [(11, e) for e in range(1, 5)]
-        for publish_time, expected in ((1003, (10, 3)), (1004, (10, 4)), (1005, (11, 0)), (1008, (11, 3)), (1, (10, 0))):
+        for publish_time, expected in (
+            (1003, (10, 3)),
+            (1004, (10, 4)),
+            (1005, (11, 0)),
+            (1008, (11, 3)),
+            (1, (10, 0)),
+        ):
             await client.do(frame(K.SEEK, consumer_id=1, request_id=5, message_publish_time=publish_time))
             await client.subscribe(1)
             assert ids(await client.flow(100))[0] == expected
@@ -233,7 +264,10 @@ def test_who_waited_for_a_seek_while_the_topic_was_unloaded_is_told_to_come_agai
         client = await broker.client()
         await client.subscribe(1)
         await broker.topics.policies.change_topic(
-            TOPIC, lambda before: replace(before, policies={"autoSubscriptionCreation": {"allowAutoSubscriptionCreation": False}})
+            TOPIC,
+            lambda before: replace(
+                before, policies={"autoSubscriptionCreation": {"allowAutoSubscriptionCreation": False}}
+            ),
         )
         topic, stored = broker.topics.loaded[TOPIC], asyncio.Event()
         topic.subscriptions["s"].cursor.flushed = stored.wait  # type: ignore[method-assign, assignment]
@@ -316,11 +350,15 @@ def test_who_is_active_is_told_with_the_first_permits() -> None:
 
     async def test(broker: Broker) -> None:
         client = await broker.client()
-        subscribe = frame(K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=2, consumer_id=1, consumer_name="a", request_id=5)
+        subscribe = frame(
+            K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=2, consumer_id=1, consumer_name="a", request_id=5
+        )
         assert kinds(await client.do(subscribe)) == [K.SUCCESS]
         ((told, _),) = await client.do(frame(K.FLOW, consumer_id=1, messagePermits=1))
         assert told.active_consumer_change.is_active and told.active_consumer_change.consumer_id == 1
-        second = frame(K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=2, consumer_id=2, consumer_name="b", request_id=6)
+        second = frame(
+            K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=2, consumer_id=2, consumer_name="b", request_id=6
+        )
         early = frame(K.FLOW, consumer_id=2, messagePermits=1)  # asked for before the answer came
         assert kinds(await client.do(second, early)) == [K.SUCCESS, K.ACTIVE_CONSUMER_CHANGE]
         came = await client.do(frame(K.CLOSE_CONSUMER, consumer_id=1, request_id=7))

@@ -75,14 +75,27 @@ def stream(rng: random.Random) -> bytes:
             case 2:
                 frames.append(send(9, 7, entry(b"stray")))
             case 3:
-                frames.append(send(1, rng.randrange(1 << 40), entry(b"m" * rng.randrange(3000), sequence=1), num_messages=rng.randrange(1, 200)))
+                frames.append(
+                    send(
+                        1,
+                        rng.randrange(1 << 40),
+                        entry(b"m" * rng.randrange(3000), sequence=1),
+                        num_messages=rng.randrange(1, 200),
+                    )
+                )
             case 4:
                 frames.append(send(2, 5, entry(b"h"), num_messages=3, highest_sequence_id=7, marker=rng.random() < 0.5))
             case 5:
                 stored = entry(b"damaged")
                 frames.append(send(1, 8, stored[:-1] + b"X"))
             case _:
-                frames.append(send(rng.choice([1, 2, 3, 300]), rng.choice([5, 200, 20_000, 1 << 30]), entry(b"x" * rng.randrange(200))))
+                frames.append(
+                    send(
+                        rng.choice([1, 2, 3, 300]),
+                        rng.choice([5, 200, 20_000, 1 << 30]),
+                        entry(b"x" * rng.randrange(200)),
+                    )
+                )
     return b"".join(frames)
 
 
@@ -99,7 +112,9 @@ def test_the_same_events_at_any_split(seed: int) -> None:
 
 def test_a_producer_that_ends_with_a_run_has_no_part_in_the_next() -> None:
     made, seen = cutter(), []
-    for event in made.feed(b"".join(send(1, n, entry(b"x"), txnid_most_bits=0, txnid_least_bits=7 + n) for n in range(3))):
+    for event in made.feed(
+        b"".join(send(1, n, entry(b"x"), txnid_most_bits=0, txnid_least_bits=7 + n) for n in range(3))
+    ):
         seen.append(type(event).__name__)
         made.producers.pop(1, None)
     assert seen == ["SendRun", "StraySend", "StraySend"]
@@ -110,13 +125,17 @@ def test_consecutive_sends_to_one_topic_are_one_run() -> None:
     first, second = cut(cutter(), data)
     assert first.run.count == 20 and second.run.count == 1
     assert first.run.producers[0] == ("a", 1, 10, None) and len(first.run.producers) == 20
-    data = b"".join(send(1, 10 + i, entry(b"x")) for i in range(7)) + b"".join(send(2, i * 2, entry(b"y")) for i in range(3))
+    data = b"".join(send(1, 10 + i, entry(b"x")) for i in range(7)) + b"".join(
+        send(2, i * 2, entry(b"y")) for i in range(3)
+    )
     (only,) = cut(cutter(), data)
     assert only.run.producers == (("a", 7, 10, None), ("b", 3, 0, ((0, 0), (2, 2), (4, 4))))
     assert only.segments == [(1, list(range(10, 17)), None), (2, [0, 2, 4], None)]
     pieces = [send(1, 7, entry(b"x", chunk_id=i, num_chunks_from_msg=3), is_chunk=True) for i in range(3)]
     (only,) = cut(cutter(), send(2, 4, entry(b"a")) + b"".join(pieces) + send(1, 8, entry(b"y")))
-    assert only.run.producers == (("b", 1, 4, None), ("a", 4, -1, ((-1, -1), (-1, -1), (7, 7), (8, 8)))), "the last piece has the message's sequence"
+    assert only.run.producers == (("b", 1, 4, None), ("a", 4, -1, ((-1, -1), (-1, -1), (7, 7), (8, 8)))), (
+        "the last piece has the message's sequence"
+    )
     assert only.segments == [(2, [4], None), (1, [7, 7, 7, 8], None)], "each is answered under it"
     assert (only.chunks, only.cut(2, 4).chunks, only.cut(4, 5).chunks) == ((1, 2, 3), (0, 1), ())
     (only,) = cut(cutter(), b"".join(send(1, sequence, entry(b"x")) for sequence in (1, 3, 2, 4)))
@@ -134,14 +153,18 @@ def test_flow_does_not_cut_a_run_and_a_request_does() -> None:
 def test_a_run_is_bounded() -> None:
     events = cut(cutter(), b"".join(send(1, i, entry(b"x")) for i in range(COUNT_MAX + 3)))
     assert [e.run.count for e in events] == [COUNT_MAX, 3]
-    events = cut(cutter(), b"".join(send(1, i, entry(bytes(400_000))) for i in range(3)) + send(1, 3, entry(bytes(3 << 20))))
+    events = cut(
+        cutter(), b"".join(send(1, i, entry(bytes(400_000))) for i in range(3)) + send(1, 3, entry(bytes(3 << 20)))
+    )
     assert [e.run.count for e in events] == [2, 1, 1]
 
 
 def test_batches_highest_sequences_and_flags() -> None:
     events = cut(
         cutter(),
-        send(1, 1, entry(b"x")) + send(1, 2, entry(b"b", batch=5), num_messages=5, highest_sequence_id=6) + send(1, 7, entry(b"m"), marker=True),
+        send(1, 1, entry(b"x"))
+        + send(1, 2, entry(b"b", batch=5), num_messages=5, highest_sequence_id=6)
+        + send(1, 7, entry(b"m"), marker=True),
     )
     (only,) = events
     assert list(only.run.counts) == [1, 5, 1] and list(only.run.flags) == [0, 0, FLAG_MARKER]
@@ -168,7 +191,9 @@ def test_what_is_not_stored() -> None:
     stored = entry(b"x" * 50)
     good = send(1, 1, stored)
     damaged = send(1, 2, stored[:30] + b"?" + stored[31:])
-    events = cut(cutter(), good + damaged + send(9, 3, stored) + send(1, 4, stored, txnid_most_bits=1, txnid_least_bits=1) + good)
+    events = cut(
+        cutter(), good + damaged + send(9, 3, stored) + send(1, 4, stored, txnid_most_bits=1, txnid_least_bits=1) + good
+    )
     assert [type(e) for e in events] == [SendRun, BadSend, StraySend, SendRun, SendRun]
     assert events[1].checksum
     forged = send(1, 5, entry(b"x", replicated_from="eu"))
@@ -252,7 +277,14 @@ def test_a_lone_send_is_what_feed_makes_of_it(seed: int) -> None:
     for _ in range(200):
         stored = entry(b"x" * rng.randrange(60), **({"replicated_from": "eu"} if rng.random() < 0.1 else {}))
         fields = rng.choice([{}, {}, {}, {"num_messages": 1}, {"num_messages": 2}, {"highest_sequence_id": 9}])
-        data = bytearray(send(rng.choice([1, 2, 9, 200, 300, 2120]), rng.choice([0, 5, 200, 20_000, 1 << 30, 1 << 40]), stored, **fields))
+        data = bytearray(
+            send(
+                rng.choice([1, 2, 9, 200, 300, 2120]),
+                rng.choice([0, 5, 200, 20_000, 1 << 30, 1 << 40]),
+                stored,
+                **fields,
+            )
+        )
         if rng.random() < 0.4:
             data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         data = data[: rng.randrange(len(data) + 1)] if rng.random() < 0.1 else data
@@ -264,7 +296,11 @@ def test_a_lone_send_is_what_feed_makes_of_it(seed: int) -> None:
             taken += 1
             (whole,) = cut(reference, bytes(data))
             assert plain([lone]) == plain([whole])
-            assert (lone.run.producers, lone.run.counts, lone.run.flags) == (whole.run.producers, whole.run.counts, whole.run.flags)
+            assert (lone.run.producers, lone.run.counts, lone.run.flags) == (
+                whole.run.producers,
+                whole.run.counts,
+                whole.run.flags,
+            )
     assert taken > 5
 
 

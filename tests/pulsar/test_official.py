@@ -57,7 +57,9 @@ def shares(consumers: tuple[Any, ...], count: int) -> list[list[Any]]:
 def test_key_shared_keeps_each_key_at_one_consumer_and_in_order(client: pulsar.Client) -> None:
     topic = "keys"
     first = client.subscribe(topic, "s", KEYED, initial_position=EARLIEST)
-    producer = client.create_producer(topic, batching_enabled=True, batching_type=pulsar.BatchingType.KeyBased, batching_max_publish_delay_ms=5)
+    producer = client.create_producer(
+        topic, batching_enabled=True, batching_type=pulsar.BatchingType.KeyBased, batching_max_publish_delay_ms=5
+    )
     for n in range(100):
         producer.send_async(str(n).encode(), None, partition_key=f"k{n % 20}")
     producer.flush()
@@ -70,7 +72,9 @@ def test_key_shared_keeps_each_key_at_one_consumer_and_in_order(client: pulsar.C
     for message in got:
         first.acknowledge(message)
     late, kept = shares((second, first), 100)
-    assert len(late) + len(kept) == 100 and {m.partition_key() for m in late}.isdisjoint(m.partition_key() for m in kept)
+    assert len(late) + len(kept) == 100 and {m.partition_key() for m in late}.isdisjoint(
+        m.partition_key() for m in kept
+    )
     for messages in (got, late, kept):
         for key in {m.partition_key() for m in messages}:
             mine = [int(m.data()) for m in messages if m.partition_key() == key]
@@ -102,7 +106,11 @@ def test_sticky_ranges(client: pulsar.Client) -> None:
 # -- acknowledgements of parts of batches
 
 
-@pytest.mark.parametrize("kind", [SHARED, KEYED, pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover], ids=lambda k: str(k).split(".")[-1])
+@pytest.mark.parametrize(
+    "kind",
+    [SHARED, KEYED, pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover],
+    ids=lambda k: str(k).split(".")[-1],
+)
 def test_what_was_acknowledged_of_a_batch_does_not_come_again(client: pulsar.Client, kind: Any) -> None:
     topic = f"parts-{kind}".replace(".", "-")
     consumer = client.subscribe(topic, "s", kind, batch_index_ack_enabled=True)
@@ -141,7 +149,11 @@ def test_delayed_messages(client: pulsar.Client, kind: Any) -> None:
     plain = client.subscribe(topic, "plain")
     producer = client.create_producer(topic)
     order: list[bytes] = []
-    for unit_s in (0.8, 5.0, 20.0):  # on a machine so busy that a delay is over before all have been sent: again, with longer ones
+    for unit_s in (
+        0.8,
+        5.0,
+        20.0,
+    ):  # on a machine so busy that a delay is over before all have been sent: again, with longer ones
         begun = time.time()
         producer.send(b"late", deliver_after=timedelta(seconds=2 * unit_s))
         producer.send(b"now")
@@ -164,7 +176,10 @@ def test_delayed_messages(client: pulsar.Client, kind: Any) -> None:
 def test_large_messages_on_a_shared_subscription(client: pulsar.Client) -> None:
     """Of two producers at once, to two consumers: each message arrives whole at one of them."""
     consumers = [client.subscribe("large", "s", SHARED, receiver_queue_size=4) for _ in range(2)]
-    producers = [client.create_producer("large", chunking_enabled=True, batching_enabled=False, send_timeout_millis=120_000) for _ in range(2)]
+    producers = [
+        client.create_producer("large", chunking_enabled=True, batching_enabled=False, send_timeout_millis=120_000)
+        for _ in range(2)
+    ]
     bodies = [bytes([65 + i]) * (11 << 20) for i in range(4)]
     for index, body in enumerate(bodies):
         producers[index % 2].send_async(body, None)
@@ -189,11 +204,15 @@ def test_large_messages_on_a_shared_subscription(client: pulsar.Client) -> None:
 def test_large_messages_of_a_producer_that_is_deduplicated(region: Either, client: pulsar.Client) -> None:
     """All pieces of one message have its sequence; only the last one is judged."""
     rest, topic = Rest(region.admin_url()), "large-once"
-    client.subscribe(topic, "s").close()  # a consumer that reconnects between two pieces of a message gives it up, whichever server it has
+    client.subscribe(
+        topic, "s"
+    ).close()  # a consumer that reconnects between two pieces of a message gives it up, whichever server it has
     assert rest("POST", f"{TOPICS}/{topic}/deduplicationEnabled", True)[0] == 204
     until(lambda: rest("GET", f"{TOPICS}/{topic}/deduplicationEnabled")[1] is True)
     until(lambda: rest("GET", f"{TOPICS}/{topic}/stats")[1]["deduplicationStatus"] == "Enabled")
-    producer = client.create_producer(topic, "p", chunking_enabled=True, batching_enabled=False, send_timeout_millis=120_000)
+    producer = client.create_producer(
+        topic, "p", chunking_enabled=True, batching_enabled=False, send_timeout_millis=120_000
+    )
     bodies = [bytes([65 + i]) * (11 << 20) for i in range(3)]
     for index, body in enumerate(bodies):
         producer.send(body)
@@ -234,7 +253,14 @@ def test_access_modes(region: Either, client: pulsar.Client) -> None:
         first.send(b"no more")
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(client.create_producer, "modes", access_mode=modes.WaitForExclusive)
-        until(lambda: Rest(region.admin_url())("GET", "/admin/v2/persistent/public/default/modes/stats")[1]["waitingPublishers"] == 1)
+        until(
+            lambda: (
+                Rest(region.admin_url())("GET", "/admin/v2/persistent/public/default/modes/stats")[1][
+                    "waitingPublishers"
+                ]
+                == 1
+            )
+        )
         assert not waiting.done()
         second.close()
         third = waiting.result(60)
@@ -245,7 +271,11 @@ def test_access_modes(region: Either, client: pulsar.Client) -> None:
 # -- non-persistent topics
 
 
-@pytest.mark.parametrize("kind", [SHARED, KEYED, pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover], ids=lambda k: str(k).split(".")[-1])
+@pytest.mark.parametrize(
+    "kind",
+    [SHARED, KEYED, pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover],
+    ids=lambda k: str(k).split(".")[-1],
+)
 def test_non_persistent_topics(client: pulsar.Client, kind: Any) -> None:
     topic = f"non-persistent://public/default/np-{kind}".replace("ConsumerType.", "")
     producer = client.create_producer(topic, batching_enabled=False)
@@ -278,7 +308,14 @@ def test_parts_of_batches_delays_and_epochs_outlive_an_unload(region: Either, cl
     got = drain(consumer, 6)
     for message in got[:4]:
         consumer.acknowledge(message)
-    until(lambda: rest("GET", f"/admin/v2/persistent/public/default/{topic}/stats")[1]["subscriptions"]["s"]["unackedMessages"] == 2)
+    until(
+        lambda: (
+            rest("GET", f"/admin/v2/persistent/public/default/{topic}/stats")[1]["subscriptions"]["s"][
+                "unackedMessages"
+            ]
+            == 2
+        )
+    )
     assert rest("PUT", f"/admin/v2/persistent/public/default/{topic}/unload")[0] == 204
     assert [m.data() for m in drain(consumer, 3)] == [b"4", b"5", b"late"] and time.time() - begun >= 8
     batched.send(b"goes on")
@@ -320,11 +357,20 @@ def test_schemas_are_kept_checked_and_given_out(region: Either, client: pulsar.C
     assert consumer.receive(timeout_millis=60_000).value().a == 1
     assert [row["version"] for row in rest("GET", f"{base}/schemas")[1]["getSchemaResponses"]] == [0, 1]
     strategy = {"type": "AVRO", "schema": one.schema_info().schema(), "properties": {}}
-    assert rest("POST", f"{base}/compatibility", strategy) == (202, {"compatibility": True, "schemaCompatibilityStrategy": "ALWAYS_COMPATIBLE"})
+    assert rest("POST", f"{base}/compatibility", strategy) == (
+        202,
+        {"compatibility": True, "schemaCompatibilityStrategy": "ALWAYS_COMPATIBLE"},
+    )
     assert rest("PUT", "/admin/v2/namespaces/public/default/schemaCompatibilityStrategy", "UNDEFINED")[0] == 204
     if not ORACLE:  # Pulsar answers 500 with a stack trace
-        assert rest("POST", f"{base}/compatibility", strategy)[1] == {"compatibility": False, "schemaCompatibilityStrategy": "FULL"}
-    assert rest("POST", f"{base}/schema", strategy)[0] == 409 and rest("POST", f"{base}/schema", {"type": "AVRO", "schema": "?"})[0] == 422
+        assert rest("POST", f"{base}/compatibility", strategy)[1] == {
+            "compatibility": False,
+            "schemaCompatibilityStrategy": "FULL",
+        }
+    assert (
+        rest("POST", f"{base}/schema", strategy)[0] == 409
+        and rest("POST", f"{base}/schema", {"type": "AVRO", "schema": "?"})[0] == 422
+    )
     assert rest("DELETE", f"{base}/schema") == (200, {"version": 2}) and rest("GET", f"{base}/schema")[0] == 404
     assert rest("POST", f"{base}/schema", strategy) == (200, {"version": {"version": 3}})
     producer.close()
@@ -361,7 +407,9 @@ def test_what_is_refused_often_enough_becomes_a_dead_letter(region: Either, clie
     until(lambda: backlog("letters", "s") == 0, PATIENCE_S)
     letters = client.subscribe(dead, "held")  # from the end of the topic, if it were new
     letter = letters.receive(timeout_millis=PATIENCE_MS)
-    assert (letter.data(), letter.partition_key()) == (b"poison", "k") and letter.properties()["REAL_TOPIC"].endswith("/letters")
+    assert (letter.data(), letter.partition_key()) == (b"poison", "k") and letter.properties()["REAL_TOPIC"].endswith(
+        "/letters"
+    )
     assert more(consumer) == []
     for each in (consumer, letters, producer):
         each.close()
@@ -369,7 +417,9 @@ def test_what_is_refused_often_enough_becomes_a_dead_letter(region: Either, clie
 
 def test_refused_and_forgotten_messages_come_again(client: pulsar.Client) -> None:
     """At once where a consumer refuses them; where it says nothing, after its time (the client takes 10 s and more). What was acknowledged does not."""
-    consumer = client.subscribe("again", "s", SHARED, negative_ack_redelivery_delay_ms=100, unacked_messages_timeout_ms=10_000)
+    consumer = client.subscribe(
+        "again", "s", SHARED, negative_ack_redelivery_delay_ms=100, unacked_messages_timeout_ms=10_000
+    )
     producer = client.create_producer("again", batching_enabled=False)
     for n in range(3):
         producer.send(str(n).encode())
@@ -421,7 +471,9 @@ def test_readers_begin_with_their_message_or_after_it(client: pulsar.Client, bat
     until(lambda: len(sent) == 6, PATIENCE_S)
     for inclusive, begins in ((True, 3), (False, 4)):
         reader = client.create_reader(topic, sent[3], start_message_id_inclusive=inclusive)
-        assert [int(reader.read_next(timeout_millis=PATIENCE_MS).data()) for _ in range(begins, 6)] == list(range(begins, 6))
+        assert [int(reader.read_next(timeout_millis=PATIENCE_MS).data()) for _ in range(begins, 6)] == list(
+            range(begins, 6)
+        )
         assert not reader.has_message_available()
         reader.close()
     reader = client.create_reader(topic, pulsar.MessageId.latest)
@@ -463,7 +515,12 @@ def test_a_terminated_topic_is_read_to_its_end_and_no_further(region: Either, cl
     """Consumers and reader have a client of their own each: it drops its connection, and what it was about to acknowledge on it, when it is told of the
     end, which it does not understand."""
     rest = Rest(region.admin_url())
-    own, readers = (pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=60) for _ in range(2))
+    own, readers = (
+        pulsar.Client(
+            region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=60
+        )
+        for _ in range(2)
+    )
     consumer = own.subscribe("ended", "s")
     producer = client.create_producer("ended", batching_enabled=False)
     sent = [producer.send(str(n).encode()) for n in range(3)]

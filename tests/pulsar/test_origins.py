@@ -32,7 +32,9 @@ def batch(bodies: list[bytes], compression: int = pb.NONE, **metadata: Any) -> b
 
 def run_of(*parts: bytes, counts: tuple[int, ...] | None = None, replicated: bool = True) -> Run:
     spans = ((9, 5, len(parts)),) if replicated else ()
-    return Run(list(parts), [len(part) for part in parts], counts=counts, origin=ORIGIN if replicated else None, spans=spans)
+    return Run(
+        list(parts), [len(part) for part in parts], counts=counts, origin=ORIGIN if replicated else None, spans=spans
+    )
 
 
 def checked(part: Buffer) -> bytes:
@@ -47,7 +49,10 @@ def test_a_message_says_where_it_comes_from() -> None:
     for index, part in enumerate(found.parts):
         metadata, payload = entry_metadata(checked(part))
         assert bytes(payload) == b"body" and metadata.partition_key == "k"
-        assert [(pair.key, pair.value) for pair in metadata.properties] == [("mine", "1"), (PROPERTY, f"2.1.77:9:{5 + index}")]
+        assert [(pair.key, pair.value) for pair in metadata.properties] == [
+            ("mine", "1"),
+            (PROPERTY, f"2.1.77:9:{5 + index}"),
+        ]
     own = with_origin(run_of(made, replicated=False), 3, 8, lambda position: (1, 1, position[0]))
     assert entry_metadata(checked(own.parts[0]))[0].properties[-1].value == "1.1.3:3:8"
 
@@ -58,10 +63,15 @@ def test_each_message_of_a_batch_says_it(compression: int) -> None:
     found = with_origin(run_of(batch(bodies, compression), counts=(3,)), 3, 0, lambda _: (1, 1, 1))
     metadata, payload = entry_metadata(checked(found.parts[0]))
     singles = entries._singles(metadata, payload)
-    assert singles is not None and [bytes(body) for _, body in singles] == bodies and metadata.compression == compression
+    assert (
+        singles is not None and [bytes(body) for _, body in singles] == bodies and metadata.compression == compression
+    )
     for index, (single, _) in enumerate(singles):
         assert single.partition_key == f"k{index}"
-        assert [(pair.key, pair.value) for pair in single.properties] == [("mine", str(index)), (PROPERTY, "2.1.77:9:5")]
+        assert [(pair.key, pair.value) for pair in single.properties] == [
+            ("mine", str(index)),
+            (PROPERTY, "2.1.77:9:5"),
+        ]
 
 
 def test_what_cannot_be_opened_stays_readable() -> None:
@@ -69,7 +79,9 @@ def test_what_cannot_be_opened_stays_readable() -> None:
     broken = batch([b"x"], pb.NONE)
     damaged = entry(b"\xff" * 9, batch=2, compression=pb.ZSTD, uncompressed_size=40)
     for made in (sealed, damaged):
-        metadata, payload = entry_metadata(checked(with_origin(run_of(made, counts=(2,)), 3, 0, lambda _: ORIGIN).parts[0]))
+        metadata, payload = entry_metadata(
+            checked(with_origin(run_of(made, counts=(2,)), 3, 0, lambda _: ORIGIN).parts[0])
+        )
         assert metadata.properties[-1].key == PROPERTY and bytes(payload) == bytes(entry_metadata(made)[1])
     cut = broken[:12]
     assert with_origin(run_of(cut), 3, 0, lambda _: ORIGIN).parts[0] == cut

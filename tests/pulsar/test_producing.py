@@ -16,7 +16,9 @@ from tests.pulsar.harness import TOPIC, Broker, K, kinds, publish, receipts, set
 def test_sends_behind_their_producer_wait_for_it() -> None:
     async def test(broker: Broker) -> None:
         client = await broker.client()
-        came = await client.do(frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=1), *(send(1, i, entry(b"x")) for i in range(3)))
+        came = await client.do(
+            frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=1), *(send(1, i, entry(b"x")) for i in range(3))
+        )
         assert receipts(came) == [(1, i, i) for i in range(3)]
         assert kinds(came)[0] in (K.PRODUCER_SUCCESS, K.SEND_RECEIPT)
 
@@ -74,7 +76,11 @@ def test_a_damaged_entry_is_refused_in_its_place() -> None:
         assert await client.do(send(1, 0, stored), send(1, 1, stored[:-1] + b"?"), send(1, 2, stored)) == []
         broker.ledger().release()
         came = await client.news()
-        assert kinds(came) == [K.SEND_RECEIPT, K.SEND_ERROR, K.SEND_RECEIPT] or kinds(came) == [K.SEND_RECEIPT, K.SEND_RECEIPT, K.SEND_ERROR]
+        assert kinds(came) == [K.SEND_RECEIPT, K.SEND_ERROR, K.SEND_RECEIPT] or kinds(came) == [
+            K.SEND_RECEIPT,
+            K.SEND_RECEIPT,
+            K.SEND_ERROR,
+        ]
         assert [c.send_error.error for c, _ in came if c.type == K.SEND_ERROR] == [pb.ChecksumError]
         assert len(broker.ledger().positions()) == 2
 
@@ -83,7 +89,9 @@ def test_a_damaged_entry_is_refused_in_its_place() -> None:
 
 def test_what_a_policy_keeps_out_is_one_message_and_not_its_neighbours() -> None:
     async def test(broker: Broker) -> None:
-        await broker.topics.policies.change_topic(TOPIC, lambda before: replace(before, policies={"maxMessageSize": 200}))
+        await broker.topics.policies.change_topic(
+            TOPIC, lambda before: replace(before, policies={"maxMessageSize": 200})
+        )
         client = await broker.client()
         await client.producer(1, producer_name="a")
         await client.producer(2, producer_name="b")
@@ -94,7 +102,12 @@ def test_what_a_policy_keeps_out_is_one_message_and_not_its_neighbours() -> None
         broker.ledger().release()
         came = await client.news()
         told = [(c.send_receipt, True) if c.type == K.SEND_RECEIPT else (c.send_error, False) for c, _ in came]
-        assert [(one.sequence_id, good) for one, good in told if one.producer_id == 1] == [(0, True), (1, False), (2, True), (3, True)]
+        assert [(one.sequence_id, good) for one, good in told if one.producer_id == 1] == [
+            (0, True),
+            (1, False),
+            (2, True),
+            (3, True),
+        ]
         assert [(one.sequence_id, good) for one, good in told if one.producer_id == 2] == [(5, True), (12, False)]
         assert {c.send_error.error for c, _ in came if c.type == K.SEND_ERROR} == {pb.NotAllowedError}
         assert len(broker.ledger().positions()) == 4
@@ -112,13 +125,22 @@ def test_behind_what_is_refused_of_a_producer_in_order_nothing_is_stored() -> No
     """By its highest sequence id a topic would take what was refused for a duplicate, once it comes again as its client had it."""
 
     async def test(broker: Broker) -> None:
-        await broker.topics.policies.change_topic(TOPIC, lambda before: replace(before, policies={"maxMessageSize": 200}))
+        await broker.topics.policies.change_topic(
+            TOPIC, lambda before: replace(before, policies={"maxMessageSize": 200})
+        )
         client = await broker.client()
         await client.producer(1, producer_name="a", metadata=[pb.KeyValue(key=IN_ORDER, value="true")])
         await client.producer(2, producer_name="b")
         broker.ledger().hold = True
         large, small = entry(b"x" * 300), entry(b"x")
-        assert await client.do(send(1, 0, small) + send(1, 1, large) + send(1, 2, small) + send(2, 0, small), send(1, 3, large), send(1, 4, small)) == []
+        assert (
+            await client.do(
+                send(1, 0, small) + send(1, 1, large) + send(1, 2, small) + send(2, 0, small),
+                send(1, 3, large),
+                send(1, 4, small),
+            )
+            == []
+        )
         broker.ledger().release()
         came = await client.news()
         assert sorted(receipts(came)) == [(1, 0, 0), (2, 0, 1)]
@@ -137,7 +159,9 @@ def test_behind_what_is_refused_of_a_producer_in_order_nothing_is_stored() -> No
 
 def test_a_log_that_has_failed_takes_nothing_of_what_a_refusal_has_cut() -> None:
     async def test(broker: Broker) -> None:
-        await broker.topics.policies.change_topic(TOPIC, lambda before: replace(before, policies={"maxMessageSize": 200}))
+        await broker.topics.policies.change_topic(
+            TOPIC, lambda before: replace(before, policies={"maxMessageSize": 200})
+        )
         client = await broker.client()
         await client.producer(1)
         topic = broker.topics.loaded[TOPIC]
@@ -278,7 +302,9 @@ def test_exclusive_access_and_waiting_for_it() -> None:
         three = await broker.client()
         fencing = await three.producer(1, producer_access_mode=3)
         assert fencing.topic_epoch == 2 and kinds(await two.news()) == [K.CLOSE_PRODUCER]
-        ((answer, _),) = await two.do(frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=5, producer_access_mode=1, topic_epoch=1))
+        ((answer, _),) = await two.do(
+            frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=5, producer_access_mode=1, topic_epoch=1)
+        )
         assert answer.error.error == pb.ProducerFenced
 
     with_broker(test)
@@ -290,13 +316,17 @@ def test_the_topic_epoch_outlives_the_topic_being_loaded() -> None:
         assert (await one.producer(1, producer_access_mode=1, producer_name="a")).topic_epoch == 0
         await broker.topics.unload(TOPIC)
         assert kinds(await one.news()) == [K.CLOSE_PRODUCER]
-        assert (await one.producer(1, producer_access_mode=1, producer_name="a", topic_epoch=0)).topic_epoch == 0  # connected again
+        assert (
+            await one.producer(1, producer_access_mode=1, producer_name="a", topic_epoch=0)
+        ).topic_epoch == 0  # connected again
         await broker.topics.unload(TOPIC)
         await one.news()
         assert (await two.producer(1, producer_access_mode=1)).topic_epoch == 1
         await broker.topics.unload(TOPIC)
         for mode in (1, 2, 3, 0):
-            ((answer, _),) = await one.do(frame(K.PRODUCER, topic=TOPIC, producer_id=2, request_id=5, producer_access_mode=mode, topic_epoch=0))
+            ((answer, _),) = await one.do(
+                frame(K.PRODUCER, topic=TOPIC, producer_id=2, request_id=5, producer_access_mode=mode, topic_epoch=0)
+            )
             assert answer.error.error == pb.ProducerFenced, mode
         await two.news()
         assert (await two.producer(1, producer_access_mode=2, topic_epoch=1)).topic_epoch == 1
@@ -322,11 +352,15 @@ def test_an_epoch_is_told_only_once_it_is_durable() -> None:
         await one.producer(1, producer_access_mode=1)
         name = broker.topics.loaded[TOPIC].name
         await broker.meta.put(topic_epoch_key(name), b"another broker's")
-        ((answer, _),) = await two.do(frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=5, producer_access_mode=3))
+        ((answer, _),) = await two.do(
+            frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=5, producer_access_mode=3)
+        )
         assert (answer.error.request_id, answer.error.error) == (5, pb.ServiceNotReady)
         broker.meta.unavailable = "no majority"
         broker.topics.loaded[TOPIC].producers.topic_epoch = 7
-        ((answer, _),) = await two.do(frame(K.PRODUCER, topic=TOPIC, producer_id=2, request_id=6, producer_access_mode=3))
+        ((answer, _),) = await two.do(
+            frame(K.PRODUCER, topic=TOPIC, producer_id=2, request_id=6, producer_access_mode=3)
+        )
         assert answer.error.request_id == 6 and not broker.topics.loaded[TOPIC].producers.producers
         broker.meta.unavailable = ""
 

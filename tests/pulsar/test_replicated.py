@@ -65,7 +65,9 @@ def receipts(came: list[tuple[pb.BaseCommand, bytes]]) -> list[tuple[int, int, i
 def test_receipts_name_positions_at_the_source_and_repetitions_go_by_them() -> None:
     async def run(broker: Broker) -> None:
         client, _ = await replicator(broker)
-        came = await client.do(send(1, 4, part(b"a", 7, 0, producer="x")), send(1, 2, part(b"b", 7, 1, producer="y", sequence=5)))
+        came = await client.do(
+            send(1, 4, part(b"a", 7, 0, producer="x")), send(1, 2, part(b"b", 7, 1, producer="y", sequence=5))
+        )
         ledger = broker.ledger()
         (found,) = ledger.runs
         assert receipts(came) == [(7, 0, found[0], 0), (7, 1, found[0], 1)]
@@ -112,7 +114,9 @@ def test_a_marker_is_handled_behind_what_came_before_it_and_is_not_stored() -> N
         client, clusters = await replicator(broker)
         broker.ledger().hold = True
         payload = request("id", "cloud")
-        assert not receipts(await client.do(send(1, 0, part(b"a", 7, 0)), marker(1, payload), send(1, 1, part(b"b", 7, 1))))
+        assert not receipts(
+            await client.do(send(1, 0, part(b"a", 7, 0)), marker(1, payload), send(1, 1, part(b"b", 7, 1)))
+        )
         assert not clusters.markers
         broker.ledger().release(1)
         came = await client.news()
@@ -130,7 +134,12 @@ def test_a_marker_is_answered_before_anything_behind_it() -> None:
 
     async def run(broker: Broker) -> None:
         client, _ = await replicator(broker)
-        frames = [send(1, 0, part(b"a", 7, 0)), marker(0, request("id", "cloud")), send(1, 0, part(b"b", 7, 2)), marker(0, request("id", "cloud"))]
+        frames = [
+            send(1, 0, part(b"a", 7, 0)),
+            marker(0, request("id", "cloud")),
+            send(1, 0, part(b"b", 7, 2)),
+            marker(0, request("id", "cloud")),
+        ]
         came = await client.do(*frames)
         assert [r[:2] for r in receipts(came)] == [(7, 0), (0, MARKER_RECEIPT), (7, 2), (0, MARKER_RECEIPT)]
 
@@ -172,6 +181,7 @@ def test_nobody_else_may_use_the_name() -> None:
 
 def test_only_the_role_of_the_cluster_may_replicate() -> None:
     """A stub of who proves to be whom: the rules are tested where they live."""
+
     async def run(broker: Broker) -> None:
         client, clusters = await replicator(broker)
         clusters.known = PulsarCluster(name="cloud", gateway="us", role="cloud-replicator")

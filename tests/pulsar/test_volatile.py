@@ -14,14 +14,20 @@ TOPIC = "non-persistent://public/default/t"
 
 async def publish(client: Client, start: int, count: int) -> list[tuple[pb.BaseCommand, bytes]]:
     """Returns what came back besides receipts."""
-    came = await client.do(*(send(1, n, entry(b"%d" % n, sequence=n, partition_key=f"k{n % 30}")) for n in range(start, start + count)))
+    came = await client.do(
+        *(send(1, n, entry(b"%d" % n, sequence=n, partition_key=f"k{n % 30}")) for n in range(start, start + count))
+    )
     receipts = [c.send_receipt for c, _ in came if c.type == K.SEND_RECEIPT]
-    assert [(r.sequence_id, r.message_id.ledgerId, r.message_id.entryId) for r in receipts] == [(n, 0, 0) for n in range(start, start + count)]
+    assert [(r.sequence_id, r.message_id.ledgerId, r.message_id.entryId) for r in receipts] == [
+        (n, 0, 0) for n in range(start, start + count)
+    ]
     return [c for c in came if c[0].type != K.SEND_RECEIPT]
 
 
 def payloads(came: list[tuple[pb.BaseCommand, bytes]]) -> list[int]:
-    return [int(payload[-2:].strip(b"\0") if payload[-2:-1].isdigit() else payload[-1:]) for _, payload in messages(came)]
+    return [
+        int(payload[-2:].strip(b"\0") if payload[-2:-1].isdigit() else payload[-1:]) for _, payload in messages(came)
+    ]
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2, 3])
@@ -80,7 +86,17 @@ def test_a_client_that_does_not_read_loses_and_holds_nobody_up() -> None:
 def test_questions_lists_and_the_end() -> None:
     async def test(broker: Broker) -> None:
         client = await broker.client()
-        ((answer, _),) = await client.do(frame(K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=0, consumer_id=9, request_id=3, force_topic_creation=False))
+        ((answer, _),) = await client.do(
+            frame(
+                K.SUBSCRIBE,
+                topic=TOPIC,
+                subscription="s",
+                subType=0,
+                consumer_id=9,
+                request_id=3,
+                force_topic_creation=False,
+            )
+        )
         assert answer.error.error == pb.TopicNotFound
         await client.producer(1, TOPIC)
         await client.subscribe(1, TOPIC)
@@ -88,13 +104,19 @@ def test_questions_lists_and_the_end() -> None:
         ((answer, _),) = await client.do(frame(K.GET_LAST_MESSAGE_ID, consumer_id=1, request_id=4))
         assert answer.getLastMessageIdResponse.last_message_id.entryId == (1 << 64) - 1
         for mode, names in ((0, []), (1, [TOPIC]), (2, [TOPIC])):
-            ((answer, _),) = await client.do(frame(K.GET_TOPICS_OF_NAMESPACE, namespace="public/default", request_id=1, mode=mode))
+            ((answer, _),) = await client.do(
+                frame(K.GET_TOPICS_OF_NAMESPACE, namespace="public/default", request_id=1, mode=mode)
+            )
             assert list(answer.getTopicsOfNamespaceResponse.topics) == names
-        ((answer, _),) = await client.do(frame(K.PRODUCER, topic=TOPIC, producer_id=2, request_id=5, producer_access_mode=1))
+        ((answer, _),) = await client.do(
+            frame(K.PRODUCER, topic=TOPIC, producer_id=2, request_id=5, producer_access_mode=1)
+        )
         assert answer.error.error == pb.ProducerFenced
         topic = broker.topics.loaded[TOPIC]
         assert not topic.forgotten(10.0) and not topic.forgotten(100.0)
-        await client.do(frame(K.CLOSE_PRODUCER, producer_id=1, request_id=6), frame(K.CLOSE_CONSUMER, consumer_id=1, request_id=7))
+        await client.do(
+            frame(K.CLOSE_PRODUCER, producer_id=1, request_id=6), frame(K.CLOSE_CONSUMER, consumer_id=1, request_id=7)
+        )
         assert not topic.forgotten(200.0) and topic.forgotten(270.0)
         await client.producer(3, TOPIC)
         assert not topic.forgotten(300.0)

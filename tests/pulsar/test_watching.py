@@ -30,7 +30,9 @@ def test_patterns(pattern: str, matching: set[str]) -> None:
     assert {name for name in ("a", "b", "ab-partition-3") if matches(PREFIX + name)} == matching
 
 
-@pytest.mark.parametrize("pattern", ["(a+)+", "(a|a)*", "a*a*a*", "(?=a)b", r"(a)\1", "(", "x" * 51, "a{99999999999}", "(?>a)"])
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+", "(a|a)*", "a*a*a*", "(?=a)b", r"(a)\1", "(", "x" * 51, "a{99999999999}", "(?>a)"]
+)
 def test_patterns_that_are_refused(pattern: str) -> None:
     with pytest.raises(NotAllowed):
         topic_pattern(pattern)
@@ -44,8 +46,17 @@ async def put(broker: Broker, name: str) -> None:
     await broker.meta.put(keys.managed_ledger(PREFIX + name), b"x")
 
 
-def watch(watcher_id: int, pattern: str = "public/default/a.*", namespace: str = "public/default", **fields: str) -> bytes:
-    return frame(K.WATCH_TOPIC_LIST, request_id=100 + watcher_id, watcher_id=watcher_id, namespace=namespace, topics_pattern=pattern, **fields)
+def watch(
+    watcher_id: int, pattern: str = "public/default/a.*", namespace: str = "public/default", **fields: str
+) -> bytes:
+    return frame(
+        K.WATCH_TOPIC_LIST,
+        request_id=100 + watcher_id,
+        watcher_id=watcher_id,
+        namespace=namespace,
+        topics_pattern=pattern,
+        **fields,
+    )
 
 
 def updates(came: list[tuple[pb.BaseCommand, bytes]]) -> list[tuple[int, list[str], list[str]]]:
@@ -53,7 +64,13 @@ def updates(came: list[tuple[pb.BaseCommand, bytes]]) -> list[tuple[int, list[st
     for command, _ in came:
         assert command.type == K.WATCH_TOPIC_UPDATE
         update = command.watchTopicUpdate
-        out.append((update.watcher_id, [n.removeprefix(PREFIX) for n in update.new_topics], [n.removeprefix(PREFIX) for n in update.deleted_topics]))
+        out.append(
+            (
+                update.watcher_id,
+                [n.removeprefix(PREFIX) for n in update.new_topics],
+                [n.removeprefix(PREFIX) for n in update.deleted_topics],
+            )
+        )
     return out
 
 
@@ -94,7 +111,16 @@ def test_changes_of_one_turn_come_together_and_cancel_out() -> None:
         assert names == [PREFIX + "a", PREFIX + "z"]
         namespace = lists._namespaces["public/default"]
         key = {name: keys.managed_ledger(PREFIX + name) for name in "abcdz"}
-        for name, value in (("b", b"1"), ("b", b"2"), ("c", b"1"), ("c", None), ("a", None), ("d", b"1"), ("z", None), ("z", b"5")):
+        for name, value in (
+            ("b", b"1"),
+            ("b", b"2"),
+            ("c", b"1"),
+            ("c", None),
+            ("a", None),
+            ("d", b"1"),
+            ("z", None),
+            ("z", b"5"),
+        ):
             lists._changed(namespace, key[name], value)
         await settle()
         assert told == [([PREFIX + "b", PREFIX + "d"], [PREFIX + "a"])]
@@ -106,7 +132,10 @@ def test_changes_of_one_turn_come_together_and_cancel_out() -> None:
 def test_watchers_that_are_refused() -> None:
     async def test(broker: Broker) -> None:
         client = await broker.client()
-        for refused, code in ((watch(1, "(a+)+"), pb.NotAllowedError), (watch(1, namespace="no/where"), pb.TopicNotFound)):
+        for refused, code in (
+            (watch(1, "(a+)+"), pb.NotAllowedError),
+            (watch(1, namespace="no/where"), pb.TopicNotFound),
+        ):
             ((answer, _),) = await client.do(refused)
             assert (answer.error.request_id, answer.error.error) == (101, code)
         await client.do(watch(1))
@@ -150,7 +179,9 @@ def test_broker_metadata_goes_to_who_negotiated_it() -> None:
             await one.subscribe(2, name=f"s{i}", initialPosition=1)
             await one.flow(100, 2)
         stored = [entry(b"x", sequence=n, batch=3 * (n % 2)) for n in range(4)]
-        got = messages(await plain.do(*(send(1, n, one, num_messages=3 if n % 2 else 1) for n, one in enumerate(stored))))
+        got = messages(
+            await plain.do(*(send(1, n, one, num_messages=3 if n % 2 else 1) for n, one in enumerate(stored)))
+        )
         assert [payload for _, payload in got] == stored
         indexes = []
         for (_, payload), one in zip(messages(await client.news()), stored, strict=True):

@@ -12,7 +12,9 @@ from heliograph.raft.core import CoreSettings
 from heliograph.raft.node import RaftNode, RaftSettings
 from heliograph.raft.ports import Done
 
-SMALL = RaftSettings(core=CoreSettings(chunk_bytes=300), segment_bytes=64 << 10, snapshot_entries=1_000_000, keep_entries=5)
+SMALL = RaftSettings(
+    core=CoreSettings(chunk_bytes=300), segment_bytes=64 << 10, snapshot_entries=1_000_000, keep_entries=5
+)
 
 
 @dataclass
@@ -102,7 +104,11 @@ class Group:
         await self.sim.machine(name).ask(lambda: self.nodes[name].read_barrier(timeout_s=timeout_s))
 
     def leaders(self) -> list[str]:
-        return [name for name in self.names if self.sim.machine(name).running and name in self.nodes and self.nodes[name].is_leader]
+        return [
+            name
+            for name in self.names
+            if self.sim.machine(name).running and name in self.nodes and self.nodes[name].is_leader
+        ]
 
     async def leader(self, limit_s: float = 20.0) -> str:
         """Waits until somebody leads and is ready."""
@@ -121,7 +127,10 @@ class Group:
             if all(each == lines[0] for each in lines) and self.leaders():
                 return
             await asyncio.sleep(0.05)
-        raise AssertionError("the members do not catch up: " + ", ".join(f"{name} {len(self.machines[name].lines)}" for name in self.names))
+        raise AssertionError(
+            "the members do not catch up: "
+            + ", ".join(f"{name} {len(self.machines[name].lines)}" for name in self.names)
+        )
 
 
 def with_core(settings: RaftSettings, core: CoreSettings) -> RaftSettings:

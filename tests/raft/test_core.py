@@ -8,7 +8,13 @@ from dataclasses import replace
 import crc32c
 import pytest
 
-from geo_tests.sim.raft_mutants import CommitsOlderTerms, ForgetsItsVote, HeartbeatCommits, ReplacesOldTerm, VoteBeforeSync
+from geo_tests.sim.raft_mutants import (
+    CommitsOlderTerms,
+    ForgetsItsVote,
+    HeartbeatCommits,
+    ReplacesOldTerm,
+    VoteBeforeSync,
+)
 from heliograph.raft.core import Actions, CoreSettings, RaftCore, Role
 from heliograph.raft.log import Log
 from heliograph.raft.messages import (
@@ -37,10 +43,24 @@ SETTINGS = CoreSettings(election_timeout_s=1.0, heartbeat_s=0.1, append_bytes_ma
 
 
 def make(
-    config: Config = THREE, *, cls: type[RaftCore] = RaftCore, name: str = "a", term: int = 0, vote: str = "", entries: list[Entry] | None = None
+    config: Config = THREE,
+    *,
+    cls: type[RaftCore] = RaftCore,
+    name: str = "a",
+    term: int = 0,
+    vote: str = "",
+    entries: list[Entry] | None = None,
 ) -> RaftCore:
     core = cls(
-        name, config=config, term=term, vote=vote, log=Log(0, 0, entries or []), snapshot=None, settings=SETTINGS, rng=random.Random(1), now=0.0
+        name,
+        config=config,
+        term=term,
+        vote=vote,
+        log=Log(0, 0, entries or []),
+        snapshot=None,
+        settings=SETTINGS,
+        rng=random.Random(1),
+        now=0.0,
     )
     core.take_actions()
     return core
@@ -71,7 +91,15 @@ def sent(actions: Actions, to: str) -> list[Message]:
 
 def test_single_voter_leads_from_the_start_and_commits_when_its_own_copy_is_durable() -> None:
     core = RaftCore(
-        "a", config=Config(("a",)), term=4, vote="b", log=Log(), snapshot=None, settings=SETTINGS, rng=random.Random(1), now=0.0
+        "a",
+        config=Config(("a",)),
+        term=4,
+        vote="b",
+        log=Log(),
+        snapshot=None,
+        settings=SETTINGS,
+        rng=random.Random(1),
+        now=0.0,
     )
     assert core.role is Role.LEADER and core.term == 5 and not core.ready
     actions = core.take_actions()
@@ -237,10 +265,16 @@ def test_a_follower_replaces_what_differs_and_keeps_what_matches() -> None:
     core = make(name="b", term=2, entries=[(1, COMMAND, b"1"), (1, COMMAND, b"2"), (1, COMMAND, b"3")])
     core.receive("a", Append(2, 1, 1, 0, [(1, COMMAND, b"2")]), 5.0)
     actions = core.take_actions()
-    assert not actions.stores and sent(actions, "a") == [AppendReply(2, 2, True)] and core.log.last_index == 3, "a late repetition removes nothing"
+    assert not actions.stores and sent(actions, "a") == [AppendReply(2, 2, True)] and core.log.last_index == 3, (
+        "a late repetition removes nothing"
+    )
     core.receive("a", Append(2, 1, 1, 2, [(2, COMMAND, b"two")]), 5.0)
     actions = core.take_actions()
-    assert (actions.first_index, actions.entries) == (2, [(2, COMMAND, b"two")]) and core.log.last_index == 2 and core.commit == 2
+    assert (
+        (actions.first_index, actions.entries) == (2, [(2, COMMAND, b"two")])
+        and core.log.last_index == 2
+        and core.commit == 2
+    )
     core.receive("a", Append(2, 7, 2, 2, []), 5.0)
     assert sent(core.take_actions(), "a") == [AppendReply(2, 7, False, 2, 2)]
 
@@ -283,7 +317,16 @@ def test_a_member_comes_back_with_what_was_noted_as_committed() -> None:
     entries = [(1, COMMAND, b"1"), (1, COMMAND, b"2"), (2, COMMAND, b"3")]
     for commit, expected in ((0, 0), (2, 2), (3, 3)):
         core = RaftCore(
-            "b", config=THREE, term=2, vote="", log=Log(0, 0, entries), snapshot=None, settings=SETTINGS, rng=random.Random(1), now=0.0, commit=commit
+            "b",
+            config=THREE,
+            term=2,
+            vote="",
+            log=Log(0, 0, entries),
+            snapshot=None,
+            settings=SETTINGS,
+            rng=random.Random(1),
+            now=0.0,
+            commit=commit,
         )
         actions = core.take_actions()
         assert core.commit == expected and not actions.stores and not actions.sends
@@ -346,7 +389,15 @@ def test_a_snapshot_that_the_log_does_not_follow_is_not_sent_and_another_is_aske
     blob = bytes(10)
     stale = SnapshotMeta(5, 1, THREE, len(blob), crc32c.crc32c(blob))
     leader = RaftCore(
-        "a", config=THREE, term=1, vote="", log=Log(10, 1, [(1, COMMAND, b"x")] * 5), snapshot=stale, settings=SETTINGS, rng=random.Random(1), now=0.0
+        "a",
+        config=THREE,
+        term=1,
+        vote="",
+        log=Log(10, 1, [(1, COMMAND, b"x")] * 5),
+        snapshot=stale,
+        settings=SETTINGS,
+        rng=random.Random(1),
+        now=0.0,
     )
     elect(leader)
     leader.take_actions()
@@ -396,7 +447,9 @@ def test_a_configuration_holds_from_the_log_on_and_goes_with_its_entry() -> None
     core.receive("a", Append(2, 0, 0, 0, [(2, COMMAND, b"x")]), 5.0)
     assert core.config == THREE
     core.receive("a", Append(2, 1, 2, 2, [(2, CONFIG, encode_config(FIVE))]), 5.0)
-    assert core.config == FIVE and core.describe_snapshot(1).config == THREE and core.describe_snapshot(2).config == FIVE
+    assert (
+        core.config == FIVE and core.describe_snapshot(1).config == THREE and core.describe_snapshot(2).config == FIVE
+    )
 
 
 def test_settings_are_checked() -> None:

@@ -78,6 +78,8 @@ def test_histories_of_a_real_register_pass_and_changed_ones_fail() -> None:
         assert is_linearizable(history), seed
         reads = [o for o in history if o.kind == "get" and o.seen is not None]
         victim = rng.choice(reads)
-        victim.seen = next(((o.value, o.version) for o in history if o.version > 0 and o.called > victim.returned), victim.seen)
+        victim.seen = next(
+            ((o.value, o.version) for o in history if o.version > 0 and o.called > victim.returned), victim.seen
+        )
         refused += not is_linearizable(history)
     assert refused > 100

@@ -20,6 +20,10 @@ def test_members_lose_something_and_make_it_good() -> None:
     assert sum(world.losses for world in worlds) > 8 and all(world.made_good == world.losses for world in worlds)
 
 
-@pytest.mark.parametrize(("mutant", "first"), [(VotesByWhatIsLeft, 20), (StandsWithNothing, 0), (CountsOnWhatWasLost, 46)])
+@pytest.mark.parametrize(
+    ("mutant", "first"), [(VotesByWhatIsLeft, 20), (StandsWithNothing, 0), (CountsOnWhatWasLost, 46)]
+)
 def test_a_rule_without_which_a_loss_spreads_is_missed(mutant: type[RaftCore], first: int) -> None:
-    assert next(violations(mutant, range(first, first + 8), LosingWorld), None) is not None, f"{mutant.__doc__} was not found"
+    assert next(violations(mutant, range(first, first + 8), LosingWorld), None) is not None, (
+        f"{mutant.__doc__} was not found"
+    )

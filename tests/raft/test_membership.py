@@ -127,7 +127,9 @@ def test_a_removal_that_would_lose_the_quorum_is_refused_with_what_to_do() -> No
     core = lead()
     for now in (3.0, 3.9):
         core.receive("b", HeartbeatReply(core.term, 0), now)
-    with pytest.raises(NotAllowed, match="the quorum would be lost: of the 2 voters that this leaves, 2 must answer, and c does not"):
+    with pytest.raises(
+        NotAllowed, match="the quorum would be lost: of the 2 voters that this leaves, 2 must answer, and c does not"
+    ):
         core.change(Remove("b"), 4.0)
     assert core.change(Remove("c"), 4.0), "the silent one may go"
 
@@ -144,7 +146,9 @@ def test_a_removed_leader_commits_without_itself_names_an_heir_and_goes() -> Non
     core.receive("b", AppendReply(core.term, 2, True), 2.2)
     assert core.commit == 1, "one of two"
     core.receive("c", AppendReply(core.term, 2, True), 2.2)
-    assert core.commit == 2 and [m for to, m in core.take_actions().sends if isinstance(m, TimeoutNow)] == [TimeoutNow(core.term)]
+    assert core.commit == 2 and [m for to, m in core.take_actions().sends if isinstance(m, TimeoutNow)] == [
+        TimeoutNow(core.term)
+    ]
     core.tick(core.next_deadline())
     assert core.role is Role.FOLLOWER
     core.tick(50.0)
@@ -181,7 +185,9 @@ def test_who_may_not_stand_forgets_a_leader_that_is_silent() -> None:
         core.take_actions()
         assert core.leader == "c"
         core.tick(50.0)
-        assert core.leader == "" and core.term == 3 and not core.take_actions(), "else it would send its clients there for ever"
+        assert core.leader == "" and core.term == 3 and not core.take_actions(), (
+            "else it would send its clients there for ever"
+        )
 
 
 def test_a_member_whose_removal_is_not_committed_may_stand_but_not_vote_for_itself() -> None:
@@ -256,7 +262,9 @@ def test_a_transfer_that_comes_to_nothing_ends_in_bounded_time() -> None:
         now = max(core.next_deadline(), now + 0.01)
         core.receive("b", HeartbeatReply(core.term, 0), now)
         core.tick(now)
-    assert now <= 2.2 + SETTINGS.election_timeout_s + 0.1 and core.role is Role.LEADER and core.propose([b"y"]) is not None
+    assert (
+        now <= 2.2 + SETTINGS.election_timeout_s + 0.1 and core.role is Role.LEADER and core.propose([b"y"]) is not None
+    )
 
 
 def test_a_transfer_to_who_cannot_lead_is_refused() -> None:

@@ -35,20 +35,27 @@ def run(on: Platter) -> None:
     """Lets the disk do everything that waits."""
 
     async def nothing() -> None:
-            await asyncio.sleep(60)
+        await asyncio.sleep(60)
 
     on.loop.run(nothing(), limit_s=120)
 
 
 def write(
-    storage: LogStorage, first: int, *data: bytes, term: int = 1, hard_state: tuple[int, str] | None = None, commit: int = 0
+    storage: LogStorage,
+    first: int,
+    *data: bytes,
+    term: int = 1,
+    hard_state: tuple[int, str] | None = None,
+    commit: int = 0,
 ) -> list[object]:
     done: list[object] = []
     storage.write(hard_state, None, first, [(term, COMMAND, each) for each in data], commit, done.append)
     return done
 
 
-def save_snapshot(storage: LogStorage, meta: SnapshotMeta, blob: bytes, done: Callable[[BaseException | None], None]) -> None:
+def save_snapshot(
+    storage: LogStorage, meta: SnapshotMeta, blob: bytes, done: Callable[[BaseException | None], None]
+) -> None:
     """One of the own machine, in two pieces."""
     writer, half = storage.begin_snapshot(), len(blob) // 2
     writer.add(meta, blob[:half], lambda error: None)
@@ -156,7 +163,13 @@ def test_the_log_goes_on_in_new_segments_and_snapshots_drop_old_ones() -> None:
     assert done == [None] and storage.segment_count < 4
     disk.power_cut()
     _, state = opened(disk)
-    assert (state.snapshot, state.base, blob_of(disk, meta), len(state.entries), state.term) == (meta, meta, b"blob", 10, 100)
+    assert (state.snapshot, state.base, blob_of(disk, meta), len(state.entries), state.term) == (
+        meta,
+        meta,
+        b"blob",
+        10,
+        100,
+    )
 
 
 def test_a_snapshot_from_the_leader_empties_the_log_behind_it() -> None:
@@ -172,7 +185,12 @@ def test_a_snapshot_from_the_leader_empties_the_log_behind_it() -> None:
     assert done == [None] and more == [None]
     disk.power_cut()
     storage, state = opened(disk)
-    assert (state.snapshot, blob_of(disk, meta), state.entries, state.term) == (meta, b"blob", entries(b"next", b"more", term=7), 7)
+    assert (state.snapshot, blob_of(disk, meta), state.entries, state.term) == (
+        meta,
+        b"blob",
+        entries(b"next", b"more", term=7),
+        7,
+    )
     write(storage, 53, b"third", term=7)
     run(disk)
     disk.power_cut()
@@ -189,7 +207,12 @@ def test_pieces_that_find_the_disk_full_are_refused_and_leave_the_log_as_it_is()
     disk.capacity_bytes = disk.used_bytes() + 3000
     ends = receive(storage, meta, bytes(5000))
     run(disk)
-    assert ends[0] is None and isinstance(ends[1], OSError) and storage.failed is None and "snapshot.tmp" not in disk.names()
+    assert (
+        ends[0] is None
+        and isinstance(ends[1], OSError)
+        and storage.failed is None
+        and "snapshot.tmp" not in disk.names()
+    )
     disk.capacity_bytes *= 10
     ends, done = receive(storage, meta, bytes(5000)), list[object]()
     storage.write((7, ""), meta, 51, entries(b"next", term=7), 51, done.append)
@@ -197,7 +220,12 @@ def test_pieces_that_find_the_disk_full_are_refused_and_leave_the_log_as_it_is()
     assert ends == [None, None] and done == [None]
     disk.power_cut()
     _, state = opened(disk)
-    assert (state.entries, state.term, state.commit, blob_of(disk, meta)) == (entries(b"next", term=7), 7, 51, bytes(5000))
+    assert (state.entries, state.term, state.commit, blob_of(disk, meta)) == (
+        entries(b"next", term=7),
+        7,
+        51,
+        bytes(5000),
+    )
 
 
 def test_a_table_of_its_own_stands_for_the_log_before_it() -> None:
@@ -401,7 +429,11 @@ def test_a_commit_index_before_its_entries_is_found() -> None:
 def live_through_power_cuts(seed: int, storage_class: type[LogStorage]) -> None:
     rng = random.Random(f"storage {seed}")
     disk = platter(f"disk {seed}")
-    sure: tuple[tuple[int, str], int, list[Entry]] = ((0, ""), 0, [])  # hard state, snapshot index, entries behind it: reported durable
+    sure: tuple[tuple[int, str], int, list[Entry]] = (
+        (0, ""),
+        0,
+        [],
+    )  # hard state, snapshot index, entries behind it: reported durable
     possible = [sure]
     truth: dict[int, Entry] = {}  # what the group has committed
     known = [0]  # the commit index that was given with each write of this life, as `history`
@@ -416,9 +448,16 @@ def live_through_power_cuts(seed: int, storage_class: type[LogStorage]) -> None:
             continue
         base = state.snapshot.index if state.snapshot is not None else 0
         hard, found = (state.term, state.vote), state.entries
-        assert any(_explains(each, hard, base, found) for each in possible), (hard, base, len(found), [(h, b, len(e)) for h, b, e in possible])
+        assert any(_explains(each, hard, base, found) for each in possible), (
+            hard,
+            base,
+            len(found),
+            [(h, b, len(e)) for h, b, e in possible],
+        )
         assert max(noted, base) <= state.commit <= max(known[-1], base), (noted, state.commit, known, base)
-        assert all(truth.get(index) == found[index - base - 1] for index in range(base + 1, state.commit + 1)), "not committed, or another entry"
+        assert all(truth.get(index) == found[index - base - 1] for index in range(base + 1, state.commit + 1)), (
+            "not committed, or another entry"
+        )
         model = (hard, base, list(found))
         possible, reported = [model], [0]
         history, floor = [model], state.commit  # what is committed is never replaced
@@ -441,7 +480,10 @@ def live_through_power_cuts(seed: int, storage_class: type[LogStorage]) -> None:
                 first = base + 1 + len(log)
                 if kind == 2 and first > max(floor, base):
                     first = rng.randrange(max(floor, base) + 1, first + 1)
-                new = [(rng.randrange(9), COMMAND, rng.randbytes(rng.choice((10, 700, 5000)))) for _ in range(rng.randrange(3) if kind < 2 else 1)]
+                new = [
+                    (rng.randrange(9), COMMAND, rng.randbytes(rng.choice((10, 700, 5000))))
+                    for _ in range(rng.randrange(3) if kind < 2 else 1)
+                ]
                 log[first - base - 1 :] = new if new else log[first - base - 1 :]
                 if rng.random() < 0.4:
                     floor = rng.randrange(floor, base + len(log) + 1)
@@ -449,7 +491,9 @@ def live_through_power_cuts(seed: int, storage_class: type[LogStorage]) -> None:
                 history.append((hard, base, log))
                 known.append(floor)
                 reached = len(history) - 1
-                storage.write(hard if kind == 0 else None, snapshot, first, new, floor, partial(_report, reported, reached))
+                storage.write(
+                    hard if kind == 0 else None, snapshot, first, new, floor, partial(_report, reported, reached)
+                )
                 if rng.random() < 0.3:
                     run(disk)
                     assert known[reported[-1]] <= disk_says(disk) <= floor
@@ -473,7 +517,9 @@ def _report(reported: list[int], reached: int, error: BaseException | None) -> N
         reported.append(reached)
 
 
-def _explains(model: tuple[tuple[int, str], int, list[Entry]], hard: tuple[int, str], base: int, found: list[Entry]) -> bool:
+def _explains(
+    model: tuple[tuple[int, str], int, list[Entry]], hard: tuple[int, str], base: int, found: list[Entry]
+) -> bool:
     """The same state, where a snapshot of its own may have replaced the beginning of the log."""
     shift = base - model[1]
     return hard == model[0] and 0 <= shift <= len(model[2]) and model[2][shift:] == found
@@ -485,7 +531,12 @@ def _between(
     """Every state between the writes: parts of a write may be there, in its order."""
     states = [history[0]]
     for (_, base, log), after in pairwise(history):
-        states += [(after[0], base, log), (after[0], after[1], []), (after[0], after[1], after[2]), (after[0], base, log[: len(after[2])])]
+        states += [
+            (after[0], base, log),
+            (after[0], after[1], []),
+            (after[0], after[1], after[2]),
+            (after[0], base, log[: len(after[2])]),
+        ]
         same = 0
         while same < min(len(log), len(after[2])) and log[same] == after[2][same]:
             same += 1

@@ -38,7 +38,9 @@ class Copies:
             found[ledger] = (found.get(ledger, (first, 0))[0], first + count)
         return [(ledger, first, end) for ledger, (first, end) in sorted(found.items())]
 
-    async def read(self, log: ReplicatedLog, ledger: int, first: int, last: int, max_bytes: int) -> Sequence[tuple[int, Run]]:
+    async def read(
+        self, log: ReplicatedLog, ledger: int, first: int, last: int, max_bytes: int
+    ) -> Sequence[tuple[int, Run]]:
         await asyncio.sleep(0)
         if (ledger, first) in self.gone:
             raise CorruptData("spoilt")

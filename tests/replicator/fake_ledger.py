@@ -65,14 +65,25 @@ class StoreCatalog:
         return max((p for p in (min(end, position) for end in ends) if p[1] >= 0), default=None)
 
     def next(self, position: Position) -> Position:
-        above = [(ledger, position[1] + 1 if ledger == position[0] else 0) for ledger, count in self._entries().items() if ledger >= position[0]]
-        return min((p for p in above if p[1] < self.entries_of(p[0])), default=(max(position, self.last)[0], max(position, self.last)[1] + 1))
+        above = [
+            (ledger, position[1] + 1 if ledger == position[0] else 0)
+            for ledger, count in self._entries().items()
+            if ledger >= position[0]
+        ]
+        return min(
+            (p for p in above if p[1] < self.entries_of(p[0])),
+            default=(max(position, self.last)[0], max(position, self.last)[1] + 1),
+        )
 
     def first(self) -> Position:
         return self.store.blocks[0][0] if self.store.blocks else (0, 0)
 
     def entries_between(self, after: Position, upto: Position) -> int:
-        return sum(after < (ledger, entry) <= upto for (ledger, first), count, _ in self.store.blocks for entry in range(first, first + count))
+        return sum(
+            after < (ledger, entry) <= upto
+            for (ledger, first), count, _ in self.store.blocks
+            for entry in range(first, first + count)
+        )
 
 
 class Store:
@@ -109,7 +120,9 @@ class FakeLedger:
             if isinstance(cursor, Cursor):
                 store.cursors[name] = again = self._cursor(name, BEFORE_ALL)
                 again.restore(cursor.encode())
-        self.pending: list[tuple[int, int, Run, Callable[[int, int, Run], None], Callable[[HeliographError], None]]] = []
+        self.pending: list[
+            tuple[int, int, Run, Callable[[int, int, Run], None], Callable[[HeliographError], None]]
+        ] = []
         self.wakes: list[Callable[[], None]] = []
         self.cache = True
         if store.snapshot is None:
@@ -125,7 +138,9 @@ class FakeLedger:
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def append_run(self, run: Run, done: Callable[[int, int, Run], None], failed: Callable[[HeliographError], None]) -> None:
+    def append_run(
+        self, run: Run, done: Callable[[int, int, Run], None], failed: Callable[[HeliographError], None]
+    ) -> None:
         run.time_ms = run.time_ms or self.now_ms()
         self.pending.append((self.ledger, self.next_entry, run, done, failed))
         self.next_entry += run.count
@@ -138,7 +153,9 @@ class FakeLedger:
             return
         ready, self.pending = self.pending[:count], self.pending[count:]
         for ledger, first, run, done, _ in ready:
-            self.store.blocks.append(((ledger, first), run.count, b"".join(bytes(p) for p in encode_block(run, ledger, first))))
+            self.store.blocks.append(
+                ((ledger, first), run.count, b"".join(bytes(p) for p in encode_block(run, ledger, first)))
+            )
             done(ledger, first, run)
         if ready:
             for wake in list(self.wakes):
@@ -166,7 +183,9 @@ class FakeLedger:
         """A crash: the first `kept` runs that wait are found on the bookies by the next owner; nobody here hears of it."""
         self.sees = self.last_confirmed
         for ledger, first, run, _, _ in self.pending[:kept]:
-            self.store.blocks.append(((ledger, first), run.count, b"".join(bytes(p) for p in encode_block(run, ledger, first))))
+            self.store.blocks.append(
+                ((ledger, first), run.count, b"".join(bytes(p) for p in encode_block(run, ledger, first)))
+            )
         self.pending = []
 
     def save(self) -> None:
@@ -192,7 +211,11 @@ class FakeLedger:
         if self.sees is not None:
             return self.sees
         if not self.store.blocks:
-            return (self.store.trimmed_below[0], self.store.trimmed_below[1] - 1) if self.store.trimmed_below > (0, 0) else BEFORE_ALL
+            return (
+                (self.store.trimmed_below[0], self.store.trimmed_below[1] - 1)
+                if self.store.trimmed_below > (0, 0)
+                else BEFORE_ALL
+            )
         (ledger, first), count, _ = self.store.blocks[-1]
         return (ledger, first + count - 1)
 
@@ -255,10 +278,14 @@ class FakeLedger:
     def cursors(self) -> dict[str, Any]:
         return self.store.cursors
 
-    async def open_cursor(self, name: str, initial: Position, *, properties: dict[str, str] | None = None, **_: object) -> Any:
+    async def open_cursor(
+        self, name: str, initial: Position, *, properties: dict[str, str] | None = None, **_: object
+    ) -> Any:
         """A link's is a fake; a subscription's is a real one."""
         if name not in self.store.cursors:
-            self.store.cursors[name] = FakeCursor(name, initial) if name.startswith("pulsar.") else self._cursor(name, initial)
+            self.store.cursors[name] = (
+                FakeCursor(name, initial) if name.startswith("pulsar.") else self._cursor(name, initial)
+            )
             self.store.cursors[name].properties.update(properties or {})
         return self.store.cursors[name]
 
@@ -267,7 +294,9 @@ class FakeLedger:
 
     def _cursor(self, name: str, initial: Position) -> Cursor:
         catalog: Any = StoreCatalog(self.store)
-        return Cursor(name, catalog, initial, durable=True, properties={}, request_flush=lambda _: None, wait_flushed=_nothing)
+        return Cursor(
+            name, catalog, initial, durable=True, properties={}, request_flush=lambda _: None, wait_flushed=_nothing
+        )
 
     async def close(self) -> None:
         self.pending = []

@@ -119,7 +119,9 @@ class Listener(asyncio.Protocol):
             response = answer.lookupTopicResponse
             response.request_id = lookup.request_id
             response.brokerServiceUrl = f"pulsar://{owner.host}:{PORT}"
-            response.response = CommandLookupTopicResponse.Connect if owner is self.broker else CommandLookupTopicResponse.Redirect
+            response.response = (
+                CommandLookupTopicResponse.Connect if owner is self.broker else CommandLookupTopicResponse.Redirect
+            )
             response.authoritative = owner is not self.broker
         else:
             return
@@ -139,7 +141,11 @@ class Broker:
 
     async def serve(self, machine: Any) -> None:
         self.links = LinkManager(
-            region=self.region.name, view=self.region.instance.view, clock=machine.clock, rng=machine.rng, settings=self.region.instance.settings
+            region=self.region.name,
+            view=self.region.instance.view,
+            clock=machine.clock,
+            rng=machine.rng,
+            settings=self.region.instance.settings,
         )
         await machine.loop.create_server(lambda: Listener(self), self.host, PORT)
 
@@ -155,7 +161,9 @@ class Broker:
         if self.log is None:
             info = self.region.info
             rng = self.region.instance.sim.rng(f"log {self.host}")
-            state = TopicState(region=info.number, epoch=info.epoch, rng=rng, deduplication=True, settings=DedupSettings())
+            state = TopicState(
+                region=info.number, epoch=info.epoch, rng=rng, deduplication=True, settings=DedupSettings()
+            )
             ledger = FakeLedger(self.region.store, state, now_ms=self.clock.wall_ms, auto=True)
             self.log = ReplicatedLog(ledger, state)  # type: ignore[arg-type]
             self.links.attach(self.log, [name for name in self.region.instance.view.infos if name != self.region.name])
@@ -196,11 +204,16 @@ class TestRegion:
 
     def publish(self, count: int, to: tuple[str, ...] = (), body_bytes: int = 8) -> None:
         producer = f"{self.name}-producer"
-        parts = [entry(self.info.number * 1_000_000 + self.sequence + i, producer, self.sequence + i, to, body_bytes) for i in range(count)]
+        parts = [
+            entry(self.info.number * 1_000_000 + self.sequence + i, producer, self.sequence + i, to, body_bytes)
+            for i in range(count)
+        ]
         run = Run(parts, [len(p) for p in parts], producers=((producer, count, self.sequence, None),))
         self.sequence += count
         log = self.log
-        self.brokers[self.owner].machine.run(log.publish, run, lambda _: None, lambda error: self.faults.append(repr(error)))
+        self.brokers[self.owner].machine.run(
+            log.publish, run, lambda _: None, lambda error: self.faults.append(repr(error))
+        )
 
     async def move(self, owner: int) -> None:
         """Another broker takes the topic over."""
@@ -214,7 +227,9 @@ class TestRegion:
 
     def bodies(self) -> list[int]:
         """Payloads held, in order, without hidden entries."""
-        return [int.from_bytes(bytes(p)[-8:], "big") for _, _, run in self.store.runs() for p in run.parts if not run.flags]
+        return [
+            int.from_bytes(bytes(p)[-8:], "big") for _, _, run in self.store.runs() for p in run.parts if not run.flags
+        ]
 
     def outgoing(self, target: str) -> Any:
         return self.brokers[self.owner].links.links(TOPIC)[target]
@@ -228,7 +243,13 @@ class TestRegion:
 class Instance:
     """Regions on one simulation."""
 
-    def __init__(self, sim: Simulation, names: tuple[str, ...] = ("us", "eu", "ap"), brokers: int = 1, settings: LinkSettings | None = None) -> None:
+    def __init__(
+        self,
+        sim: Simulation,
+        names: tuple[str, ...] = ("us", "eu", "ap"),
+        brokers: int = 1,
+        settings: LinkSettings | None = None,
+    ) -> None:
         self.sim, self.names, self.settings = sim, names, settings
         self.view = View({})
         self.regions = {name: TestRegion(self, name, i + 1, brokers) for i, name in enumerate(names)}

@@ -41,7 +41,9 @@ Coordinate = tuple[Any, Position]
 
 def entry(body: int, producer: str, sequence: int, to: tuple[str, ...] = (), body_bytes: int = 8) -> bytes:
     """One entry as a client writes it; its payload is `body`, for the checker alone."""
-    metadata = MessageMetadata(producer_name=producer, sequence_id=sequence, publish_time=1, replicate_to=to).SerializeToString()
+    metadata = MessageMetadata(
+        producer_name=producer, sequence_id=sequence, publish_time=1, replicate_to=to
+    ).SerializeToString()
     rest = len(metadata).to_bytes(4, "big") + metadata + body.to_bytes(body_bytes, "big")
     return b"\x0e\x01" + crc32c.crc32c(rest).to_bytes(4, "big") + rest
 
@@ -57,7 +59,9 @@ class Region:
         self.bodies: dict[Coordinate, int] = {}  # what is held or was held
         self.last: dict[Any, Position] = {}
         self.losses: list[SkipRecord] = []
-        self.published: dict[Coordinate, tuple[int, tuple[str, ...]]] = {}  # confirmed here, first published here -> body, addressees
+        self.published: dict[
+            Coordinate, tuple[int, tuple[str, ...]]
+        ] = {}  # confirmed here, first published here -> body, addressees
         self.forced: Position = (0, 0)
         self.sequence = 0
         self.marks: dict[str, list[Position]] = {}
@@ -66,7 +70,9 @@ class Region:
         self.load()
 
     def load(self) -> None:
-        state = TopicState(region=self.number, epoch=self.epoch, rng=self.world.rng, deduplication=True, settings=DedupSettings())
+        state = TopicState(
+            region=self.number, epoch=self.epoch, rng=self.world.rng, deduplication=True, settings=DedupSettings()
+        )
         ledger = FakeLedger(self.store, state, now_ms=lambda: int(self.world.now * 1000))
         state.intake.__class__ = self.world.intake_class
         state.begin_epoch(ledger.last_confirmed)
@@ -99,7 +105,9 @@ class Connection:
             self.dirty = True
 
         source, owner = self.link.source, self.target.owner
-        return world.stream_class(1, source.name, source.number, owner, lambda f: self.send(self.back, f), dirty, region=self.target.name)
+        return world.stream_class(
+            1, source.name, source.number, owner, lambda f: self.send(self.back, f), dirty, region=self.target.name
+        )
 
     def send(self, queue: list[bytes], buffers: Any) -> None:
         queue.append(b"".join(bytes(b) for b in buffers))
@@ -132,10 +140,18 @@ class SimLink:
 
     def __init__(self, world: World, source: Region, target: Region) -> None:
         self.world, self.source, self.target, self.log = world, source, target, source.owner
-        self.core = world.sender_class(target.name, self.log.state, source.mark(target.name), SenderSettings(window_bytes=WINDOW_BYTES), source.name)
+        self.core = world.sender_class(
+            target.name,
+            self.log.state,
+            source.mark(target.name),
+            SenderSettings(window_bytes=WINDOW_BYTES),
+            source.name,
+        )
         self.connection: Connection | None = None
         self.panicked = False
-        self.packer = RunPacker(CompressionSettings(mode=("none", "lz4", "zstd")[target.index % 3], run_bytes_min=0, gain_min=0.0))
+        self.packer = RunPacker(
+            CompressionSettings(mode=("none", "lz4", "zstd")[target.index % 3], run_bytes_min=0, gain_min=0.0)
+        )
         self.packer.level = LEVEL
 
     @property
@@ -180,7 +196,11 @@ class SimLink:
                 break
             sends += core.take(ledger, start, run, self.world.now)
         for send in joined(sends):
-            frame = self.packer.frame(1, core.attempt, send.previous, send.run, 0.0) if isinstance(send, SendRun) else wire.skip_frame(1, core.attempt, send)
+            frame = (
+                self.packer.frame(1, core.attempt, send.previous, send.run, 0.0)
+                if isinstance(send, SendRun)
+                else wire.skip_frame(1, core.attempt, send)
+            )
             connection.send(connection.wire, frame)
         if record is not None:
             self.first(record)
@@ -191,7 +211,9 @@ class SimLink:
         if isinstance(send, SkipRecord):
             self.world.skip(self, send)
         else:
-            self.connection.send(self.connection.wire, self.packer.frame(1, self.core.attempt, send.previous, send.run, 0.0))
+            self.connection.send(
+                self.connection.wire, self.packer.frame(1, self.core.attempt, send.previous, send.run, 0.0)
+            )
 
     def hear(self) -> None:
         """One frame reaches the source."""
@@ -263,7 +285,11 @@ class World:
         attempt, connection = link.core.attempt, link.connection
 
         def stored(_: object) -> None:
-            if connection is not None and connection is link.connection and (out := link.core.skip_stored(attempt, record)) is not None:
+            if (
+                connection is not None
+                and connection is link.connection
+                and (out := link.core.skip_stored(attempt, record)) is not None
+            ):
                 connection.send(connection.wire, wire.skip_frame(1, link.core.attempt, out))
 
         if self.skip_waits:
@@ -293,7 +319,9 @@ class World:
                 link.cut()
 
     def trim(self, region: Region, faults: bool) -> None:
-        safe = min(region.marks.get(t.name, [(-1, -1)])[-3:][0] for t in self.regions if t is not region)  # cursors as they are stored
+        safe = min(
+            region.marks.get(t.name, [(-1, -1)])[-3:][0] for t in self.regions if t is not region
+        )  # cursors as they are stored
         force = faults and self.harsh and self.rng.random() < 0.3
         region.ledger.save()
         if force and self.deletes and self.rng.random() < 0.7:
@@ -371,7 +399,13 @@ class World:
             if connection is None:
                 return
             link.panicked = link.panicked or rng.random() < 0.2
-            acts = (link.pump, link.hear, connection.receipts, lambda: connection.wire and connection.deliver(), lambda: link.ledger.confirm(9))
+            acts = (
+                link.pump,
+                link.hear,
+                connection.receipts,
+                lambda: connection.wire and connection.deliver(),
+                lambda: link.ledger.confirm(9),
+            )
             rng.choice(acts)()
 
     # -- what must hold ------------------------------------------------------------------------------------------------
@@ -409,7 +443,9 @@ class World:
                 metadata = MessageMetadata.FromString(bytes(run.parts[i])[10 : len(run.parts[i]) - 8])
                 region.published[origin, where] = (body, tuple(metadata.replicate_to))
             else:
-                assert bytes(run.parts[i]).count(b"\x2a\x02" + self.names[origin[0] - 1].encode()) == 1, "replicated_from stands there once"
+                assert bytes(run.parts[i]).count(b"\x2a\x02" + self.names[origin[0] - 1].encode()) == 1, (
+                    "replicated_from stands there once"
+                )
 
     def check_loss(self, region: Region, record: SkipRecord) -> None:
         assert self.harsh, "a loss where nothing was lost"
@@ -427,7 +463,9 @@ class World:
         for where, (body, to) in source.published.items():
             if after < where[1] <= mark and (not to or target.name in to):
                 held = target.bodies.get(where)
-                assert held == body or self.covered(target, where), "the cursor passed what is not durable at the remote"
+                assert held == body or self.covered(target, where), (
+                    "the cursor passed what is not durable at the remote"
+                )
 
     def missing(self) -> list[tuple[str, str, Coordinate]]:
         out = []
@@ -442,7 +480,9 @@ class World:
 
     def settled(self) -> bool:
         idle = not any(r.ledger.pending for r in self.regions)
-        return idle and not self.missing() and all(link.core.backlog() == ((0, 0, 0), 0) for link in self.links.values())
+        return (
+            idle and not self.missing() and all(link.core.backlog() == ((0, 0, 0), 0) for link in self.links.values())
+        )
 
     def run(self, steps: int = 700, heal_steps: int = 12_000) -> None:
         for _ in range(steps):
@@ -453,7 +493,7 @@ class World:
             self.step(faults=False)
             if i % 100 == 99 and self.settled():
                 return
-        backlogs = {f"{self.names[s]}-{self.names[t]}": link.core.backlog()[0][0] for (s, t), link in self.links.items()}
+        backlogs = {
+            f"{self.names[s]}-{self.names[t]}": link.core.backlog()[0][0] for (s, t), link in self.links.items()
+        }
         raise AssertionError(f"no convergence: missing {self.missing()[:3]}, backlogs {backlogs}")
-
-

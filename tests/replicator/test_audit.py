@@ -34,7 +34,13 @@ Scenario = Callable[[Damaged, random.Random], Coroutine[Any, Any, None]]
 ONLY_WHEN_ASKED = AuditSettings(period_s=0)
 
 
-def play(scenario: Scenario, *, seed: int = 1, names: tuple[str, ...] = ("us", "eu", "ap"), settings: AuditSettings = ONLY_WHEN_ASKED) -> None:
+def play(
+    scenario: Scenario,
+    *,
+    seed: int = 1,
+    names: tuple[str, ...] = ("us", "eu", "ap"),
+    settings: AuditSettings = ONLY_WHEN_ASKED,
+) -> None:
     with Simulation(seed) as sim:
 
         async def main() -> None:
@@ -95,14 +101,23 @@ def spoil(damaged: Damaged, region: TestRegion, rng: random.Random) -> None:
             case 4:
                 last = max(p for p in truth if p[0] == at[0])
                 end = max((ledger, first + count - 1) for (ledger, first), count, _ in copies.store.blocks)
-                if last in places and not copies.gone and copies.entry(last).origin is not None and last < end and held_last(copies, last):
+                if (
+                    last in places
+                    and not copies.gone
+                    and copies.entry(last).origin is not None
+                    and last < end
+                    and held_last(copies, last)
+                ):
                     copies.cut_off(last[0])
                     cut_off = True
 
 
 def held_last(copies: Any, position: Position) -> bool:
     """Whether the ledger ends there."""
-    return max(first + count - 1 for (ledger, first), count, _ in copies.store.blocks if ledger == position[0]) == position[1]
+    return (
+        max(first + count - 1 for (ledger, first), count, _ in copies.store.blocks if ledger == position[0])
+        == position[1]
+    )
 
 
 def check(damaged: Damaged) -> None:
@@ -120,7 +135,9 @@ def check(damaged: Damaged) -> None:
             assert data == wanted[coordinate], (name, at)
             assert at in holes or truth.get(at, (coordinate,))[0] == coordinate, (name, at)
         for origin in {c[0] for c, _ in now.values()}:
-            assert [now[at][0] for at in sorted(holes) if now[at][0][0] == origin] == [truth[at][0] for at in sorted(holes) if truth[at][0][0] == origin], name
+            assert [now[at][0] for at in sorted(holes) if now[at][0][0] == origin] == [
+                truth[at][0] for at in sorted(holes) if truth[at][0][0] == origin
+            ], name
 
 
 async def audit_until_quiet(damaged: Damaged, rounds: int = 4) -> None:
@@ -200,12 +217,20 @@ async def without_its_origin(damaged: Damaged, rng: random.Random) -> None:
     damaged.auditor(us).storage = None
     copies = damaged.copies["eu"]
     elsewhere = {coordinate for coordinate, _ in damaged.truth["ap"].values()}
-    of_us = [at for at, (coordinate, _) in damaged.truth["eu"].items() if coordinate[0] == us.log.origin and coordinate in elsewhere]
+    of_us = [
+        at
+        for at, (coordinate, _) in damaged.truth["eu"].items()
+        if coordinate[0] == us.log.origin and coordinate in elsewhere
+    ]
     lost, flipped = rng.sample(of_us, 2)
     copies.gone[lost] = copies.holed[lost] = None
     copies.flip(flipped, rng, consistent=False)
     report = await damaged.audit(eu)
-    assert report.found == report.repaired == Counter({"unreadable": 1, "damaged": 1}) and report.unchecked and not report.gone, report.shown()
+    assert (
+        report.found == report.repaired == Counter({"unreadable": 1, "damaged": 1})
+        and report.unchecked
+        and not report.gone
+    ), report.shown()
     assert report.shown()["unchecked_of"] == {"us": report.unchecked}
     damaged.instance.view.remove("us")
     report = await damaged.audit(eu)
@@ -242,7 +267,11 @@ async def late_and_its_origin_gone(damaged: Damaged, rng: random.Random) -> None
         assert not report.found and report.gone, report.shown()
     last = next(run for _, _, run in reversed(eu.store.runs()) if not run.flags)
     assert last.spans[0][:2] < eu.log.vector.prefix(us.log.origin), "it lies behind higher ones"
-    ap_lacks = next((ledger, first) for ledger, first, run in ap.store.runs() if run.coordinate(run.count - 1) == last.coordinate(last.count - 1))
+    ap_lacks = next(
+        (ledger, first)
+        for ledger, first, run in ap.store.runs()
+        if run.coordinate(run.count - 1) == last.coordinate(last.count - 1)
+    )
     damaged.copies["ap"].gone[ap_lacks] = damaged.copies["ap"].holed[ap_lacks] = None
     report = await damaged.audit(ap)
     assert report.found == report.repaired == Counter({"unreadable": 1}), report.shown()
@@ -284,7 +313,10 @@ def test_an_origin_that_knows_of_no_such_question_is_asked_for_what_is_shown() -
             await asyncio.sleep(2)
             await fill(damaged, rng)
             await asyncio.sleep(3)
-            assert any(data.startswith(b"passing ") for data in (data for _, data in held(damaged.instance.regions["eu"]).values()))
+            assert any(
+                data.startswith(b"passing ")
+                for data in (data for _, data in held(damaged.instance.regions["eu"]).values())
+            )
             for region in damaged.instance.regions.values():
                 report = await damaged.audit(region)
                 assert not report.found and not report.unchecked and not report.error, report.shown()
@@ -301,7 +333,9 @@ def test_a_whole_copy_says_nothing_is_wrong_and_asks_once_a_range() -> None:
         await fill(damaged, rng)
         for region in damaged.instance.regions.values():
             report = await damaged.audit(region)
-            assert (report.found, report.unchecked, report.error) == (Counter(), 0, "") and report.entries >= len(held(region))
+            assert (report.found, report.unchecked, report.error) == (Counter(), 0, "") and report.entries >= len(
+                held(region)
+            )
             assert report.ranges <= 2 + report.entries // 512
 
     play(scenario)
@@ -321,8 +355,13 @@ def test_each_fault_is_named() -> None:
         await asyncio.sleep(1)
         report = await damaged.audit(eu)
         wanted = {Fault.UNREADABLE: 2, Fault.DAMAGED: 1, Fault.DIFFERENT: 1, Fault.TWICE: 1}
-        assert report.found == Counter({str(fault): count for fault, count in wanted.items()}) == report.repaired, report.shown()
-        assert {tuple(f.position) for f in report.findings if f.fault is Fault.UNREADABLE and f.position} == {foreign[3], own[5]}
+        assert report.found == Counter({str(fault): count for fault, count in wanted.items()}) == report.repaired, (
+            report.shown()
+        )
+        assert {tuple(f.position) for f in report.findings if f.fault is Fault.UNREADABLE and f.position} == {
+            foreign[3],
+            own[5],
+        }
         assert all(f.origin is not None and f.coordinate is not None for f in report.findings)
         await audit_until_quiet(damaged)
         check(damaged)
@@ -348,7 +387,9 @@ def test_an_entry_that_no_origin_knows_goes_only_if_two_regions_say_so() -> None
         eu.log.append_late(strange, lambda _: None, lambda _: None)
         await asyncio.sleep(1)
         report = await damaged.audit(eu)
-        assert report.found == Counter({"extra": 1}) and report.left == (0 if len(damaged.instance.regions) > 2 else 1), report.shown()
+        assert report.found == Counter({"extra": 1}) and report.left == (
+            0 if len(damaged.instance.regions) > 2 else 1
+        ), report.shown()
         await asyncio.sleep(1)
         left = [c for c, _ in held(eu).values() if c == (us.log.origin, beyond)]
         assert len(left) == report.left
@@ -364,13 +405,21 @@ async def wrong_at_its_origin(damaged: Damaged, rng: random.Random) -> None:
     await fill(damaged, rng)
     us, eu, ap = damaged.instance.regions.values()
     in_all = {c for c, _ in damaged.truth["eu"].values()} & {c for c, _ in damaged.truth["ap"].values()}
-    at = rng.choice([at for at, (coordinate, _) in damaged.truth["us"].items() if coordinate[0] == us.log.origin and coordinate in in_all])
+    at = rng.choice(
+        [
+            at
+            for at, (coordinate, _) in damaged.truth["us"].items()
+            if coordinate[0] == us.log.origin and coordinate in in_all
+        ]
+    )
     copies, right = damaged.copies["us"], damaged.copies["us"].entry(at)
     copies.flip(at, rng, consistent=True)
     before = {name: held(region) for name, region in damaged.instance.regions.items()}
     for region, other in ((eu, "ap"), (ap, "eu"), (eu, "ap")):
         report = await damaged.audit(region)
-        assert report.found == Counter({"different": 1}) and report.left == 1 and other in report.findings[0].left, report.shown()
+        assert report.found == Counter({"different": 1}) and report.left == 1 and other in report.findings[0].left, (
+            report.shown()
+        )
     damaged.instance.sim.network.cut("eu", "ap")
     damaged.instance.sim.network.reset("eu", "ap")
     await asyncio.sleep(12)
@@ -411,7 +460,11 @@ async def one_too_many(damaged: Damaged, rng: random.Random) -> None:
     of_us = [at for at in damaged.truth["eu"] if damaged.copies["eu"].entry(at).origin == us.log.origin]
     entry = damaged.copies["eu"].entry(of_us[-1])
     kept = {coordinate for coordinate, _ in damaged.truth["eu"].values()}
-    taken = [at for at, (coordinate, _) in damaged.truth["us"].items() if at < entry.coordinate(0) and (us.log.origin, at) not in kept]
+    taken = [
+        at
+        for at, (coordinate, _) in damaged.truth["us"].items()
+        if at < entry.coordinate(0) and (us.log.origin, at) not in kept
+    ]
     assert {damaged.truth["us"][at][0][0] == us.log.origin for at in taken} == {True, False}
     strange = with_part(entry, bytes(entry.parts[0]), entry.checksums)
     strange.spans = ((*rng.choice(taken), 1),)
@@ -479,7 +532,9 @@ def test_what_is_stored_under_another_coordinate_is_not_lost() -> None:
         damaged.instance.sim.network.cut("us", "eu")
         us.publish(3)
         last = us.log.last_own()[1]
-        record = SkipRecord(us.log.origin, eu.log.vector.prefix(us.log.origin), (last[0], last[1] - 1), SkipReason.ALIAS, "")
+        record = SkipRecord(
+            us.log.origin, eu.log.vector.prefix(us.log.origin), (last[0], last[1] - 1), SkipReason.ALIAS, ""
+        )
         eu.log.append_skip(record, lambda _: None, lambda _: None)
         held_before = len(eu.bodies())
         damaged.instance.sim.network.heal("us", "eu")
@@ -574,7 +629,11 @@ def test_what_was_asked_for_is_kept_of_however_many_topics(monkeypatch: pytest.M
         auditor.want(topic)
         await asyncio.sleep(60)
         assert not auditor.running(topic) and topic not in auditor.reports
-        assert auditor.briefs[topic].began_ms >= asked_ms and auditor.briefs[topic].entries > 0 and not auditor.briefs[topic].left
+        assert (
+            auditor.briefs[topic].began_ms >= asked_ms
+            and auditor.briefs[topic].entries > 0
+            and not auditor.briefs[topic].left
+        )
 
     play(scenario, settings=AuditSettings(period_s=0))
 

@@ -36,7 +36,9 @@ def test_ranges_are_sets(seed: int) -> None:
             after, through = sorted(rng.sample(ends, 2))
             insert(ranges, after, through)
             expected |= members([(after, through)])
-            assert all(a < b for a, b in ranges) and all(x[1] < y[0] for x, y in pairwise(ranges)), "disjoint, ascending, apart"
+            assert all(a < b for a, b in ranges) and all(x[1] < y[0] for x, y in pairwise(ranges)), (
+                "disjoint, ascending, apart"
+            )
         assert members(ranges) == expected
         sides.append((ranges, expected))
     (one, a), (other, b) = sides
@@ -49,7 +51,9 @@ def test_bounds() -> None:
     for ledger in range(RANGES_MAX + 50):
         claims.add(ORIGIN, (ledger, -1), (ledger, 3))
     claims.bound()
-    assert len(claims.ranges[ORIGIN]) == RANGES_MAX and claims.ranges[ORIGIN][0] == ((0, -1), (0, 3)), "the lowest are kept"
+    assert len(claims.ranges[ORIGIN]) == RANGES_MAX and claims.ranges[ORIGIN][0] == ((0, -1), (0, 3)), (
+        "the lowest are kept"
+    )
     assert Claims.read(claims.fields()).ranges == claims.ranges
     for entry in range(3000):
         claims.add_partly((ORIGIN, (0, entry)), (1 << 10_000) - 1)
@@ -65,7 +69,11 @@ def test_each_origin_has_its_share_of_the_room(monkeypatch: pytest.MonkeyPatch) 
     for number, count in ((1, 500), (2, 10), (3, 70), (4, 0)):
         for ledger in range(count):
             claims.add((number, 1, 7), (ledger, -1), (ledger, 3))
-    assert claims.bound() and {origin[0]: len(ranges) for origin, ranges in claims.ranges.items()} == {1: 45, 2: 10, 3: 45}
+    assert claims.bound() and {origin[0]: len(ranges) for origin, ranges in claims.ranges.items()} == {
+        1: 45,
+        2: 10,
+        3: 45,
+    }
     assert not claims.bound()
 
 
@@ -107,10 +115,22 @@ def test_what_is_stored_with_the_cursor() -> None:
     state = SubscriptionState(3, (2, 1), {ORIGIN: (5, 6)})
     again = SubscriptionState.load(3, state.stored())
     assert (again.epoch, again.base) == ((2, 1), {ORIGIN: (5, 6)})
-    assert again.start is None and SubscriptionState.load(3, SubscriptionState(3, start=(4, 2)).stored()).start == (4, 2)
-    assert SubscriptionState.load(3, '{"version":1,"epoch":[0,0],"base":null}').start is None, "as an earlier version stored it"
+    assert again.start is None and SubscriptionState.load(3, SubscriptionState(3, start=(4, 2)).stored()).start == (
+        4,
+        2,
+    )
+    assert SubscriptionState.load(3, '{"version":1,"epoch":[0,0],"base":null}').start is None, (
+        "as an earlier version stored it"
+    )
     assert SubscriptionState.load(3, SubscriptionState(3).stored()).base is None
-    for bad in ("", "{}", "null", '{"version":2,"epoch":[0,0],"base":null}', '{"version":1,"epoch":[0],"base":null}', '{"version":1,"epoch":[0,0],"base":[1]}'):
+    for bad in (
+        "",
+        "{}",
+        "null",
+        '{"version":2,"epoch":[0,0],"base":null}',
+        '{"version":1,"epoch":[0],"base":null}',
+        '{"version":1,"epoch":[0,0],"base":[1]}',
+    ):
         with pytest.raises(CorruptData):
             SubscriptionState.load(3, bad)
 
@@ -130,13 +150,21 @@ def test_the_rule_in_one_place() -> None:
     ]
     state.applied(Todo("eu", ORIGIN, (5, 9), (5, 10)))
     held[ORIGIN] = (6, 0)
-    assert Todo("eu", ORIGIN, (5, 10), (5, 11)) in state.todo(lambda origin: held.get(origin, BEFORE_ALL)), "what waited comes when it is here"
+    assert Todo("eu", ORIGIN, (5, 10), (5, 11)) in state.todo(lambda origin: held.get(origin, BEFORE_ALL)), (
+        "what waited comes when it is here"
+    )
     state.reset((4, 7))
     assert state.epoch == (1, 1) and state.base is None and state.start == (4, 7)
     state.begin({})
     assert not state.heard("eu", theirs) and not state.others, "behind: nothing of it counts"
     later = Claims((1, 2), {ORIGIN: (5, 0)})
-    assert state.heard("eu", later) and state.epoch == (1, 2) and state.base == {ORIGIN: (5, 0)} and state.rebase and not state.kept
+    assert (
+        state.heard("eu", later)
+        and state.epoch == (1, 2)
+        and state.base == {ORIGIN: (5, 0)}
+        and state.rebase
+        and not state.kept
+    )
 
 
 def said_by(rng: random.Random, epoch: Epoch) -> Claims:
@@ -148,7 +176,10 @@ def said_by(rng: random.Random, epoch: Epoch) -> Claims:
 
 def joined(state: SubscriptionState) -> tuple[Any, ...]:
     """What counts: the epoch, the beginning, and by claimer what is acknowledged."""
-    claimed = {region: {origin: members(ranges) for origin, ranges in claims.ranges.items() if ranges} for region, claims in state.others.items()}
+    claimed = {
+        region: {origin: members(ranges) for origin, ranges in claims.ranges.items() if ranges}
+        for region, claims in state.others.items()
+    }
     return state.epoch, state.base, claimed
 
 
@@ -171,7 +202,9 @@ def test_the_join_is_the_same_in_whatever_order_and_however_often_it_is_heard(se
         while order:
             if rng.random() < 0.4:  # a region hands on in one piece what it was told in two
                 region, claims = order.pop()
-                for also in [(r, c) for r, c in order if r == region and c.epoch == claims.epoch and c.base == claims.base]:
+                for also in [
+                    (r, c) for r, c in order if r == region and c.epoch == claims.epoch and c.base == claims.base
+                ]:
                     order.remove(also)
                     both = Claims(claims.epoch, claims.base)
                     both.merge(claims)
@@ -187,13 +220,20 @@ def test_the_join_is_the_same_in_whatever_order_and_however_often_it_is_heard(se
     epoch, base, _ = outcomes[0]
     if epoch == (0, 0):
         every = [own, *(claims.base for _, claims in said)]
-        assert base == {origin: min(b[origin] for b in every) for origin in own if all(origin in b for b in every)}, "the lowest of all beginnings"
+        assert base == {origin: min(b[origin] for b in every) for origin in own if all(origin in b for b in every)}, (
+            "the lowest of all beginnings"
+        )
     else:
-        assert epoch == max(claims.epoch for _, claims in said) and base == bases[epoch], "a reset wins over whoever only made it"
+        assert epoch == max(claims.epoch for _, claims in said) and base == bases[epoch], (
+            "a reset wins over whoever only made it"
+        )
 
 
 def test_two_states_that_hear_of_each_other_are_one() -> None:
-    one, two = SubscriptionState(1, (0, 0), {ORIGIN: (2, 3)}, (2, 3)), SubscriptionState(2, (0, 0), {ORIGIN: (1, 5), (2, 1, 7): (0, 4)}, (7, 7))
+    one, two = (
+        SubscriptionState(1, (0, 0), {ORIGIN: (2, 3)}, (2, 3)),
+        SubscriptionState(2, (0, 0), {ORIGIN: (1, 5), (2, 1, 7): (0, 4)}, (7, 7)),
+    )
     for state, after, through in ((one, (2, 5), (2, 6)), (two, (1, 5), (1, 7))):
         claims = Claims((0, 0), state.base or {})
         claims.add(ORIGIN, after, through)

@@ -76,7 +76,10 @@ def test_nobody_there() -> None:
 
 
 def test_addresses() -> None:
-    assert Address.parse("pulsar+ssl://h:1") == Address("h", 1, True) and str(Address.parse("pulsar://h:2")) == "pulsar://h:2"
+    assert (
+        Address.parse("pulsar+ssl://h:1") == Address("h", 1, True)
+        and str(Address.parse("pulsar://h:2")) == "pulsar://h:2"
+    )
     for wrong in ("http://h:1", "pulsar://h", "pulsar://h:99999999", ""):
         with pytest.raises(NotFound):
             Address.parse(wrong)

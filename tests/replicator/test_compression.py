@@ -26,7 +26,9 @@ ORIGIN = (1, 1, 5)
 
 def text(size: int, seed: int = 1) -> bytes:
     rng = random.Random(seed)
-    return b"".join(b'{"id":%d,"user":"user-%d","city":"Berlin"}' % (i, rng.randrange(5000)) for i in range(1 + size // 36))[:size]
+    return b"".join(
+        b'{"id":%d,"user":"user-%d","city":"Berlin"}' % (i, rng.randrange(5000)) for i in range(1 + size // 36)
+    )[:size]
 
 
 def sent_run(body: bytes, first: int = 0) -> Run:
@@ -128,7 +130,10 @@ def test_a_frame_of_zstd_cannot_ask_for_any_amount_of_memory() -> None:
 
 def test_whatever_a_compressed_run_says_is_read_or_is_a_peer_error() -> None:
     rng = random.Random(5)
-    frames = [b"".join(bytes(b) for b in packer(mode).frame(1, 2, (3, -1), sent_run(text(4000)), 1.0)) for mode in ("lz4", "zstd")]
+    frames = [
+        b"".join(bytes(b) for b in packer(mode).frame(1, 2, (3, -1), sent_run(text(4000)), 1.0))
+        for mode in ("lz4", "zstd")
+    ]
     accepted = 0
     for _ in range(3000):
         frame = bytearray(rng.choice(frames))
@@ -157,7 +162,11 @@ def test_the_simulated_world_compresses() -> None:
     for link in world.links.values():
         of = bytes_of[link.packer.settings.mode]
         of[0], of[1] = of[0] + link.packer.run_bytes, of[1] + link.packer.wire_bytes
-    assert bytes_of["none"][0] == bytes_of["none"][1] and bytes_of["lz4"][0] > bytes_of["lz4"][1] and bytes_of["zstd"][0] > bytes_of["zstd"][1]
+    assert (
+        bytes_of["none"][0] == bytes_of["none"][1]
+        and bytes_of["lz4"][0] > bytes_of["lz4"][1]
+        and bytes_of["zstd"][0] > bytes_of["zstd"][1]
+    )
 
 
 @pytest.mark.parametrize("delay_s", [0.0001, 0.02])
@@ -188,7 +197,9 @@ def test_bytes_that_make_no_sense_end_that_connection_and_lose_nothing(monkeypat
     with Simulation(6) as sim:
 
         async def main() -> None:
-            instance = Instance(sim, ("us", "eu"), 1, LinkSettings(compression=CompressionSettings(mode="zstd", run_bytes_min=0)))
+            instance = Instance(
+                sim, ("us", "eu"), 1, LinkSettings(compression=CompressionSettings(mode="zstd", run_bytes_min=0))
+            )
             sim.network.latency("us", "eu", 0.01, 0.01)
             await instance.load()
             us, eu = instance.regions.values()

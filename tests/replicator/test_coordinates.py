@@ -15,11 +15,16 @@ from heliograph.model.positions import BEFORE_ALL
 ORIGIN = (1, 1, 7)
 LATER = (1, 2, 7)
 positions = st.tuples(st.integers(0, 4), st.integers(0, 9))
-changes = st.lists(st.tuples(st.sampled_from(["advance", "skip", "fill"]), st.sampled_from([ORIGIN, LATER]), positions, positions), max_size=25)
+changes = st.lists(
+    st.tuples(st.sampled_from(["advance", "skip", "fill"]), st.sampled_from([ORIGIN, LATER]), positions, positions),
+    max_size=25,
+)
 EVERY = [(ledger, entry) for ledger in range(5) for entry in range(10)]
 
 
-def built(steps: list[tuple[str, tuple[int, int, int], tuple[int, int], tuple[int, int]]]) -> tuple[Vector, dict[tuple[int, int, int], set[tuple[int, int]]]]:
+def built(
+    steps: list[tuple[str, tuple[int, int, int], tuple[int, int], tuple[int, int]]],
+) -> tuple[Vector, dict[tuple[int, int, int], set[tuple[int, int]]]]:
     """The vector, and the set of positions that each origin holds, by brute force."""
     vector, prefix = Vector(), dict.fromkeys((ORIGIN, LATER), BEFORE_ALL)
     missing: dict[tuple[int, int, int], set[tuple[int, int]]] = {ORIGIN: set(), LATER: set()}

@@ -31,7 +31,9 @@ def test_a_window_is_what_the_rate_needs_on_that_way() -> None:
     faster = window.fit(400 * _MB, 1.0, 1.0)
     assert faster is not None and faster > 5 * near, "no bound for a link that is so fast"
     resting = [window.fit(400 * _MB, 1.0, 1.0) for _ in range(60)]
-    assert resting[0] is not None and resting[0] > 4 * near and resting[-1] == near, "what it reached once is forgotten slowly"
+    assert resting[0] is not None and resting[0] > 4 * near and resting[-1] == near, (
+        "what it reached once is forgotten slowly"
+    )
 
 
 def test_publishing_is_live_for_a_moment_after_each_run() -> None:
@@ -104,7 +106,9 @@ def test_a_drain_is_slowed_beside_publishers_for_whom_it_is_dear(live: bool, mon
             us, eu = instance.regions["us"], instance.regions["eu"]
             links, loop = us.brokers[0].links, asyncio.get_running_loop()
             appends = Appends()
-            links.yielding = Yielding(appends, 100_000.0, links.clock.monotonic, lambda after_s: links._run_later(links.yielding.run, after_s))
+            links.yielding = Yielding(
+                appends, 100_000.0, links.clock.monotonic, lambda after_s: links._run_later(links.yielding.run, after_s)
+            )
             us.publish(1)
             await asyncio.sleep(3)
             sim.network.cut("us", "eu")

@@ -76,9 +76,15 @@ def test_half_of_a_transaction_whose_end_was_deleted_with_its_topic_is_aborted()
             await asyncio.sleep(5)
             assert shown(eu) == [*behind, *more] and not opened(eu)
         end = ap.log.vector.prefix(dead)
-        late = next(run for _, _, run in ap.store.runs() if run.transaction == (0, 1) and run.flags is not None and run.origin == dead)
+        late = next(
+            run
+            for _, _, run in ap.store.runs()
+            if run.transaction == (0, 1) and run.flags is not None and run.origin == dead
+        )
         assert late.coordinate(0) == end
-        eu.brokers[eu.owner].machine.run(eu.log.append_late, late, lambda _: None, lambda error: eu.faults.append(repr(error)))
+        eu.brokers[eu.owner].machine.run(
+            eu.log.append_late, late, lambda _: None, lambda error: eu.faults.append(repr(error))
+        )
         await asyncio.sleep(1)
         assert shown(eu) == [*behind, *more] and not opened(eu), "a late end changes nothing"
 
@@ -99,7 +105,9 @@ def part(first: int, txn: TxnId | None, origin: Origin = ORIGIN) -> Run:
     return Run([b"x"], [1], transaction=txn, origin=origin, spans=((3, first, 1),), checksums=(0,))
 
 
-def deleted(after: Position, through: Position, reason: SkipReason = SkipReason.DELETED, origin: Origin = ORIGIN) -> Run:
+def deleted(
+    after: Position, through: Position, reason: SkipReason = SkipReason.DELETED, origin: Origin = ORIGIN
+) -> Run:
     return SkipRecord(origin, after, through, reason, "eu").as_run()
 
 
@@ -128,7 +136,9 @@ def test_only_what_has_no_end_any_more_is_aborted_wherever_the_log_is_replayed_f
         state.replay(5, at, run)
         snapshots.append(state.snapshot())
         if at == 3:
-            assert ends_open(state) == {(ORIGIN, 0, 1), (ORIGIN, 0, 2), (other, 0, 1)}, "its region may still say how it ended"
+            assert ends_open(state) == {(ORIGIN, 0, 1), (ORIGIN, 0, 2), (other, 0, 1)}, (
+                "its region may still say how it ended"
+            )
     assert ends_open(state) == {(other, 0, 1), (other, 0, 3)} and state.transactions is not None
     assert set(state.transactions.aborted) == {(ORIGIN, 0, 1), (ORIGIN, 0, 2)} and state.transactions.aborts == 2
     for start, snapshot in enumerate(snapshots):
@@ -157,15 +167,27 @@ def test_an_end_that_came_first_stays() -> None:
     marker.origin, marker.spans, marker.checksums = ORIGIN, ((3, 1, 1),), (0,)
     state.replay(5, 1, marker)
     state.replay(5, 2, deleted((3, 1), (3, 9)))
-    assert state.transactions is not None and not state.transactions.aborted and not state.transactions.open and state.transactions.commits == 1
+    assert (
+        state.transactions is not None
+        and not state.transactions.aborted
+        and not state.transactions.open
+        and state.transactions.commits == 1
+    )
 
 
-def test_half_a_transaction_that_an_earlier_version_left_open_is_aborted_when_its_topic_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_transaction_that_an_earlier_version_left_open_is_aborted_when_its_topic_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     other: Origin = (2, 1, 8)
     with monkeypatch.context() as earlier:
         earlier.setattr(TransactionBuffer, "give_up", lambda *_: None)
         state = state_of()
-        log = [part(0, (0, 1)), part(0, (0, 1), other), deleted((3, 0), (3, 9)), deleted((3, 0), (3, 9), SkipReason.LOST, other)]
+        log = [
+            part(0, (0, 1)),
+            part(0, (0, 1), other),
+            deleted((3, 0), (3, 9)),
+            deleted((3, 0), (3, 9), SkipReason.LOST, other),
+        ]
         for at, run in enumerate(log):
             state.replay(5, at, run)
         assert ends_open(state) == {(ORIGIN, 0, 1), (other, 0, 1)}
@@ -179,7 +201,14 @@ def test_what_is_remembered_of_a_deleted_incarnation_goes_with_its_entries() -> 
     ended = marker_run((0, 1), ABORT, 0)
     ended.origin, ended.spans, ended.checksums = other, ((3, 1, 1),), (0,)
     state = state_of()
-    log = [part(0, (0, 1)), part(0, (0, 1), other), ended, deleted((3, 0), (3, 9)), part(2, None, other), part(3, None, other)]
+    log = [
+        part(0, (0, 1)),
+        part(0, (0, 1), other),
+        ended,
+        deleted((3, 0), (3, 9)),
+        part(2, None, other),
+        part(3, None, other),
+    ]
     for at, run in enumerate(log):
         state.replay(5, at, run)
     both = {(ORIGIN, 0, 1), (other, 0, 1)}

@@ -29,7 +29,11 @@ from tests.replicator.test_transactions import append, publish, shown
 DEFAULT_SENDER = SenderSettings()
 
 
-def play(scenario: Callable[[Instance], Coroutine[Any, Any, None]], names: tuple[str, ...] = ("us", "eu"), sender: SenderSettings = DEFAULT_SENDER) -> None:
+def play(
+    scenario: Callable[[Instance], Coroutine[Any, Any, None]],
+    names: tuple[str, ...] = ("us", "eu"),
+    sender: SenderSettings = DEFAULT_SENDER,
+) -> None:
     with Simulation(2) as sim:
 
         async def main() -> None:
@@ -99,7 +103,9 @@ def test_what_was_truncated_before_a_link_had_it_is_named_deleted(moved: bool) -
         kept = eu.bodies()
         assert len(kept) == 7 and kept[4:] == us.bodies()
         assert eu.log.vector.missing(origin) == (((ledger, 3), (ledger, 9)),)
-        assert eu.log.state.reasons.explain(HERE, origin, eu.log.vector.missing(origin)) == [((ledger, 3), (ledger, 9), SkipReason.DELETED)]
+        assert eu.log.state.reasons.explain(HERE, origin, eu.log.vector.missing(origin)) == [
+            ((ledger, 3), (ledger, 9), SkipReason.DELETED)
+        ]
         assert us.log.state.reasons.of("eu", origin, (ledger, 7)) is SkipReason.DELETED, "the source can say so, too"
         for entry, status in ((3, Status.HERE), (4, Status.DELETED), (9, Status.DELETED)):
             assert (await position_of(eu.log, origin, (ledger, entry))).status is status
@@ -331,7 +337,9 @@ def test_a_record_of_a_deletion_that_was_not_carried_out_does_not_stay() -> None
         assert not meta.held, "eu has everything by now"
         log = await made_again(us, meta)
         log.state.dead = [((1, 1, 7), (3, 4))]
-        meta.held = {f"/deleted-topics/t/n/{TOPIC}": pack([[1, 1, 7, 3, 4]])}  # who took it over died before it could take it away
+        meta.held = {
+            f"/deleted-topics/t/n/{TOPIC}": pack([[1, 1, 7, 3, 4]])
+        }  # who took it over died before it could take it away
         await us.brokers[0].machine.ask(recall, log, meta)
         assert not meta.held and log.state.dead
 
@@ -382,7 +390,11 @@ def test_of_many_deletions_a_bounded_number_is_kept() -> None:
         state = us.log.state
         for entry in range(3 * REMOVED_MAX):
             note_removed(state, (7, 2 * entry), (7, 2 * entry))
-        assert len(state.removed) == REMOVED_MAX and state.removed[0][0] == (7, 0) and state.removed[-1] == ((7, 94), (7, 94))
+        assert (
+            len(state.removed) == REMOVED_MAX
+            and state.removed[0][0] == (7, 0)
+            and state.removed[-1] == ((7, 94), (7, 94))
+        )
         note_removed(state, (7, 0), (7, 94))
         assert len(state.removed) == REMOVED_MAX, "what was given up is not given up again"
 

@@ -59,7 +59,13 @@ def crashed(region: TestRegion) -> AffectedList:
     """What a new owner would find if the broker died now."""
     store = copy.copy(region.store)
     store.owner, store.cursors = None, {}
-    state = TopicState(region=region.info.number, epoch=region.info.epoch, rng=random.Random(1), deduplication=True, settings=DedupSettings())
+    state = TopicState(
+        region=region.info.number,
+        epoch=region.info.epoch,
+        rng=random.Random(1),
+        deduplication=True,
+        settings=DedupSettings(),
+    )
     ReplicatedLog(FakeLedger(store, state), state)  # type: ignore[arg-type]
     return state.affected or AffectedList()
 
@@ -88,13 +94,20 @@ class Publisher:
                     continue
                 origin = self.region.log.origin
                 for at in range(first, first + size):
-                    holders = sum(other is self.region or other.log.vector.holds(origin, (ledger, at)) for other in self.instance.regions.values())
+                    holders = sum(
+                        other is self.region or other.log.vector.holds(origin, (ledger, at))
+                        for other in self.instance.regions.values()
+                    )
                     if holders < self.enough:
                         self.short.append((ledger, at))
                         found = crashed(self.region)
-                        assert any(a.after < (ledger, at) <= a.through for a in found.ranges), "the receipt goes out once the list is durable"
+                        assert any(a.after < (ledger, at) <= a.through for a in found.ranges), (
+                            "the receipt goes out once the list is durable"
+                        )
 
-        self.region.brokers[0].machine.run(self.region.log.publish, run, done, lambda error: self.region.faults.append(repr(error)))
+        self.region.brokers[0].machine.run(
+            self.region.log.publish, run, done, lambda error: self.region.faults.append(repr(error))
+        )
 
 
 async def cuts_and_receipts(instance: Instance, sim: Simulation, rng: random.Random) -> None:
@@ -117,7 +130,9 @@ async def cuts_and_receipts(instance: Instance, sim: Simulation, rng: random.Ran
         assert listed == publisher.short, "what had too few regions is listed"
         assert sum(a.messages for a in waits.affected) >= len(publisher.short)
         found = crashed(us)
-        assert publisher.short == [at for at in publisher.short if any(a.after < at <= a.through for a in found.ranges)], "and survives the broker"
+        assert publisher.short == [
+            at for at in publisher.short if any(a.after < at <= a.through for a in found.ranges)
+        ], "and survives the broker"
         assert found.messages >= len(publisher.short) and found.since is None
     for other in cut:
         sim.network.heal("us", other)
@@ -179,13 +194,19 @@ def test_a_message_may_ask_for_a_class_of_its_own() -> None:
         for sequence, text in enumerate(("1", "2", "nonsense", "3", "1", "all")):
             part = asking(sequence, text)
             name = f"{sequence}:{text}"
-            us.brokers[0].machine.run(us.log.publish, Run([part], [len(part)]), lambda _, name=name: answered.append(name), answered.append)
+            us.brokers[0].machine.run(
+                us.log.publish, Run([part], [len(part)]), lambda _, name=name: answered.append(name), answered.append
+            )
         await asyncio.sleep(0)
         assert answered == ["0:1"], "what asks for nothing more than its own region has it"
         await asyncio.sleep(1)
-        assert answered == ["0:1", "1:2", "2:nonsense"], "eu has the second; the fourth wants ap as well, and the order holds"
+        assert answered == ["0:1", "1:2", "2:nonsense"], (
+            "eu has the second; the fourth wants ap as well, and the order holds"
+        )
         await asyncio.sleep(5)
-        assert len(answered) == 6 and waits.degraded and [a.messages for a in waits.affected] == [1, 1], "only those two were promised more"
+        assert len(answered) == 6 and waits.degraded and [a.messages for a in waits.affected] == [1, 1], (
+            "only those two were promised more"
+        )
         sim.network.heal("us", "ap")
         await asyncio.sleep(20)
         assert not waits.degraded and all(a["arrived_since"] and a["regions"] == 3 for a in waits.shown()["affected"])
@@ -258,7 +279,9 @@ def test_after_a_broker_has_died_the_list_is_shown_and_tells_what_has_arrived() 
         (lost,) = log.state.affected.ranges
         assert (lost.messages, lost.needed) == (20, 2), "of the five before nothing was promised"
         again = require(us, 3, 1000)
-        assert not again.degraded and again.affected_messages == 20 and not again.shown()["affected"][0]["arrived_since"]
+        assert (
+            not again.degraded and again.affected_messages == 20 and not again.shown()["affected"][0]["arrived_since"]
+        )
         sim.network.heal("us", "ap")
         await asyncio.sleep(20)
         assert [a["arrived_since"] for a in again.shown()["affected"]] == [True]
@@ -275,7 +298,11 @@ def test_the_list_is_bounded_and_a_damaged_one_is_said() -> None:
     assert len(listed.ranges) == AFFECTED_MAX and listed.messages == 2 * (AFFECTED_MAX + 100)
     listed.since = ((1, 20_000), 8, 2)
     again = AffectedList.read(listed.dump())
-    assert len(again.ranges) == DUMPED_MAX and again.messages == listed.messages and again.ranges == listed.ranges[-DUMPED_MAX:]
+    assert (
+        len(again.ranges) == DUMPED_MAX
+        and again.messages == listed.messages
+        and again.ranges == listed.ranges[-DUMPED_MAX:]
+    )
     again.loaded((1, 20_010), 0)
     assert again.ranges[-1].through == (1, 20_010) and again.ranges[-1].messages == 1, "too much rather than too little"
     for bad in ([], [0, None, [[1, 2]]], [0, [1], []], 7):
@@ -297,7 +324,9 @@ def test_mutant_it_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     ("regions", "to", "waits_for"),
     [(2, ("ap",), "ap"), (3, ("ap",), "ap"), (durability.ALL, ("eu",), "eu"), (2, ("us",), ""), (2, (), "eu")],
 )
-def test_a_region_that_a_message_was_not_published_for_does_not_count(regions: int, to: tuple[str, ...], waits_for: str) -> None:
+def test_a_region_that_a_message_was_not_published_for_does_not_count(
+    regions: int, to: tuple[str, ...], waits_for: str
+) -> None:
     async def scenario(instance: Instance, sim: Simulation, rng: random.Random) -> None:
         us = instance.regions["us"]
         us.publish(3)

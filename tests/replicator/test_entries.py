@@ -65,7 +65,9 @@ def test_an_entry_that_was_damaged_on_the_way_is_refused() -> None:
         run = sent(run_of(entry(1, "p", 0), entry(2, "p", 1)))
         bad = bytearray(bytes(run.parts[1]))
         bad[damage] ^= 1
-        broken = Run([run.parts[0], bytes(bad)], run.lengths, origin=run.origin, spans=run.spans, checksums=run.checksums)
+        broken = Run(
+            [run.parts[0], bytes(bad)], run.lengths, origin=run.origin, spans=run.spans, checksums=run.checksums
+        )
         with pytest.raises(PeerError):
             received(broken, "us")
 
@@ -78,4 +80,6 @@ def test_a_checksum_that_was_replaced_with_the_data_is_refused() -> None:
         received(forged, "us")
     no_checksum = plain(entry(2, "p", 0))
     with pytest.raises(PeerError):
-        received(Run([no_checksum], [len(no_checksum)], origin=run.origin, spans=run.spans, checksums=run.checksums), "us")
+        received(
+            Run([no_checksum], [len(no_checksum)], origin=run.origin, spans=run.spans, checksums=run.checksums), "us"
+        )

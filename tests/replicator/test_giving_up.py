@@ -58,7 +58,9 @@ def test_what_is_lost_is_named_once_somebody_has_decided() -> None:
             lose(us, (start, 11), (start, 16))
             sim.network.heal("us", "eu")
             await asyncio.sleep(30)
-            assert us.link("eu").cause == Cause.STORAGE and eu.bodies() == us.bodies()[:11], "it waits, and nothing is passed over"
+            assert us.link("eu").cause == Cause.STORAGE and eu.bodies() == us.bodies()[:11], (
+                "it waits, and nothing is passed over"
+            )
             damaged = us.ledger.damaged  # type: ignore[attr-defined]
 
             async def moves(*given: Any) -> list[tuple[int, int]]:
@@ -78,7 +80,9 @@ def test_what_is_lost_is_named_once_somebody_has_decided() -> None:
             assert eu.bodies() == [*us.bodies()[:11], *us.bodies()[17:]]
             assert us.link("eu").state == "open" and us.link("eu").backlog_entries == 0 and us.link("ap").restarts == 0
             (record,) = [SkipRecord.decode(run.parts[0]) for _, _, run in eu.store.runs() if is_skip(run)]
-            assert record.reason is SkipReason.LOST and eu.log.vector.missing(us.log.origin) == ((record.after, record.through),)
+            assert record.reason is SkipReason.LOST and eu.log.vector.missing(us.log.origin) == (
+                (record.after, record.through),
+            )
             assert [(await position_of(eu.log, us.log.origin, (start, n))).status for n in (10, 11, 16, 17)] == [
                 Status.HERE,
                 Status.LOST,
@@ -149,7 +153,9 @@ def test_what_is_repaired_before_it_was_named_is_sent() -> None:
             sim.network.heal("us", "eu")
             await asyncio.sleep(30)
             assert eu.bodies() == us.bodies() and not eu.log.vector.missing(us.log.origin)
-            assert us.link("eu").state == "open" and link._pump.given_up is None, "nor is anything there given up when it is lost another time"
+            assert us.link("eu").state == "open" and link._pump.given_up is None, (
+                "nor is anything there given up when it is lost another time"
+            )
 
         sim.run(scenario(), limit_s=300)
 

@@ -19,7 +19,9 @@ from tests.replicator.link_instance import Instance
 Scenario = Callable[[Instance, Simulation], Coroutine[Any, Any, None]]
 
 
-def play(scenario: Scenario, *, seed: int = 1, names: tuple[str, ...] = ("us", "eu", "ap"), brokers: int = 1, **settings: Any) -> None:
+def play(
+    scenario: Scenario, *, seed: int = 1, names: tuple[str, ...] = ("us", "eu", "ap"), brokers: int = 1, **settings: Any
+) -> None:
     with Simulation(seed) as sim:
 
         async def main() -> None:
@@ -54,7 +56,9 @@ def test_a_full_mesh_holds_the_same_entries_each_once_and_in_order() -> None:
                     stats = region.link(other)
                     assert stats.connected and stats.backlog_entries == stats.backlog_bytes == 0 and stats.age_s == 0
                     assert 80 <= stats.rtt_ms <= 140
-        assert us.log.known["eu"][0].prefix(ap.log.origin) == ap.log.vector.prefix(ap.log.origin), "vectors travel in heartbeats"
+        assert us.log.known["eu"][0].prefix(ap.log.origin) == ap.log.vector.prefix(ap.log.origin), (
+            "vectors travel in heartbeats"
+        )
         assert us.log.source_ends["eu"][:2] == eu.log.last_own()
         await asyncio.sleep(30)
         for region in (us, eu, ap):
@@ -346,7 +350,10 @@ def test_brokers_of_a_region_share_its_budget() -> None:
                 us.publish(20, body_bytes=500)
             await asyncio.sleep(2)
             share = 60_000 / max(1, live)
-            assert budget.bytes_per_s == share and 0 < budget.spent_bytes - before <= 2 * share + budget.turn_bytes + 20_000
+            assert (
+                budget.bytes_per_s == share
+                and 0 < budget.spent_bytes - before <= 2 * share + budget.turn_bytes + 20_000
+            )
             await asyncio.sleep(40)
         assert eu.bodies() == us.bodies()
 

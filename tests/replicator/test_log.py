@@ -22,7 +22,9 @@ OTHER = (2, 1, 77)
 
 
 def make(store: Store, *, epoch: int = 1, dedup: bool = True, seed: int = 1, **settings: int) -> ReplicatedLog:
-    state = TopicState(region=1, epoch=epoch, rng=random.Random(seed), deduplication=dedup, settings=DedupSettings(**settings))
+    state = TopicState(
+        region=1, epoch=epoch, rng=random.Random(seed), deduplication=dedup, settings=DedupSettings(**settings)
+    )
     ledger = FakeLedger(store, state)
     state.begin_epoch(ledger.last_confirmed)
     return ReplicatedLog(ledger, state)  # type: ignore[arg-type]
@@ -33,7 +35,14 @@ def local(producer: str, first: int, count: int, pairs: tuple[tuple[int, int], .
 
 
 def remote(first: int, count: int, *, ledger: int = 5, producers: tuple[ProducerSegment, ...] = ()) -> Run:
-    return Run([b"y"] * count, [1] * count, origin=OTHER, spans=((ledger, first, count),), checksums=[0] * count, producers=producers)
+    return Run(
+        [b"y"] * count,
+        [1] * count,
+        origin=OTHER,
+        spans=((ledger, first, count),),
+        checksums=[0] * count,
+        producers=producers,
+    )
 
 
 class Answers:
@@ -41,7 +50,9 @@ class Answers:
         self.seen: list[tuple[str, Any]] = []
 
     def to(self, name: str) -> tuple[Any, Any]:
-        return (lambda segments: self.seen.append((name, segments))), (lambda error: self.seen.append((name, type(error).__name__)))
+        return (lambda segments: self.seen.append((name, segments))), (
+            lambda error: self.seen.append((name, type(error).__name__))
+        )
 
 
 def ledger_of(log: ReplicatedLog) -> FakeLedger:
@@ -117,8 +128,14 @@ def test_deduplication_off_stores_everything() -> None:
 
 def test_replicated_entries_are_never_judged_by_a_maximum_sequence() -> None:
     log, answers = make(Store()), Answers()
-    assert log.append_replicated((-1, -1), remote(0, 2, producers=(("p", 2, 50, None),)), *answers.to("late")) is Verdict.ACCEPT
-    assert log.append_replicated((5, 1), remote(2, 2, producers=(("p", 2, 10, None),)), *answers.to("early")) is Verdict.ACCEPT
+    assert (
+        log.append_replicated((-1, -1), remote(0, 2, producers=(("p", 2, 50, None),)), *answers.to("late"))
+        is Verdict.ACCEPT
+    )
+    assert (
+        log.append_replicated((5, 1), remote(2, 2, producers=(("p", 2, 10, None),)), *answers.to("early"))
+        is Verdict.ACCEPT
+    )
     log.publish(local("p", 30, 2), *answers.to("local"))
     ledger_of(log).confirm(9)
     assert [name for name, _ in answers.seen] == ["late", "early", "local"]
@@ -220,7 +237,11 @@ def test_a_risen_region_epoch_begins_an_own_origin_of_its_own() -> None:
     old = log.origin
     log = make(store, epoch=2)
     ledger_of(log).save()
-    assert log.origin == (1, 2, old[2]) and log.state.origin_at((1, 3)) == old and log.state.origin_at((2, 0)) == log.origin
+    assert (
+        log.origin == (1, 2, old[2])
+        and log.state.origin_at((1, 3)) == old
+        and log.state.origin_at((2, 0)) == log.origin
+    )
     log.publish(local("p", 4, 4), *Answers().to(""))
     ledger_of(log).confirm(9)
     log = make(store, epoch=2)
@@ -231,7 +252,9 @@ def test_producers_are_bounded_and_what_is_forgotten_is_counted() -> None:
     log = make(Store(), producers_max=10, ranges_max=20)
     for i in range(30):
         log.publish(local(f"p{i}", 0, 1), *Answers().to(""))
-        log.append_replicated((5, i - 1) if i else (-1, -1), remote(i, 1, producers=((f"r{i}", 1, 5, None),)), *Answers().to(""))
+        log.append_replicated(
+            (5, i - 1) if i else (-1, -1), remote(i, 1, producers=((f"r{i}", 1, 5, None),)), *Answers().to("")
+        )
     ledger_of(log).confirm(99)
     assert log.state.producers.forgotten == 30
     assert [log.last_sequence(f"p{i}") for i in (0, 19, 20, 29)] == [-1, -1, 0, 0]
@@ -242,13 +265,19 @@ def test_long_names_of_producers_leave_the_state_small_enough_to_be_stored(monke
     log = make(Store())
     for i in range(6000):
         log.publish(local(f"p{i:04}" + "x" * 295, 0, 1), *Answers().to(""))
-        log.append_replicated((5, i - 1) if i else (-1, -1), remote(i, 1, producers=((f"r{i:04}" + "y" * 295, 1, 5, None),)), *Answers().to(""))
+        log.append_replicated(
+            (5, i - 1) if i else (-1, -1),
+            remote(i, 1, producers=((f"r{i:04}" + "y" * 295, 1, 5, None),)),
+            *Answers().to(""),
+        )
         ledger_of(log).confirm(99)
     blob = log.state.snapshot()
     assert len(blob) < VALUE_BYTES_MAX * 3 // 4
     again = make(Store())
     again.state.restore(blob)
-    assert [again.last_sequence(f"p{i:04}" + "x" * 295) for i in (0, 5999)] == [-1, 0], "who was heard of longest ago is forgotten by the next owner"
+    assert [again.last_sequence(f"p{i:04}" + "x" * 295) for i in (0, 5999)] == [-1, 0], (
+        "who was heard of longest ago is forgotten by the next owner"
+    )
     assert [again.last_sequence(f"r{i:04}" + "y" * 295) for i in (0, 5999)] == [-1, 5]
     assert log.last_sequence("p0000" + "x" * 295) == 0, "and not by this one"
     monkeypatch.setattr(states, "STATE_BYTES_MAX", 200 << 10)  # as where other parts take the room

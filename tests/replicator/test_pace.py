@@ -15,7 +15,12 @@ from tests.replicator.link_instance import Instance
 
 
 def rate(messages: int = -1, size_bytes: int = -1) -> dict[str, Any]:
-    return {"dispatchThrottlingRateInMsg": messages, "dispatchThrottlingRateInByte": size_bytes, "relativeToPublishRate": False, "ratePeriodInSecond": 1}
+    return {
+        "dispatchThrottlingRateInMsg": messages,
+        "dispatchThrottlingRateInByte": size_bytes,
+        "relativeToPublishRate": False,
+        "ratePeriodInSecond": 1,
+    }
 
 
 def test_no_rate_is_no_pace() -> None:

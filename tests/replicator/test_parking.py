@@ -30,7 +30,12 @@ def test_a_link_that_the_target_must_not_take_is_parked(cause: Cause, first: int
             assert 1 <= eu.refused <= 2 * first, "two links lead there"
             await asyncio.sleep(65)
             stats = us.link("eu")
-            assert (stats.state, stats.cause, stats.cause_text, stats.restarts) == ("parked", str(cause), "it conflicts", 0) and stats.remedy
+            assert (stats.state, stats.cause, stats.cause_text, stats.restarts) == (
+                "parked",
+                str(cause),
+                "it conflicts",
+                0,
+            ) and stats.remedy
             assert stats.backlog_messages == 5 and len(ap.bodies()) == 5 and eu.refused <= 2 * later, "others go on"
             link = us.outgoing("eu")
             for choice in (Choice.OURS, Choice.THEIRS):

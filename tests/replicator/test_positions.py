@@ -35,7 +35,9 @@ class Copy:
         self.load()
 
     def load(self) -> None:
-        state = TopicState(region=1, epoch=self.epoch, rng=random.Random(5), deduplication=False, settings=DedupSettings())
+        state = TopicState(
+            region=1, epoch=self.epoch, rng=random.Random(5), deduplication=False, settings=DedupSettings()
+        )
         ledger = FakeLedger(self.store, state, auto=True)
         state.begin_epoch(ledger.last_confirmed)
         self.log = ReplicatedLog(ledger, state)  # type: ignore[arg-type]
@@ -59,7 +61,9 @@ class Copy:
                 self.skip(self.rng.choice(OTHERS))
             case 5 | 6 | 7:
                 count = self.rng.randrange(1, 5)
-                self.log.publish(Run([b"x"] * count, [1] * count), lambda _: None, lambda error: pytest.fail(str(error)))
+                self.log.publish(
+                    Run([b"x"] * count, [1] * count), lambda _: None, lambda error: pytest.fail(str(error))
+                )
             case _:
                 self.receive(self.rng.choice(OTHERS))
 
@@ -84,7 +88,10 @@ class Copy:
             self.at[origin] = (ledger, first + count - 1)
         total = sum(count for _, _, count in spans)
         run = Run([b"y"] * total, [1] * total, origin=origin, spans=tuple(spans), checksums=[0] * total)
-        assert self.log.append_replicated(previous, run, lambda _: None, lambda error: pytest.fail(str(error))) is Verdict.ACCEPT
+        assert (
+            self.log.append_replicated(previous, run, lambda _: None, lambda error: pytest.fail(str(error)))
+            is Verdict.ACCEPT
+        )
 
     def skip(self, origin: Origin) -> None:
         previous, (ledger, first) = self.at[origin], self._next(origin)
@@ -102,7 +109,11 @@ class Copy:
             for index in range(run.count):
                 if run.flags is None:
                     position = (ledger, first + index)
-                    coordinate = (self.log.state.origin_at(position), position) if run.origin is None else (run.origin, run.coordinate(index))
+                    coordinate = (
+                        (self.log.state.origin_at(position), position)
+                        if run.origin is None
+                        else (run.origin, run.coordinate(index))
+                    )
                     found[coordinate] = position
         return found
 
@@ -130,12 +141,16 @@ class Copy:
         for (origin, coordinate), position in self.rng.sample(sorted(held.items()), min(15, len(held))):
             assert (await coordinate_of(self.log, position)).coordinate == (origin, coordinate)
             assert (await position_of(self.log, origin, coordinate)).position == position
-            own = [p for (o, _), p in held.items() if self.log.state.is_own(o) and p <= position and p[0] == position[0]]
+            own = [
+                p for (o, _), p in held.items() if self.log.state.is_own(o) and p <= position and p[0] == position[0]
+            ]
             assert await own_before(self.log, position) == max(own, default=None)
             at = await vector_at(self.log, position)
             for other in OTHERS:
                 below = [c for (o, c), p in held.items() if o == other and p <= position]
-                assert at.get(other, BEFORE_ALL) >= max(below, default=BEFORE_ALL), "what lies at or below it is in the vector there"
+                assert at.get(other, BEFORE_ALL) >= max(below, default=BEFORE_ALL), (
+                    "what lies at or below it is in the vector there"
+                )
                 above = [c for (o, c), p in held.items() if o == other and p > position]
                 assert at.get(other, BEFORE_ALL) < min(above, default=(1 << 40, 0)), "and nothing above it"
 
@@ -186,7 +201,11 @@ def test_memory_is_bounded_whatever_is_stored() -> None:
     for number in range(3 * positions.POINTS_MAX):
         run = Run([b"y"] * 512, [1] * 512, origin=OTHERS[0], spans=((number, 0, 512),))
         found.add(run, number // 7, (number % 7) * 512)
-        found.add(Run([b"y"] * 1024, [1] * 1024, origin=OTHERS[1], spans=((number, 0, 1024),)), number // 7, (number % 7) * 1024 + 4096)
+        found.add(
+            Run([b"y"] * 1024, [1] * 1024, origin=OTHERS[1], spans=((number, 0, 1024),)),
+            number // 7,
+            (number % 7) * 1024 + 4096,
+        )
     assert found.count <= positions.POINTS_MAX
     low, high = found.around(OTHERS[1], (3 * positions.POINTS_MAX - 9, 0))
     assert high is not None and high[0] - low[0] <= 2, "the newest entries are found in one scan"

@@ -44,7 +44,14 @@ def host(now: Callable[[], float]) -> PulsarClusters:
 
 
 def test_an_issuer_is_asked_once_until_its_token_is_old(issuer: Issuer, tmp_path: Path) -> None:
-    cluster = written(tmp_path, type="client_credentials", issuer_url=issuer.url, client_id="us", client_secret="right", audience="cloud")
+    cluster = written(
+        tmp_path,
+        type="client_credentials",
+        issuer_url=issuer.url,
+        client_id="us",
+        client_secret="right",
+        audience="cloud",
+    )
     at = [0.0]
 
     async def main() -> None:
@@ -80,11 +87,16 @@ def test_links_that_want_a_token_together_share_one_request(issuer: Issuer, tmp_
 
 
 def test_a_token_by_oauth_goes_to_no_admin_interface_in_clear(issuer: Issuer, tmp_path: Path) -> None:
-    plain = replace(written(tmp_path, issuer_url=issuer.url, client_id="us", client_secret="right"), admin_url="http://cloud.example:8080")
+    plain = replace(
+        written(tmp_path, issuer_url=issuer.url, client_id="us", client_secret="right"),
+        admin_url="http://cloud.example:8080",
+    )
 
     async def main() -> None:
         clusters, before = host(lambda: 0.0), issuer.given
-        with pytest.raises(NotAllowed, match=r"goes by TLS only: give it an https:// --url, not http://cloud\.example:8080"):
+        with pytest.raises(
+            NotAllowed, match=r"goes by TLS only: give it an https:// --url, not http://cloud\.example:8080"
+        ):
             await clusters.prepare(plain, "persistent://public/both/parted-partition-0")
         assert issuer.given == before
 
@@ -95,18 +107,27 @@ def test_what_fails_is_a_sentence_without_the_secret(issuer: Issuer, tmp_path: P
     async def refused(cluster: PulsarCluster) -> str:
         with pytest.raises((NotAllowed, LinkError)) as found:
             await host(lambda: 0.0).token(cluster)
-        assert "hush" not in str(found.value) and (not isinstance(found.value, LinkError) or found.value.cause is Cause.UNAUTHORIZED)
+        assert "hush" not in str(found.value) and (
+            not isinstance(found.value, LinkError) or found.value.cause is Cause.UNAUTHORIZED
+        )
         return str(found.value)
 
     async def main() -> None:
         fields = {"issuer_url": issuer.url, "client_id": "us", "client_secret": "hush"}
         assert "invalid_client" in await refused(written(tmp_path, **fields))
-        assert "gave client us no token" in await refused(written(tmp_path, **{**fields, "issuer_url": "http://127.0.0.1:1"}))
+        assert "gave client us no token" in await refused(
+            written(tmp_path, **{**fields, "issuer_url": "http://127.0.0.1:1"})
+        )
         for plain in ("http://idp.example", "http://127.0.0.1.idp.example", "http://localhost.idp.example:80"):
             assert "must be https" in await refused(written(tmp_path, **{**fields, "issuer_url": plain}))
         discovery = "/.well-known/openid-configuration"
         before = issuer.pages[discovery]
-        issuer.pages[discovery] = (200, json.dumps({"token_endpoint": f"http://127.0.0.1.nip.example:{issuer.url.rpartition(':')[2]}/token"}).encode())
+        issuer.pages[discovery] = (
+            200,
+            json.dumps(
+                {"token_endpoint": f"http://127.0.0.1.nip.example:{issuer.url.rpartition(':')[2]}/token"}
+            ).encode(),
+        )
         try:
             assert "for tokens: it must be https" in await refused(written(tmp_path, **fields))
         finally:

@@ -46,14 +46,22 @@ def test_what_came_from_there_never_goes_back() -> None:
     core = sender()
     parts = [entry(b"a"), entry(b"b", replicated_from="cloud"), entry(b"c")]
     metadata, payload = entry_metadata(parts[1])
-    moved = metadata.SerializeToString() + b"\x2a\x02eu"  # by way of an earlier gateway, and then of a link between regions
+    moved = (
+        metadata.SerializeToString() + b"\x2a\x02eu"
+    )  # by way of an earlier gateway, and then of a link between regions
     parts.append(len(moved).to_bytes(4, "big") + moved + bytes(payload))
     assert bodies(core.take(5, 0, run_of(*parts), None)) == [b"a", b"c"]
 
 
 def test_addressed_hidden_and_marked_entries() -> None:
     core = sender()
-    parts = [entry(b"a", replicate_to=["eu"]), entry(b"b", replicate_to=["eu", "cloud"]), entry(b"c"), entry(b"d"), entry(b"e")]
+    parts = [
+        entry(b"a", replicate_to=["eu"]),
+        entry(b"b", replicate_to=["eu", "cloud"]),
+        entry(b"c"),
+        entry(b"d"),
+        entry(b"e"),
+    ]
     assert bodies(core.take(5, 0, run_of(*parts, flags=[0, 0, FLAG_HIDDEN, FLAG_MARKER, 0]), None)) == [b"b", b"e"]
 
 
@@ -168,6 +176,12 @@ def test_any_history_of_receipts_markers_and_losses_confirms_each_entry_in_order
                 back.append(position)
             elif back:
                 core.receipt(*back.pop(0))
-            gone = [b"%d" % n for n, part in enumerate(topic) if (5, n) <= core.mark and not entry_metadata(part)[0].replicated_from]
+            gone = [
+                b"%d" % n
+                for n, part in enumerate(topic)
+                if (5, n) <= core.mark and not entry_metadata(part)[0].replicated_from
+            ]
             assert stored[: len(gone)] == gone, seed
-        assert stored == [b"%d" % n for n, part in enumerate(topic) if not entry_metadata(part)[0].replicated_from], seed
+        assert stored == [b"%d" % n for n, part in enumerate(topic) if not entry_metadata(part)[0].replicated_from], (
+            seed
+        )

@@ -32,7 +32,9 @@ from tests.replicator.link_world import entry
         ("", "xx", 9, Cause.REFUSED),
     ],
 )
-def test_a_sender_is_heard_as_the_region_that_it_has_proven_to_be(peer: str, source: str, number: int, cause: Cause) -> None:
+def test_a_sender_is_heard_as_the_region_that_it_has_proven_to_be(
+    peer: str, source: str, number: int, cause: Cause
+) -> None:
     written: list[Buffer] = []
     asked: list[tuple[str, str]] = []
 
@@ -44,7 +46,9 @@ def test_a_sender_is_heard_as_the_region_that_it_has_proven_to_be(peer: str, sou
         written.extend(buffers)
 
     async def body() -> None:
-        receiver = LinkReceiver(write, open_log, sim.clock(), region="us", region_number={"us": 1, "eu": 2, "ap": 3}.get, peer=peer)
+        receiver = LinkReceiver(
+            write, open_log, sim.clock(), region="us", region_number={"us": 1, "eu": 2, "ap": 3}.get, peer=peer
+        )
         frame = b"".join(bytes(b) for b in wire.open_frame(1, "persistent://a/b/c", source, number))
         size = int.from_bytes(frame[4:8], "big")
         receiver.on_frame(*wire.command_content(memoryview(frame)[8 : 8 + size]), memoryview(b""))
@@ -87,7 +91,9 @@ def test_what_is_not_durable_yet_is_bounded_for_all_topics_together() -> None:
         one = run_of(0).size_bytes + 10 * len(b"\x2a\x02eu")
         budget = ReceiverBudget(one * 4)
         write = lambda buffers: written.append(b"".join(bytes(b) for b in buffers))  # noqa: E731
-        receiver = LinkReceiver(write, open_log, sim.clock(), region="us", region_number={"us": 1, "eu": 2}.get, peer="eu", budget=budget)
+        receiver = LinkReceiver(
+            write, open_log, sim.clock(), region="us", region_number={"us": 1, "eu": 2}.get, peer="eu", budget=budget
+        )
         receiver.hold = held.append
         for stream in (1, 2):
             feed(receiver, wire.open_frame(stream, f"persistent://a/b/{stream}", "eu", 2))

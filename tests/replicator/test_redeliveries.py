@@ -62,7 +62,9 @@ class Host:
 
     def redeliveries(self, topic: str, name: str, most: int) -> Mapping[Position, int]:
         at = self.positions() if self.local else {}
-        return dict(sorted((at[body], count) for body, count in self.local.items() if not self.cursor.is_acked(at[body]))[:most])
+        return dict(
+            sorted((at[body], count) for body, count in self.local.items() if not self.cursor.is_acked(at[body]))[:most]
+        )
 
     def count(self, topic: str, name: str, counts: Mapping[Position, int]) -> None:
         self.elsewhere = dict(counts)
@@ -117,7 +119,9 @@ def test_counts_are_the_same_everywhere_and_never_too_high(seed: int) -> None:
                             highest[body] = max(highest.get(body, 0), host.local[body])
                 await asyncio.sleep(rng.choice((0.0, 0.1, 0.6)))
                 for each in hosts.values():
-                    assert all(count <= highest.get(body, 0) for body, count in each.counted().items()), "more than anybody counted"
+                    assert all(count <= highest.get(body, 0) for body, count in each.counted().items()), (
+                        "more than anybody counted"
+                    )
             for a, b in (("us", "eu"), ("us", "ap"), ("eu", "ap")):
                 sim.network.heal(a, b)
             await asyncio.sleep(12)
@@ -146,7 +150,11 @@ def test_after_the_acknowledgement_nothing_is_kept_and_many_are_bounded() -> Non
             us.cursor.ack_cumulative(at[order[-1]])
             await asyncio.sleep(5)
             found = instance.regions["eu"].log.subscriptions._subscriptions[SUBSCRIPTION]
-            assert eu.elsewhere == {} and found.state.mine.counts == {} and all(c.counts == {} for c in found.state.others.values())
+            assert (
+                eu.elsewhere == {}
+                and found.state.mine.counts == {}
+                and all(c.counts == {} for c in found.state.others.values())
+            )
             rounds = instance.regions["us"].log.subscriptions
             assert not rounds.due(), "and then nothing is left to do"
 
@@ -161,15 +169,25 @@ def test_counts_on_the_wire() -> None:
     claims.add_count((origin, (3, 9)), 1 << 40)
     again = read_claims(claims.fields())
     assert again.counts == {(origin, (3, 4)): 7, (origin, (3, 9)): (1 << 31) - 1}
-    assert len(claims.fields(3)) == 3 and read_claims(claims.fields(3)).counts == {}, "an older version would refuse what it does not know"
-    for wrong in ([[1, 1, 5, 3, 4, 0]], [[1, 1, 5, 3, 4]], [[1, 1, 5, 3, 4, "x"]], 7, [[1, 1, 5, 3, i, 1] for i in range(COUNTS_MAX + 1)]):
+    assert len(claims.fields(3)) == 3 and read_claims(claims.fields(3)).counts == {}, (
+        "an older version would refuse what it does not know"
+    )
+    for wrong in (
+        [[1, 1, 5, 3, 4, 0]],
+        [[1, 1, 5, 3, 4]],
+        [[1, 1, 5, 3, 4, "x"]],
+        7,
+        [[1, 1, 5, 3, i, 1] for i in range(COUNTS_MAX + 1)],
+    ):
         with pytest.raises(PeerError):
             read_claims([*claims.fields(3), wrong])
     many = Claims((0, 0), {})
     for i in range(COUNTS_MAX + 50):
         many.add_count((origin, (3, 2000 - i)), 1)
     many.bound()
-    assert len(many.counts) == COUNTS_MAX and max(many.counts)[1] == (3, 950 + COUNTS_MAX), "what lies highest is left out"
+    assert len(many.counts) == COUNTS_MAX and max(many.counts)[1] == (3, 950 + COUNTS_MAX), (
+        "what lies highest is left out"
+    )
     claims.add(origin, (3, 0), (3, 4))
     claims.forget_whole()
     assert claims.counts == {(origin, (3, 9)): (1 << 31) - 1}

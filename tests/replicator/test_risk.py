@@ -35,7 +35,9 @@ def test_both_sides_know_what_is_missing_while_the_link_is_cut() -> None:
             link, there = us.link("eu"), incoming.status(eu.brokers[0].clock.wall_ms())
             assert link.backlog_messages == 7 and abs(link.age_s - (sim.now() - began)) < 1
             silent = there["silent_s"]
-            assert isinstance(silent, float) and 0 <= silent - (sim.now() - began) < 2.2, "what it heard last, it heard at most two beats before the cut"
+            assert isinstance(silent, float) and 0 <= silent - (sim.now() - began) < 2.2, (
+                "what it heard last, it heard at most two beats before the cut"
+            )
         assert not link.connected and link.cause != "none" and link.remedy
         sim.network.heal("us", "eu")
         await asyncio.sleep(12)
@@ -69,7 +71,10 @@ def test_only_links_that_owe_something_are_asked_for_what_is_at_risk() -> None:
         publish(us, (0, 1), 2)
         for _ in range(4):
             await asyncio.sleep(8)
-            assert us.link("eu").cause == "transaction-open" and abs(links.at_risk()[us.log.topic] - (sim.now() - began)) < 1
+            assert (
+                us.link("eu").cause == "transaction-open"
+                and abs(links.at_risk()[us.log.topic] - (sim.now() - began)) < 1
+            )
         assert not links._active, "it has nothing to do meanwhile"
         append(us, marker_run((0, 1), COMMIT, 0))
         await asyncio.sleep(25)
@@ -98,7 +103,9 @@ def test_the_target_is_told_how_much_it_lacks() -> None:
         us, eu = instance.regions["us"], instance.regions["eu"]
         us.publish(10)
         await asyncio.sleep(3)
-        link = next(link for links in us.brokers[0].links._links.values() for link in links.values() if link.target == "eu")
+        link = next(
+            link for links in us.brokers[0].links._links.values() for link in links.values() if link.target == "eu"
+        )
         assert link.core is not None
         window, link.core._window = link.core._window, 0  # the link is open, and sends nothing
         began = sim.now()
@@ -140,7 +147,12 @@ def test_buckets() -> None:
     for ms, messages in ((0.0, 1), (5.0, 2), (5.1, 4), (60_000.0, 8)):
         latency.add(ms, messages)
     cumulative = latency.cumulative()
-    assert cumulative[0] == (0.005, 3) and cumulative[1] == (0.01, 7) and cumulative[-1] == (float("inf"), 15) and latency.messages == 15
+    assert (
+        cumulative[0] == (0.005, 3)
+        and cumulative[1] == (0.01, 7)
+        and cumulative[-1] == (float("inf"), 15)
+        and latency.messages == 15
+    )
 
 
 def test_an_older_version_tells_no_risk() -> None:

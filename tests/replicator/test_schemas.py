@@ -62,7 +62,10 @@ class Registry:
             raise MetadataUnavailable("no leader")
 
 
-def play(scenario: Callable[[Instance, dict[str, Registry], Simulation], Coroutine[Any, Any, None]], names: tuple[str, ...] = ("us", "eu")) -> None:
+def play(
+    scenario: Callable[[Instance, dict[str, Registry], Simulation], Coroutine[Any, Any, None]],
+    names: tuple[str, ...] = ("us", "eu"),
+) -> None:
     with Simulation(1) as sim:
 
         async def main() -> None:
@@ -97,7 +100,9 @@ async def versions_and_messages(instance: Instance, registries: dict[str, Regist
         await asyncio.sleep(0.01 * number)
     await asyncio.sleep(2)
     assert registries["eu"].rows == registries["us"].rows
-    assert all(registries["eu"].held[number] <= before for number, before in expected.items()), "before the messages that name it"
+    assert all(registries["eu"].held[number] <= before for number, before in expected.items()), (
+        "before the messages that name it"
+    )
     assert len(eu.bodies()) == us.sequence
 
 
@@ -126,7 +131,9 @@ def test_metadata_that_does_not_answer_delays_and_loses_nothing() -> None:
         await asyncio.sleep(8)
         sim.network.heal("us", "eu")
         await asyncio.sleep(8)
-        assert registries["eu"].rows == registries["us"].rows and len(eu.bodies()) == 6 and registries["eu"].held[1] <= 3
+        assert (
+            registries["eu"].rows == registries["us"].rows and len(eu.bodies()) == 6 and registries["eu"].held[1] <= 3
+        )
 
     play(scenario)
 
@@ -149,7 +156,9 @@ async def held_back(instance: Instance, registries: dict[str, Registry], sim: Si
     assert (stats.state, stats.cause, stats.remedy != "") == ("parked", "schema-conflict", True)
     assert stats.restarts == before and len(stats.history) == 1, "looking again is no restart"
     assert 1 <= registries["eu"].adoptions - looks <= 3, "it looks again, slowly"
-    assert eu.bodies() == [] and stats.backlog_messages == 3 and registries["eu"].rows == {7: b"theirs"}, "held, and nothing taken over"
+    assert eu.bodies() == [] and stats.backlog_messages == 3 and registries["eu"].rows == {7: b"theirs"}, (
+        "held, and nothing taken over"
+    )
     assert [link.target for link in us.brokers[0].links.parked] == ["eu"]
 
 
@@ -171,7 +180,11 @@ def test_a_decision_ends_the_conflict_in_both_directions(choice: Choice, left: b
         link = instance.regions["us"].outgoing("eu")
         assert await resolve(link, choice, dry_run=True) == [7]
         await asyncio.sleep(1)
-        assert us.link("eu").state == "parked" and registries["us"].rows == {7: b"ours"} and registries["eu"].rows == {7: b"theirs"}
+        assert (
+            us.link("eu").state == "parked"
+            and registries["us"].rows == {7: b"ours"}
+            and registries["eu"].rows == {7: b"theirs"}
+        )
         assert await us.brokers[0].machine.ask(lambda: resolve(link, choice)) == [7]
         await asyncio.sleep(1)
         assert registries["us"].rows == registries["eu"].rows == {7: left}
@@ -242,7 +255,9 @@ def test_a_third_region_hears_of_what_was_taken_in_place_of_another() -> None:
         assert us.link("ap").state == "open" and registries["ap"].rows == {7: b"ours"}
         await us.brokers[0].machine.ask(lambda: resolve(us.outgoing("eu"), Choice.THEIRS))
         await asyncio.sleep(1)
-        assert us.link("ap").state == "parked" and us.outgoing("ap").parked.rows == ((7, b"ours"),), "on the stream that was told otherwise before"
+        assert us.link("ap").state == "parked" and us.outgoing("ap").parked.rows == ((7, b"ours"),), (
+            "on the stream that was told otherwise before"
+        )
         await us.brokers[0].machine.ask(lambda: resolve(us.outgoing("ap"), Choice.OURS))
         await asyncio.sleep(7)
         assert registries["ap"].rows == {7: b"theirs"} and us.link("ap").state == "open"
@@ -269,10 +284,23 @@ def test_the_frame_comes_back_and_bad_ones_are_peer_errors() -> None:
     kind, fields, _ = parsed(b"".join(bytes(part) for part in wire.overrule_frame(7, rows)))
     assert kind is Kind.OVERRULE and wire.read_schemas(fields) == (7, rows)
     _, fields, _ = parsed(b"".join(bytes(part) for part in close_frame(7, "schema-conflict", "text", rows)))
-    assert read_close(fields) == (7, "schema-conflict", "text") and wire.close_rows(fields) == rows and wire.close_rows(fields[:3]) == []
+    assert (
+        read_close(fields) == (7, "schema-conflict", "text")
+        and wire.close_rows(fields) == rows
+        and wire.close_rows(fields[:3]) == []
+    )
     for rest in (3, [1], [[1]], [[1, b""]], [["x", b"x"]]):
         with pytest.raises(PeerError):
             wire.close_rows([7, "c", "t", rest])
-    for bad in ([], ["x"], [1, 2], [1, [1]], [1, [1, b""]], [1, [-1, b"x"]], [1, [1, "x"]], [1, *([[0, b"x"]] * (wire.ROWS_MAX + 1))]):
+    for bad in (
+        [],
+        ["x"],
+        [1, 2],
+        [1, [1]],
+        [1, [1, b""]],
+        [1, [-1, b"x"]],
+        [1, [1, "x"]],
+        [1, *([[0, b"x"]] * (wire.ROWS_MAX + 1))],
+    ):
         with pytest.raises(PeerError):
             wire.read_schemas(bad)

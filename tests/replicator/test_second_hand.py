@@ -56,7 +56,10 @@ def play() -> None:
             await asyncio.sleep(30)
             for region in instance.regions.values():
                 for other in instance.regions.values():
-                    assert region is other or region.log.known[other.name][0] == other.log.vector, (region.name, other.name)
+                    assert region is other or region.log.known[other.name][0] == other.log.vector, (
+                        region.name,
+                        other.name,
+                    )
 
         sim.run(main(), limit_s=600)
 

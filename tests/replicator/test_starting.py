@@ -81,13 +81,19 @@ def test_it_begins_where_the_policy_says(position: str, expected: int) -> None:
         times = await history(instance)
         us = instance.regions["us"]
         at = us.store.runs()[0]
-        policy = {"position": position, "timeMs": times[6], "coordinate": format_coordinate((us.log.origin, (at[0], 32)))}
+        policy = {
+            "position": position,
+            "timeMs": times[6],
+            "coordinate": format_coordinate((us.log.origin, (at[0], 32))),
+        }
         await switched_on(instance, policy, expected)
 
     play(scenario)
 
 
-def test_what_is_published_while_the_cursor_cannot_be_made_is_sent_wherever_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_published_while_the_cursor_cannot_be_made_is_sent_wherever_it_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def scenario(instance: Instance) -> None:
         await history(instance)
         us, eu = instance.regions.values()

@@ -68,12 +68,20 @@ class Consumer:
 
     async def expire(self, upto: Position) -> None:
         """Time to live, or a bound on the backlog, in this region: nobody acknowledged it."""
-        self.expired |= {body for body, position in self.messages().items() if position <= upto and not self.cursor.is_acked(position)}
+        self.expired |= {
+            body
+            for body, position in self.messages().items()
+            if position <= upto and not self.cursor.is_acked(position)
+        }
         await expiry.move(self.region.log.ledger, upto, [SUBSCRIPTION], noted=True)  # type: ignore[arg-type]
 
     def consume(self, rng: random.Random, count: int) -> None:
         """Some in order, some at random, as Shared consumers do; or everything up to somewhere."""
-        left = [(position, body) for body, position in sorted(self.messages().items(), key=lambda m: m[1]) if not self.cursor.is_acked(position)]
+        left = [
+            (position, body)
+            for body, position in sorted(self.messages().items(), key=lambda m: m[1])
+            if not self.cursor.is_acked(position)
+        ]
         if not left:
             return
         if rng.random() < 0.3:
@@ -102,7 +110,9 @@ def play(scenario: Scenario, *, seed: int = 1, brokers: int = 1) -> None:
                 region.store.read_s = 0.03
             consumers = {name: Consumer(region, acked) for name, region in instance.regions.items()}
             await scenario(instance, sim, consumers, acked)
-            assert all(not region.faults for region in instance.regions.values()), [r.faults for r in instance.regions.values()]
+            assert all(not region.faults for region in instance.regions.values()), [
+                r.faults for r in instance.regions.values()
+            ]
 
         sim.run(main(), limit_s=300)
 
@@ -151,7 +161,9 @@ def test_regions_agree_and_nothing_is_lost(seed: int) -> None:
             left = {body for body in consumer.messages() if body in acked} - consumer.done()
             assert not left, f"{name}: acknowledged elsewhere, and not here: {sorted(left)[:5]}"
             assert not consumer.sync.due(), f"{name}: there is an end to it"
-            assert all(is_skip(run) for _, _, run in consumer.region.store.runs() if run.flags), f"{name}: nothing of it lies in the data"
+            assert all(is_skip(run) for _, _, run in consumer.region.store.runs() if run.flags), (
+                f"{name}: nothing of it lies in the data"
+            )
 
     play(scenario, seed=seed, brokers=2)
 
@@ -177,7 +189,9 @@ def test_what_had_no_room_is_told_once_holes_have_closed(monkeypatch: pytest.Mon
     play(scenario)
 
 
-async def expiry_and_consumers(seed: int, instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+async def expiry_and_consumers(
+    seed: int, instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]
+) -> None:
     rng = random.Random(seed)
     await consumers["us"].subscribe()
     await asyncio.sleep(2)
@@ -349,7 +363,12 @@ def test_claims_for_what_has_not_arrived_wait() -> None:
         us, eu = consumers["us"], consumers["eu"]
         us.region.publish(5)
         await asyncio.sleep(2)
-        link = next(link for links in us.region.brokers[0].links._links.values() for link in links.values() if link.target == "eu")
+        link = next(
+            link
+            for links in us.region.brokers[0].links._links.values()
+            for link in links.values()
+            if link.target == "eu"
+        )
         assert link.core is not None
         window, link.core._window = link.core._window, 0  # heartbeats and claims go on, runs do not
         us.region.publish(5)
@@ -418,7 +437,9 @@ def test_the_status_says_who_is_in_step() -> None:
         await asyncio.sleep(2)
         assert us.sync.status(SUBSCRIPTION, 0)["in_step"]
         us.consume(random.Random(2), 9)
-        assert not us.sync.status(SUBSCRIPTION, 0)["in_step"], "what it says of itself is older than what was acknowledged: nobody may be switched over now"
+        assert not us.sync.status(SUBSCRIPTION, 0)["in_step"], (
+            "what it says of itself is older than what was acknowledged: nobody may be switched over now"
+        )
         await asyncio.sleep(2)
         here, there = us.sync.status(SUBSCRIPTION, 0), eu.sync.status(SUBSCRIPTION, 0)
         assert here["told"] == {"eu": True, "ap": True} and here["in_step"] and there["in_step"]
@@ -469,7 +490,12 @@ def test_what_never_reached_a_region_is_not_acknowledged_by_it() -> None:
         us.region.publish(5)
         await asyncio.sleep(2)
         before = set(us.messages())
-        link = next(link for links in us.region.brokers[0].links._links.values() for link in links.values() if link.target == "eu")
+        link = next(
+            link
+            for links in us.region.brokers[0].links._links.values()
+            for link in links.values()
+            if link.target == "eu"
+        )
         assert link.core is not None
         window, link.core._window = link.core._window, 0  # it sends nothing
         us.region.publish(10)
@@ -576,7 +602,9 @@ def test_by_policy_every_subscription_is_replicated_but_what_was_switched_off_by
     play(scenario)
 
 
-@pytest.mark.parametrize(("seed", "used"), [*((seed, False) for seed in range(24)), *((seed, True) for seed in range(24, 40))])
+@pytest.mark.parametrize(
+    ("seed", "used"), [*((seed, False) for seed in range(24)), *((seed, True) for seed in range(24, 40))]
+)
 def test_made_in_several_regions_at_once_it_is_one_and_takes_nothing_back(seed: int, used: bool) -> None:
     """Each region makes it where it likes, consumes at once, and hears of the others later, or after a crash, or once a cut is over.
 
@@ -597,7 +625,9 @@ def test_made_in_several_regions_at_once_it_is_one_and_takes_nothing_back(seed: 
             consumer = consumers[name]
             held = sorted(consumer.messages().values())
             at = rng.choice([BEFORE_ALL, BEFORE_ALL, *held, held[-1]])
-            await consumer.region.log.ledger.open_cursor(SUBSCRIPTION, at, properties={BEGAN: began(at)} if used else None)
+            await consumer.region.log.ledger.open_cursor(
+                SUBSCRIPTION, at, properties={BEGAN: began(at)} if used else None
+            )
             if not used:
                 consumer.sync.enable(SUBSCRIPTION)
             outside[name], stored[name] = consumer.done(), set()
@@ -615,8 +645,12 @@ def test_made_in_several_regions_at_once_it_is_one_and_takes_nothing_back(seed: 
         def check() -> None:
             for name, below in outside.items():
                 done = consumers[name].done()
-                assert stored[name] <= done, f"{name}: acknowledgements were taken back: {sorted(stored[name] - done)[:5]}"
-                assert done <= acked | below, f"{name}: acknowledged, and no consumer ever saw them: {sorted(done - acked - below)[:5]}"
+                assert stored[name] <= done, (
+                    f"{name}: acknowledgements were taken back: {sorted(stored[name] - done)[:5]}"
+                )
+                assert done <= acked | below, (
+                    f"{name}: acknowledged, and no consumer ever saw them: {sorted(done - acked - below)[:5]}"
+                )
                 stored[name] |= done & acked - below
 
         for turn in range(24):
@@ -640,7 +674,9 @@ def test_made_in_several_regions_at_once_it_is_one_and_takes_nothing_back(seed: 
         check()
         before_all = set.intersection(*outside.values())
         for name, consumer in consumers.items():
-            assert consumer.done() == acked | before_all, f"{name}: {sorted(consumer.done() ^ (acked | before_all))[:5]}"
+            assert consumer.done() == acked | before_all, (
+                f"{name}: {sorted(consumer.done() ^ (acked | before_all))[:5]}"
+            )
             assert consumer.sync.status(SUBSCRIPTION, 0)["epoch"] == [0, 0], "nobody moved it"
             assert not consumer.sync.due()
 

@@ -317,15 +317,22 @@ def test_what_was_meant_for_some_and_they_trimmed_it_is_named_too() -> None:
         await asyncio.sleep(30)
         assert of(ap, 1) == [1_000_000 + n for n in (0, 1, 2, 5, 6, 7, 8, 9, 12, 13)]
         origin, (ledger, first, _) = us.log.origin, us.store.runs()[0]
-        assert ap.log.vector.missing(origin) == (((ledger, first + 2), (ledger, first + 4)),), "not what eu holds, and was for eu alone"
-        assert [(await position_of(ap.log, origin, (ledger, first + n))).status for n in (4, 10)] == [Status.LOST, Status.FILTERED]
+        assert ap.log.vector.missing(origin) == (((ledger, first + 2), (ledger, first + 4)),), (
+            "not what eu holds, and was for eu alone"
+        )
+        assert [(await position_of(ap.log, origin, (ledger, first + n))).status for n in (4, 10)] == [
+            Status.LOST,
+            Status.FILTERED,
+        ]
 
     play(12, ("us", "eu", "ap", "af"), scenario)
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_all_survivors_hold_the_same_in_the_end(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_scan, "_TOLD_BYTES", random.Random(seed).choice((1, 300, 2 << 20)))  # answers come in several parts
+    monkeypatch.setattr(
+        audit_scan, "_TOLD_BYTES", random.Random(seed).choice((1, 300, 2 << 20))
+    )  # answers come in several parts
     all_survivors_hold_the_same(seed)
 
 
@@ -360,7 +367,12 @@ def all_survivors_hold_the_same(seed: int, topology: dict[str, Any] | None = Non
                 instance.sim.network.heal(one, other)
         regions[others[0]].publish(2)
         await asyncio.sleep(60)
-        of_us = [run for name in others for _, _, run in regions[name].store.runs() if run.origin == us.log.origin and (not run.flags or is_passing(run))]
+        of_us = [
+            run
+            for name in others
+            for _, _, run in regions[name].store.runs()
+            if run.origin == us.log.origin and (not run.flags or is_passing(run))
+        ]
         somewhere = {int.from_bytes(bytes(part)[-8:], "big") for run in of_us for part in run.parts}
         for name in others:
             wanted = [body for body, to in published if body in somewhere and (not to or name in to)]
@@ -381,7 +393,9 @@ async def lost_and_appended_late(instance: Instance) -> Damaged:
     await asyncio.sleep(3)
     damaged.copies["eu"].cut_off(eu.store.blocks[0][0][0])
     report = await damaged.audit(eu)
-    assert report.found == report.repaired == {"lost": 1} and of(eu, 1) == [1_000_000 + n for n in (0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 5)]
+    assert report.found == report.repaired == {"lost": 1} and of(eu, 1) == [
+        1_000_000 + n for n in (0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 5)
+    ]
     await eu.move(0)  # where it lies is known after a restart, too
     Damaged(instance)
     await asyncio.sleep(10)
@@ -399,7 +413,9 @@ def test_what_an_audit_had_to_append_at_the_end_is_fetched_and_found() -> None:
         found = await position_of(eu.log, origin, at)
         end = eu.log.ledger.last_confirmed
         assert found.status is Status.HERE and found.position == end
-        assert (await vector_at(eu.log, end))[origin] == eu.log.vector.prefix(origin), "a reader of all of it has not gone back"
+        assert (await vector_at(eu.log, end))[origin] == eu.log.vector.prefix(origin), (
+            "a reader of all of it has not gone back"
+        )
 
     play(8, ("us", "eu", "ap"), scenario)
 
@@ -444,7 +460,11 @@ def test_rows_that_grew_together_lead_to_each_entry_once_wherever_reads_are_cut(
         start = us.store.blocks[-1][0]
         assert count == 40
         late = eu.log.state.late
-        late._of = {origin: [_Row((start[0], start[1] + 10), (start[0], start[1] + 29), (ledger, first + 5), (ledger, first + 33))]}
+        late._of = {
+            origin: [
+                _Row((start[0], start[1] + 10), (start[0], start[1] + 29), (ledger, first + 5), (ledger, first + 33))
+            ]
+        }
         real = Copies.read
 
         async def read(copies: Copies, log: Any, ledger: int, at: int, last: int, max_bytes: int) -> Any:
@@ -457,10 +477,14 @@ def test_rows_that_grew_together_lead_to_each_entry_once_wherever_reads_are_cut(
 
         for moves in (False, True):
             for cut in range(1, 42):
-                late._of[origin] = late._of[origin] if not moves else [late._of[origin][0]._replace(low=(start[0], start[1] + 30))]
+                late._of[origin] = (
+                    late._of[origin] if not moves else [late._of[origin][0]._replace(low=(start[0], start[1] + 30))]
+                )
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setattr(Copies, "read", read)
-                    told = await Teller(Copies(eu.store), take).tell(eu.log, Ask(What.ENTRIES, origin, BEFORE_ALL, (start[0], start[1] + 39), whole=True), "ap")
+                    told = await Teller(Copies(eu.store), take).tell(
+                        eu.log, Ask(What.ENTRIES, origin, BEFORE_ALL, (start[0], start[1] + 39), whole=True), "ap"
+                    )
                 found = [run.coordinate(i) for run in told.runs for i in range(run.count)]
                 assert sorted(found) == [(start[0], start[1] + n) for n in range(40)], cut
 
@@ -475,7 +499,9 @@ def test_no_answer_is_larger_than_a_frame_may_be(monkeypatch: pytest.MonkeyPatch
     async def told(eu: TestRegion, origin: Any, after: Any, through: Any, bytes_max: int) -> list[Any]:
         found = []
         while after < through:
-            answer = await Teller(Copies(eu.store), take).tell(eu.log, Ask(What.ENTRIES, origin, after, through, whole=True), "ap")
+            answer = await Teller(Copies(eu.store), take).tell(
+                eu.log, Ask(What.ENTRIES, origin, after, through, whole=True), "ap"
+            )
             assert sum(map(len, link_audit.tell_frame(1, 1, What.ENTRIES, answer))) <= bytes_max and answer.upto > after
             found += [at for run in answer.runs for i in range(run.count) if (at := run.coordinate(i)) <= answer.upto]
             after = answer.upto
@@ -487,7 +513,11 @@ def test_no_answer_is_larger_than_a_frame_may_be(monkeypatch: pytest.MonkeyPatch
             us.publish(1, body_bytes=size_bytes)
         us.publish(40)
         await asyncio.sleep(10)
-        origin, ((start, _), _, _), ((ledger, first), count, _) = us.log.origin, us.store.blocks[-1], eu.store.blocks[-1]
+        origin, ((start, _), _, _), ((ledger, first), count, _) = (
+            us.log.origin,
+            us.store.blocks[-1],
+            eu.store.blocks[-1],
+        )
         assert eu.log.vector.prefix(origin) == (start, 41) and count == 40
         wanted = [(start, n) for n in range(42)]
         assert await told(eu, origin, BEFORE_ALL, (start, 41), MESSAGE_BYTES_MAX) == wanted
@@ -532,7 +562,9 @@ def test_what_goes_by_a_tree_is_taken_for_the_regions_behind_too(monkeypatch: py
         assert of(af, 1) == [1_000_000 + n for n in range(12)]
 
     play(9, ("us", "eu", "ap", "af"), scenario)
-    monkeypatch.setattr(Tree, "reach", lambda _, region: frozenset((region,)))  # broken: each takes what is for itself alone
+    monkeypatch.setattr(
+        Tree, "reach", lambda _, region: frozenset((region,))
+    )  # broken: each takes what is for itself alone
     with pytest.raises(AssertionError):
         play(9, ("us", "eu", "ap", "af"), scenario)
 
@@ -560,7 +592,9 @@ def test_a_transaction_is_whole_in_all_survivors_or_open_in_all(seed: int) -> No
             publish(us, None, rng.randrange(1, 3))
             if under_way and rng.random() < 0.8:
                 ended = under_way.pop(rng.randrange(len(under_way)))
-                append(us, marker_run((0, ended), COMMIT if rng.random() < 0.7 else ABORT, min([*under_way, number + 1])))
+                append(
+                    us, marker_run((0, ended), COMMIT if rng.random() < 0.7 else ABORT, min([*under_way, number + 1]))
+                )
             await asyncio.sleep(rng.choice((0.01, 0.5, 3)))
         lose(instance, "us", rebuilt=False)
         await asyncio.sleep(60)
@@ -575,10 +609,17 @@ def test_a_transaction_is_whole_in_all_survivors_or_open_in_all(seed: int) -> No
 
 def coordinates_of(region: TestRegion, origin: Any) -> list[Any]:
     """Of everything there that was published under `origin`, but SKIPs."""
-    return [run.coordinate(i) for _, _, run in region.store.runs() if run.origin == origin and not is_skip(run) for i in range(run.count)]
+    return [
+        run.coordinate(i)
+        for _, _, run in region.store.runs()
+        if run.origin == origin and not is_skip(run)
+        for i in range(run.count)
+    ]
 
 
-def test_half_of_a_transaction_is_made_whole_and_an_older_version_is_not_asked_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_of_a_transaction_is_made_whole_and_an_older_version_is_not_asked_for_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """eu was cut off between the entries and their end, which ap has."""
 
     async def scenario(instance: Instance) -> None:
@@ -589,12 +630,23 @@ def test_half_of_a_transaction_is_made_whole_and_an_older_version_is_not_asked_f
         behind = publish(us, None, 2)
         await asyncio.sleep(5)
         ledger, at, first = next(found for found in us.store.runs() if found[2].transaction == (0, 1))
-        half = received(first.as_replicated(us.log.origin, ledger, at, checked_and_addressed(first, frozenset(("eu",)))[0]).cut(0, 3), "us")
-        eu.brokers[0].machine.run(eu.log.append_replicated, BEFORE_ALL, half, lambda _: None, lambda error: eu.faults.append(repr(error)))
+        half = received(
+            first.as_replicated(us.log.origin, ledger, at, checked_and_addressed(first, frozenset(("eu",)))[0]).cut(
+                0, 3
+            ),
+            "us",
+        )
+        eu.brokers[0].machine.run(
+            eu.log.append_replicated, BEFORE_ALL, half, lambda _: None, lambda error: eu.faults.append(repr(error))
+        )
         assert shown(eu) == [] and shown(ap) == [*mine, *behind]
         with pytest.MonkeyPatch.context() as patch:
             for module in (link, receiver_stream):
-                patch.setattr(module, "ask_frame", lambda stream, request, ask: real(stream, request, replace(ask, whole=False, passing=True)))
+                patch.setattr(
+                    module,
+                    "ask_frame",
+                    lambda stream, request, ask: real(stream, request, replace(ask, whole=False, passing=True)),
+                )
             lose(instance, "us", rebuilt=False)
             await asyncio.sleep(30)
             assert shown(eu) == [] and len(of(eu, 1)) == 3, "ap does not tell how it ended: nothing is concluded"
@@ -630,10 +682,19 @@ def test_a_region_that_this_copy_of_the_configuration_never_heard_of_has_not_end
 
 
 def test_what_all_miss_is_missing_and_what_one_may_have_is_not() -> None:
-    assert common([[((7, 0), (7, 9)), ((7, 20), (7, 30))], [((7, 5), (7, 25))]]) == [((7, 5), (7, 9)), ((7, 20), (7, 25))]
+    assert common([[((7, 0), (7, 9)), ((7, 20), (7, 30))], [((7, 5), (7, 25))]]) == [
+        ((7, 5), (7, 9)),
+        ((7, 20), (7, 25)),
+    ]
     assert common([[((7, 0), (7, 9))], []]) == []
-    assert may_be_lost([[((7, 0), (7, 9))], []], [(7, 1), (7, 2), (7, 5), (7, 6), (7, 12), (8, 1)]) == [((7, 2), (7, 4)), ((7, 6), (7, 9))]
-    assert may_be_lost([[((7, 4), (8, 3))], []], [(7, 3), (8, 1), (8, 2), (8, 6)]) == [((8, -1), (8, 0)), ((8, 2), (8, 3))]
+    assert may_be_lost([[((7, 0), (7, 9))], []], [(7, 1), (7, 2), (7, 5), (7, 6), (7, 12), (8, 1)]) == [
+        ((7, 2), (7, 4)),
+        ((7, 6), (7, 9)),
+    ]
+    assert may_be_lost([[((7, 4), (8, 3))], []], [(7, 3), (8, 1), (8, 2), (8, 6)]) == [
+        ((8, -1), (8, 0)),
+        ((8, 2), (8, 3)),
+    ]
     origin = (1, 1, 5)
     entry = Run([b"x"], [1], origin=origin, spans=((7, 12, 1),), checksums=[0])
     moves = in_order(origin, (7, 3), (7, 30), {(7, 12): entry}, [((7, 5), (7, 9)), ((7, 20), (7, 25))], "ap")

@@ -82,7 +82,9 @@ def test_a_parent_that_hears_last_of_its_tree_knows_what_its_targets_told_it_bef
         assert sa.log.origin in us and not eu, "us has the record, and has told so, before eu knows of any tree"
         sa.publish(10)
         await asyncio.sleep(1)
-        assert len(instance.regions["us"].bodies()) == len(instance.regions["ap"].bodies()) == 5, "the rest waits for eu"
+        assert len(instance.regions["us"].bodies()) == len(instance.regions["ap"].bodies()) == 5, (
+            "the rest waits for eu"
+        )
         instance.sim.network.heal("eu", "sa")
         await asyncio.sleep(10)
         assert len(instance.regions["us"].bodies()) == 15
@@ -107,7 +109,9 @@ def around(instance: Instance) -> Coroutine[Any, Any, None]:
         without(instance, "eu")
         us.publish(10)
         await asyncio.sleep(5)
-        assert len(instance.regions["ap"].bodies()) == 10 and us.link("ap").backlog_entries == 10, "it waits, and its origin knows"
+        assert len(instance.regions["ap"].bodies()) == 10 and us.link("ap").backlog_entries == 10, (
+            "it waits, and its origin knows"
+        )
         instance.choose({"kind": "mesh"}, ("us", "ap", "sa"))
         us.publish(10)
         await asyncio.sleep(20)

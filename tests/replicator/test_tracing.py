@@ -49,7 +49,9 @@ def test_two_regions_choose_the_same_messages_however_their_runs_are_cut(seed: i
         tracing, at, found = Region(name, one_in).tracing, 0, set()
         while at < count:
             stop = rng.randrange(at + 1, count + 1)
-            found |= {(one.at, one.trace) for one in tracing.chosen(whole.cut(at, stop), ((ledger, at, stop - at),), ORIGIN)}
+            found |= {
+                (one.at, one.trace) for one in tracing.chosen(whole.cut(at, stop), ((ledger, at, stop - at),), ORIGIN)
+            }
             at = stop
         chosen.append(found)
     assert chosen[0] == chosen[1] and count // one_in <= len(chosen[0]) <= count // one_in + 1
@@ -81,7 +83,9 @@ def test_a_message_is_followed_from_its_publisher_to_a_consumer_in_another_regio
         ("store", "eu"): ("link.in", "eu"),
         ("dispatch", "eu"): ("store", "eu"),
     }
-    assert {child: spans[parent].span for child, parent in below.items()} == {name: span.parent for name, span in spans.items() if span.parent}
+    assert {child: spans[parent].span for child, parent in below.items()} == {
+        name: span.parent for name, span in spans.items() if span.parent
+    }
     assert spans["publish", "us"].parent == 0 and len({span.span for span in spans.values()}) == 7
     assert all(0 < span.begin_ns <= span.end_ns for span in spans.values())
     assert {span.attributes["heliograph.coordinate"] for span in spans.values()} == {"1.1.77:7:3"}
@@ -89,7 +93,13 @@ def test_a_message_is_followed_from_its_publisher_to_a_consumer_in_another_regio
 
 def test_a_clients_trace_is_gone_on_with_where_it_is_sampled() -> None:
     us = Region("us", 1 << 40)
-    given = [{}, {"traceparent": PARENT + "01"}, {"traceparent": PARENT + "00"}, {"traceparent": "rubbish"}, {"other": "traceparent"}]
+    given = [
+        {},
+        {"traceparent": PARENT + "01"},
+        {"traceparent": PARENT + "00"},
+        {"traceparent": "rubbish"},
+        {"other": "traceparent"},
+    ]
     entries = [entry(b"x", **properties) for properties in given]
     us.tracing.published(TOPIC, ORIGIN, run_of(*entries), [(5, 7, 0)], 900)
     publish, store = us.spans
@@ -99,7 +109,9 @@ def test_a_clients_trace_is_gone_on_with_where_it_is_sampled() -> None:
 
 def test_what_is_no_text_is_no_trace() -> None:
     us = Region("us", 1 << 40)
-    us.tracing.published(TOPIC, ORIGIN, run_of(entry(b"x", traceparent="~~~").replace(b"~~~", b"\xff\xfe\xfd")), [(1, 7, 0)], 900)
+    us.tracing.published(
+        TOPIC, ORIGIN, run_of(entry(b"x", traceparent="~~~").replace(b"~~~", b"\xff\xfe\xfd")), [(1, 7, 0)], 900
+    )
     assert not us.spans, "Pulsar's clients may write any bytes"
 
 

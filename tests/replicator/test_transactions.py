@@ -28,7 +28,9 @@ def publish(region: TestRegion, txn: TxnId | None, count: int = 1) -> list[int]:
 
 
 def append(region: TestRegion, run: Run) -> None:
-    region.brokers[region.owner].machine.run(region.log.publish, run, lambda _: None, lambda error: region.faults.append(repr(error)))
+    region.brokers[region.owner].machine.run(
+        region.log.publish, run, lambda _: None, lambda error: region.faults.append(repr(error))
+    )
 
 
 def shown(region: TestRegion) -> list[int]:
@@ -88,7 +90,9 @@ def test_half_of_a_transaction_that_has_arrived_is_not_shown() -> None:
         await asyncio.sleep(1)
         first = next(run for _, _, run in us.store.runs() if run.transaction == (0, 1))
         half = first.as_replicated(us.log.origin, 1, 1, checked_and_addressed(first, frozenset(("eu",)))[0]).cut(0, 3)
-        eu.brokers[0].machine.run(eu.log.append_replicated, (1, 0), half, lambda _: None, lambda error: eu.faults.append(repr(error)))
+        eu.brokers[0].machine.run(
+            eu.log.append_replicated, (1, 0), half, lambda _: None, lambda error: eu.faults.append(repr(error))
+        )
         behind = publish(eu, None)
         await asyncio.sleep(30)
         assert shown(eu) == before and eu.log.state.transactions.open
@@ -112,11 +116,16 @@ def test_no_region_ever_shows_what_is_not_committed_or_leaves_a_hole(seed: int) 
             for region in (us, eu):
                 seen = shown(region)
                 assert len(seen) == len(set(seen))
-                last = {name: max((b for b in seen if b // 1_000_000 == r.info.number), default=0) for name, r in instance.regions.items()}
+                last = {
+                    name: max((b for b in seen if b // 1_000_000 == r.info.number), default=0)
+                    for name, r in instance.regions.items()
+                }
                 for key, bodies in parts.items():
                     visible = set(bodies) & set(seen)
                     assert not visible or ended.get(key) == COMMIT, f"{region.name} shows {key}, which is not committed"
-                    assert not visible or visible == {b for b in bodies if b <= last[key[0]]}, f"{region.name} shows {key} with a hole"
+                    assert not visible or visible == {b for b in bodies if b <= last[key[0]]}, (
+                        f"{region.name} shows {key} with a hole"
+                    )
 
         for turn in range(80):
             region = rng.choice((us, eu))
@@ -142,7 +151,7 @@ def test_no_region_ever_shows_what_is_not_committed_or_leaves_a_hole(seed: int) 
             await asyncio.sleep(0.2 * rng.random())
             check()
         sim.network.heal("us", "eu")
-        for (name, txn) in [key for key in parts if key not in ended]:
+        for name, txn in [key for key in parts if key not in ended]:
             ended[name, txn] = COMMIT
             append(instance.regions[name], marker_run(txn, COMMIT, 0))
         await asyncio.sleep(40)

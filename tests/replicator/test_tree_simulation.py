@@ -65,7 +65,9 @@ class OldParentGoesOn(LinkSender):
 
     def _is_parent(self, origin: Origin, tree: Tree | None, at: Position) -> bool:
         book = self.state.trees
-        return super()._is_parent(origin, tree, at) or (origin in book and book.uses(origin, self.region, self.target, (-1, -1)))
+        return super()._is_parent(origin, tree, at) or (
+            origin in book and book.uses(origin, self.region, self.target, (-1, -1))
+        )
 
 
 def world_of(broken: type[LinkSender]) -> type[TreeWorld]:

@@ -98,7 +98,12 @@ def nothing_wakes_the_link(instance: Instance, patch: pytest.MonkeyPatch) -> Cal
 
 
 def the_path_takes_no_bytes(instance: Instance, patch: pytest.MonkeyPatch) -> Callable[[], None]:
-    link = next(link for links in instance.regions["us"].brokers[0].links._links.values() for link in links.values() if link.target == "eu")
+    link = next(
+        link
+        for links in instance.regions["us"].brokers[0].links._links.values()
+        for link in links.values()
+        if link.target == "eu"
+    )
     connection = link.connection
     assert connection is not None
     connection.client.pause_writing()
@@ -160,5 +165,3 @@ def assert_whole(us: TestRegion, eu: TestRegion) -> None:
     link = us.link("eu")
     assert eu.bodies() == us.bodies() and link.connected and link.cause == "none" and link.remedy == ""
     assert link.backlog_entries == 0 and link.restarts == len(link.history)
-
-

@@ -117,13 +117,25 @@ def test_each_command_comes_back_as_it_was() -> None:
     assert read(whole(FRAMES[7])) == (1, "moved", "it moved")
     stream, subscription, claims = read(whole(FRAMES[8]))
     assert (stream, subscription, claims.fields()) == (1, "orders", claimed().fields())
-    assert (claims.epoch, claims.base, claims.ranges, claims.partly) == ((2, 1), {ORIGIN: (3, 4)}, claimed().ranges, claimed().partly)
+    assert (claims.epoch, claims.base, claims.ranges, claims.partly) == (
+        (2, 1),
+        {ORIGIN: (3, 4)},
+        claimed().ranges,
+        claimed().partly,
+    )
     assert read(whole(FRAMES[9])) == (1, 9, ASKED)
     for frame, what in zip(FRAMES[10:12], (What.DIGEST, What.ROWS), strict=True):
         assert read(whole(frame), what) == (1, 9, {what: TOLD[what]})
     entries = read(whole(FRAMES[12]), What.ENTRIES)[2][What.ENTRIES]
-    assert [[bytes(p) for p in run.parts] for run in entries.runs] == [sent_run().parts, sent_run(1).parts] and entries.upto == (3, 9)
-    assert read(whole(audit.tell_frame(1, 9, What.ROWS, Told("not now"))), What.ROWS) == (1, 9, {What.ROWS: Told("not now")})
+    assert [[bytes(p) for p in run.parts] for run in entries.runs] == [
+        sent_run().parts,
+        sent_run(1).parts,
+    ] and entries.upto == (3, 9)
+    assert read(whole(audit.tell_frame(1, 9, What.ROWS, Told("not now"))), What.ROWS) == (
+        1,
+        9,
+        {What.ROWS: Told("not now")},
+    )
     older = wire.read_opened([1, 99, 1000, vector().encode()])
     assert older[4] == 1, "an older version says no feature level: it is told nothing that it does not know"
 
@@ -144,7 +156,24 @@ def test_whatever_arrives_is_read_or_is_a_peer_error() -> None:
 
 def test_random_fields_are_read_or_are_a_peer_error() -> None:
     rng = random.Random(6)
-    values = [None, -1, 0, 1, 1 << 64 - 1, True, "x", "", b"", b"\x01\x00\x00", [], [1, 1, 7, 3, 4], {}, {"us": b"\x01\x00\x00"}, 2.5, [1, None, {}]]
+    values = [
+        None,
+        -1,
+        0,
+        1,
+        1 << 64 - 1,
+        True,
+        "x",
+        "",
+        b"",
+        b"\x01\x00\x00",
+        [],
+        [1, 1, 7, 3, 4],
+        {},
+        {"us": b"\x01\x00\x00"},
+        2.5,
+        [1, None, {}],
+    ]
     for _ in range(4000):
         kind = rng.choice(list(Kind))
         content = b"\x01" + msgpack.packb([rng.choice(values) for _ in range(rng.randrange(7))])
@@ -190,7 +219,10 @@ def test_whole_is_asked_of_entries_alone_and_an_older_version_takes_it_for_passi
     for what in What:
         _, _, asked = read(whole(audit.ask_frame(1, 9, Ask(what, ORIGIN, (2, 0), (3, 9), whole=True))))
         assert asked == Ask(what, ORIGIN, (2, 0), (3, 9), passing=True, whole=what is What.ENTRIES)
-    for told in (Told("", (2, 1), (3, 9), 0, runs=(sent_run(),), passing=True, whole=True), Told("", (2, 1), (3, 9), 0, runs=(sent_run(),), passing=True)):
+    for told in (
+        Told("", (2, 1), (3, 9), 0, runs=(sent_run(),), passing=True, whole=True),
+        Told("", (2, 1), (3, 9), 0, runs=(sent_run(),), passing=True),
+    ):
         frame = whole(audit.tell_frame(1, 9, What.ENTRIES, told))
         (_, _, read_back) = read(frame, What.ENTRIES)
         assert (read_back[What.ENTRIES].passing, read_back[What.ENTRIES].whole) == (True, told.whole)
@@ -206,7 +238,9 @@ def test_what_is_taken_is_asked_of_rows_alone_and_told_to_nobody_else() -> None:
     for told in (Told("", (2, 1), (3, 9), 0, taken=1, passing=passing) for passing in (False, True)):
         assert read(whole(audit.tell_frame(1, 9, What.ROWS, told)), What.ROWS)[2][What.ROWS] == told
     frame = whole(audit.tell_frame(1, 9, What.ROWS, Told("", (2, 1), (3, 9), 0, rows=rows)))
-    assert frame == whole(audit.tell_frame(1, 9, What.ROWS, Told("", (2, 1), (3, 9), 0, rows=rows, taken=0))), "as earlier versions say it"
+    assert frame == whole(audit.tell_frame(1, 9, What.ROWS, Told("", (2, 1), (3, 9), 0, rows=rows, taken=0))), (
+        "as earlier versions say it"
+    )
 
 
 def test_a_sealed_run_is_refused() -> None:
@@ -230,6 +264,11 @@ def test_a_skip_record_is_a_hidden_entry_of_no_message() -> None:
     _, _, stored = decode_block(b"".join(bytes(b) for b in encode_block(run, 8, 1)))
     assert SkipRecord.decode(stored.parts[0]) == RECORD
     assert stored.messages == 0 and stored.flags is not None and stored.flags[0] & FLAG_HIDDEN
-    for blob in (b"", RECORD.encode()[:20], b"\x07" + RECORD.encode()[1:], SkipRecord(ORIGIN, (3, 4), (3, 4), SkipReason.LOST, "eu").encode()):
+    for blob in (
+        b"",
+        RECORD.encode()[:20],
+        b"\x07" + RECORD.encode()[1:],
+        SkipRecord(ORIGIN, (3, 4), (3, 4), SkipReason.LOST, "eu").encode(),
+    ):
         with pytest.raises(CorruptData):
             SkipRecord.decode(blob)

@@ -46,7 +46,9 @@ class Owner:
     async def open(self) -> ReplicatedLog:
         await self.pool.ready()
         info = RegionInfo(name="us", number=1, epoch=self.epoch)
-        self.log = await ReplicatedLog.open(self.factory, TOPIC, region=info, policies=POLICIES, clock=self.clock, rng=self.rng, create=True)
+        self.log = await ReplicatedLog.open(
+            self.factory, TOPIC, region=info, policies=POLICIES, clock=self.clock, rng=self.rng, create=True
+        )
         held = self.log.vector.prefix(OTHER)
         self.at = held[1] if held > BEFORE_ALL else -1
         return self.log
@@ -57,7 +59,12 @@ class Owner:
 
     def replicate(self, count: int) -> None:
         run = Run(
-            [b"y"] * count, [1] * count, origin=OTHER, spans=((5, self.at + 1, count),), checksums=[0] * count, producers=(("r", count, self.at + 1, None),)
+            [b"y"] * count,
+            [1] * count,
+            origin=OTHER,
+            spans=((5, self.at + 1, count),),
+            checksums=[0] * count,
+            producers=(("r", count, self.at + 1, None),),
         )
         previous = (5, self.at) if self.at >= 0 else BEFORE_ALL
         assert self.log.append_replicated(previous, run, lambda _: None, self.errors.append) is Verdict.ACCEPT
@@ -109,7 +116,11 @@ def test_the_next_owner_has_the_same_state_wherever_the_last_one_stopped() -> No
                 if rng.random() < 0.3:
                     await asyncio.sleep(rng.random() * 0.05)
             await asyncio.sleep(1)
-            assert not owner.errors and log.last_sequence("p") == sequence - 1 and log.vector.prefix(OTHER) == (5, owner.at)
+            assert (
+                not owner.errors
+                and log.last_sequence("p") == sequence - 1
+                and log.vector.prefix(OTHER) == (5, owner.at)
+            )
             if rng.random() < 0.5:
                 await log.close()
             before = log

@@ -86,13 +86,20 @@ class Broker:
                 del self._ready[drain]
                 self.send(drain)
                 free_at += _TURN / (self.disk_mb_s * _MB)
-            due, self._waking = [at for at in self._waking if at <= self.now], [at for at in self._waking if at > self.now]
+            due, self._waking = (
+                [at for at in self._waking if at <= self.now],
+                [at for at in self._waking if at > self.now],
+            )
             for _ in due:
                 self.yielding.run()
             free_at = max(free_at, self.now - 0.01)
             self._rate += 0.02 * ((sum(self.sent.values()) - before) / 0.001 / _MB - self._rate)
             if self.rng.random() < self.publishes * 0.001:
-                took = 0.0015 * (1 + self.dearer * self._rate * (self.rng.random() < self.hit)) * self.rng.uniform(0.8, 1.3)
+                took = (
+                    0.0015
+                    * (1 + self.dearer * self._rate * (self.rng.random() < self.hit))
+                    * self.rng.uniform(0.8, 1.3)
+                )
                 self.took.append(took)
                 self.appends.of("persistent://t/n/x").confirmed(1, self.size_bytes, 2, took)
         return (sum(self.sent.values()) - began) / seconds / _MB
@@ -180,7 +187,11 @@ def test_links_tell_what_they_have_left_and_what_comes_while_they_are_open() -> 
             await instance.load()
             us = instance.regions["us"]
             links = us.brokers[0].links
-            us.brokers[0].machine.run(links.obey, us.log, {"replicatorDispatchRate": {"dispatchThrottlingRateInMsg": -1, "dispatchThrottlingRateInByte": 1000}})
+            us.brokers[0].machine.run(
+                links.obey,
+                us.log,
+                {"replicatorDispatchRate": {"dispatchThrottlingRateInMsg": -1, "dispatchThrottlingRateInByte": 1000}},
+            )
             for _ in range(20):
                 us.publish(1, body_bytes=200_000)
             for _ in range(4):

@@ -66,7 +66,10 @@ class TreeWorld(World):
         """The target tells what it holds; without a connection somebody else tells what it held a while ago."""
         if (connection := link.connection) is not None:
             vector = connection.stream.log.vector
-            connection.send(connection.back, wire.heartbeat_frame(Heartbeat(1, 0, 0, (StreamBeat(1, None, {link.target.name: vector}),))))
+            connection.send(
+                connection.back,
+                wire.heartbeat_frame(Heartbeat(1, 0, 0, (StreamBeat(1, None, {link.target.name: vector}),))),
+            )
         else:
             link.core.learned(link.target.owner.vector.copy())
 
@@ -87,7 +90,9 @@ class TreeWorld(World):
 
     def look(self, region: Region, ledger: int, first: int, run: Run) -> None:
         if run.origin is not None and not is_skip(run):
-            self.ways.setdefault(region.name, []).extend(((ledger, first + i), run.origin, run.coordinate(i)) for i in range(run.count))
+            self.ways.setdefault(region.name, []).extend(
+                ((ledger, first + i), run.origin, run.coordinate(i)) for i in range(run.count)
+            )
         flags = run.flags[0] if run.flags is not None else 0
         if not flags & (FLAG_TREE | FLAG_PASSING):
             if run.origin is not None and not flags & FLAG_HIDDEN:
@@ -114,7 +119,11 @@ class TreeWorld(World):
         assert self.harsh, "a loss where nothing was lost"
         source = self.regions[record.origin[0] - 1]
         for where, (_, to) in source.published.items():
-            if where[0] == record.origin and record.after < where[1] <= record.through and (not to or region.name in to):
+            if (
+                where[0] == record.origin
+                and record.after < where[1] <= record.through
+                and (not to or region.name in to)
+            ):
                 assert where in self.gone, "a SKIP names what is not lost"
         region.losses.append(record)
 
@@ -127,7 +136,9 @@ class TreeWorld(World):
                 body, to = self.regions[origin[0] - 1].published.get((origin, where), (0, (source.name,)))
                 if way is not None and way.parent(target.name) == source.name and (not to or target.name in to):
                     held = target.bodies.get((origin, where))
-                    assert held == body or self.covered(target, (origin, where)), "the cursor passed what a region behind it lacks"
+                    assert held == body or self.covered(target, (origin, where)), (
+                        "the cursor passed what a region behind it lacks"
+                    )
 
 
 def _metadata(part: Any) -> MessageMetadata:

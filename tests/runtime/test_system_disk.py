@@ -37,7 +37,12 @@ def test_syncs_and_jobs_call_back_in_the_order_given(tmp_path: Path) -> None:
                 disk.submit(lambda number=number: number, lambda result, _error: order.append(result))  # type: ignore[misc, arg-type]
                 continue
             which = number % 2
-            disk.submit_sync(files[which], offsets[which], [bytes([number % 256]) * 3], lambda error, number=number: order.append(number))  # type: ignore[misc]
+            disk.submit_sync(
+                files[which],
+                offsets[which],
+                [bytes([number % 256]) * 3],
+                lambda error, number=number: order.append(number),
+            )  # type: ignore[misc]
             offsets[which] += 3
         await _settled(disk)
         assert order == list(range(300))
@@ -102,7 +107,9 @@ def _fail(code: int) -> Callable[..., int]:
 
 
 @pytest.mark.parametrize("call", ["pwritev", "fdatasync"])
-def test_a_failed_write_or_sync_is_final_for_that_file_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_a_failed_write_or_sync_is_final_for_that_file_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     async def run() -> None:
         disk = SystemDisk(tmp_path)
         bad, good = disk.open("bad", create=True), disk.open("good", create=True)
@@ -167,10 +174,14 @@ def _trusting(disk: SystemDisk, file: SystemFile, times: int) -> None:
     assert file.failure is None
 
 
-def test_a_lone_record_is_synced_at_once_only_by_a_disk_that_was_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lone_record_is_synced_at_once_only_by_a_disk_that_was_fast(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fdatasync", synced.append)
-    monkeypatch.setattr(system_disk, "time", SimpleNamespace(perf_counter=lambda: 0.0))  # how long this machine takes for a write says nothing
+    monkeypatch.setattr(
+        system_disk, "time", SimpleNamespace(perf_counter=lambda: 0.0)
+    )  # how long this machine takes for a write says nothing
 
     async def run() -> None:
         disk = SystemDisk(tmp_path)
@@ -196,7 +207,9 @@ def test_a_lone_record_is_synced_at_once_only_by_a_disk_that_was_fast(tmp_path: 
 
 
 @pytest.mark.parametrize(("slow_of_ten", "trusted"), [(0, True), (1, True), (3, False)])
-def test_a_slow_sync_now_and_then_costs_a_disk_no_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow_of_ten: int, trusted: bool) -> None:
+def test_a_slow_sync_now_and_then_costs_a_disk_no_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow_of_ten: int, trusted: bool
+) -> None:
     monkeypatch.setattr(os, "fdatasync", lambda _descriptor: None)
     monkeypatch.setattr(system_disk, "time", SimpleNamespace(perf_counter=lambda: 0.0))
 
@@ -218,7 +231,9 @@ def test_a_slow_sync_now_and_then_costs_a_disk_no_trust(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("took_ms", [4, 7, 12, 25, 49, 400])
-def test_a_disk_that_turns_slow_holds_up_the_loop_for_little_altogether(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took_ms: int) -> None:
+def test_a_disk_that_turns_slow_holds_up_the_loop_for_little_altogether(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took_ms: int
+) -> None:
     now = 0.0
 
     def sync(_descriptor: int) -> None:
@@ -273,7 +288,9 @@ def test_a_directory_that_cannot_be_made_is_an_error_of_its_first_use(tmp_path: 
 
 
 @pytest.mark.parametrize("without", ["", "open", "preadv"])
-def test_a_read_around_the_cache_brings_what_any_read_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: str) -> None:
+def test_a_read_around_the_cache_brings_what_any_read_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: str
+) -> None:
     real = os.open
 
     def refuse(path: Any, flags: int, *more: Any) -> int:
@@ -290,7 +307,15 @@ def test_a_read_around_the_cache_brings_what_any_read_does(tmp_path: Path, monke
     (tmp_path / "a").write_bytes(data)
     disk = SystemDisk(tmp_path)
     file = disk.open("a")
-    for offset, size in ((0, 1 << 20), (16, 1_000_000), (4095, 4098), (2_999_000, 1001), (2_999_000, 5000), (4096, 1), (3_000_001, 10)):
+    for offset, size in (
+        (0, 1 << 20),
+        (16, 1_000_000),
+        (4095, 4098),
+        (2_999_000, 1001),
+        (2_999_000, 5000),
+        (4096, 1),
+        (3_000_001, 10),
+    ):
         assert bytes(file.pread_around(size, offset)) == data[offset : offset + size], (offset, size)
     file.close()
     disk.close()

@@ -26,7 +26,12 @@ def groups(tmp_path: Path, **files: str) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("where", ["", "a.slice__", "a.slice__b.service__"])
 def test_the_least_of_the_groups_around_it_counts(tmp_path: Path, where: str) -> None:
-    files = {"cpu.max": "max 100000\n", "memory.max": "max\n", f"{where}cpu.max": "50000 100000\n", f"{where}memory.max": "268435456\n"}
+    files = {
+        "cpu.max": "max 100000\n",
+        "memory.max": "max\n",
+        f"{where}cpu.max": "50000 100000\n",
+        f"{where}memory.max": "268435456\n",
+    }
     root, own = groups(tmp_path, **files)
     assert cores(root, own) == 0.5
     assert memory_limit_bytes(root, own) == 256 << 20
@@ -41,7 +46,9 @@ def test_without_a_limit_it_is_the_machine(tmp_path: Path) -> None:
 
 
 def test_the_first_version_of_control_groups(tmp_path: Path) -> None:
-    root, own = groups(tmp_path, cpu__x="", memory__x="", **{"cpu__cpu.cfs_quota_us": "25000", "cpu__cpu.cfs_period_us": "100000"})
+    root, own = groups(
+        tmp_path, cpu__x="", memory__x="", **{"cpu__cpu.cfs_quota_us": "25000", "cpu__cpu.cfs_period_us": "100000"}
+    )
     (root / "memory" / "memory.limit_in_bytes").write_text("1048576\n")
     assert (cores(root, own), memory_limit_bytes(root, own)) == (0.25, 1 << 20)
     (root / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")

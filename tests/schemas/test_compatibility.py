@@ -32,7 +32,16 @@ def fits(schema: Schema, existing: list[Schema], strategy: str) -> bool:
     return True
 
 
-STEPS = [avro(INT), avro(LONG), avro(LONG, OPTIONAL), avro(OPTIONAL), avro(INT, REQUIRED), avro(INT, kind="JSON"), plain("STRING"), plain("INT32")]
+STEPS = [
+    avro(INT),
+    avro(LONG),
+    avro(LONG, OPTIONAL),
+    avro(OPTIONAL),
+    avro(INT, REQUIRED),
+    avro(INT, kind="JSON"),
+    plain("STRING"),
+    plain("INT32"),
+]
 TAKEN = {
     "BACKWARD": [0, 1, 2, 3],
     "FORWARD": [0, 4],
@@ -76,7 +85,9 @@ def test_a_recursive_schema_ends() -> None:
 
 def key_value(key: Schema, value: Schema) -> Schema:
     data = b"".join(len(half.data).to_bytes(4, "big") + half.data for half in (key, value))
-    return Schema(TYPES["KEY_VALUE"], "t", data, {"key.schema.type": key.type_name, "value.schema.type": value.type_name})
+    return Schema(
+        TYPES["KEY_VALUE"], "t", data, {"key.schema.type": key.type_name, "value.schema.type": value.type_name}
+    )
 
 
 def test_both_halves_of_a_key_value_count() -> None:
@@ -89,7 +100,11 @@ def test_both_halves_of_a_key_value_count() -> None:
 
 def native(root: str) -> Schema:
     files = base64.b64encode(FileDescriptorSet().SerializeToString()).decode()
-    return Schema(TYPES["PROTOBUF_NATIVE"], "t", json.dumps({"rootMessageTypeName": root, "rootFileDescriptorName": "f", "fileDescriptorSet": files}).encode())
+    return Schema(
+        TYPES["PROTOBUF_NATIVE"],
+        "t",
+        json.dumps({"rootMessageTypeName": root, "rootFileDescriptorName": "f", "fileDescriptorSet": files}).encode(),
+    )
 
 
 def test_the_root_message_of_a_native_protobuf_schema_stays() -> None:

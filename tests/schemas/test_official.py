@@ -52,7 +52,11 @@ def test_versions_are_given_in_order_and_found_again(rest: Rest) -> None:
     assert rest("POST", f"{SCHEMAS}/orders/schema", avro(A)) == (200, {"version": {"version": 0}})
     assert rest("POST", f"{SCHEMAS}/orders/schema", avro(A, B)) == (200, {"version": {"version": 1}})
     newest = rest("GET", f"{SCHEMAS}/orders/schema")[1]
-    assert (newest["version"], newest["type"]) == (1, "AVRO") and newest["timestamp"] > 0 and json.loads(newest["data"])["name"] == "R"
+    assert (
+        (newest["version"], newest["type"]) == (1, "AVRO")
+        and newest["timestamp"] > 0
+        and json.loads(newest["data"])["name"] == "R"
+    )
     assert json.loads(rest("GET", f"{SCHEMAS}/orders/schema/0")[1]["data"])["fields"] == [A]
     assert rest("GET", f"{SCHEMAS}/orders/schema/5")[0] == 404
     assert versions(rest, "orders") == [0, 1]
@@ -72,7 +76,13 @@ def test_what_is_incompatible_is_refused_and_said_beforehand(rest: Rest) -> None
 
 @pytest.mark.parametrize(
     ("strategy", "grows", "shrinks"),
-    [("BACKWARD", False, True), ("FORWARD", True, False), ("FULL", False, False), ("ALWAYS_COMPATIBLE", True, True), ("ALWAYS_INCOMPATIBLE", False, False)],
+    [
+        ("BACKWARD", False, True),
+        ("FORWARD", True, False),
+        ("FULL", False, False),
+        ("ALWAYS_COMPATIBLE", True, True),
+        ("ALWAYS_INCOMPATIBLE", False, False),
+    ],
 )
 def test_strategies_of_a_namespace(strategy: str, grows: bool, shrinks: bool, rest: Rest) -> None:
     """grows: a field without a default comes; shrinks: one goes."""
@@ -115,7 +125,9 @@ def test_a_topic_takes_no_new_schema_where_the_policy_says_so(client: pulsar.Cli
     assert versions(rest, "fixed") == [0, 1]
 
 
-def test_where_validation_is_enforced_nobody_produces_without_a_schema(region: Either, client: pulsar.Client, rest: Rest) -> None:
+def test_where_validation_is_enforced_nobody_produces_without_a_schema(
+    region: Either, client: pulsar.Client, rest: Rest
+) -> None:
     producer = client.create_producer("enforced", schema=AvroSchema(Ticket))
     assert rest("POST", f"{NAMESPACE}/schemaValidationEnforced", True)[0] == 204
     until(lambda: rest("GET", f"{NAMESPACE}/schemaValidationEnforced")[1] is True, WITHIN_S)
@@ -130,5 +142,7 @@ def test_deleted_schemas(rest: Rest) -> None:
     assert rest("POST", f"{SCHEMAS}/gone/schema", avro(A))[0] == 200
     assert rest("DELETE", f"{SCHEMAS}/gone/schema")[0] == 200
     assert rest("GET", f"{SCHEMAS}/gone/schema")[0] == 404
-    assert rest("POST", f"{SCHEMAS}/gone/schema", {"type": "STRING", "schema": "", "properties": {}})[0] == 200, "what there was counts no more"
+    assert rest("POST", f"{SCHEMAS}/gone/schema", {"type": "STRING", "schema": "", "properties": {}})[0] == 200, (
+        "what there was counts no more"
+    )
     assert rest("GET", f"{SCHEMAS}/gone/schema")[1]["type"] == "STRING"

@@ -96,10 +96,14 @@ def test_two_brokers_at_once_agree() -> None:
     async def test() -> None:
         machine = KvMachine()
         one, other = registry(machine), registry(machine)
-        same = await asyncio.gather(*(each.get_or_create(BASE, avro(INT), "ALWAYS_COMPATIBLE") for each in (one, other) * 4))
+        same = await asyncio.gather(
+            *(each.get_or_create(BASE, avro(INT), "ALWAYS_COMPATIBLE") for each in (one, other) * 4)
+        )
         assert same == [0] * 8
         kinds = [plain(kind) for kind in ("STRING", "INT8", "INT16", "INT32", "INT64", "FLOAT")]
-        numbers = await asyncio.gather(*(each.get_or_create(BASE, kind, "ALWAYS_COMPATIBLE") for kind in kinds for each in (one, other)))
+        numbers = await asyncio.gather(
+            *(each.get_or_create(BASE, kind, "ALWAYS_COMPATIBLE") for kind in kinds for each in (one, other))
+        )
         assert numbers[::2] == numbers[1::2] and sorted(numbers[::2]) == [1, 2, 3, 4, 5, 6]
 
     run(test())
@@ -110,7 +114,10 @@ def test_regions_give_numbers_of_their_own() -> None:
         machine = KvMachine()
         assert await registry(machine, 1).get_or_create(BASE, avro(INT), "FULL") == 0
         assert await registry(machine, 3).get_or_create(BASE, avro(INT, OPTIONAL), "FULL") == 2 << 40
-        assert await registry(machine, 1).get_or_create(BASE, avro(INT, {**OPTIONAL, "name": "z"}), "ALWAYS_COMPATIBLE") == 1
+        assert (
+            await registry(machine, 1).get_or_create(BASE, avro(INT, {**OPTIONAL, "name": "z"}), "ALWAYS_COMPATIBLE")
+            == 1
+        )
 
     run(test())
 
@@ -123,7 +130,9 @@ def test_versions_conflict_only_where_they_say_different_things() -> None:
         await newer.get_or_create(TOPIC, avro(LONG), "FULL")
         (mine,), (same,), (other,) = [await each.dump(TOPIC, 1 << 20) for each in (here, there, newer)]
         later = (mine[0], pack([*unpack("schema", mine[1])[:4], 1]))
-        assert later != mine and conflicting([mine], [later]) == conflicting([mine], [same]) == [], "when it was stored does not matter"
+        assert later != mine and conflicting([mine], [later]) == conflicting([mine], [same]) == [], (
+            "when it was stored does not matter"
+        )
         assert conflicting([mine], [other]) == [0] and conflicting([], [other]) == []
         deleted = await newer.mark_deleted(TOPIC)
         (gone,) = await newer.dump(TOPIC, 1 << 20)
@@ -143,10 +152,16 @@ def test_a_replaced_version_goes_on_under_a_new_number() -> None:
         await there.get_or_create(TOPIC, avro(LONG), "FULL")
         taken = await there.dump(TOPIC, 1 << 20)
         await here.replace(TOPIC, taken)
-        assert {version.number: schema for version, schema in await here.versions(TOPIC)} == {0: avro(LONG), 1: avro(INT, OPTIONAL), 2: avro(INT)}
+        assert {version.number: schema for version, schema in await here.versions(TOPIC)} == {
+            0: avro(LONG),
+            1: avro(INT, OPTIONAL),
+            2: avro(INT),
+        }
         await here.replace(TOPIC, taken)
         assert len(await here.versions(TOPIC)) == 3, "a second time changes nothing"
-        assert await here.get_or_create(TOPIC, avro(INT), "ALWAYS_COMPATIBLE") == 2, "who brings it again is told its new number"
+        assert await here.get_or_create(TOPIC, avro(INT), "ALWAYS_COMPATIBLE") == 2, (
+            "who brings it again is told its new number"
+        )
 
     run(test())
 
@@ -155,8 +170,18 @@ def test_what_arrives_and_conflicts_changes_nothing_until_it_is_decided() -> Non
     async def test() -> None:
         store, unparked = EmbeddedStore(KvMachine()), list[str]()
         restored, there = registry(KvMachine()), SchemaRegistry(store, lambda: 2, SystemClock())
-        host = ReplicatedSchemas(store, there, region_number=lambda: 2, partitions=lambda topic: 0, changed=lambda topic: None, unpark=unparked.append)
-        for schema in (avro(INT), avro(INT, OPTIONAL)):  # region 1 gave two numbers, region 2 has them; then region 1 forgot, and began anew
+        host = ReplicatedSchemas(
+            store,
+            there,
+            region_number=lambda: 2,
+            partitions=lambda topic: 0,
+            changed=lambda topic: None,
+            unpark=unparked.append,
+        )
+        for schema in (
+            avro(INT),
+            avro(INT, OPTIONAL),
+        ):  # region 1 gave two numbers, region 2 has them; then region 1 forgot, and began anew
             await restored.get_or_create(BASE, schema, "ALWAYS_COMPATIBLE")
         await host.adopt(str(BASE), await restored.dump(BASE, 1 << 20))
         await restored.delete(BASE)
@@ -167,7 +192,11 @@ def test_what_arrives_and_conflicts_changes_nothing_until_it_is_decided() -> Non
         assert raised.value.rows == tuple(before), "what parts both, and what else is here"
         assert await there.dump(BASE, 1 << 20) == before, "not even what fits is taken"
         parted, only_there = differences(dict(rows), dict(before), ("us", "eu"))
-        assert parted["number"] == 0 and parted["diff"].startswith("--- eu/0\n+++ us/0\n") and (only_there["here"], only_there["number"]) == (None, 1)
+        assert (
+            parted["number"] == 0
+            and parted["diff"].startswith("--- eu/0\n+++ us/0\n")
+            and (only_there["here"], only_there["number"]) == (None, 1)
+        )
         for call in (host.adopt, host.overrule):
             with pytest.raises(LinkError) as refused:
                 await call(str(BASE), [(9, b"\xff")])
@@ -176,7 +205,11 @@ def test_what_arrives_and_conflicts_changes_nothing_until_it_is_decided() -> Non
         unparked.clear()
         await host.adopt(str(BASE), await restored.dump(BASE, 1 << 20))
         assert str(BASE) in unparked, "the other direction looks again"
-        assert {version.number: schema for version, schema in await there.versions(BASE)} == {0: avro(INT), 1: avro(INT, OPTIONAL), 2: avro(LONG)}
+        assert {version.number: schema for version, schema in await there.versions(BASE)} == {
+            0: avro(INT),
+            1: avro(INT, OPTIONAL),
+            2: avro(LONG),
+        }
         await host.overrule(str(BASE), rows)
         assert avro(INT) in [schema for _, schema in await there.versions(BASE)], "what was overruled is still there"
         host.close()

@@ -21,7 +21,15 @@ LEDGER = 7
 def a_run(rng: random.Random, count: int) -> Run:
     parts = [rng.randbytes(rng.randrange(1, 90)) for _ in range(count)]
     lengths = [len(part) for part in parts]
-    return Run(parts, lengths, counts=[2] * count, producers=(("p", count, 5, None),), time_ms=3, first_index=11, transaction=(1, 2))
+    return Run(
+        parts,
+        lengths,
+        counts=[2] * count,
+        producers=(("p", count, 5, None),),
+        time_ms=3,
+        first_index=11,
+        transaction=(1, 2),
+    )
 
 
 def sealer(number: int = 1, salt: int = 99) -> RunSealer:
@@ -57,7 +65,11 @@ def test_nothing_of_the_entries_is_in_a_sealed_block() -> None:
     _, _, found = decode_block(block)
     with pytest.raises(CorruptData, match="sealed with data key 0000000000000001, and were not opened"):
         _ = found.parts
-    for wrong in (partial(found.as_replicated, (1, 1, 1), 7, 0, [1, 2]), partial(found.flagged, None), partial(join, [found, found])):
+    for wrong in (
+        partial(found.as_replicated, (1, 1, 1), 7, 0, [1, 2]),
+        partial(found.flagged, None),
+        partial(join, [found, found]),
+    ):
         with pytest.raises((AssertionError, CorruptData)):
             wrong()
 

@@ -9,7 +9,9 @@ import pytest
 from heliograph.model.errors import ConfigError, CorruptData
 from storage.sealing.keyring import Keyring, MasterKeys, TenantKeys, new_master_line, new_secret, number_of, without
 
-ONE, TWO = (f"{name} {base64.b64encode(32 * name[:1].encode()).decode()}\n" for name in ("one", "two"))  # the same in every process: tests are named by them
+ONE, TWO = (
+    f"{name} {base64.b64encode(32 * name[:1].encode()).decode()}\n" for name in ("one", "two")
+)  # the same in every process: tests are named by them
 
 
 def masters(text: str) -> MasterKeys:
@@ -58,7 +60,10 @@ def test_a_data_key_opens_for_its_region_tenant_and_master_alone() -> None:
 
 def test_what_is_repaired_is_sealed_with_the_key_of_its_time() -> None:
     one = masters(ONE)
-    ring, stored = Keyring("eu", one), tuple(one.wrap("eu", "shop", new_secret(), created_ms) for created_ms in (100, 200, 300))
+    ring, stored = (
+        Keyring("eu", one),
+        tuple(one.wrap("eu", "shop", new_secret(), created_ms) for created_ms in (100, 200, 300)),
+    )
     assert ring.at("shop", 150) is None
     ring.heard("shop", TenantKeys(stored).encode())
     found = [ring.at("shop", time_ms) for time_ms in (0, 100, 199, 200, 10**13)]
@@ -101,5 +106,7 @@ def test_rewrapping_changes_the_master_and_nothing_else() -> None:
     assert ring.rewrapped("shop") is None
     ring.masters = masters(TWO + ONE)
     again = ring.rewrapped("shop")
-    assert again is not None and [(key.master, key.number, key.created_ms) for key in again.keys] == [("two", number_of(secret), 9)]
+    assert again is not None and [(key.master, key.number, key.created_ms) for key in again.keys] == [
+        ("two", number_of(secret), 9)
+    ]
     assert masters(TWO).unwrap("eu", "shop", again.keys[0]) == secret

@@ -35,7 +35,12 @@ async def names(ledger: ManagedLedger) -> list[str]:
 
 
 def keys_used(region: Region) -> set[int]:
-    blocks = [block for bookie in region.bookies.values() for held in bookie.ledgers.values() for _, block in held.blocks.values()]
+    blocks = [
+        block
+        for bookie in region.bookies.values()
+        for held in bookie.ledgers.values()
+        for _, block in held.blocks.values()
+    ]
     return {run.seal.key if run.seal else 0 for _, _, run in map(decode_block, blocks)}
 
 
@@ -105,7 +110,9 @@ def test_old_keys_read_what_they_sealed_until_they_are_removed() -> None:
         broker.factory.abandon()
         await sealing.remove("public", old.number)
         other = Broker(region, sealing=await config.sealing(region))
-        with pytest.raises(KeyMissing, match=f"data key {old.number:016x}, and it is not among the data keys of region us"):
+        with pytest.raises(
+            KeyMissing, match=f"data key {old.number:016x}, and it is not among the data keys of region us"
+        ):
             await other.open()
 
     run(work)
@@ -116,7 +123,11 @@ def test_a_broker_without_the_right_master_keys_does_not_start_and_loses_nothing
         broker = Broker(region, sealing=await config.sealing(region))
         await publish(broker, await broker.open(), "kept")
         broker.factory.abandon()
-        for text, says in (("", "no master key is set"), (TWO, "the master keys given are two"), (TWO.replace("two", "one"), "is not the one that wrapped")):
+        for text, says in (
+            ("", "no master key is set"),
+            (TWO, "the master keys given are two"),
+            (TWO.replace("two", "one"), "is not the one that wrapped"),
+        ):
             with pytest.raises(ConfigError, match=says):
                 await config.sealing(region, Masters(text))
         unaware = Broker(region)
@@ -198,7 +209,9 @@ def test_a_policy_that_changes_while_the_next_ledger_is_being_made_holds_from_th
 
 def test_lost_entries_that_come_from_elsewhere_are_sealed_too() -> None:
     class Elsewhere:
-        async def read(self, topic: str, ledger: int, first: int, last: int, max_bytes: int) -> Sequence[tuple[int, Run]]:
+        async def read(
+            self, topic: str, ledger: int, first: int, last: int, max_bytes: int
+        ) -> Sequence[tuple[int, Run]]:
             out = run_of(*(f"secret{entry}" for entry in range(first, last + 1)))
             out.first_index, out.time_ms = first, 7
             return [(first, out)]
@@ -221,7 +234,9 @@ def test_lost_entries_that_come_from_elsewhere_are_sealed_too() -> None:
         assert done.fetched_entries >= 2 and not done.missing
         assert await names(ledger) == [f"secret{i}" for i in range(10)] and not leaks(region, "secret")
         first, _ = sealing.listing()["public"]
-        assert keys_used(region) == {first.number}, "a key that is younger than all ledgers may be removed: nothing is sealed with it that stands in one"
+        assert keys_used(region) == {first.number}, (
+            "a key that is younger than all ledgers may be removed: nothing is sealed with it that stands in one"
+        )
 
     run(work)
 
@@ -258,7 +273,9 @@ def test_what_was_written_in_the_clear_goes_to_no_store_so_once_the_policy_is_se
         broker.policy = AT_ONCE
         broker.tiering.tick()
         await until(lambda: broker.tiering.status(ledger.topic).state == "ERROR")
-        assert "has no master key" in broker.tiering.status(ledger.topic).error and not any(b"e1." in blob for blob in store.objects.values())
+        assert "has no master key" in broker.tiering.status(ledger.topic).error and not any(
+            b"e1." in blob for blob in store.objects.values()
+        )
         masters.text = ONE
         await asyncio.sleep(600)  # its next attempt is due
         await settled(broker, ledger)
@@ -271,8 +288,12 @@ def test_what_was_written_in_the_clear_goes_to_no_store_so_once_the_policy_is_se
         await sealing.rotate("public")
         other = TierBroker(region, store, sealing=await config.sealing(region, masters))
         broker.factory.abandon()
-        assert await names(await other.open()) == [f"e{i}" for i in range(25)], "the key of the ledger's time reads it, also when another one seals"
-        assert may_hold(ManagedLedgerMetadata(tuple(ledger.ledgers())).spans(), 0, key.created_ms), "and counts as needed"
+        assert await names(await other.open()) == [f"e{i}" for i in range(25)], (
+            "the key of the ledger's time reads it, also when another one seals"
+        )
+        assert may_hold(ManagedLedgerMetadata(tuple(ledger.ledgers())).spans(), 0, key.created_ms), (
+            "and counts as needed"
+        )
 
     run(work)
 

@@ -36,7 +36,9 @@ class Config:
 
     async def sealing(self, region: Region, masters: Masters | None = None, *, wanted: bool = True) -> Sealing:
         """Of a broker that starts now."""
-        made = Sealing(self.store(), "us", masters or Masters(), region.sim.clock(), random.Random(region.rng.getrandbits(32)))
+        made = Sealing(
+            self.store(), "us", masters or Masters(), region.sim.clock(), random.Random(region.rng.getrandbits(32))
+        )
         made.wanted = lambda topic: wanted
         await made.start()
         return made
@@ -44,4 +46,9 @@ class Config:
 
 def leaks(region: Region, word: str) -> bool:
     """Whether any bookie holds it."""
-    return any(word.encode() in block for bookie in region.bookies.values() for held in bookie.ledgers.values() for _, block in held.blocks.values())
+    return any(
+        word.encode() in block
+        for bookie in region.bookies.values()
+        for held in bookie.ledgers.values()
+        for _, block in held.blocks.values()
+    )

@@ -28,7 +28,9 @@ def secret_token(algorithm: str = "HS256", secret: bytes = SECRET, **claims: Any
 def by_hand(header: dict[str, Any], claims: Any, secret: bytes | None = None) -> bytes:
     """A token as no library makes it; `secret`: signed by HMAC-SHA-256, whatever the header says."""
     body = b".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in (header, claims))
-    signature = b"" if secret is None else base64.urlsafe_b64encode(hmac.digest(secret, body, hashlib.sha256)).rstrip(b"=")
+    signature = (
+        b"" if secret is None else base64.urlsafe_b64encode(hmac.digest(secret, body, hashlib.sha256)).rstrip(b"=")
+    )
     return body + b"." + signature
 
 

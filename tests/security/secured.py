@@ -47,7 +47,13 @@ class View:
         self.broker.view.set("public/default", replace(self.broker.view.known["public/default"], **fields))
 
 
-def run(secret: str, test: Callable[[Broker, View], Awaitable[None]], *, settings: dict[str, Any] | None = None, **security: Any) -> None:
+def run(
+    secret: str,
+    test: Callable[[Broker, View], Awaitable[None]],
+    *,
+    settings: dict[str, Any] | None = None,
+    **security: Any,
+) -> None:
     async def body() -> None:
         broker = Broker(**(settings or {}))
         view = View(broker)
@@ -61,7 +67,9 @@ def run(secret: str, test: Callable[[Broker, View], Awaitable[None]], *, setting
                 **security,
             }
         )
-        authentication = build_authentication(own, Ports(clock=broker.clock, rng=random.Random(1), fetch=_no_fetch, offload=beside))
+        authentication = build_authentication(
+            own, Ports(clock=broker.clock, rng=random.Random(1), fetch=_no_fetch, offload=beside)
+        )
         broker.listener.security = Security(authentication, Authorization(own, view))
         revoking = Revoking(broker.listener, view)
         try:
@@ -79,7 +87,9 @@ async def _no_fetch(url: str) -> bytes:
 
 def connecting(data: bytes = b"", method: str = "token", *, refresh: bool = True, **fields: Any) -> bytes:
     flags = {"feature_flags": {"supports_auth_refresh": refresh}}
-    return frame(K.CONNECT, client_version="t", protocol_version=19, auth_method_name=method, auth_data=data, **flags, **fields)
+    return frame(
+        K.CONNECT, client_version="t", protocol_version=19, auth_method_name=method, auth_data=data, **flags, **fields
+    )
 
 
 async def client(broker: Broker, role: str, **claims: Any) -> Client:
@@ -104,15 +114,26 @@ async def refused(broker: Broker, *frames: bytes) -> str:
 def asking(request: int = 1) -> dict[str, bytes]:
     return {
         "produce": frame(K.PRODUCER, topic=TOPIC, producer_id=request, request_id=request),
-        "consume": frame(K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=1, consumer_id=request, request_id=request),
+        "consume": frame(
+            K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=1, consumer_id=request, request_id=request
+        ),
         "look up": frame(K.LOOKUP, topic=TOPIC, request_id=request),
         "partitions": frame(K.PARTITIONED_METADATA, topic=TOPIC, request_id=request),
         "schema": frame(K.GET_SCHEMA, topic=TOPIC, request_id=request),
-        "new schema": frame(K.GET_OR_CREATE_SCHEMA, topic=TOPIC, request_id=request, schema={"name": "x", "schema_data": b"", "type": pb.Schema.String}),
+        "new schema": frame(
+            K.GET_OR_CREATE_SCHEMA,
+            topic=TOPIC,
+            request_id=request,
+            schema={"name": "x", "schema_data": b"", "type": pb.Schema.String},
+        ),
         "list": frame(K.GET_TOPICS_OF_NAMESPACE, namespace="public/default", request_id=request, mode=0),
-        "watch": frame(K.WATCH_TOPIC_LIST, namespace="public/default", topics_pattern=".*", watcher_id=request, request_id=request),
+        "watch": frame(
+            K.WATCH_TOPIC_LIST, namespace="public/default", topics_pattern=".*", watcher_id=request, request_id=request
+        ),
         "join": frame(K.ADD_PARTITION_TO_TXN, partitions=[TOPIC], request_id=request),
-        "join with acks": frame(K.ADD_SUBSCRIPTION_TO_TXN, subscription=[pb.Subscription(topic=TOPIC, subscription="s")], request_id=request),
+        "join with acks": frame(
+            K.ADD_SUBSCRIPTION_TO_TXN, subscription=[pb.Subscription(topic=TOPIC, subscription="s")], request_id=request
+        ),
     }
 
 
@@ -120,7 +141,13 @@ def codes(came: Came) -> list[int]:
     """Error codes, wherever a response carries them."""
     found = []
     for c, _ in came:
-        for name in ("error", "lookupTopicResponse", "partitionMetadataResponse", "addPartitionToTxnResponse", "addSubscriptionToTxnResponse"):
+        for name in (
+            "error",
+            "lookupTopicResponse",
+            "partitionMetadataResponse",
+            "addPartitionToTxnResponse",
+            "addSubscriptionToTxnResponse",
+        ):
             if c.HasField(name) and getattr(c, name).HasField("error"):
                 found.append(getattr(c, name).error)
         for name in ("getSchemaResponse", "getOrCreateSchemaResponse"):

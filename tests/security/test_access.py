@@ -82,7 +82,11 @@ def test_rows(method: str, path: str, access: Access) -> None:
 
 
 def test_what_is_open_to_everybody_is_this_and_no_more() -> None:
-    free = {(method, path) for method, path, _ in ROUTES if access_of(method, template(path)) in (Access.PUBLIC, Access.METRICS, Access.ANY)}
+    free = {
+        (method, path)
+        for method, path, _ in ROUTES
+        if access_of(method, template(path)) in (Access.PUBLIC, Access.METRICS, Access.ANY)
+    }
     assert {path for _, path in free} <= {
         "/status.html", "/metrics", "/metrics/", "/admin/v2/clusters", "/admin/v2/brokers/health", "/admin/v2/brokers/ready", "/admin/v2/brokers/version",
         "/openapi.json", "/openapi", "/heliograph/v1/health", "/console", "/console/", "/console/{file}",
@@ -110,4 +114,6 @@ def test_the_schema_calls_that_change_nothing_are_for_producers_and_consumers() 
 
 def test_where_a_body_names_topics_the_handler_checks_each() -> None:
     """`region_node.admin.reading`, all of it: its calls go by `_each`, or check before they answer (tests/security/test_region.py)."""
-    assert {path for method, path, _ in ROUTES if access_of(method, template(path)) is Access.EACH} == {path for _, path, _ in reading.ROUTES}
+    assert {path for method, path, _ in ROUTES if access_of(method, template(path)) is Access.EACH} == {
+        path for _, path, _ in reading.ROUTES
+    }

@@ -116,7 +116,15 @@ def test_addresses_are_counted_until_they_go() -> None:
     assert counts.take("10.0.0.1")
     assert [counts.take(f"2001:db8::{i}") for i in range(3)] == [True, True, False] and counts.take("2001:db8:0:1::1")
     assert [counts.take(f"::ffff:10.9.0.{i}") for i in range(3)] == [True, True, True]
-    for host in ("10.0.0.1", "10.0.0.1", "10.0.0.2", "2001:db8::5", "2001:db8::6", "2001:db8:0:1::9", *(f"::ffff:10.9.0.{i}" for i in range(3))):
+    for host in (
+        "10.0.0.1",
+        "10.0.0.1",
+        "10.0.0.2",
+        "2001:db8::5",
+        "2001:db8::6",
+        "2001:db8:0:1::9",
+        *(f"::ffff:10.9.0.{i}" for i in range(3)),
+    ):
         counts.give(host)
     assert not len(counts)
     assert all(AddressCounts(0).take("x") for _ in range(99))
@@ -140,7 +148,13 @@ def test_one_address_too_often_is_refused_and_its_place_given_back() -> None:
 
 def test_the_list_of_urls() -> None:
     urls = UrlList(("Broker.test", "*.corp.test", "10.0.0.0/8", "::1"))
-    for good in ("http://broker.test:8080", "https://a.b.corp.test", "http://10.1.2.3:1", "http://[::1]:8080/", "http://BROKER.test."):
+    for good in (
+        "http://broker.test:8080",
+        "https://a.b.corp.test",
+        "http://10.1.2.3:1",
+        "http://[::1]:8080/",
+        "http://BROKER.test.",
+    ):
         assert urls.check(good, ("http", "https")) == good
     for bad in (
         "http://169.254.169.254/latest/meta-data",
@@ -179,7 +193,11 @@ def test_links_see_only_addresses_that_are_listed() -> None:
 
         def region(self, name: str) -> RegionInfo | None:
             links = {"us": ["pulsar+ssl://10.0.0.1:1", "pulsar+ssl://192.0.2.1:1"], "ap": ["pulsar://192.0.2.1:1"]}
-            return RegionInfo(name=name, number=2, service_url="pulsar://192.0.2.1:6650", link_urls=links) if name == "eu" else None
+            return (
+                RegionInfo(name=name, number=2, service_url="pulsar://192.0.2.1:6650", link_urls=links)
+                if name == "eu"
+                else None
+            )
 
         def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]:
             return lambda: None

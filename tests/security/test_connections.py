@@ -31,7 +31,13 @@ def test_a_good_token_connects_and_says_that_it_can_be_renewed(secret: str) -> N
 
 def test_every_bad_credential_is_an_authentication_error_and_the_end(secret: str) -> None:
     async def test(broker: Broker, view: View) -> None:
-        for data in (b"", b"x", b"a.b.c", secret_token(secret=bytes(64), sub="root"), by_hand({"alg": "none"}, {"sub": "root"})):
+        for data in (
+            b"",
+            b"x",
+            b"a.b.c",
+            secret_token(secret=bytes(64), sub="root"),
+            by_hand({"alg": "none"}, {"sub": "root"}),
+        ):
             await refused(broker, connecting(data))
         assert "expired" in await refused(broker, connecting(secret_token(sub="root", exp=NOW - 60)))
         assert "algorithm" in await refused(broker, connecting(secret_token("HS512", sub="root")))
@@ -93,7 +99,10 @@ def test_the_anonymous_role_is_a_role_like_any_other(secret: str) -> None:
         made = Client(broker.listener)
         ((connected, _),) = await made.do(connecting(method="none"))
         assert connected.type == K.CONNECTED
-        assert error(await made.do(frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=1)))[0] == pb.AuthorizationError
+        assert (
+            error(await made.do(frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=1)))[0]
+            == pb.AuthorizationError
+        )
         view.grant(permissions={"guest": ["produce"]})
         await made.producer(2)
         await refused(broker, connecting(b"wrong"))
@@ -128,7 +137,11 @@ def test_a_proxy_speaks_for_others_and_never_for_itself(secret: str) -> None:
         made = Client(broker.listener)
         assert [c.type for c, _ in await made.do(connecting(proxy, original_principal="alice"))] == [K.CONNECTED]
         producing = frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=1)
-        for granted, allowed in (({"alice": ["produce"]}, False), ({"proxy": ["produce"]}, False), ({"alice": ["produce"], "proxy": ["produce"]}, True)):
+        for granted, allowed in (
+            ({"alice": ["produce"]}, False),
+            ({"proxy": ["produce"]}, False),
+            ({"alice": ["produce"], "proxy": ["produce"]}, True),
+        ):
             view.grant(permissions=granted)
             came = await made.do(producing)
             assert (came[0][0].type == K.PRODUCER_SUCCESS) is allowed
@@ -149,7 +162,10 @@ def test_a_client_is_asked_before_its_token_expires_and_goes_on_with_the_new_one
         made.protocol.tick(broker.clock.now)
         ((challenge, _),) = await made.news()
         assert challenge.type == K.AUTH_CHALLENGE
-        assert (challenge.authChallenge.challenge.auth_method_name, challenge.authChallenge.challenge.auth_data) == ("token", REFRESH)
+        assert (challenge.authChallenge.challenge.auth_method_name, challenge.authChallenge.challenge.auth_data) == (
+            "token",
+            REFRESH,
+        )
         made.protocol.tick(broker.clock.now + 1)
         assert not await made.news()  # once is enough for a while
         fresh = secret_token(sub="root", exp=NOW + 600)
@@ -170,9 +186,16 @@ def test_without_a_good_answer_the_connection_ends(secret: str, answer: str) -> 
         made.protocol.tick(NOW)
         ((challenge, _),) = await made.news()
         assert challenge.type == K.AUTH_CHALLENGE
-        data = {"bad": b"x.y.z", "other role": secret_token(sub="alice", exp=NOW + 600), "expired": secret_token(sub="root", exp=NOW - 60)}
+        data = {
+            "bad": b"x.y.z",
+            "other role": secret_token(sub="alice", exp=NOW + 600),
+            "expired": secret_token(sub="root", exp=NOW - 60),
+        }
         if answer != "none":
-            assert error(await made.do(frame(K.AUTH_RESPONSE, response={"auth_data": data[answer]})))[0] == pb.AuthenticationError
+            assert (
+                error(await made.do(frame(K.AUTH_RESPONSE, response={"auth_data": data[answer]})))[0]
+                == pb.AuthenticationError
+            )
         else:
             broker.clock.now = NOW + 20.0
             made.protocol.tick(broker.clock.now)

@@ -47,11 +47,17 @@ def test_a_header_is_taken_for_a_minute_in_its_region() -> None:
         asyncio.run(there.identify(credentials))
 
 
-@pytest.mark.parametrize("claims", [{}, [], {"region": "us", "node": "b"}, {"region": "us", "node": "b", "until_ms": "x"}, "text"])
+@pytest.mark.parametrize(
+    "claims", [{}, [], {"region": "us", "node": "b"}, {"region": "us", "node": "b", "until_ms": "x"}, "text"]
+)
 def test_signed_nonsense_is_refused(claims: object) -> None:
-    text = jws.serialize_compact({"alg": "HS512"}, json.dumps(claims).encode(), OctKey.import_key(SECRET), algorithms=["HS512"])
+    text = jws.serialize_compact(
+        {"alg": "HS512"}, json.dumps(claims).encode(), OctKey.import_key(SECRET), algorithms=["HS512"]
+    )
     with pytest.raises(Unauthenticated):
-        asyncio.run(InternalTokens(SECRET, "us", "b1", FakeClock()).identify(Credentials(method=METHOD, data=text.encode())))
+        asyncio.run(
+            InternalTokens(SECRET, "us", "b1", FakeClock()).identify(Credentials(method=METHOD, data=text.encode()))
+        )
 
 
 def test_without_authentication_there_is_no_header_and_no_scheme() -> None:

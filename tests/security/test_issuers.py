@@ -24,7 +24,9 @@ class Issuer:
         self.asked: list[str] = []
         self.given = 0
         """Tokens."""
-        self.mint: Callable[[], bytes] = lambda: token(RSA, "RS256", sub="oauth", iss=self.url, aud="heliograph", exp=int(time.time()) + 300)
+        self.mint: Callable[[], bytes] = lambda: token(
+            RSA, "RS256", sub="oauth", iss=self.url, aud="heliograph", exp=int(time.time()) + 300
+        )
         outer = self
 
         class Handler(BaseHTTPRequestHandler):

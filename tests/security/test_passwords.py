@@ -49,7 +49,18 @@ def test_right_and_wrong(tmp_path: Path, form: str) -> None:
     assert World(tmp_path, line("eve", "x", form)).lets_in(b"eve:x")
     assert not World(tmp_path, line("eve", "x", form)).lets_in(b"eve:" + b"y" * 80)
     long = (b"ann:" + b"x" * 2000, b"ann:" + b"y" * 80)
-    for wrong in (b"ann:s", b"ann:", b"ann", b"", b":s:e c", b"bob:s:e c", b"ANN:s:e c", b"ann:s:e c\x00", b"\xff:x", *long):
+    for wrong in (
+        b"ann:s",
+        b"ann:",
+        b"ann",
+        b"",
+        b":s:e c",
+        b"bob:s:e c",
+        b"ANN:s:e c",
+        b"ann:s:e c\x00",
+        b"\xff:x",
+        *long,
+    ):
         assert not world.lets_in(wrong), wrong
 
 
@@ -72,7 +83,17 @@ def test_the_file_is_read_again_and_what_it_forgets_is_forgotten(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "text", ["ann", "ann:", ":x", "ann:$apr1$lZL6V/ci$eIMz/iKDkbtys/uU7LEK00", "ann:rqXexS6ZhobKA", "ann:secret", "a:$2b$15$" + "a" * 53, "ok:{SHA}x"]
+    "text",
+    [
+        "ann",
+        "ann:",
+        ":x",
+        "ann:$apr1$lZL6V/ci$eIMz/iKDkbtys/uU7LEK00",
+        "ann:rqXexS6ZhobKA",
+        "ann:secret",
+        "a:$2b$15$" + "a" * 53,
+        "ok:{SHA}x",
+    ],
 )
 def test_lines_that_are_refused_by_number(text: str) -> None:
     with pytest.raises(ConfigError, match="line 2"):

@@ -49,7 +49,11 @@ class Secured(Region):
 
     def settings(self, node: str, roles: list[str], **sections: Any) -> dict[str, Any]:
         names = ("broker", "bookie", "meta", "config", "replicator")
-        files = {f"{n}_{part}": str(self.tls / f"{n}.us.{end}") for n in names for part, end in (("cert", "pem"), ("key", "key"))}
+        files = {
+            f"{n}_{part}": str(self.tls / f"{n}.us.{end}")
+            for n in names
+            for part, end in (("cert", "pem"), ("key", "key"))
+        }
         made = super().settings(node, roles, **sections)
         server = {"server_cert": files["broker_cert"], "server_key": files["broker_key"]}
         made["tls"] = {"ca": str(self.tls / "ca.pem"), **files, **server, "internal": True, "reload_s": 0.5}
@@ -72,13 +76,29 @@ class Secured(Region):
         ports = self.processes[f"us-broker-{broker}"].ports
         return f"pulsar+ssl://127.0.0.1:{ports['pulsar_tls']}" if tls else f"pulsar://127.0.0.1:{ports['pulsar']}"
 
-    def rest(self, method: str, path: str, body: Any = None, *, auth: str = "", broker: int = 0, url: str = "", context: Any = None) -> tuple[int, Any]:
+    def rest(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        auth: str = "",
+        broker: int = 0,
+        url: str = "",
+        context: Any = None,
+    ) -> tuple[int, Any]:
         """Follows redirects, with the same credentials."""
-        request = urllib.request.Request(url or self.admin_url(broker) + path, method=method, data=None if body is None else json.dumps(body).encode())
+        request = urllib.request.Request(
+            url or self.admin_url(broker) + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+        )
         if auth:
             request.add_header("Authorization", auth)
         try:
-            with urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=context)).open(request, timeout=60) as answer:
+            with urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=context)).open(
+                request, timeout=60
+            ) as answer:
                 text = answer.read()
                 return answer.status, json.loads(text) if text.startswith((b"{", b"[", b'"')) else text
         except urllib.error.HTTPError as error:
@@ -86,12 +106,22 @@ class Secured(Region):
                 return self.rest(method, path, body, auth=auth, url=error.headers["Location"])
             return error.code, error.read()
 
-    def client(self, role: str = "", *, authentication: Any = None, tls: bool = True, timeout_s: int = 60) -> pulsar.Client:
+    def client(
+        self, role: str = "", *, authentication: Any = None, tls: bool = True, timeout_s: int = 60
+    ) -> pulsar.Client:
         if role:
             authentication = pulsar.AuthenticationToken(secret_token(sub=role, exp=int(time.time()) + 600).decode())
-        options: dict[str, Any] = {"tls_trust_certs_file_path": str(self.tls / "ca.pem"), "tls_validate_hostname": True} if tls else {}
+        options: dict[str, Any] = (
+            {"tls_trust_certs_file_path": str(self.tls / "ca.pem"), "tls_validate_hostname": True} if tls else {}
+        )
         logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        return pulsar.Client(self.url(tls=tls), authentication=authentication, logger=logger, operation_timeout_seconds=timeout_s, **options)
+        return pulsar.Client(
+            self.url(tls=tls),
+            authentication=authentication,
+            logger=logger,
+            operation_timeout_seconds=timeout_s,
+            **options,
+        )
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -106,10 +136,22 @@ def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         root = bearer("root")
         urls = {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()}
         assert region.rest("PUT", "/admin/v2/clusters/us", urls, auth=root)[0] == 204
-        assert region.rest("PUT", "/admin/v2/tenants/public", {"adminRoles": ["boss"], "allowedClusters": ["us"]}, auth=root)[0] == 204
-        assert region.rest("PUT", "/admin/v2/tenants/other", {"adminRoles": ["stranger"], "allowedClusters": ["us"]}, auth=root)[0] == 204
+        assert (
+            region.rest(
+                "PUT", "/admin/v2/tenants/public", {"adminRoles": ["boss"], "allowedClusters": ["us"]}, auth=root
+            )[0]
+            == 204
+        )
+        assert (
+            region.rest(
+                "PUT", "/admin/v2/tenants/other", {"adminRoles": ["stranger"], "allowedClusters": ["us"]}, auth=root
+            )[0]
+            == 204
+        )
         assert region.rest("PUT", "/admin/v2/namespaces/public/default", auth=bearer("boss"))[0] == 204
-        until(lambda: region.rest("GET", "/admin/v2/namespaces/public/default", auth=bearer("boss"), broker=1)[0] == 200)
+        until(
+            lambda: region.rest("GET", "/admin/v2/namespaces/public/default", auth=bearer("boss"), broker=1)[0] == 200
+        )
         yield region
         region.issuer.close()
 
@@ -150,7 +192,11 @@ def test_each_admin_has_a_reach(region: Secured) -> None:
 
 
 def test_a_cluster_names_no_address_that_is_not_listed(region: Secured) -> None:
-    for field, url in (("serviceUrl", "http://169.254.169.254/latest"), ("brokerServiceUrl", "pulsar://192.0.2.1:6650"), ("serviceUrl", "file:///etc/passwd")):
+    for field, url in (
+        ("serviceUrl", "http://169.254.169.254/latest"),
+        ("brokerServiceUrl", "pulsar://192.0.2.1:6650"),
+        ("serviceUrl", "file:///etc/passwd"),
+    ):
         status, text = region.rest("PUT", "/admin/v2/clusters/bad", {field: url}, auth=bearer("root"))
         assert status == 412 and (b"allowed_urls" in text or b"expected" in text), (status, text)
     assert region.rest("GET", "/admin/v2/clusters", auth=bearer("root"))[1] == ["us"]
@@ -220,7 +266,12 @@ def test_brokers_know_each_other_where_a_call_needs_several(region: Secured) -> 
 
 
 def test_usage_of_a_tenant_over_all_brokers(region: Secured) -> None:
-    assert region.rest("PUT", "/admin/v2/tenants/counted", {"adminRoles": ["boss"], "allowedClusters": ["us"]}, auth=bearer("root"))[0] == 204
+    assert (
+        region.rest(
+            "PUT", "/admin/v2/tenants/counted", {"adminRoles": ["boss"], "allowedClusters": ["us"]}, auth=bearer("root")
+        )[0]
+        == 204
+    )
     assert region.rest("PUT", "/admin/v2/namespaces/counted/here", auth=bearer("boss"))[0] == 204
     until(lambda: region.rest("GET", "/admin/v2/namespaces/counted/here", auth=bearer("boss"), broker=1)[0] == 200)
     client = region.client("boss")
@@ -237,7 +288,9 @@ def test_usage_of_a_tenant_over_all_brokers(region: Secured) -> None:
     assert region.rest("GET", "/heliograph/v1/usage?all=true", auth=bearer("root"))[1]["counted"] == row
     assert region.rest("GET", "/heliograph/v1/usage/counted", auth=bearer("stranger"))[0] == 403
     assert region.rest("GET", "/heliograph/v1/usage", auth=bearer("boss"))[0] == 403
-    lines = [line for broker in (0, 1) for line in region.rest("GET", "/metrics", broker=broker)[1].decode().splitlines()]
+    lines = [
+        line for broker in (0, 1) for line in region.rest("GET", "/metrics", broker=broker)[1].decode().splitlines()
+    ]
     wanted = 'heliograph_tenant_in_messages_total{cluster="us",tenant="counted"} '
     assert sum(int(line.removeprefix(wanted)) for line in lines if line.startswith(wanted)) == 6
 
@@ -278,8 +331,13 @@ def test_a_client_certificate_and_a_password(region: Secured) -> None:
     client = region.client(authentication=pulsar.AuthenticationBasic("ann", "password"))
     client.create_producer("passed").send(b"x")
     client.close()
-    assert region.rest("GET", f"{TOPICS}/passed/stats", auth="Basic " + base64.b64encode(b"ann:password").decode())[0] == 200
-    assert region.rest("GET", f"{TOPICS}/passed/stats", auth="Basic " + base64.b64encode(b"ann:wrong").decode())[0] == 401
+    assert (
+        region.rest("GET", f"{TOPICS}/passed/stats", auth="Basic " + base64.b64encode(b"ann:password").decode())[0]
+        == 200
+    )
+    assert (
+        region.rest("GET", f"{TOPICS}/passed/stats", auth="Basic " + base64.b64encode(b"ann:wrong").decode())[0] == 401
+    )
 
 
 def test_a_token_that_runs_out_is_renewed_on_the_same_connection(region: Secured) -> None:
@@ -307,8 +365,15 @@ def test_a_token_that_runs_out_is_renewed_on_the_same_connection(region: Secured
 def test_oauth2_with_an_issuer_that_publishes_its_keys(region: Secured) -> None:
     grant(region, "oauth", "produce")
     for secret, works in (("right", True), ("wrong", False)):
-        parameters = {"issuer_url": region.issuer.url, "client_id": "c", "client_secret": secret, "audience": "heliograph"}
-        client = region.client(authentication=pulsar.AuthenticationOauth2(json.dumps(parameters)), timeout_s=60 if works else 1)
+        parameters = {
+            "issuer_url": region.issuer.url,
+            "client_id": "c",
+            "client_secret": secret,
+            "audience": "heliograph",
+        }
+        client = region.client(
+            authentication=pulsar.AuthenticationOauth2(json.dumps(parameters)), timeout_s=60 if works else 1
+        )
         if works:
             client.create_producer("oauth").send(b"x")
         else:
@@ -333,13 +398,19 @@ def test_who_came_by_tls_is_redirected_to_tls(region: Secured) -> None:
     locations = []
     for broker in (0, 1):
         port = region.processes[f"us-broker-{broker}"].ports["admin_tls"]
-        request = urllib.request.Request(f"https://127.0.0.1:{port}{TOPICS}/parts-partition-1/stats", headers={"Authorization": bearer("boss")})
+        request = urllib.request.Request(
+            f"https://127.0.0.1:{port}{TOPICS}/parts-partition-1/stats", headers={"Authorization": bearer("boss")}
+        )
         try:
             assert opener.open(request, timeout=60).status == 200
         except urllib.error.HTTPError as error:
             assert error.code == 307
             locations.append(error.headers["Location"])
-    other = {f"https://127.0.0.1:{process.ports['admin_tls']}" for name, process in region.processes.items() if "broker" in name}
+    other = {
+        f"https://127.0.0.1:{process.ports['admin_tls']}"
+        for name, process in region.processes.items()
+        if "broker" in name
+    }
     assert len(locations) == 1 and any(locations[0].startswith(url) for url in other)
 
 
@@ -353,10 +424,15 @@ def test_the_console_asks_other_brokers_and_regions_by_tls(region: Secured) -> N
 
     assert region.rest("PUT", f"{TOPICS}/shown", auth=bearer("boss"))[0] == 204
     owners = [asked(base, f"us{TOPICS}/shown/stats", "boss") for base in bases]
-    assert [status for status, _ in owners] == [200, 200] and len({told["ownerBroker"] for _, told in owners}) == 1, owners
+    assert [status for status, _ in owners] == [200, 200] and len({told["ownerBroker"] for _, told in owners}) == 1, (
+        owners
+    )
     assert asked(bases[0], f"us{TOPICS}/shown/stats", "stranger")[0] == 403
     assert asked(bases[0], "us/admin/v2/namespaces/public", "boss") == (200, ["public/default"])
-    assert [asked(bases[0], f"us{path}", "boss")[0] for path in ("/admin/v2/namespaces/other", "/heliograph/v1/audit", "/heliograph/v1/bookies")] == [403] * 3
+    assert [
+        asked(bases[0], f"us{path}", "boss")[0]
+        for path in ("/admin/v2/namespaces/other", "/heliograph/v1/audit", "/heliograph/v1/bookies")
+    ] == [403] * 3
     assert region.rest("PUT", "/admin/v2/clusters/far", {"serviceUrl": bases[1]}, auth=bearer("root"))[0] == 204
     try:
         until(lambda: asked(bases[0], "far/admin/v2/clusters", "root") == (200, ["far", "us"]))
@@ -393,7 +469,11 @@ def test_a_new_server_certificate_needs_no_restart(region: Secured) -> None:
 
 def test_inside_another_role_is_shut_out_by_the_handshake(region: Secured) -> None:
     processes = region.processes
-    ports = [processes["us-bookie-0"].ports["bookie"], processes["us-meta-0"].ports["meta"], processes["us-meta-0"].ports["config"]]
+    ports = [
+        processes["us-bookie-0"].ports["bookie"],
+        processes["us-meta-0"].ports["meta"],
+        processes["us-meta-0"].ports["config"],
+    ]
     ports.append(processes["us-broker-0"].ports["admin_inside"])
     assert not any(_lets_in(port, region.tls, "replicator.us") for port in ports)
     assert all(_lets_in(port, region.tls, "bookie.us", wait_s=0.5) for port in ports[:2])
@@ -423,19 +503,37 @@ def test_another_ca_and_new_certificates_need_no_restart(region: Secured, tmp_pa
         """Runs it; returns when every reader has taken the file over."""
 
         def heard() -> dict[str, int]:
-            return {one.name: len(re.findall(rf"tls\.renewed cert=\S*/{re.escape(file)}\s", one.log_path.read_text() + "\n")) for one in readers}
+            return {
+                one.name: len(
+                    re.findall(rf"tls\.renewed cert=\S*/{re.escape(file)}\s", one.log_path.read_text() + "\n")
+                )
+                for one in readers
+            }
 
         before = heard()
-        done = subprocess.run([PROGRAM, "certificates", command, str(region.tls)], capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            [PROGRAM, "certificates", command, str(region.tls)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
-        eventually(lambda: all(count > before[name] for name, count in heard().items()), f"{command} is taken over by all")
+        eventually(
+            lambda: all(count > before[name] for name, count in heard().items()), f"{command} is taken over by all"
+        )
 
     def trusts(root: Path) -> bool:
         """Whether who trusts this CA alone believes broker 1."""
         context = ssl.create_default_context(cafile=str(root))
         url = f"https://127.0.0.1:{brokers[1].ports['admin_tls']}"
         try:
-            return region.rest("GET", "/admin/v2/clusters", auth=bearer("root"), url=f"{url}/admin/v2/clusters", context=context)[0] == 200
+            return (
+                region.rest(
+                    "GET", "/admin/v2/clusters", auth=bearer("root"), url=f"{url}/admin/v2/clusters", context=context
+                )[0]
+                == 200
+            )
         except urllib.error.URLError:
             return False
 
@@ -445,9 +543,13 @@ def test_another_ca_and_new_certificates_need_no_restart(region: Secured, tmp_pa
         (tmp_path / name).write_bytes((region.tls / name).read_bytes())
     everybody = list(region.processes.values())
     step("authority", "ca.pem", everybody)
-    new.write_text((region.tls / "ca.pem").read_text().split("-----END CERTIFICATE-----")[0] + "-----END CERTIFICATE-----\n")
+    new.write_text(
+        (region.tls / "ca.pem").read_text().split("-----END CERTIFICATE-----")[0] + "-----END CERTIFICATE-----\n"
+    )
     assert trusts(old) and not trusts(new)
-    refused = subprocess.run([PROGRAM, "certificates", "retire", str(region.tls)], capture_output=True, text=True, timeout=120, check=False)
+    refused = subprocess.run(
+        [PROGRAM, "certificates", "retire", str(region.tls)], capture_output=True, text=True, timeout=120, check=False
+    )
     assert refused.returncode == 2 and "signed by the older CA" in refused.stderr
     step("renew", "broker.us.pem", brokers)
     assert trusts(new) and not trusts(old)
@@ -458,11 +560,19 @@ def test_another_ca_and_new_certificates_need_no_restart(region: Secured, tmp_pa
     producer.send(b"after")
     (tmp_path / "ca.pem").write_bytes(new.read_bytes())
     port = brokers[1].ports["admin_inside"]
-    assert _lets_in(port, region.tls, "broker.us", wait_s=0.5) and not _lets_in(port, tmp_path, "broker.us"), "also at a listener that was open before"
+    assert _lets_in(port, region.tls, "broker.us", wait_s=0.5) and not _lets_in(port, tmp_path, "broker.us"), (
+        "also at a listener that was open before"
+    )
     settings = json.loads((region.folder / "us-broker-1.json").read_text())
     assert brokers[1].terminate() == 0
-    brokers[1] = region.spawn(settings).wait_ready()  # all that it reaches, and all that reach it, know the new CA alone
+    brokers[1] = region.spawn(
+        settings
+    ).wait_ready()  # all that it reaches, and all that reach it, know the new CA alone
     producer.send(b"and by a broker that has begun since")
     client.close()
     port = brokers[1].ports["admin_inside"]
-    assert trusts(new) and _lets_in(port, region.tls, "broker.us", wait_s=0.5) and not _lets_in(port, tmp_path, "broker.us")
+    assert (
+        trusts(new)
+        and _lets_in(port, region.tls, "broker.us", wait_s=0.5)
+        and not _lets_in(port, tmp_path, "broker.us")
+    )

@@ -32,7 +32,11 @@ CONSUMES_NOT = PRODUCES_NOT | {"consume", "join with acks"}
         ("a", {"topic_permissions": {TOPIC + "2": {"a": ["produce", "consume"]}}}, set()),
         ("a", {"permissions": {"a": ["consume"]}, "subscription_permissions": {"s": ["b"]}}, ALL - CONSUMES_NOT),
         ("boss", {"subscription_permissions": {"s": ["b"]}}, ALL),
-        ("a", {"permissions": {"a": ["consume"]}, "subscription_permissions": {"t": ["b"], "s": ["a"]}}, ALL - PRODUCES_NOT),
+        (
+            "a",
+            {"permissions": {"a": ["consume"]}, "subscription_permissions": {"t": ["b"], "s": ["a"]}},
+            ALL - PRODUCES_NOT,
+        ),
         ("a", {"permissions": {"a": ["consume"]}, "policies": {"subscriptionAuthMode": "Prefix"}}, ALL - CONSUMES_NOT),
         ("s", {"permissions": {"s": ["consume"]}, "policies": {"subscriptionAuthMode": "Prefix"}}, ALL - PRODUCES_NOT),
     ],
@@ -53,7 +57,9 @@ def test_only_brokers_and_super_users_end_transactions_in_a_topic(secret: str) -
         view.grant(permissions={"a": ["produce", "consume"]})
         for role, allowed in (("root", True), ("a", False), ("stranger", False)):
             made = await client(broker, role)
-            came = await made.do(frame(K.END_TXN_ON_PARTITION, topic=TOPIC, request_id=1, txnid_least_bits=1, txnid_most_bits=0))
+            came = await made.do(
+                frame(K.END_TXN_ON_PARTITION, topic=TOPIC, request_id=1, txnid_least_bits=1, txnid_most_bits=0)
+            )
             assert (came[-1][0].endTxnOnPartitionResponse.error != pb.AuthorizationError) is allowed
 
     run(secret, test)

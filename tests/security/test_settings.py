@@ -36,7 +36,11 @@ def test_every_process_of_an_instance_with_tls_gets_what_it_needs(tmp_path: Path
         if "broker" in node.roles:
             region = plan.region(node.region)
             told = (settings.broker.tls_port, settings.broker.shared_tls_port)
-            assert (told == (region.service_tls_port, 0)) if brokers == 1 else (told[1] == region.service_tls_port != told[0] > 0)
+            assert (
+                (told == (region.service_tls_port, 0))
+                if brokers == 1
+                else (told[1] == region.service_tls_port != told[0] > 0)
+            )
 
 
 def test_an_instance_without_tls_is_as_it_was(tmp_path: Path) -> None:
@@ -67,7 +71,12 @@ def test_what_cannot_be_meant_is_refused(fields: dict[str, Any], why: str) -> No
 def test_a_source_of_tokens_has_one_place_of_keys(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(bytes(64))
     path = str(tmp_path / "a")
-    for fields in ({}, {"secret_file": path, "jwks_url": "https://x.test"}, {"secret_file": str(tmp_path / "none")}, {"secret_file": path, "leeway_s": 301}):
+    for fields in (
+        {},
+        {"secret_file": path, "jwks_url": "https://x.test"},
+        {"secret_file": str(tmp_path / "none")},
+        {"secret_file": path, "leeway_s": 301},
+    ):
         with pytest.raises(ConfigError, match=r"security\.tokens"):
             TokenSettings(algorithms=("HS256",), **fields)
     for algorithms in ((), ("none",), ("RS256",), ("HS256", "ES256")):
@@ -94,15 +103,24 @@ def test_a_plug_in_of_another_package_gets_its_settings_and_its_clients(monkeypa
 
     monkeypatch.setattr("region_node.security.authentication.metadata.entry_points", entry_points)
     settings = SecuritySettings(authentication=("badge",), plugins={"badge": {"prefix": "b-"}})
-    world = build_authentication(settings, Ports(clock=FakeClock(), rng=random.Random(1), fetch=no_fetch, offload=beside))
+    world = build_authentication(
+        settings, Ports(clock=FakeClock(), rng=random.Random(1), fetch=no_fetch, offload=beside)
+    )
     assert asyncio.run(world.identify(Credentials(method="badge", data=b"7"))).role == "b-7"
     for method in ("badge", "none", "x" * 99):
         with pytest.raises(Unauthenticated):
             asyncio.run(world.identify(Credentials(method=method)))
-    found = {(name.removeprefix("pulsar_"), *list(labels.values())[1:]): value for name, _, labels, value in world.counts.samples("us")}
+    found = {
+        (name.removeprefix("pulsar_"), *list(labels.values())[1:]): value
+        for name, _, labels, value in world.counts.samples("us")
+    }
     assert found["authentication_success_total", "Badge", "badge"] == 1
     assert found["authentication_failures_total", "Badge", "badge", "refused"] == 1
-    assert found["authentication_failures_total", "none", "none", "missing"] == found["authentication_failures_total", "none", "other", "not_open"] == 1
+    assert (
+        found["authentication_failures_total", "none", "none", "missing"]
+        == found["authentication_failures_total", "none", "other", "not_open"]
+        == 1
+    )
     assert [found["expiring_token_minutes_bucket", bound] for bound in ("5", "10", "60", "+Inf")] == [0, 1, 1, 1]
     assert found["expiring_token_minutes_sum",] == 7 and found["expired_token_total",] == 0
 
@@ -118,13 +136,24 @@ def test_a_plug_in_that_is_not_installed_is_said() -> None:
 
 
 def test_bind_and_ports() -> None:
-    base: dict[str, Any] = {"region": "us", "node_id": "n", "data_dir": "/d", "meta": ["h:1"], "config": ["h:1"], "bind": "10.0.0.1"}
+    base: dict[str, Any] = {
+        "region": "us",
+        "node_id": "n",
+        "data_dir": "/d",
+        "meta": ["h:1"],
+        "config": ["h:1"],
+        "bind": "10.0.0.1",
+    }
     with pytest.raises(ConfigError, match="internal"):
         build(ProcessSettings, {**base, "roles": ["bookie"]}, "").check_roles()
     build(ProcessSettings, {**base, "roles": ["broker"]}, "").check_roles()
     with pytest.raises(ConfigError, match="past security"):
         open_link = {"broker": {"link_port": 7000}, "security": {"anonymous_role": "guest"}}
         build(ProcessSettings, {**base, "bind": "127.0.0.1", "roles": ["broker"], **open_link}, "").check_roles()
-    for broker, why in (({"port": -1}, "no client"), ({"tls_port": 70000}, "tls_port"), ({"admin_port": -1, "admin_tls_port": 0}, "admin_tls_port")):
+    for broker, why in (
+        ({"port": -1}, "no client"),
+        ({"tls_port": 70000}, "tls_port"),
+        ({"admin_port": -1, "admin_tls_port": 0}, "admin_tls_port"),
+    ):
         with pytest.raises(ConfigError, match=why):
             build(ProcessSettings, {**base, "broker": broker}, "")

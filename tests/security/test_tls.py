@@ -28,8 +28,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def settings(folder: Path, region: str = "us", **fields: Any) -> TlsSettings:
     names = ("broker", "bookie", "meta", "config", "replicator")
-    files = {f"{name}_{part}": str(folder / f"{name}.{region}.{end}") for name in names for part, end in (("cert", "pem"), ("key", "key"))}
-    return TlsSettings(**{"ca": str(folder / "ca.pem"), **files, "server_cert": files["broker_cert"], "server_key": files["broker_key"], **fields})
+    files = {
+        f"{name}_{part}": str(folder / f"{name}.{region}.{end}")
+        for name in names
+        for part, end in (("cert", "pem"), ("key", "key"))
+    }
+    return TlsSettings(
+        **{
+            "ca": str(folder / "ca.pem"),
+            **files,
+            "server_cert": files["broker_cert"],
+            "server_key": files["broker_key"],
+            **fields,
+        }
+    )
 
 
 def inside(folder: Path, region: str = "us", **fields: Any) -> Certificates:
@@ -60,7 +72,9 @@ async def echoed(listener: ssl.SSLContext, dialer: ssl.SSLContext) -> bool:
         server.close()
 
 
-def met(listener: ssl.SSLContext, dialer: ssl.SSLContext, loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> bool:
+def met(
+    listener: ssl.SSLContext, dialer: ssl.SSLContext, loop: Callable[[], asyncio.AbstractEventLoop] | None = None
+) -> bool:
     with asyncio.Runner(loop_factory=loop) as runner:
         return runner.run(echoed(listener, dialer))
 
@@ -118,7 +132,9 @@ def seen(listener: ssl.SSLContext, folder: Path) -> bytes:
     async def run() -> bytes:
         server = await asyncio.start_server(lambda r, w: w.close(), "127.0.0.1", 0, ssl=listener)
         _, writer = await asyncio.open_connection(
-            "127.0.0.1", server.sockets[0].getsockname()[1], ssl=ssl.create_default_context(cafile=str(folder / "ca.pem"))
+            "127.0.0.1",
+            server.sockets[0].getsockname()[1],
+            ssl=ssl.create_default_context(cafile=str(folder / "ca.pem")),
         )
         shown: bytes = writer.get_extra_info("ssl_object").getpeercert(True)
         writer.close()
@@ -169,12 +185,18 @@ def test_a_new_ca_is_trusted_without_a_restart(tmp_path: Path) -> None:
     assert met(listener, foreign)
 
 
-def test_pages_of_other_brokers_are_asked_by_who_believes_the_instances_newest_ca_and_checks_names(tmp_path: Path) -> None:
+def test_pages_of_other_brokers_are_asked_by_who_believes_the_instances_newest_ca_and_checks_names(
+    tmp_path: Path,
+) -> None:
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     ensure_certificates(ours, ["us"])
     ensure_certificates(theirs, ["us"])
     certificates = Certificates(settings(ours), "us")
-    outward, listener, other = certificates.outward(), Certificates(settings(ours), "us").for_clients(), Certificates(settings(theirs), "us").for_clients()
+    outward, listener, other = (
+        certificates.outward(),
+        Certificates(settings(ours), "us").for_clients(),
+        Certificates(settings(theirs), "us").for_clients(),
+    )
     assert met(listener, outward()) and not met(other, outward()) and outward().check_hostname
     (ours / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\nAAAA")
     certificates.tick()
@@ -238,9 +260,15 @@ class Standing:
         self._listener, self._dialer = listener, dialer
 
     async def __aenter__(self) -> Standing:
-        accepted: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.get_running_loop().create_future()
-        self._server = await asyncio.start_server(lambda *both: accepted.set_result(both), "127.0.0.1", 0, ssl=self._listener)
-        self.ours = await asyncio.open_connection("127.0.0.1", self._server.sockets[0].getsockname()[1], ssl=self._dialer)
+        accepted: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._server = await asyncio.start_server(
+            lambda *both: accepted.set_result(both), "127.0.0.1", 0, ssl=self._listener
+        )
+        self.ours = await asyncio.open_connection(
+            "127.0.0.1", self._server.sockets[0].getsockname()[1], ssl=self._dialer
+        )
         self.theirs = await accepted
         return self
 
@@ -271,7 +299,9 @@ def test_what_is_read_together_is_of_each_other(tmp_path: Path) -> None:
     """Of a key's file only where the other one is not its: an old certificate may stand behind a key that was renewed in its own file alone."""
     ensure_certificates(tmp_path / "new", ["us"])
     ensure_certificates(tmp_path / "old", ["us"])
-    new, old = ({end: (tmp_path / age / f"broker.us.{end}").read_bytes() for end in ("pem", "key")} for age in ("new", "old"))
+    new, old = (
+        {end: (tmp_path / age / f"broker.us.{end}").read_bytes() for end in ("pem", "key")} for age in ("new", "old")
+    )
     key = new["key"].removesuffix(new["pem"])
     ca, cert, secret = str(tmp_path / "new" / "ca.pem"), tmp_path / "cert.pem", tmp_path / "cert.key"
     for shown, kept in ((old["pem"], new["key"]), (new["pem"], key + old["pem"]), (new["pem"], key)):
@@ -284,7 +314,9 @@ def test_what_is_read_together_is_of_each_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("loop", [None, uvloop.new_event_loop])
 @pytest.mark.parametrize("kind", ["inside", "clients", "links"])
-def test_a_ca_that_is_taken_out_is_believed_no_more_on_connections_that_stand_and_on_new_ones(tmp_path: Path, kind: str, loop: Any) -> None:
+def test_a_ca_that_is_taken_out_is_believed_no_more_on_connections_that_stand_and_on_new_ones(
+    tmp_path: Path, kind: str, loop: Any
+) -> None:
     ensure_certificates(tmp_path, ["us"])
     early = inside(tmp_path)
 
@@ -292,7 +324,9 @@ def test_a_ca_that_is_taken_out_is_believed_no_more_on_connections_that_stand_an
         files = str(tmp_path / "ca.pem"), str(tmp_path / "broker.us.pem"), str(tmp_path / "broker.us.key")
         if kind == "inside":
             return early.listener("bookie", "broker"), client_context(*files)
-        return (early.for_clients() if kind == "clients" else early.keep(server_context, *files)), client_context(*files)
+        return (early.for_clients() if kind == "clients" else early.keep(server_context, *files)), client_context(
+            *files
+        )
 
     async def run() -> None:
         listener, old = pair()

@@ -51,20 +51,40 @@ def test_each_algorithm_from_the_key_to_the_role(tmp_path: Path, algorithm: str)
     token = done("create", "-s", "alice", "--algorithm", algorithm, *signing)
     assert json.loads(done("validate", token, *verifying, "--algorithm", algorithm))["role"] == "alice"
     assert json.loads(done("validate", *verifying, stdin=f"{token}\n"))["role"] == "alice"
-    pinned = {"HS512": "HS256", "RS256": "PS256", "PS512": "RS512", "ES256": "ES384", "ES384": "ES256", "ES512": "ES256", "HS256": ""}[algorithm]
+    pinned = {
+        "HS512": "HS256",
+        "RS256": "PS256",
+        "PS512": "RS512",
+        "ES256": "ES384",
+        "ES384": "ES256",
+        "ES512": "ES256",
+        "HS256": "",
+    }[algorithm]
     assert not pinned or run("validate", token, *verifying, "--algorithm", pinned).exit_code == 1
     assert (tmp_path / "inner").stat().st_mode & 0o077 == 0
 
 
 def test_claims_and_times(tmp_path: Path) -> None:
     signing, verifying = made(tmp_path, "HS256")
-    token = done("create", "-s", "a", *signing, "--audience", "x", "--issuer", "me", "--claim", "role=r", "--expires", "7d")
-    assert json.loads(done("validate", token, *verifying, "--audience", "x", "--issuer", "me", "--role-claim", "role"))["role"] == "r"
+    token = done(
+        "create", "-s", "a", *signing, "--audience", "x", "--issuer", "me", "--claim", "role=r", "--expires", "7d"
+    )
+    assert (
+        json.loads(done("validate", token, *verifying, "--audience", "x", "--issuer", "me", "--role-claim", "role"))[
+            "role"
+        ]
+        == "r"
+    )
     for wrong in (["--audience", "y"], ["--issuer", "you"], ["--role-claim", "none"]):
         assert run("validate", token, *verifying, *wrong).exit_code == 1
     later = done("create", "-s", "a", *signing, "--not-before", "1h")
     assert "not valid yet" in run("validate", later, *verifying).output
-    assert json.loads(done("validate", done("create", "-s", "a", *signing, "--expires", "never"), *verifying))["expires_ms"] == 0
+    assert (
+        json.loads(done("validate", done("create", "-s", "a", *signing, "--expires", "never"), *verifying))[
+            "expires_ms"
+        ]
+        == 0
+    )
 
 
 def test_a_key_set_holds_the_old_key_beside_the_new(tmp_path: Path) -> None:
@@ -77,15 +97,22 @@ def test_a_key_set_holds_the_old_key_beside_the_new(tmp_path: Path) -> None:
     text = keys.read_text()
     assert '"d"' not in text and "PRIVATE" not in text
     keys.write_text(json.dumps({"keys": json.loads(text)["keys"][1:]}))
-    assert run("validate", tokens[0], "--jwks", keys).exit_code == 1 and run("validate", tokens[1], "--jwks", keys).exit_code == 0
+    assert (
+        run("validate", tokens[0], "--jwks", keys).exit_code == 1
+        and run("validate", tokens[1], "--jwks", keys).exit_code == 0
+    )
 
 
 def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
     signing, verifying = made(tmp_path, "HS256")
     assert "exists" in refused("keys", "--algorithm", "HS256", "--secret", tmp_path / "inner")
-    assert "takes a secret" in refused("keys", "--algorithm", "HS256", "--private", tmp_path / "x", "--public", tmp_path / "y")
+    assert "takes a secret" in refused(
+        "keys", "--algorithm", "HS256", "--private", tmp_path / "x", "--public", tmp_path / "y"
+    )
     assert "key pair" in refused("keys", "--algorithm", "ES256", "--secret", tmp_path / "x")
-    assert "none" not in ALL and "takes a secret" in refused("keys", "--algorithm", "none", "--private", tmp_path / "x", "--public", tmp_path / "y")
+    assert "none" not in ALL and "takes a secret" in refused(
+        "keys", "--algorithm", "none", "--private", tmp_path / "x", "--public", tmp_path / "y"
+    )
     assert "cannot sign" in refused("create", "-s", "a", *signing, "--algorithm", "HS512")
     assert "cannot sign" in refused("create", "-s", "a", *signing, "--algorithm", "RS256")
     assert "exactly one" in refused("create", "-s", "a")

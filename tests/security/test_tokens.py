@@ -63,14 +63,21 @@ def test_each_secret_algorithm(secret: str, algorithm: str) -> None:
     assert World(source(secret, algorithms=(algorithm,))).identify(secret_token(algorithm, sub="a")).role == "a"
 
 
-@pytest.mark.parametrize(("key", "algorithm"), [(RSA, "RS256"), (RSA, "RS512"), (RSA, "PS256"), (EC, "ES256"), (ECKey.generate_key("P-384"), "ES384")])
+@pytest.mark.parametrize(
+    ("key", "algorithm"),
+    [(RSA, "RS256"), (RSA, "RS512"), (RSA, "PS256"), (EC, "ES256"), (ECKey.generate_key("P-384"), "ES384")],
+)
 @pytest.mark.parametrize("der", [False, True])
 def test_a_public_key_in_pem_or_der(tmp_path: Path, key: Any, algorithm: str, der: bool) -> None:
     path = tmp_path / "public"
     path.write_bytes(key.as_der(private=False) if der else key.as_pem(private=False))
     world = World(TokenSettings(algorithms=(algorithm,), public_key_file=str(path)))
     assert world.identify(token(key, algorithm, sub="a")).role == "a"
-    other = RSAKey.generate_key(2048) if algorithm[0] in "RP" else ECKey.generate_key({"ES256": "P-256", "ES384": "P-384"}[algorithm])
+    other = (
+        RSAKey.generate_key(2048)
+        if algorithm[0] in "RP"
+        else ECKey.generate_key({"ES256": "P-256", "ES384": "P-384"}[algorithm])
+    )
     world.refuses(token(other, algorithm, sub="a"), "signature")
 
 
@@ -142,7 +149,11 @@ def test_two_secrets_side_by_side_rotate_without_a_gap(secret: str, tmp_path: Pa
     old = tmp_path / "old"
     old.write_bytes(bytes(64))
     world = World(source(secret), source(str(old)))
-    assert world.identify(secret_token(sub="a")).role == world.identify(secret_token(secret=bytes(64), sub="a")).role == "a"
+    assert (
+        world.identify(secret_token(sub="a")).role
+        == world.identify(secret_token(secret=bytes(64), sub="a")).role
+        == "a"
+    )
 
 
 def test_a_key_file_is_read_again_when_it_changes_and_kept_when_it_breaks(secret: str, tmp_path: Path) -> None:
@@ -199,7 +210,9 @@ def test_a_key_set_is_found_by_discovery_and_kept() -> None:
 
 def test_rotation() -> None:
     world = World(discovered(jwks_url="https://issuer.test/keys"), server=KeySetServer(RSA))
-    old, new = (token(key, algorithm, sub="a", iss="https://issuer.test") for key, algorithm in ((RSA, "RS256"), (EC, "ES256")))
+    old, new = (
+        token(key, algorithm, sub="a", iss="https://issuer.test") for key, algorithm in ((RSA, "RS256"), (EC, "ES256"))
+    )
     assert world.identify(old).role == "a"
     world.server.keys = [EC]
     world.refuses(new, "signature")  # just fetched: an unknown key id does not make a fetch at once
@@ -214,12 +227,16 @@ def test_forged_key_ids_make_no_storm_of_fetches() -> None:
     world.identify(token(RSA, "RS256", sub="a", iss="https://issuer.test"))
     for number in range(200):
         world.clock.now += 0.1
-        world.refuses(by_hand({"alg": "RS256", "kid": f"k{number}"}, {"sub": "a", "iss": "https://issuer.test"}), "signature")
+        world.refuses(
+            by_hand({"alg": "RS256", "kid": f"k{number}"}, {"sub": "a", "iss": "https://issuer.test"}), "signature"
+        )
     assert len(world.server.asked) <= 4
 
 
 def test_an_issuer_that_is_down_is_trusted_only_so_long() -> None:
-    world = World(discovered(jwks_url="https://issuer.test/keys", jwks_refresh_s=10, jwks_stale_s=100), server=KeySetServer(RSA))
+    world = World(
+        discovered(jwks_url="https://issuer.test/keys", jwks_refresh_s=10, jwks_stale_s=100), server=KeySetServer(RSA)
+    )
     good = token(RSA, "RS256", sub="a", iss="https://issuer.test")
     world.identify(good)
     world.server.down = True
@@ -245,7 +262,9 @@ def test_all_who_come_while_the_first_fetch_is_under_way_wait_for_it() -> None:
 
     async def run() -> None:
         ports = Ports(clock=world.clock, rng=random.Random(1), fetch=slow, offload=beside)
-        settings = SecuritySettings(authentication=("token",), tokens=(discovered(jwks_url="https://issuer.test/keys"),))
+        settings = SecuritySettings(
+            authentication=("token",), tokens=(discovered(jwks_url="https://issuer.test/keys"),)
+        )
         authentication = build_authentication(settings, ports)
         tasks = [asyncio.ensure_future(authentication.identify(good)) for _ in range(20)]
         await asyncio.sleep(0)
@@ -257,17 +276,39 @@ def test_all_who_come_while_the_first_fetch_is_under_way_wait_for_it() -> None:
 
 
 def test_a_key_set_from_an_address_holds_no_secrets() -> None:
-    rows = {"keys": [{"kty": "oct", "k": "AAAA", "kid": "1"}, EC.as_dict(private=False), {"kty": "OKP", "crv": "Ed25519", "x": "AA"}, 7]}
+    rows = {
+        "keys": [
+            {"kty": "oct", "k": "AAAA", "kid": "1"},
+            EC.as_dict(private=False),
+            {"kty": "OKP", "crv": "Ed25519", "x": "AA"},
+            7,
+        ]
+    }
     assert [key.kid for key in read_key_set(json.dumps(rows).encode(), secrets=False)] == [EC.kid]
-    for bad in (b"", b"\xff", b"[" * 100_000, b"[]", b'{"keys": 1}', b'{"keys": [{"kty": "EC", "crv": "P-256"}]}', json.dumps({"keys": [{}] * 65}).encode()):
+    for bad in (
+        b"",
+        b"\xff",
+        b"[" * 100_000,
+        b"[]",
+        b'{"keys": 1}',
+        b'{"keys": [{"kty": "EC", "crv": "P-256"}]}',
+        json.dumps({"keys": [{}] * 65}).encode(),
+    ):
         with pytest.raises(ConfigError):
             read_key_set(bad, secrets=False)
 
 
 def test_a_key_that_says_what_it_is_for_serves_nothing_else() -> None:
     public = RSA.as_dict(private=False)
-    for extra, fits in (({"use": "enc"}, False), ({"alg": "RS512"}, False), ({"key_ops": ["encrypt"]}, False), ({"alg": "RS256"}, True)):
-        world = World(discovered(jwks_url="https://issuer.test/keys"), server=KeySetServer(RSAKey.import_key({**public, **extra})))
+    for extra, fits in (
+        ({"use": "enc"}, False),
+        ({"alg": "RS512"}, False),
+        ({"key_ops": ["encrypt"]}, False),
+        ({"alg": "RS256"}, True),
+    ):
+        world = World(
+            discovered(jwks_url="https://issuer.test/keys"), server=KeySetServer(RSAKey.import_key({**public, **extra}))
+        )
         good = token(RSA, "RS256", sub="a", iss="https://issuer.test")
         if fits:
             assert world.identify(good).role == "a"
@@ -278,7 +319,12 @@ def test_a_key_that_says_what_it_is_for_serves_nothing_else() -> None:
 def test_which_key_serves_which_algorithm() -> None:
     secret, p384 = OctKey.import_key(SECRET), ECKey.generate_key("P-384")
     names = ("HS256", "RS256", "PS256", "ES256", "ES384", "none", "EdDSA")
-    fitting = {(kind, name) for kind, key in (("secret", secret), ("rsa", RSA), ("ec", EC), ("p384", p384)) for name in names if serves(key, name)}
+    fitting = {
+        (kind, name)
+        for kind, key in (("secret", secret), ("rsa", RSA), ("ec", EC), ("p384", p384))
+        for name in names
+        if serves(key, name)
+    }
     assert fitting == {("secret", "HS256"), ("rsa", "RS256"), ("rsa", "PS256"), ("ec", "ES256"), ("p384", "ES384")}
     for field in ({"use": "enc"}, {"alg": "RS512"}, {"key_ops": ["encrypt"]}):
         assert not serves(RSAKey.import_key({**RSA.as_dict(private=False), **field}), "RS256")
@@ -332,7 +378,11 @@ def test_any_bytes_are_a_refusal_and_nothing_else(secret: str) -> None:
 def test_any_bytes_of_a_key_are_keys_or_a_refusal() -> None:
     rng = random.Random(5)
     document = json.dumps({"keys": [RSA.as_dict(private=False), EC.as_dict(private=False)]}).encode()
-    for read, good in ((read_public_key, RSA.as_pem(private=False)), (read_public_key, EC.as_der(private=False)), (read_set, document)):
+    for read, good in (
+        (read_public_key, RSA.as_pem(private=False)),
+        (read_public_key, EC.as_der(private=False)),
+        (read_set, document),
+    ):
         for _ in range(200):
             data = bytearray(good)
             for _ in range(rng.randrange(1, 4)):

@@ -20,7 +20,9 @@ def test_messages_and_bytes_in_and_out() -> None:
             await client.subscribe(consumer, name=name, kind=1, initialPosition=1)
             assert len(await client.flow(100, consumer)) == 4
         assert (usage.messages_out, usage.bytes_out) == (24, 2 * size)
-        await client.do(frame(K.CLOSE_CONSUMER, consumer_id=1, request_id=70), frame(K.CLOSE_PRODUCER, producer_id=1, request_id=71))
+        await client.do(
+            frame(K.CLOSE_CONSUMER, consumer_id=1, request_id=70), frame(K.CLOSE_PRODUCER, producer_id=1, request_id=71)
+        )
         client.transport.abort()
         await broker.topics.unload(TOPIC)
         assert (usage.messages_in, usage.messages_out) == (12, 24)

@@ -24,7 +24,9 @@ def healed() -> tuple[History, Regions]:
                 history.acknowledge(producer, sequence, 5, len(regions[region]))
                 for target in ("us", "eu") if region == "us" else ("eu", "us"):
                     found = regions[target]
-                    found.append(Delivered(5, len(found), producer, sequence, "" if target == region else region, payload))
+                    found.append(
+                        Delivered(5, len(found), producer, sequence, "" if target == region else region, payload)
+                    )
     return history, regions
 
 

@@ -61,7 +61,12 @@ def test_files(on_disk: Suite) -> None:
         assert disk.names() == []
         file = disk.open("a", create=True)
         assert file.pwritev([b"0123", memoryview(b"456"), bytearray(b"789")], 2) == 10
-        assert file.size_bytes() == 12 and file.pread(100, 0) == b"\0\x000123456789" and file.pread(3, 4) == b"234" and file.pread(3, 12) == b""
+        assert (
+            file.size_bytes() == 12
+            and file.pread(100, 0) == b"\0\x000123456789"
+            and file.pread(3, 4) == b"234"
+            and file.pread(3, 12) == b""
+        )
         file.truncate(4)
         assert file.pread(100, 0) == b"\0\x0001"
         file.truncate(6)
@@ -104,7 +109,9 @@ def test_group_commit(on_disk: Suite) -> None:
         done: list[int] = []
         files = [disk.open("a", create=True), disk.open("b", create=True)]
         for i in range(100):
-            disk.submit_sync(files[i // 3 % 2], i * 10, [b"%09d" % i, b"\n"], lambda error, i=i: done.append(-1 if error else i))  # type: ignore[misc]
+            disk.submit_sync(
+                files[i // 3 % 2], i * 10, [b"%09d" % i, b"\n"], lambda error, i=i: done.append(-1 if error else i)
+            )  # type: ignore[misc]
         await submitted(disk, lambda: None)
         assert done == list(range(100))
         for i in range(100):
@@ -157,7 +164,7 @@ def test_a_power_cut_keeps_what_was_synced_and_tears_the_rest() -> None:
         shape = ""
         for start in range(0, len(content), SECTOR_BYTES):
             sector = content[start : start + SECTOR_BYTES]
-            for wanted, at in ((b"1", 500), (b"2", 2500)):      # within a sector, each write is there whole or not at all
+            for wanted, at in ((b"1", 500), (b"2", 2500)):  # within a sector, each write is there whole or not at all
                 low, high = max(start, at), min(start + len(sector), at + 2000)
                 if low < high:
                     part = content[low:high]

@@ -68,7 +68,9 @@ def lac_does_not_wait_for_the_recorded_ensemble(patch: pytest.MonkeyPatch) -> No
 
 def one_ack_is_enough(patch: pytest.MonkeyPatch) -> None:
     made = append.LedgerAppend.__init__
-    patch.setattr(append.LedgerAppend, "__init__", lambda self, ensemble, quorum, striping: made(self, ensemble, 1, striping))
+    patch.setattr(
+        append.LedgerAppend, "__init__", lambda self, ensemble, quorum, striping: made(self, ensemble, 1, striping)
+    )
 
 
 def recovery_does_not_fence(patch: pytest.MonkeyPatch) -> None:
@@ -107,7 +109,9 @@ def a_time_out_is_absence(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_recovered_tail_is_not_written_again(patch: pytest.MonkeyPatch) -> None:
-    async def write_tail(context: Any, metadata: LedgerMetadata, tail: list[Any]) -> tuple[tuple[str, ...], dict[str, None]]:
+    async def write_tail(
+        context: Any, metadata: LedgerMetadata, tail: list[Any]
+    ) -> tuple[tuple[str, ...], dict[str, None]]:
         return metadata.fragments[-1][1], {}
 
     patch.setattr(recovery, "_write_tail", write_tail)
@@ -158,7 +162,9 @@ def the_claim_ignores_a_conflict(patch: pytest.MonkeyPatch) -> None:
         try:
             return await txn(self, ops)
         except VersionConflict:
-            return await txn(self, [Put(op.key, op.value) if isinstance(op, Put) and op.key.startswith("/ml/") else op for op in ops])
+            return await txn(
+                self, [Put(op.key, op.value) if isinstance(op, Put) and op.key.startswith("/ml/") else op for op in ops]
+            )
 
     patch.setattr(MetaClient, "txn", blind)
 
@@ -211,6 +217,8 @@ def test_a_wrong_rule_is_found(mutant: Callable[[pytest.MonkeyPatch], None], mon
         try:
             run(seed)
         except (Violation, SimFailure, AssertionError) as error:
-            assert not isinstance(error.__cause__, TypeError | AttributeError), "the mutant does not fit the code any more"
+            assert not isinstance(error.__cause__, TypeError | AttributeError), (
+                "the mutant does not fit the code any more"
+            )
             return
     pytest.fail(f"{MUTANT_SEEDS} seeds hold although {mutant.__name__.replace('_', ' ')}")

@@ -46,17 +46,27 @@ def test_no_message_is_lost_or_doubled_and_one_region_confirms() -> None:
 def test_so_it_is_with_regions_of_one_broker_each(first: int) -> None:
     seen = runs(range(first, first + BLOCK), SMALL)
     assert seen["audits"] == BLOCK and seen["repaired"] > BLOCK // 16 and seen["reconfigured"] > 5, seen
-    assert seen["confirmed"] > 100 and seen["failed over"] > 5 and seen["switched over"] > 1 and seen["failed back"] > 5 and seen["stopped"] > 5, seen
+    assert (
+        seen["confirmed"] > 100
+        and seen["failed over"] > 5
+        and seen["switched over"] > 1
+        and seen["failed back"] > 5
+        and seen["stopped"] > 5
+    ), seen
 
 
 WILD = replace(SETTINGS, faults=10, kinds=("cut_region_off", "cut_broker_from_bookie", "slow_disk", "kill_two_bookies"))
 
 
-STOPPED = replace(SMALL, regions=("us", "eu"), faults=8, kinds=("stop_broker", "stop_bookie", "slow_disk", "cut_region_off"))
+STOPPED = replace(
+    SMALL, regions=("us", "eu"), faults=8, kinds=("stop_broker", "stop_bookie", "slow_disk", "cut_region_off")
+)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("settings", "seeds"), [(WILD, range(7, 20)), (STOPPED, range(6, 40))], ids=("cut-off", "stopped"))
+@pytest.mark.parametrize(
+    ("settings", "seeds"), [(WILD, range(7, 20)), (STOPPED, range(6, 40))], ids=("cut-off", "stopped")
+)
 def test_a_confirmation_that_is_checked_only_when_the_message_is_taken_is_found(
     settings: WorldSettings, seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:

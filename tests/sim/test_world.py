@@ -67,7 +67,7 @@ def what_is_above_the_prefix_is_accepted(patch: pytest.MonkeyPatch) -> None:
         return intake.Verdict.DUPLICATE if last <= self.submitted(origin) else intake.Verdict.ACCEPT
 
     patch.setattr(intake.Intake, "judge", judge)
-    patch.setattr(receiver.ReceiverStream, "_on_rollback", lambda self: None)     # the other half of the same rule
+    patch.setattr(receiver.ReceiverStream, "_on_rollback", lambda self: None)  # the other half of the same rule
 
 
 def submitted_does_not_fall_back(patch: pytest.MonkeyPatch) -> None:
@@ -279,7 +279,11 @@ MUTANTS: dict[Mutant, WorldSettings] = {
     what_an_audit_finds_is_told_only: CALM,
     what_is_lost_is_not_appended: CALM,
 }
-FOUND_BY: dict[Mutant, int] = {what_is_above_the_prefix_is_accepted: 5, links_need_the_whole_instance: 16, what_is_lost_is_not_appended: 2 * EVERY}
+FOUND_BY: dict[Mutant, int] = {
+    what_is_above_the_prefix_is_accepted: 5,
+    links_need_the_whole_instance: 16,
+    what_is_lost_is_not_appended: 2 * EVERY,
+}
 """Seeds that are tried first: a rare interleaving is not searched for again each time."""
 
 

@@ -20,7 +20,9 @@ _STARTS = 6
 
 
 def publish(client: pulsar.Client, topic: str, bodies: Sequence[str], **how: Any) -> None:
-    producer = client.create_producer(f"{NAMESPACE}/{topic}", batching_enabled=True, batching_max_messages=20, **PATIENT)
+    producer = client.create_producer(
+        f"{NAMESPACE}/{topic}", batching_enabled=True, batching_max_messages=20, **PATIENT
+    )
     for body in bodies:
         producer.send_async(body.encode(), None, **how)
     producer.flush()
@@ -60,7 +62,9 @@ def _run(spark: Any, job: str, admin_url: str, options: Sequence[dict[str, Any]]
     going = []
     try:
         for number, each in enumerate(options):
-            query = Query(name=f"{job}{number or ''}", kind="start", start=f"heliograph.spark.jobs.{job}:start", options=each)
+            query = Query(
+                name=f"{job}{number or ''}", kind="start", start=f"heliograph.spark.jobs.{job}:start", options=each
+            )
             going.append(start_query(spark, {"admin_url": admin_url}, query))
 
         def done() -> bool:
@@ -81,6 +85,8 @@ def _run(spark: Any, job: str, admin_url: str, options: Sequence[dict[str, Any]]
 
 def forget(state: Path) -> None:
     """As if the driver had died before Spark wrote that its last micro-batch was done."""
-    newest = max((path for path in (state / "commits").iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
+    newest = max(
+        (path for path in (state / "commits").iterdir() if path.name.isdecimal()), key=lambda path: int(path.name)
+    )
     newest.unlink()
     (newest.parent / f".{newest.name}.crc").unlink(missing_ok=True)

@@ -30,10 +30,14 @@ def test_the_wrapper_drops_one_flag_and_nothing_else(tmp_path: Path) -> None:
     given = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "--add-modules=java.base", "", "$HOME"]
     done = subprocess.run([str(home / "bin" / "java"), *given], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[:-1] == [each for each in given if each != "--add-modules=jdk.incubator.vector"]
-    assert wrapped(tmp_path / "a runtime", tmp_path / "cache") == home and [path.name for path in (home / "bin").iterdir()] == ["java"]
+    assert wrapped(tmp_path / "a runtime", tmp_path / "cache") == home and [
+        path.name for path in (home / "bin").iterdir()
+    ] == ["java"]
 
 
-def test_a_java_that_is_new_enough_is_taken_and_an_old_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_that_is_new_enough_is_taken_and_an_old_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(java(tmp_path / "new", "17.0.1")))
     find_java(tmp_path)
     assert not list(tmp_path.glob("jre-*"))
@@ -44,7 +48,9 @@ def test_a_java_that_is_new_enough_is_taken_and_an_old_one_is_not(tmp_path: Path
             find_java(tmp_path)
 
 
-def test_workers_get_the_python_of_the_setting_else_of_the_variable_else_the_drivers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_get_the_python_of_the_setting_else_of_the_variable_else_the_drivers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "")
     monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "")  # so that both are as they were behind this test
     for before, settings, found in (
@@ -85,13 +91,20 @@ def test_two_installations_have_a_home_each_and_what_a_dead_process_left_is_in_n
         (tmp_path / name / "jars").mkdir(parents=True)
         homes.append(without_zip(tmp_path / name, tmp_path / "cache"))
     one, other = homes
-    assert one is not None and other is not None and one != other and (one / "jars").resolve() != (other / "jars").resolve()
+    assert (
+        one is not None
+        and other is not None
+        and one != other
+        and (one / "jars").resolve() != (other / "jars").resolve()
+    )
     (one / "jars").unlink()
     (one / f".jars.{os.getpid()}").symlink_to(tmp_path / "gone")
     assert without_zip(tmp_path / "a-b", tmp_path / "cache") == one and (one / "jars").is_dir()
 
 
-def test_the_home_is_there_while_the_jvm_starts_and_where_nobody_chose_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_home_is_there_while_the_jvm_starts_and_where_nobody_chose_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def home(master: str = "local[2]") -> str | None:
         with _home_of(master):
             told = os.environ.get("SPARK_HOME")
@@ -130,6 +143,11 @@ def test_a_java_that_cannot_start_is_not_a_wrong_file(tmp_path: Path) -> None:
     assert "exit 1" in program.read_text()
     (tmp_path / "job.toml").write_text('[[query]]\nname = "one"\nsql = "SELECT 1"\n')
     environment = {**os.environ, "JAVA_HOME": str(tmp_path / "java"), "HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-m", "heliograph.spark.driver", str(tmp_path / "job.toml")], capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-m", "heliograph.spark.driver", str(tmp_path / "job.toml")],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
     assert done.returncode == AGAIN, done.stderr
     assert "JAVA_GATEWAY_EXITED" in done.stdout

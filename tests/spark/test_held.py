@@ -36,7 +36,10 @@ class Copy:
     def snapshots(self, topics: list[str]) -> dict[str, TopicSnapshot]:
         rows = tuple((ledger, count, 10 * count) for ledger, count in sorted(self.ledgers.items()) if count)
         last = max(self.ledgers)
-        return {topic: TopicSnapshot(topic, rows, (last, self.ledgers[last] - 1), OWN, {1: "us"}, (), self.trimmed) for topic in topics}
+        return {
+            topic: TopicSnapshot(topic, rows, (last, self.ledgers[last] - 1), OWN, {1: "us"}, (), self.trimmed)
+            for topic in topics
+        }
 
     def partitions(self, topic: str) -> int:
         return 0

@@ -33,7 +33,11 @@ def parsed(text: str) -> Job:
 def test_the_example_is_a_job() -> None:
     made = parsed(EXAMPLE)
     assert [(q.name, q.kind) for q in made.queries] == [("lake", "start"), ("french", "sql")]
-    assert (made.master, made.conf["spark.sql.shuffle.partitions"], made.defaults["admin_url"]) == ("local[2,4]", "4", "http://127.0.0.1:8080")
+    assert (made.master, made.conf["spark.sql.shuffle.partitions"], made.defaults["admin_url"]) == (
+        "local[2,4]",
+        "4",
+        "http://127.0.0.1:8080",
+    )
     for query in made.queries:
         check_query(query, made.defaults)
     plain = "\n".join(line.removeprefix("# ") for line in EXAMPLE[EXAMPLE.index("# [[query]]") :].splitlines())
@@ -47,16 +51,25 @@ def test_the_example_is_a_job() -> None:
     [
         ("job = 'elt'", "no job 'elt'; there are audit, etl"),
         ("source = {topik = 'x'}\nsink = {format = 'noop'}\ncheckpoint = '/c'", "either topic"),
-        ("source = {topic = 'x', starting = 'soon'}\nsink = {format = 'noop'}\ncheckpoint = '/c'", "starting is 'soon'"),
+        (
+            "source = {topic = 'x', starting = 'soon'}\nsink = {format = 'noop'}\ncheckpoint = '/c'",
+            "starting is 'soon'",
+        ),
         ("sql = \"CREATE STREAM TABLE t (a int) WITH (topic = 'x', columns = 'tables')\"", "columns is 'tables'"),
         ("sql = 'CREATE SINK s WITH (path = 5)'", "expected key"),
-        (f"job = 'etl'\noptions = {{ {LAKE}, topic_pattern = '.*' }}", r"\[query.options\] has no option 'topic_pattern'; there are .*topics_pattern"),
+        (
+            f"job = 'etl'\noptions = {{ {LAKE}, topic_pattern = '.*' }}",
+            r"\[query.options\] has no option 'topic_pattern'; there are .*topics_pattern",
+        ),
         (f"job = 'etl'\noptions = {{ {LAKE}, source = {{ start = 'latest' }} }}", "no option 'start'"),
         (f"job = 'etl'\noptions = {{ {LAKE}, trigger = '10 parsecs' }}", "trigger is '10 parsecs'"),
         (f"job = 'etl'\noptions = {{ {LAKE}, tiers = {{ rebalance = 5 }} }}", "tiers has no option 'rebalance'"),
         (f"job = 'etl'\noptions = {{ {LAKE}, format = 'orc' }}", "format is 'orc'"),
         ("job = 'etl'\noptions = { topics = ['t'], path = '/p', table = [{ schema = 'raw' }] }", "wants checkpoint"),
-        ("job = 'etl'\noptions = { topics = ['t'], path = '/p', checkpoint = '/c', table = [{ scheme = 'raw' }] }", "table 1 has no option 'scheme'"),
+        (
+            "job = 'etl'\noptions = { topics = ['t'], path = '/p', checkpoint = '/c', table = [{ scheme = 'raw' }] }",
+            "table 1 has no option 'scheme'",
+        ),
         ("job = 'wide'\noptions = { topics = ['t'], latness = '1 hour' }", "no option 'latness'"),
         ("job = 'redis'\noptions = { topics = ['t'], trigger = 'soon' }", "trigger is 'soon'"),
         ("job = 'replay'\noptions = { topics = ['t'], source = { columns = 'tables' } }", "columns is 'tables'"),
@@ -82,7 +95,11 @@ def test_numbers_and_switches_may_be_written_as_such_and_jobs_have_modules(tmp_p
     )
     made = read_job(tmp_path / "job.toml")
     assert made.defaults == {"admin_url": "x", "task_bytes": "5", "fail_on_data_loss": "false"}
-    assert made.queries[0].sql == "SELECT 2" and made.queries[1].start == "heliograph.spark.jobs.etl:start" and made.queries[1].options == {"tiers": [1, 2]}
+    assert (
+        made.queries[0].sql == "SELECT 2"
+        and made.queries[1].start == "heliograph.spark.jobs.etl:start"
+        and made.queries[1].options == {"tiers": [1, 2]}
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +111,10 @@ def test_numbers_and_switches_may_be_written_as_such_and_jobs_have_modules(tmp_p
         ("[[query]]\nsql = 'x'", "has no name"),
         (GOOD + GOOD, "two queries are named 'a'"),
         (COPY + COPY.replace("'c'", "'d'"), "checkpoint /c"),
-        ("".join(f"[[query]]\nname = '{name}'\njob = 'etl'\noptions = {{checkpoint = '/c'}}\n" for name in "ab"), "two queries have the checkpoint /c"),
+        (
+            "".join(f"[[query]]\nname = '{name}'\njob = 'etl'\noptions = {{checkpoint = '/c'}}\n" for name in "ab"),
+            "two queries have the checkpoint /c",
+        ),
         (COPY + "trigger = '1 parsec'", "trigger is '1 parsec'; it is an interval"),
         (COPY.replace("checkpoint = '/c'\n", ""), "wants a checkpoint folder"),
         (COPY.replace("format = 'parquet'", "path = 'x'"), "wants a format"),
@@ -139,7 +159,10 @@ def test_a_file_that_is_none_is_said(tmp_path: Path) -> None:
             "UnboundLocalError: cannot access local variable 'reader'",
             "heliograph.model.errors.NotFound: a/b is not there",
         ),
-        ("Broken pipe\n=== Streaming Query ===\nCurrent State: ACTIVE\nLogical Plan:\nWrite\n+- ~StreamingDataSourceV2ScanRelation[a#0] tiny\n", "Broken pipe"),
+        (
+            "Broken pipe\n=== Streaming Query ===\nCurrent State: ACTIVE\nLogical Plan:\nWrite\n+- ~StreamingDataSourceV2ScanRelation[a#0] tiny\n",
+            "Broken pipe",
+        ),
         ("", "RuntimeError"),
     ],
 )
@@ -192,7 +215,10 @@ def test_a_query_that_fails_starts_again_and_the_others_go_on(monkeypatch: pytes
     assert made.look() and [name for name, _ in started] == ["a", "c"]
     started[0][1].fail("traceback\nheliograph.model.errors.Trimmed: gone")
     made.look()
-    assert said[-1] == ("query.failed", {"query": "a", "again_in_s": 1.0, "error": "heliograph.model.errors.Trimmed: gone"})
+    assert said[-1] == (
+        "query.failed",
+        {"query": "a", "again_in_s": 1.0, "error": "heliograph.model.errors.Trimmed: gone"},
+    )
     assert [stream.stopped for stream in together] == [True, False], "what belongs to it stops with it"
     made.look()
     assert len(started) == 2, "not before its pause is over"
@@ -202,10 +228,28 @@ def test_a_query_that_fails_starts_again_and_the_others_go_on(monkeypatch: pytes
     now[0] = 3.0
     made.look()
     assert [name for name, _ in started] == ["a", "c", "a"] and started[1][1].isActive
-    kept = [{"numRowsTotal": 5 + n, "memoryUsedBytes": 70 + 10 * n, "numRowsDroppedByWatermark": 1 - n} for n in range(2)]
-    started[2][1].lastProgress = {"batchId": 4, "numInputRows": 7, "processedRowsPerSecond": 3.4, "durationMs": {"triggerExecution": 12}}
-    told = ['{"bytes": 70, "messages": 7, "topics": {}}', '{"bytes": 5, "messages": 1, "topics": {}}', '{"bytes": 9}', "5", "no offset", None]
-    started[1][1].lastProgress = {**started[2][1].lastProgress, "stateOperators": kept, "sources": [{"latestOffset": each} for each in told]}
+    kept = [
+        {"numRowsTotal": 5 + n, "memoryUsedBytes": 70 + 10 * n, "numRowsDroppedByWatermark": 1 - n} for n in range(2)
+    ]
+    started[2][1].lastProgress = {
+        "batchId": 4,
+        "numInputRows": 7,
+        "processedRowsPerSecond": 3.4,
+        "durationMs": {"triggerExecution": 12},
+    }
+    told = [
+        '{"bytes": 70, "messages": 7, "topics": {}}',
+        '{"bytes": 5, "messages": 1, "topics": {}}',
+        '{"bytes": 9}',
+        "5",
+        "no offset",
+        None,
+    ]
+    started[1][1].lastProgress = {
+        **started[2][1].lastProgress,
+        "stateOperators": kept,
+        "sources": [{"latestOffset": each} for each in told],
+    }
     now[0] = 20.0
     made.look()
     progress = {"stream": "one", "batch": 4, "rows": 7, "rows_s": 3, "took_ms": 12}

@@ -21,7 +21,14 @@ TOPIC = "persistent://a/b/t-partition-3"
 SNAPSHOT = TopicSnapshot(TOPIC, ((7, 10, 100),), (7, 9), (1, 2, 0xAB), {1: "us", 2: "eu"})
 TIME = pa.timestamp("us", "UTC")
 INT, LONG = pa.int32(), pa.int64()
-WHERE = [("region", INT), ("epoch", INT), ("incarnation", pa.string()), ("ledger", LONG), ("entry", LONG), ("batch_index", INT)]
+WHERE = [
+    ("region", INT),
+    ("epoch", INT),
+    ("incarnation", pa.string()),
+    ("ledger", LONG),
+    ("entry", LONG),
+    ("batch_index", INT),
+]
 TYPES = {
     **dict.fromkeys(("topic", "key", "producer_name", "origin_region"), pa.string()),
     **dict.fromkeys(("sequence_id", "ledger", "entry", "schema_version"), pa.int64()),
@@ -77,7 +84,9 @@ def test_the_quick_way_and_the_whole_way_cut_a_batch_alike(seed: int) -> None:
         singles.append((given, rng.randbytes(size)))
     made = batch(singles)
     quick, whole = gathered([made], {"batch_index"}), gathered([made], {"batch_index", "key"})
-    expected = [(None if g.get("null_value") else v, n) for n, (g, v) in enumerate(singles) if not g.get("compacted_out")]
+    expected = [
+        (None if g.get("null_value") else v, n) for n, (g, v) in enumerate(singles) if not g.get("compacted_out")
+    ]
     assert list(zip(quick.values, quick.column("batch_index", pa.int32()).to_pylist(), strict=True)) == expected
     assert quick.values == whole.values
     keys = [g.get("partition_key") for g, _ in singles if not g.get("compacted_out")]
@@ -85,10 +94,18 @@ def test_the_quick_way_and_the_whole_way_cut_a_batch_alike(seed: int) -> None:
 
 
 def test_what_an_entry_says_stands_beside_each_of_its_messages() -> None:
-    single = entry(b"x", partition_key="k", properties=[pb.KeyValue(key="a", value="b")], event_time=2000, schema_version=(3).to_bytes(8, "big"))
+    single = entry(
+        b"x",
+        partition_key="k",
+        properties=[pb.KeyValue(key="a", value="b")],
+        event_time=2000,
+        schema_version=(3).to_bytes(8, "big"),
+    )
     hidden, two = entry(b"h"), batch([({}, b"y"), ({"sequence_id": 9}, b"z")])
     rows = gathered([single, hidden, two], RAW, flags=[0, FLAG_HIDDEN, 0])
-    assert listed(rows, "value", "key", "sequence_id", "batch_index", "ledger", "entry", "schema_version", "partition") == [
+    assert listed(
+        rows, "value", "key", "sequence_id", "batch_index", "ledger", "entry", "schema_version", "partition"
+    ) == [
         (b"x", "k", 5, -1, 7, 40, 3, 3),
         (b"y", None, 5, 0, 7, 42, None, 3),
         (b"z", None, 9, 1, 7, 42, None, 3),
@@ -97,7 +114,14 @@ def test_what_an_entry_says_stands_beside_each_of_its_messages() -> None:
     assert [each.timestamp() for each in rows.column("publish_time", TYPES["publish_time"]).to_pylist()] == [1.0] * 3
     assert rows.column("event_time", TYPES["event_time"]).to_pylist()[0].timestamp() == 2.0
     where = rows.column("coordinate", TYPES["coordinate"]).to_pylist()
-    assert where[2] == {"region": 1, "epoch": 2, "incarnation": "00000000000000ab", "ledger": 7, "entry": 42, "batch_index": 1}
+    assert where[2] == {
+        "region": 1,
+        "epoch": 2,
+        "incarnation": "00000000000000ab",
+        "ledger": 7,
+        "entry": 42,
+        "batch_index": 1,
+    }
     assert rows.schema_versions() == [(TOPIC, 3, 0, 1), (TOPIC, None, 1, 3)]
     assert rows.place(2) == f"{TOPIC} 7:42, message 1"
 
@@ -119,14 +143,22 @@ def test_a_replicated_entry_has_the_coordinate_of_its_origin() -> None:
     rows = gathered([entry(b"a"), entry(b"b")], {"coordinate", "origin_region"}, **where)
     assert times(rows) == [(9.0, 7.5)] * 2 and times(gathered([entry(b"own")], set(), time_ms=3000)) == [(3.0, 3.0)]
     assert listed(gathered([entry(b"of an old version")], set()), "stored_time", "origin_time") == [(None, None)]
-    assert [(c["region"], c["ledger"], c["entry"]) for c in rows.column("coordinate", TYPES["coordinate"]).to_pylist()] == [(2, 3, 8), (2, 4, 0)]
+    assert [
+        (c["region"], c["ledger"], c["entry"]) for c in rows.column("coordinate", TYPES["coordinate"]).to_pylist()
+    ] == [(2, 3, 8), (2, 4, 0)]
     assert rows.column("origin_region", pa.string()).to_pylist() == ["eu", "eu"]
 
 
 def test_pieces_of_a_compressed_message_come_as_they_are_stored() -> None:
     """A message is compressed before it is cut: none of its pieces can be opened by itself."""
     stored = pa.compress(random.Random(1).randbytes(500) + b"x" * 5000, codec="zstd", asbytes=True)
-    given: dict[str, Any] = {"compression": pb.ZSTD, "uncompressed_size": 5500, "uuid": "u", "num_chunks_from_msg": 2, "total_chunk_msg_size": len(stored)}
+    given: dict[str, Any] = {
+        "compression": pb.ZSTD,
+        "uncompressed_size": 5500,
+        "uuid": "u",
+        "num_chunks_from_msg": 2,
+        "total_chunk_msg_size": len(stored),
+    }
     pieces = [entry(part, chunk_id=number, **given) for number, part in enumerate((stored[:200], stored[200:]))]
     for wanted in ({"coordinate"}, RAW):
         rows = gathered(pieces, {*wanted, "sealed"})
@@ -157,19 +189,32 @@ def test_an_entry_that_cannot_be_taken_apart_is_one_bad_row(broken: int, wanted:
 def test_what_no_column_can_hold_of_one_message_ends_nothing(in_batch: bool) -> None:
     """Times in nanoseconds, negative numbers as Java's clients write them, text that is no UTF-8: the row is there, and so are the others."""
     nanos, negative, properties = 1_700_000_000_000_000_000, (1 << 64) - 5000, [pb.KeyValue(key="NAME", value="TEXT")]
-    odd: dict[str, Any] = {"partition_key": "KKKK", "properties": properties, "event_time": nanos, "sequence_id": (1 << 64) - 1}
+    odd: dict[str, Any] = {
+        "partition_key": "KKKK",
+        "properties": properties,
+        "event_time": nanos,
+        "sequence_id": (1 << 64) - 1,
+    }
     early: dict[str, Any] = {"event_time": negative, "sequence_id": 7}
     if in_batch:
         made = [batch([(odd, b"a"), (early, b"b")], replicate_to=["NAME"])]
     else:
         base = {"producer_name": "p", "publish_time": nanos, "schema_version": b"\xff" * 8}
-        whole = [pb.MessageMetadata(**{**base, **given}, replicate_to=["NAME"]).SerializeToString() for given in (odd, early)]
-        made = [len(metadata).to_bytes(4, "big") + metadata + value for metadata, value in zip(whole, (b"a", b"b"), strict=True)]
+        whole = [
+            pb.MessageMetadata(**{**base, **given}, replicate_to=["NAME"]).SerializeToString() for given in (odd, early)
+        ]
+        made = [
+            len(metadata).to_bytes(4, "big") + metadata + value
+            for metadata, value in zip(whole, (b"a", b"b"), strict=True)
+        ]
     bad = {b"KKKK": b"\xff\xfe\xfd\xfc", b"NAME": b"n\xff\xffe", b"TEXT": b"\x80abc"}
     for good, wrong in bad.items():
         made = [each.replace(good, wrong) for each in made]
     rows = gathered(made, RAW)
-    columns = {name: rows.column(name, kind).to_pylist() for name, kind in {**TYPES, "replicate_to": pa.string(), "base64_key": pa.bool_()}.items()}
+    columns = {
+        name: rows.column(name, kind).to_pylist()
+        for name, kind in {**TYPES, "replicate_to": pa.string(), "base64_key": pa.bool_()}.items()
+    }
     assert columns["value"] == [b"a", b"b"]
     assert columns["key"] == ["//79/A==", None] and columns["base64_key"] == [True, False]
     assert columns["properties"] == [[("n\ufffd\ufffde", "\ufffdabc")], []]
@@ -181,4 +226,7 @@ def test_what_no_column_can_hold_of_one_message_ends_nothing(in_batch: bool) -> 
 
 
 def test_a_value_asked_for_as_text_is_text() -> None:
-    assert gathered([entry("né".encode()), entry(b"\xff")], {"value"}).column("value", pa.string()).to_pylist() == ["né", "\ufffd"]
+    assert gathered([entry("né".encode()), entry(b"\xff")], {"value"}).column("value", pa.string()).to_pylist() == [
+        "né",
+        "\ufffd",
+    ]

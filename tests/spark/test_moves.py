@@ -125,7 +125,9 @@ class World:
             self.carry(region, self.rng.choice(self.regions), self.rng.randrange(1, 20))
 
     def carry(self, source: Region, target: Region, count: int) -> None:
-        own = [row for _, row in source.rows() if source.is_own(row[0]) and row[1] > target.held.get(row[0], BEFORE_ALL)]
+        own = [
+            row for _, row in source.rows() if source.is_own(row[0]) and row[1] > target.held.get(row[0], BEFORE_ALL)
+        ]
         for row in own[:count] if source is not target else ():
             target.store(row)
 
@@ -138,7 +140,11 @@ class World:
 def latest(region: Region, start: Place, max_bytes: int) -> Place:
     """As `HeliographStreamReader.latestOffset`, for one topic."""
     snapshot = region.snapshot()
-    first = start.at if start.region == snapshot.region else first_unread(region, snapshot, start.vector or {}, may_lose=False)
+    first = (
+        start.at
+        if start.region == snapshot.region
+        else first_unread(region, snapshot, start.vector or {}, may_lose=False)
+    )
     stops = limited({TOPIC: between(snapshot, first, end(snapshot), may_lose=True)}, max_bytes)
     at = stops.get(TOPIC)
     return start if at is None else advanced(start, snapshot.region, at, region.vector(TOPIC, (at[0], at[1] - 1)))
@@ -183,7 +189,9 @@ def test_a_query_that_moves_at_any_point_reads_everything_once(seed: int) -> Non
         assert in_order == sorted(in_order), "each origin in its order"
     for start, stop, found in batches:
         for again in world.regions:
-            assert sorted(again.read(start, stop, rng)) == sorted(found), "a batch that is run again reads the same, in every region that has it"
+            assert sorted(again.read(start, stop, rng)) == sorted(found), (
+                "a batch that is run again reads the same, in every region that has it"
+            )
 
 
 def test_what_was_passed_is_forgotten_once_it_lies_behind() -> None:
@@ -197,7 +205,9 @@ def test_what_was_passed_is_forgotten_once_it_lies_behind() -> None:
     assert half.at == (3, 5) and not half.above
     moved = latest(eu, half, 1)
     assert eu.read(half, moved, rng) == [(eu.own, (6, 0))]
-    assert (moved.region, moved.at, moved.above) == ("eu", (6, 1), {us.own: (3, 4)}), "what was read in us comes next here"
+    assert (moved.region, moved.at, moved.above) == ("eu", (6, 1), {us.own: (3, 4)}), (
+        "what was read in us comes next here"
+    )
     done = latest(eu, moved, 1 << 40)
     assert eu.read(moved, done, rng) == [(us.own, (3, n)) for n in range(5, 10)]
     assert done.above == {} and done.vector == {us.own: (3, 9), eu.own: (6, 0)}
@@ -244,14 +254,20 @@ def test_a_copy_that_shows_less_than_it_did_is_waited_for() -> None:
     us = Region(1)
     for _ in range(10):
         us.publish()
-    start, elsewhere, stop = Place("us", (3, 2), {us.own: (3, 1)}), Place("eu", (6, 0), {us.own: (3, 1)}), Place("us", (3, 10), {us.own: (3, 9)})
+    start, elsewhere, stop = (
+        Place("us", (3, 2), {us.own: (3, 1)}),
+        Place("eu", (6, 0), {us.own: (3, 1)}),
+        Place("us", (3, 10), {us.own: (3, 9)}),
+    )
     whole = us.snapshot()
     less = replace(whole, ledgers=((3, 6, 600),), last=(3, 5))
     for begun in (start, elsewhere):
         for shown, lossy, last in ((whole, False, 9), (less, True, 5)):
             ranges, _ = plan(us, shown, begun, stop, {}, may_lose=True, moved_may_lose=lossy)
             assert [(r.first, r.last) for r in ranges] == [(2, last)]
-        with pytest.raises(MetadataUnavailable, match="batch up to 3:10, and region us shows no more than what is before 3:6"):
+        with pytest.raises(
+            MetadataUnavailable, match="batch up to 3:10, and region us shows no more than what is before 3:6"
+        ):
             plan(us, less, begun, stop, {}, may_lose=True, moved_may_lose=False)
 
 

@@ -9,7 +9,19 @@ import pytest
 
 from heliograph.client.blocks import TopicSnapshot
 from heliograph.model.errors import ConfigError, CorruptData, Trimmed
-from heliograph.spark.offsets import Place, Positions, begin, between, decode, encode, end, limited, size_up_to, sized, tasks_of
+from heliograph.spark.offsets import (
+    Place,
+    Positions,
+    begin,
+    between,
+    decode,
+    encode,
+    end,
+    limited,
+    size_up_to,
+    sized,
+    tasks_of,
+)
 from heliograph.spark.planning import pack
 
 OWN = (1, 1, 1)
@@ -17,7 +29,13 @@ OWN = (1, 1, 1)
 
 def snapshot(*ledgers: tuple[int, int], topic: str = "persistent://a/b/t") -> TopicSnapshot:
     """ledgers: (id, entries); 100 bytes an entry; the last one is open."""
-    return TopicSnapshot(topic, tuple((ledger, entries, entries * 100) for ledger, entries in ledgers), (ledgers[-1][0], ledgers[-1][1] - 1), OWN, {})
+    return TopicSnapshot(
+        topic,
+        tuple((ledger, entries, entries * 100) for ledger, entries in ledgers),
+        (ledgers[-1][0], ledgers[-1][1] - 1),
+        OWN,
+        {},
+    )
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -37,13 +55,19 @@ def test_every_entry_is_in_one_batch_and_batches_repeat_exactly(seed: int) -> No
             if rng.random() < 0.2:
                 rows.append([rows[-1][0] + rng.randrange(1, 4), 0])
         start = dict(positions)
-        stops = limited({name: between(shot(name), start[name], end(shot(name)), may_lose=False) for name in topics}, rng.choice([150, 2000, 1 << 40]))
+        stops = limited(
+            {name: between(shot(name), start[name], end(shot(name)), may_lose=False) for name in topics},
+            rng.choice([150, 2000, 1 << 40]),
+        )
         positions |= stops
         batches.append((start, dict(positions)))
         for name in topics:
             for part in between(shot(name), start[name], positions[name], may_lose=False):
                 read[name] += [(part.ledger, entry) for entry in range(part.first, part.last + 1)]
-        places = {name: Place("us", at, {OWN: at, (2, 1, 0xBEEF): (at[0], -1)}, {OWN: (1, 2)} if at[1] % 2 else {}) for name, at in positions.items()}
+        places = {
+            name: Place("us", at, {OWN: at, (2, 1, 0xBEEF): (at[0], -1)}, {OWN: (1, 2)} if at[1] % 2 else {})
+            for name, at in positions.items()
+        }
         assert decode(encode(places)) == places
     whole = {name: between(shot(name), (0, 0), end(shot(name)), may_lose=True) for name in topics}
     start = dict(positions)
@@ -57,11 +81,15 @@ def test_every_entry_is_in_one_batch_and_batches_repeat_exactly(seed: int) -> No
         for name in topics:
             for part in between(shot(name), begun[name], stopped[name], may_lose=False):
                 again[name] += [(part.ledger, entry) for entry in range(part.first, part.last + 1)]
-    assert all(read[name][: len(again[name])] == again[name] for name in topics), "a batch that is run again reads the same"
+    assert all(read[name][: len(again[name])] == again[name] for name in topics), (
+        "a batch that is run again reads the same"
+    )
 
 
 def test_a_limited_batch_goes_on_in_every_topic() -> None:
-    pending = {str(n): between(snapshot((1, 50 * n), topic=str(n)), (1, 0), (1, 50 * n), may_lose=False) for n in (1, 2, 20)}
+    pending = {
+        str(n): between(snapshot((1, 50 * n), topic=str(n)), (1, 0), (1, 50 * n), may_lose=False) for n in (1, 2, 20)
+    }
     stops = limited(pending, 11_500)
     assert stops == {"1": (1, 5), "2": (1, 10), "20": (1, 100)}
     assert limited(pending, 1) == {"1": (1, 1), "2": (1, 1), "20": (1, 1)}
@@ -75,16 +103,26 @@ def test_what_was_deleted_unread_is_said() -> None:
     assert [part.ledger for part in between(kept, (4, 2), (6, 3), may_lose=True)] == [5, 6]
     assert between(kept, (6, 3), (6, 3), may_lose=False) == []
     whole = TopicSnapshot(kept.topic, kept.ledgers, kept.last, OWN, {}, trimmed=False)
-    assert [part.ledger for part in between(whole, (4, 0), (6, 3), may_lose=False)] == [5, 6], "ledger 4 was empty, and is not named any more"
+    assert [part.ledger for part in between(whole, (4, 0), (6, 3), may_lose=False)] == [5, 6], (
+        "ledger 4 was empty, and is not named any more"
+    )
 
 
-@pytest.mark.parametrize("offset", [{}, {"format": 3, "topics": {}}, {"format": 1, "topics": 5}, {"format": 2, "topics": []}])
+@pytest.mark.parametrize(
+    "offset", [{}, {"format": 3, "topics": {}}, {"format": 1, "topics": 5}, {"format": 2, "topics": []}]
+)
 def test_a_checkpoint_of_something_else(offset: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="checkpoint"):
         decode(offset)
     with pytest.raises(CorruptData):
         decode({"format": 1, "topics": {"t": ["x", "y"]}})
-    for fields in (5, {}, {"at": "1:2"}, {"at": "1", "region": "us"}, {"at": "1:2", "region": "us", "vector": {"us": "1:2"}}):
+    for fields in (
+        5,
+        {},
+        {"at": "1:2"},
+        {"at": "1", "region": "us"},
+        {"at": "1:2", "region": "us", "vector": {"us": "1:2"}},
+    ):
         with pytest.raises(CorruptData):
             decode({"format": 2, "topics": {"t": fields}})
 

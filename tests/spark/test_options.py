@@ -25,7 +25,12 @@ def section(name: str) -> str:
 def table(name: str) -> set[str]:
     """The options in the first columns of a section's tables of options."""
     tables = re.findall(r"\| option \| default \| \|\n\|[-|]+\|\n((?:\|.*\n)+)", section(name))
-    return {option for rows in tables for row in rows.splitlines() for option in re.findall(r"`(\w+\*?)`", row.split(" | ")[0])}
+    return {
+        option
+        for rows in tables
+        for row in rows.splitlines()
+        for option in re.findall(r"`(\w+\*?)`", row.split(" | ")[0])
+    }
 
 
 def test_the_options_of_the_source_are_those_of_its_table() -> None:

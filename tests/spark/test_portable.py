@@ -15,12 +15,26 @@ from heliograph.spark.portable import by_content, placed, tasks_of
 from heliograph.spark.sink import SinkOptions, _Routes, key_hash
 
 KIND = pa.struct(
-    [("region", pa.int32()), ("epoch", pa.int32()), ("incarnation", pa.string()), ("ledger", pa.int64()), ("entry", pa.int64()), ("batch_index", pa.int32())]
+    [
+        ("region", pa.int32()),
+        ("epoch", pa.int32()),
+        ("incarnation", pa.string()),
+        ("ledger", pa.int64()),
+        ("entry", pa.int64()),
+        ("batch_index", pa.int32()),
+    ]
 )
 
 
 def coordinate(n: int) -> dict[str, Any]:
-    return {"region": n % 2, "epoch": 0, "incarnation": "abcd", "ledger": n // 40, "entry": n // 4 % 10, "batch_index": n % 4}
+    return {
+        "region": n % 2,
+        "epoch": 0,
+        "incarnation": "abcd",
+        "ledger": n // 40,
+        "entry": n // 4 % 10,
+        "batch_index": n % 4,
+    }
 
 
 def batches(rows: list[tuple[int, Any]], size: int) -> list[pa.RecordBatch]:
@@ -53,7 +67,9 @@ def test_a_row_without_a_coordinate_is_refused() -> None:
     with pytest.raises(ConfigError, match="portable_tasks is '0'"):
         tasks_of("0")
     with pytest.raises(ConfigError, match="coordinate is string"):
-        SinkOptions({"admin_url": "http://x", "topic": "a"}, StructType().add("value", "string").add("coordinate", "string"))
+        SinkOptions(
+            {"admin_url": "http://x", "topic": "a"}, StructType().add("value", "string").add("coordinate", "string")
+        )
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -69,7 +85,12 @@ def test_rows_in_any_order_are_the_same_messages_by_what_they_hold(seed: int) ->
         }
         for _ in range(60)
     ]
-    kinds = {"value": pa.binary(), "key": pa.string(), "properties": pa.map_(pa.string(), pa.string()), "event_time": pa.timestamp("us", "UTC")}
+    kinds = {
+        "value": pa.binary(),
+        "key": pa.string(),
+        "properties": pa.map_(pa.string(), pa.string()),
+        "event_time": pa.timestamp("us", "UTC"),
+    }
     schema = pa.schema(list(kinds.items()))
 
     def listed(given: list[dict[str, Any]]) -> list[Any]:
@@ -92,9 +113,17 @@ def test_a_key_has_a_partition_and_what_has_none_takes_turns() -> None:
     def ways(task: int) -> list[str]:
         routes = _Routes(options, task)
         asyncio.run(routes.learn(["parts", "plain"]))
-        return [routes.of("plain", "hello"), routes.of("parts", "hello"), *(routes.of("parts", None) for _ in range(3001))]
+        return [
+            routes.of("plain", "hello"),
+            routes.of("parts", "hello"),
+            *(routes.of("parts", None) for _ in range(3001)),
+        ]
 
     made = ways(0)
     assert made[:2] == ["plain", "parts-partition-1"] and made == ways(0)
-    assert {place: made[2:].count(place) for place in set(made[2:])} == {"parts-partition-0": 1001, "parts-partition-1": 1000, "parts-partition-2": 1000}
+    assert {place: made[2:].count(place) for place in set(made[2:])} == {
+        "parts-partition-0": 1001,
+        "parts-partition-1": 1000,
+        "parts-partition-2": 1000,
+    }
     assert ways(1)[2] == "parts-partition-1", "tasks begin at different ones"

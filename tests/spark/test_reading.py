@@ -23,7 +23,9 @@ def test_raw_columns_have_the_types_of_the_message() -> None:
     assert payload_columns(options("auto"), whole) is None
     assert payload_columns(options("raw"), StructType().add("value", StringType())) is None
     for columns in ("auto", "raw"):
-        with pytest.raises(ConfigError, match=r"the column value is the message's own here, binary, and not double: .*columns = 'json'"):
+        with pytest.raises(
+            ConfigError, match=r"the column value is the message's own here, binary, and not double: .*columns = 'json'"
+        ):
             payload_columns(options(columns), StructType().add("topic", StringType()).add("value", DoubleType()))
     with pytest.raises(ConfigError, match="'raw' knows no column price"):
         payload_columns(options("raw"), StructType().add("price", DoubleType()))

@@ -28,7 +28,11 @@ from heliograph.wire.run import Run  # noqa: E402
 
 TOPIC = "persistent://a/b/t"
 SNAPSHOT = TopicSnapshot(TOPIC, ((1, 9, 9),), (1, 9), (1, 1, 1), {1: "us"})
-FIRST = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}, {"name": "who", "type": ["null", "string"], "default": None}]}
+FIRST = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "int"}, {"name": "who", "type": ["null", "string"], "default": None}],
+}
 SECOND = {
     "type": "record",
     "name": "Order",
@@ -47,7 +51,10 @@ class Registry:
 
     def __init__(self, **schemas: list[tuple[str, Any]]) -> None:
         self._rows = {
-            f"persistent://a/b/{topic}": [{"version": n, "type": kind, "data": json.dumps(data), "properties": {}} for n, (kind, data) in enumerate(rows)]
+            f"persistent://a/b/{topic}": [
+                {"version": n, "type": kind, "data": json.dumps(data), "properties": {}}
+                for n, (kind, data) in enumerate(rows)
+            ]
             for topic, rows in schemas.items()
         }
         self.asked = 0
@@ -64,13 +71,19 @@ def avro(schema: Any, value: Any) -> bytes:
 
 
 def read(
-    registry: Registry, schema: Any, messages: list[tuple[int | None, bytes]], mode: str = "PERMISSIVE", keys: dict[int, tuple[str, bool]] | None = None
+    registry: Registry,
+    schema: Any,
+    messages: list[tuple[int | None, bytes]],
+    mode: str = "PERMISSIVE",
+    keys: dict[int, tuple[str, bool]] | None = None,
 ) -> list[dict[str, Any]]:
     """keys: by number of the message; whether they are base64."""
     declared = Declared(schema, mode)
     made = Registered(declared)
     made.learn(registry)  # type: ignore[arg-type]
-    rows = Rows(frozenset(name[1:] for name in declared.about) | ({"key", "base64_key"} if made.keyed else set()), keep_bad=True)
+    rows = Rows(
+        frozenset(name[1:] for name in declared.about) | ({"key", "base64_key"} if made.keyed else set()), keep_bad=True
+    )
     for entry, (version, payload) in enumerate(messages):
         metadata = pb.MessageMetadata(producer_name="p", sequence_id=entry, publish_time=1)
         if keys and entry in keys:
@@ -86,9 +99,19 @@ def read(
 
 def test_avro_of_two_versions_is_read_into_the_newest() -> None:
     registry = Registry(t=[("AVRO", FIRST), ("AVRO", SECOND)])
-    kinds = [("id", pa.int64()), ("customer", pa.string()), ("paid", pa.bool_()), ("at", pa.timestamp("us", "UTC")), ("_schema_version", pa.int64())]
+    kinds = [
+        ("id", pa.int64()),
+        ("customer", pa.string()),
+        ("paid", pa.bool_()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("_schema_version", pa.int64()),
+    ]
     given = {"id": 1 << 40, "customer": "b", "paid": False, "at": AT}
-    messages = [(0, avro(FIRST, {"id": 1, "who": "a"})), (1, avro(SECOND, given)), (None, avro(SECOND, {**given, "at": None}))]
+    messages = [
+        (0, avro(FIRST, {"id": 1, "who": "a"})),
+        (1, avro(SECOND, given)),
+        (None, avro(SECOND, {**given, "at": None})),
+    ]
     found = read(registry, pa.schema([*kinds, (CORRUPT, pa.string())]), messages)
     assert found == [
         {"id": 1, "customer": "a", "paid": True, "at": None, "_schema_version": 0, CORRUPT: None},
@@ -112,18 +135,38 @@ def test_the_newest_is_the_last_that_came_whatever_its_number() -> None:
 def test_a_payload_that_its_schema_cannot_read_is_a_bad_row() -> None:
     registry = Registry(t=[("AVRO", FIRST)])
     schema = pa.schema([("id", pa.int32()), (CORRUPT, pa.string())])
-    found = read(registry, schema, [(0, avro(FIRST, {"id": 1})), (0, b""), (7, avro(FIRST, {"id": 2})), (0, avro(FIRST, {"id": 3}))])
-    assert [r["id"] for r in found] == [1, None, None, 3] and [r[CORRUPT] is not None for r in found] == [False, True, True, False]
+    found = read(
+        registry,
+        schema,
+        [(0, avro(FIRST, {"id": 1})), (0, b""), (7, avro(FIRST, {"id": 2})), (0, avro(FIRST, {"id": 3}))],
+    )
+    assert [r["id"] for r in found] == [1, None, None, 3] and [r[CORRUPT] is not None for r in found] == [
+        False,
+        True,
+        True,
+        False,
+    ]
     narrow = pa.schema([("id", pa.int8()), (CORRUPT, pa.string())])
-    assert [r["id"] for r in read(registry, narrow, [(0, avro(FIRST, {"id": 300})), (0, avro(FIRST, {"id": 3}))], "DROPMALFORMED")] == [3]
+    assert [
+        r["id"]
+        for r in read(registry, narrow, [(0, avro(FIRST, {"id": 300})), (0, avro(FIRST, {"id": 3}))], "DROPMALFORMED")
+    ] == [3]
     with pytest.raises(ConfigError, match="1:1, message 0"):
         read(registry, schema, [(0, avro(FIRST, {"id": 1})), (0, b"")], "FAILFAST")
 
 
 def test_versions_that_avro_does_not_resolve_go_by_name() -> None:
-    other = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "string"}, {"name": "more", "type": "int"}]}
+    other = {
+        "type": "record",
+        "name": "Order",
+        "fields": [{"name": "id", "type": "string"}, {"name": "more", "type": "int"}],
+    }
     registry = Registry(t=[("AVRO", FIRST), ("AVRO", other)])
-    found = read(registry, pa.schema([("id", pa.int32()), ("who", pa.string()), (CORRUPT, pa.string())]), [(0, avro(FIRST, {"id": 1, "who": "a"}))])
+    found = read(
+        registry,
+        pa.schema([("id", pa.int32()), ("who", pa.string()), (CORRUPT, pa.string())]),
+        [(0, avro(FIRST, {"id": 1, "who": "a"}))],
+    )
     assert found == [{"id": 1, "who": "a", CORRUPT: None}]
 
 
@@ -131,9 +174,15 @@ def test_json_and_primitive_types() -> None:
     registry = Registry(t=[("JSON", FIRST), ("INT32", ""), ("STRING", "")])
     schema = pa.schema([("id", pa.int32()), ("value", pa.string()), (CORRUPT, pa.string())])
     found = read(registry, schema, [(0, b'{"id": 4}'), (2, b"text"), (0, b"nonsense")])
-    assert [(r["id"], r["value"], r[CORRUPT]) for r in found] == [(4, None, None), (None, "text", None), (None, None, "nonsense")]
+    assert [(r["id"], r["value"], r[CORRUPT]) for r in found] == [
+        (4, None, None),
+        (None, "text", None),
+        (None, None, "nonsense"),
+    ]
     assert columns_of({"type": "INT64", "data": ""}).simpleString() == "struct<value:bigint>"
-    numbers = read(Registry(t=[("DOUBLE", "")]), pa.schema([("value", pa.float64())]), [(0, struct.pack(">d", 2.5)), (0, b"short")])
+    numbers = read(
+        Registry(t=[("DOUBLE", "")]), pa.schema([("value", pa.float64())]), [(0, struct.pack(">d", 2.5)), (0, b"short")]
+    )
     assert [r["value"] for r in numbers] == [2.5, None]
 
 
@@ -155,7 +204,9 @@ def protobuf() -> tuple[dict[str, str], Any]:
     entry.options.map_entry = True
     entry.field.add(name="key", number=1, type=kinds.TYPE_STRING, label=kinds.LABEL_OPTIONAL)
     entry.field.add(name="value", number=2, type=kinds.TYPE_INT32, label=kinds.LABEL_OPTIONAL)
-    order.field.add(name="tags", number=5, type=kinds.TYPE_MESSAGE, type_name=".x.Order.TagsEntry", label=kinds.LABEL_REPEATED)
+    order.field.add(
+        name="tags", number=5, type=kinds.TYPE_MESSAGE, type_name=".x.Order.TagsEntry", label=kinds.LABEL_REPEATED
+    )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     files = base64.b64encode(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()).decode()
@@ -171,7 +222,11 @@ def test_protobuf_with_nested_repeated_map_and_enum_fields() -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     message = order(id=(1 << 64) - 1, kind=1, lines=[{"sku": "a"}, {"sku": "b"}], tags={"t": 5})
-    found = read(Registry(t=[("PROTOBUF_NATIVE", definition)]), to_arrow_schema(columns_of(row), timezone="UTC"), [(0, message.SerializeToString())])
+    found = read(
+        Registry(t=[("PROTOBUF_NATIVE", definition)]),
+        to_arrow_schema(columns_of(row), timezone="UTC"),
+        [(0, message.SerializeToString())],
+    )
     assert {**found[0], "id": int(found[0]["id"])} == {
         "id": (1 << 64) - 1,
         "kind": "PAID",
@@ -184,7 +239,10 @@ def test_protobuf_with_nested_repeated_map_and_enum_fields() -> None:
 def test_the_columns_of_topics_are_those_of_their_newest_schema() -> None:
     registry: Any = Registry(t=[("AVRO", FIRST), ("AVRO", SECOND)], u=[("JSON", SECOND)], v=[("AVRO", FIRST)], none=[])
     found = registered_columns(registry, [f"persistent://a/b/{name}" for name in ("t", "u", "none")])
-    assert found.simpleString() == f"struct<id:bigint,customer:string,paid:boolean,at:timestamp,_topic:string,{CORRUPT}:string>"
+    assert (
+        found.simpleString()
+        == f"struct<id:bigint,customer:string,paid:boolean,at:timestamp,_topic:string,{CORRUPT}:string>"
+    )
     for names, what in ((("t", "v"), "different schemas"), (("none",), "no topic has")):
         with pytest.raises(ConfigError, match=what):
             registered_columns(registry, [f"persistent://a/b/{name}" for name in names])
@@ -210,7 +268,12 @@ def test_what_has_no_columns_is_said(kind: str, data: Any, what: str) -> None:
 def key_value(key: tuple[str, Any], value: tuple[str, Any], encoding: str) -> dict[str, Any]:
     """A row of the registry, as brokers show it."""
     properties = {"key.schema.type": key[0], "value.schema.type": value[0], "kv.encoding.type": encoding}
-    return {"version": 0, "type": "KEY_VALUE", "data": json.dumps({"key": key[1], "value": value[1]}), "properties": properties}
+    return {
+        "version": 0,
+        "type": "KEY_VALUE",
+        "data": json.dumps({"key": key[1], "value": value[1]}),
+        "properties": properties,
+    }
 
 
 def registry_of(*rows: dict[str, Any]) -> Registry:
@@ -226,9 +289,14 @@ def inline(*halves: bytes | None) -> bytes:
 def test_a_key_and_a_value_are_two_columns() -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    first, second = key_value(("STRING", ""), ("AVRO", FIRST), "INLINE"), key_value(("STRING", ""), ("AVRO", SECOND), "INLINE")
+    first, second = (
+        key_value(("STRING", ""), ("AVRO", FIRST), "INLINE"),
+        key_value(("STRING", ""), ("AVRO", SECOND), "INLINE"),
+    )
     wanted = columns_of(second)
-    assert wanted.simpleString() == "struct<key:string,value:struct<id:bigint,customer:string,paid:boolean,at:timestamp>>"
+    assert (
+        wanted.simpleString() == "struct<key:string,value:struct<id:bigint,customer:string,paid:boolean,at:timestamp>>"
+    )
     schema = to_arrow_schema(wanted, timezone="UTC").append(pa.field(CORRUPT, pa.string()))
     given = {"id": 5, "customer": "b", "paid": False, "at": AT}
     messages = [
@@ -241,18 +309,41 @@ def test_a_key_and_a_value_are_two_columns() -> None:
     ]
     found = read(registry_of(first, second), schema, messages)
     assert [row["key"] for row in found] == ["k0", "k1", None, "k3", "k4", None]
-    assert [row["value"] for row in found] == [{"id": 1, "customer": "a", "paid": True, "at": None}, given, given, None, None, None]
+    assert [row["value"] for row in found] == [
+        {"id": 1, "customer": "a", "paid": True, "at": None},
+        given,
+        given,
+        None,
+        None,
+        None,
+    ]
     assert [row[CORRUPT] is not None for row in found] == [False] * 4 + [True] * 2
 
 
 def test_keys_may_be_the_messages_own() -> None:
     separated = key_value(("JSON", FIRST), ("INT64", ""), "SEPARATED")
-    schema = pa.schema([("key", pa.struct([("id", pa.int32()), ("who", pa.string())])), ("value", pa.int64()), (CORRUPT, pa.string())])
+    schema = pa.schema(
+        [("key", pa.struct([("id", pa.int32()), ("who", pa.string())])), ("value", pa.int64()), (CORRUPT, pa.string())]
+    )
     payload = struct.pack(">q", 7)
-    keys = {0: (base64.b64encode(b'{"id": 1, "who": "a"}').decode(), True), 1: ('{"id": 2}', False), 2: ('{"id": "no", "who": "c"}', False)}
+    keys = {
+        0: (base64.b64encode(b'{"id": 1, "who": "a"}').decode(), True),
+        1: ('{"id": 2}', False),
+        2: ('{"id": "no", "who": "c"}', False),
+    }
     found = read(registry_of(separated), schema, [(0, payload)] * 4, keys=keys)
-    assert [row["key"] for row in found] == [{"id": 1, "who": "a"}, {"id": 2, "who": None}, {"id": None, "who": "c"}, None]
-    assert {row["value"] for row in found} == {7} and [row[CORRUPT] is not None for row in found] == [False, False, True, False]
+    assert [row["key"] for row in found] == [
+        {"id": 1, "who": "a"},
+        {"id": 2, "who": None},
+        {"id": None, "who": "c"},
+        None,
+    ]
+    assert {row["value"] for row in found} == {7} and [row[CORRUPT] is not None for row in found] == [
+        False,
+        False,
+        True,
+        False,
+    ]
     made, wrong = Registered(Declared(schema, "PERMISSIVE")), dict[int, None]()
     made.learn(registry_of(separated))  # type: ignore[arg-type]
     made.columns([(TOPIC, 0, 0, 2)], [payload, payload], wrong)
@@ -265,12 +356,24 @@ def test_one_payload_that_avro_does_not_resolve_changes_no_other() -> None:
     schemas = [{"type": "record", "name": "r", "fields": [{"name": "kind", "type": kind}]} for kind in kinds]
     schemas[1]["fields"].append({"name": "more", "type": "int", "default": 9})  # type: ignore[attr-defined]
     messages = [(0, avro(schemas[0], {"kind": kind})) for kind in ("a", "b", "a")]
-    found = read(Registry(t=[("AVRO", each) for each in schemas]), pa.schema([("kind", pa.string()), ("more", pa.int32()), (CORRUPT, pa.string())]), messages)
-    assert [(row["kind"], row["more"], row[CORRUPT]) for row in found] == [("a", 9, None), ("b", None, None), ("a", 9, None)]
+    found = read(
+        Registry(t=[("AVRO", each) for each in schemas]),
+        pa.schema([("kind", pa.string()), ("more", pa.int32()), (CORRUPT, pa.string())]),
+        messages,
+    )
+    assert [(row["kind"], row["more"], row[CORRUPT]) for row in found] == [
+        ("a", 9, None),
+        ("b", None, None),
+        ("a", 9, None),
+    ]
 
 
 def test_a_schema_that_is_no_record_makes_bad_rows() -> None:
-    found = read(Registry(t=[("AVRO", "string")]), pa.schema([("id", pa.int32()), (CORRUPT, pa.string())]), [(0, avro("string", "text"))])
+    found = read(
+        Registry(t=[("AVRO", "string")]),
+        pa.schema([("id", pa.int32()), (CORRUPT, pa.string())]),
+        [(0, avro("string", "text"))],
+    )
     assert found[0]["id"] is None and found[0][CORRUPT]
 
 
@@ -285,4 +388,8 @@ def test_times_of_the_registry() -> None:
     ):
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        assert read(Registry(t=[(kind, "")]), to_arrow_schema(columns_of({"type": kind, "data": ""}), timezone="UTC"), [(0, payload)]) == [{"value": value}]
+        assert read(
+            Registry(t=[(kind, "")]),
+            to_arrow_schema(columns_of({"type": kind, "data": ""}), timezone="UTC"),
+            [(0, payload)],
+        ) == [{"value": value}]

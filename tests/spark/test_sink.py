@@ -56,7 +56,9 @@ class Producer:
     def __init__(self, brokers: Any, topic: str, name: str, **_: Any) -> None:
         self.topic, self.name, self.skipped = topic, name, 0
 
-    async def send(self, messages: Sequence[Message], first: int, publish_ms: int, schema_version: int | None = None) -> None:
+    async def send(
+        self, messages: Sequence[Message], first: int, publish_ms: int, schema_version: int | None = None
+    ) -> None:
         topics, key = self.topics, (self.topic, self.name)
         if not topics.left:
             raise RuntimeError("the executor is gone")
@@ -97,10 +99,17 @@ def options(columns: str, **more: str) -> SinkOptions:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_partitions_that_are_added_while_a_micro_batch_is_unfinished_cost_no_row(topics: Topics, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_that_are_added_while_a_micro_batch_is_unfinished_cost_no_row(
+    topics: Topics, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = random.Random(seed)
     monkeypatch.setattr(sink_module, "_ROWS", 5)
-    rows = pa.record_batch({"value": [str(n) for n in range(300)], "key": [rng.choice((None, f"k{rng.randrange(40)}")) for _ in range(300)]})
+    rows = pa.record_batch(
+        {
+            "value": [str(n) for n in range(300)],
+            "key": [rng.choice((None, f"k{rng.randrange(40)}")) for _ in range(300)],
+        }
+    )
     given = options("value string, key string", topic="persistent://a/b/t")
     topics.partitions, topics.left = rng.randrange(2, 5), rng.randrange(1, 60)
     try:
@@ -108,7 +117,9 @@ def test_partitions_that_are_added_while_a_micro_batch_is_unfinished_cost_no_row
     except RuntimeError:
         topics.partitions, topics.left = topics.partitions + rng.randrange(3), 1 << 30
         write_rows(given, "query", 3, iter([rows]))
-    assert {message.value for messages in topics.stored.values() for message in messages} == {str(n).encode() for n in range(300)}
+    assert {message.value for messages in topics.stored.values() for message in messages} == {
+        str(n).encode() for n in range(300)
+    }
 
 
 def test_a_task_that_runs_again_writes_nothing_twice(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,18 +137,26 @@ def test_a_task_that_runs_again_writes_nothing_twice(topics: Topics, monkeypatch
 def test_micro_batches_go_on_where_a_sequence_id_has_no_room_for_their_number(topics: Topics) -> None:
     given, first = options("value string", topic="persistent://a/b/t"), (1 << 27) - 1
     for batch in (first, first + 1, first + 2, first + 1):
-        write_rows(given, "query", batch, iter([pa.record_batch({"value": [f"{batch - first}-{n}" for n in range(3)]})]))
-    assert [message.value.decode() for message in topics.stored["persistent://a/b/t"]] == [f"{batch}-{n}" for batch in range(3) for n in range(3)]
+        write_rows(
+            given, "query", batch, iter([pa.record_batch({"value": [f"{batch - first}-{n}" for n in range(3)]})])
+        )
+    assert [message.value.decode() for message in topics.stored["persistent://a/b/t"]] == [
+        f"{batch}-{n}" for batch in range(3) for n in range(3)
+    ]
     assert max(topics.highest.values()) < 1 << 63
 
 
 def test_each_topic_of_a_column_must_deduplicate(topics: Topics) -> None:
     columns = "value string, topic string"
-    rows = pa.record_batch({"value": ["x"] * 4, "topic": [f"persistent://a/b/{name}" for name in ("one", "two", "one", "plain")]})
+    rows = pa.record_batch(
+        {"value": ["x"] * 4, "topic": [f"persistent://a/b/{name}" for name in ("one", "two", "one", "plain")]}
+    )
     with pytest.raises(ConfigError, match=r"a/b/plain does not deduplicate"):
         write_rows(options(columns), "query", 0, iter([rows]))
     write_rows(options(columns), "query", 0, iter([rows.slice(0, 3)]))
-    assert sorted(topics.asked) == [f"persistent://a/b/{name}" for name in ("one", "plain", "two")], "once a process, not once a task"
+    assert sorted(topics.asked) == [f"persistent://a/b/{name}" for name in ("one", "plain", "two")], (
+        "once a process, not once a task"
+    )
     write_rows(options(columns, exactly_once="false"), "query", 0, iter([rows]))
     assert len(topics.stored["persistent://a/b/plain"]) == 1
 
@@ -175,7 +194,11 @@ def test_a_key_of_bytes_is_a_key(topics: Topics) -> None:
     rows = pa.record_batch({"value": ["x", "y", "z"], "key": pa.array([b"text", b"\xff\x00", None], pa.binary())})
     write_rows(options("value string, key binary", topic="persistent://a/b/t"), "query", 0, iter([rows]))
     (messages,) = topics.stored.values()
-    assert [(message.key, message.base64_key) for message in messages] == [("text", False), ("/wA=", True), (None, False)]
+    assert [(message.key, message.base64_key) for message in messages] == [
+        ("text", False),
+        ("/wA=", True),
+        (None, False),
+    ]
 
 
 def test_an_entry_has_messages_of_one_schema_version(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +214,12 @@ def test_an_entry_has_messages_of_one_schema_version(topics: Topics, monkeypatch
     assert topics.entries == [(None, 1), (0, 3), (0, 1), (1 << 41, 1), (None, 2), (0, 1)]
     assert [message.value for message in topics.stored["persistent://a/b/t"]] == [b"%d" % n for n in range(9)]
     with pytest.raises(ConfigError, match=r"row 1 of partition has the schema version -1"):
-        write_rows(given, "query", 1, iter([pa.record_batch({"value": ["x", "y"], "schema_version": pa.array([0, -1], pa.int64())})]))
+        write_rows(
+            given,
+            "query",
+            1,
+            iter([pa.record_batch({"value": ["x", "y"], "schema_version": pa.array([0, -1], pa.int64())})]),
+        )
 
 
 class Broker:
@@ -233,7 +261,10 @@ class Broker:
                 del self.taking[command.producer_id]
             answer = BaseCommand(type=BaseCommand.SEND_ERROR)
             answer.send_error.producer_id, answer.send_error.sequence_id = command.producer_id, command.sequence_id
-            answer.send_error.error, answer.send_error.message = ServerError.Value("NotAllowedError"), "too large for the topic"
+            answer.send_error.error, answer.send_error.message = (
+                ServerError.Value("NotAllowedError"),
+                "too large for the topic",
+            )
         else:
             self.stored[topic] = command.highest_sequence_id
             answer.send_receipt.producer_id, answer.send_receipt.sequence_id = command.producer_id, command.sequence_id
@@ -290,7 +321,9 @@ def test_what_a_topic_refuses_is_sent_in_smaller_entries_and_hides_nothing(broke
             await producer.send([Message(b"x")], 0, 1)
             await producer.flush()
         for first in range(0, 16, 4):
-            await producer.send([Message(b"%04d" % (first + n) + b"-" * sizes[first + n]) for n in range(4)], 1 + first, 1)
+            await producer.send(
+                [Message(b"%04d" % (first + n) + b"-" * sizes[first + n]) for n in range(4)], 1 + first, 1
+            )
         await producer.flush()
         producer.close()
         return producer
@@ -345,7 +378,9 @@ def test_producers_of_many_topics_share_a_connection(broker: Broker) -> None:
             producer.close()
 
     asyncio.run(write())
-    assert sorted(value.decode() for _, value in broker.messages) == sorted(broker.made) and len(set(broker.made)) == 200
+    assert (
+        sorted(value.decode() for _, value in broker.messages) == sorted(broker.made) and len(set(broker.made)) == 200
+    )
 
 
 @pytest.mark.parametrize(
@@ -371,7 +406,9 @@ def test_what_no_broker_takes_is_said_and_not_tried_again(broker: Broker, messag
         asyncio.run(write())
 
 
-def test_connections_that_end_before_anything_is_stored_come_to_an_end(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_that_end_before_anything_is_stored_come_to_an_end(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def ends(frames: Sequence[bytes]) -> None:
         asyncio.get_running_loop().call_soon(broker.on_closed, ConnectionLost("gone"))
 
@@ -413,7 +450,10 @@ def test_small_rows_are_stored_where_a_topic_refuses_their_batch(region: Any, re
     assert rest("PUT", f"{TOPICS}/{topic}")[0] == 204
     assert rest("POST", f"{TOPICS}/{topic}/maxMessageSize", 110_000)[0] == 204
     until(lambda: rest("GET", f"{TOPICS}/{topic}/maxMessageSize?applied=true")[1] == 110_000)
-    given = SinkOptions({"admin_url": region.admin_url(), "topic": f"persistent://public/default/{topic}"}, StructType().add("value", "string"))
+    given = SinkOptions(
+        {"admin_url": region.admin_url(), "topic": f"persistent://public/default/{topic}"},
+        StructType().add("value", "string"),
+    )
     rows = pa.record_batch({"value": [f"{n:06}" + "-" * 994 for n in range(500)]})
     assert [write_rows(given, "query", 0, iter([rows])).skipped for _ in range(2)] == [0, 500]
     until(lambda: rest("GET", f"{TOPICS}/{topic}/stats")[1]["msgInCounter"] == 500)

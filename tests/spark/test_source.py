@@ -60,9 +60,18 @@ class Region:
                         found[topic] = [{"origin": [1, 1, 7], "prefix": [2, 9], "missing": []}]
                     else:
                         size = 1000 * (1 + TOPICS.index(topic))
-                        found[topic] = {"ledgers": region.ledgers(size), "last_confirmed": [2, 9], "origin": [1, 1, 7], "trimmed": False}
+                        found[topic] = {
+                            "ledgers": region.ledgers(size),
+                            "last_confirmed": [2, 9],
+                            "origin": [1, 1, 7],
+                            "trimmed": False,
+                        }
                         if topic in region.anew:
-                            found[topic] |= {"ledgers": [{"ledger": 9, "entries": 3, "size_bytes": size}], "last_confirmed": [9, 2], "origin": [1, 1, 8]}
+                            found[topic] |= {
+                                "ledgers": [{"ledger": 9, "entries": 3, "size_bytes": size}],
+                                "last_confirmed": [9, 2],
+                                "origin": [1, 1, 8],
+                            }
                 self.say({"found": found, "elsewhere": {}, "missing": {}, "later": {}, "regions": {"1": region.name}})
 
             def say(self, what: Any) -> None:
@@ -72,7 +81,9 @@ class Region:
         self.servers = Servers(Broker, 1)
 
     def ledgers(self, size: int) -> list[dict[str, int]]:
-        return [{"ledger": 1, "entries": 7, "size_bytes": size}] * self.two + [self.open or {"ledger": 2, "entries": 10, "size_bytes": size}]
+        return [{"ledger": 1, "entries": 7, "size_bytes": size}] * self.two + [
+            self.open or {"ledger": 2, "entries": 10, "size_bytes": size}
+        ]
 
     @property
     def url(self) -> str:
@@ -114,7 +125,11 @@ def test_a_micro_batch_keeps_its_cuts_when_one_of_its_topics_is_deleted(region: 
     stop = json.loads(json.dumps(made.latestOffset(start, ReadMaxBytes(1 << 30))))
 
     def cuts() -> list[list[tuple[str, int, int]]]:
-        return [[(r.topic, r.first, r.last) for r in task.ranges] for task in made.partitions(start, stop) if isinstance(task, Bundle)]
+        return [
+            [(r.topic, r.first, r.last) for r in task.ranges]
+            for task in made.partitions(start, stop)
+            if isinstance(task, Bundle)
+        ]
 
     before = cuts()
     assert len(before) >= 3
@@ -155,7 +170,9 @@ def test_a_partition_that_nobody_has_used_is_none_yet(region: Region, monkeypatc
         query(region, namespace="", topic=TOPICS[3]).initialOffset()
 
 
-def test_what_is_not_there_yet_is_looked_for_as_often_as_new_topics_are(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_there_yet_is_looked_for_as_often_as_new_topics_are(
+    region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(f"{__name__}.TOPICS", [f"persistent://a/b/t-partition-{number}" for number in range(4)])
     for unused in (set(TOPICS[1:]), set(TOPICS)):
         region.partitions, region.gone = 4, unused
@@ -163,7 +180,9 @@ def test_what_is_not_there_yet_is_looked_for_as_often_as_new_topics_are(region: 
         start = made.latestOffset(json.loads(json.dumps(made.initialOffset())), ReadMaxBytes(1 << 30))
         region.asked.clear()
         made.latestOffset(start, ReadMaxBytes(1 << 30))
-        assert set(region.asked) <= set(TOPICS) - unused, "a broker reads the metadata for each of the others, at every trigger"
+        assert set(region.asked) <= set(TOPICS) - unused, (
+            "a broker reads the metadata for each of the others, at every trigger"
+        )
 
 
 def test_a_query_that_does_not_begin_at_the_beginning_asks_about_many_topics_at_once(region: Region) -> None:
@@ -204,7 +223,8 @@ def test_what_arrives_while_an_unfinished_micro_batch_is_planned_in_another_regi
         del us.ledgers[3][-skipped:]
         us.held[us.own] = (3, 11 - skipped)
     made = HeliographStreamReader(
-        StructType([StructField("value", BinaryType())]), {"admin_url": "http://none", "namespace": "a/b", "topics_pattern": "t", "columns": "raw"}
+        StructType([StructField("value", BinaryType())]),
+        {"admin_url": "http://none", "namespace": "a/b", "topics_pattern": "t", "columns": "raw"},
     )
     arriving = Arriving(us, eu)
     made._connected = arriving  # type: ignore[assignment]
@@ -225,11 +245,23 @@ def test_what_arrives_while_an_unfinished_micro_batch_is_planned_in_another_regi
 def test_a_batch_with_an_ending_is_cut_alike_when_it_runs_again(region: Region, two: int) -> None:
     """By a job with a name: its rows are known by their tasks. The last ledger grows meanwhile, and its bytes an entry change."""
     region.two, cuts = two, []
-    options = {"admin_url": region.url, "topic": TOPICS[0], "ending": "1.1.7:2:7", "task_bytes": "30000", "tasks_min": "2"}
+    options = {
+        "admin_url": region.url,
+        "topic": TOPICS[0],
+        "ending": "1.1.7:2:7",
+        "task_bytes": "30000",
+        "tasks_min": "2",
+    }
     for entries, size in ((10, 100_000), (500, 9_000_000)):
         region.open = {"ledger": 2, "entries": entries, "size_bytes": size}
         made = HeliographDataSource(options).reader(StructType([StructField("value", BinaryType())]))
-        cuts.append([[(r.ledger, r.first, r.last) for r in task.ranges] for task in made.partitions() if isinstance(task, Bundle)])
+        cuts.append(
+            [
+                [(r.ledger, r.first, r.last) for r in task.ranges]
+                for task in made.partitions()
+                if isinstance(task, Bundle)
+            ]
+        )
     assert cuts[0] == cuts[1] and len(cuts[0]) > 1 and cuts[0][-1][-1][-1] == 7
 
 
@@ -240,7 +272,9 @@ def test_a_topic_that_the_next_region_lacks_as_a_whole_is_no_gap(region: Region)
     stop = json.loads(json.dumps(made.latestOffset(start, ReadMaxBytes(1 << 30))))
     stop["topics"] |= {topic: start["topics"][topic] for topic in TOPICS[:3]}
     region.gone.add(TOPICS[3])
-    assert [task.ranges for task in query(region).partitions(start, stop) if isinstance(task, Bundle)] == [()] * 2, "deleted, where it was"
+    assert [task.ranges for task in query(region).partitions(start, stop) if isinstance(task, Bundle)] == [()] * 2, (
+        "deleted, where it was"
+    )
     region.name = "eu"
     with pytest.raises(MetadataUnavailable, match=r"t3: .*which has not arrived in region eu"):
         query(region).partitions(start, stop)

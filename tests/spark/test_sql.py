@@ -67,9 +67,17 @@ def test_three_steps_are_a_pipeline() -> None:
 def test_a_table_that_is_no_stream_is_read_and_written_at_once() -> None:
     spark = Spark(streaming=False)
     made = Pipeline(spark, defaults={"admin_url": "http://x"})
-    made.run("CREATE TABLE t WITH (topic='a'); CREATE SINK s WITH (format='heliograph', topic='b'); INSERT INTO s WITH x AS (SELECT 1) SELECT * FROM x")
+    made.run(
+        "CREATE TABLE t WITH (topic='a'); CREATE SINK s WITH (format='heliograph', topic='b'); INSERT INTO s WITH x AS (SELECT 1) SELECT * FROM x"
+    )
     assert ("read",) in spark.calls and ("schema",) not in {call[:1] for call in spark.calls}
-    assert spark.calls[-5:] == [("write",), ("format", "heliograph"), ("options", ("admin_url", "http://x"), ("topic", "b")), ("mode", "append"), ("save",)]
+    assert spark.calls[-5:] == [
+        ("write",),
+        ("format", "heliograph"),
+        ("options", ("admin_url", "http://x"), ("topic", "b")),
+        ("mode", "append"),
+        ("save",),
+    ]
 
 
 def test_what_is_sparks_own_is_left_to_it() -> None:
@@ -141,7 +149,9 @@ def test_options_may_be_quoted_names_and_values_with_quotes() -> None:
 def test_a_stream_of_a_table_may_have_options_of_its_own() -> None:
     spark = Spark()
     made = Pipeline(spark, defaults={"admin_url": "http://x", "token": "a"})
-    made.run("CREATE TABLE t (a int) WITH (topic = 'p', starting = 'earliest'); SELECT 'STREAM t', u.a FROM STREAM t WITH (starting = 'latest', token = 'b') u")
+    made.run(
+        "CREATE TABLE t (a int) WITH (topic = 'p', starting = 'earliest'); SELECT 'STREAM t', u.a FROM STREAM t WITH (starting = 'latest', token = 'b') u"
+    )
     given = {"admin_url": "http://x", "token": "b", "topic": "p", "starting": "latest"}
     assert ("options", *sorted(given.items())) in [(call[0], *sorted(call[1:])) for call in spark.calls]
     assert spark.calls[-1] == ("sql", "SELECT 'STREAM t', u.a FROM t_stream_1 u")
@@ -164,8 +174,12 @@ class Plan(str):
 def test_a_subscription_is_of_one_insert() -> None:
     spark = Spark()
     made = Pipeline(spark, defaults={"admin_url": "http://x"})
-    made.run("CREATE STREAM TABLE clicks (a int) WITH (topic = 'p', subscription = 's'); CREATE SINK out WITH (format = 'parquet', checkpoint = '/c')")
-    spark._jdf = Plan("Project [a#1]\n+- SubqueryAlias known\n   +- View (`known`, [a#1])\n      +- SubqueryAlias clicks\n         +- StreamingRelationV2")
+    made.run(
+        "CREATE STREAM TABLE clicks (a int) WITH (topic = 'p', subscription = 's'); CREATE SINK out WITH (format = 'parquet', checkpoint = '/c')"
+    )
+    spark._jdf = Plan(
+        "Project [a#1]\n+- SubqueryAlias known\n   +- View (`known`, [a#1])\n      +- SubqueryAlias clicks\n         +- StreamingRelationV2"
+    )
     made.run("INSERT INTO out SELECT a FROM known")
     with pytest.raises(ConfigError, match=r"two INSERTs read clicks .*STREAM clicks WITH \(subscription"):
         made.run("INSERT INTO out SELECT a + 1 FROM known")
@@ -177,7 +191,9 @@ def test_a_subscription_is_of_one_insert() -> None:
 def test_values_may_hold_anything() -> None:
     spark = Spark()
     made = Pipeline(spark)
-    made.run("CREATE STREAM TABLE t (a decimal(3, 1)) WITH (service_url = 'pulsar://(x)', namespace = 'a/b', topics_pattern = '(x|it''s)-.*')")
+    made.run(
+        "CREATE STREAM TABLE t (a decimal(3, 1)) WITH (service_url = 'pulsar://(x)', namespace = 'a/b', topics_pattern = '(x|it''s)-.*')"
+    )
     made.run("SELECT a FROM STREAM t WITH (starting = 'latest') WHERE b = ')'")
     assert [dict(call[1:]) for call in spark.calls if call[0] == "options"] == [
         {"service_url": "pulsar://(x)", "namespace": "a/b", "topics_pattern": "(x|it's)-.*"},
@@ -229,7 +245,9 @@ def test_a_text_that_may_run_again_does_not_append(sink: str) -> None:
     assert ("save",) not in spark.calls
     with pytest.raises(ConfigError, match="INSERT OVERWRITE"):
         Pipeline(spark, repeated=True).run("INSERT INTO hive SELECT 1")
-    Pipeline(Spark(), repeated=True).run("CREATE SINK s WITH (format='parquet', checkpoint='/c'); INSERT INTO s SELECT 1")
+    Pipeline(Spark(), repeated=True).run(
+        "CREATE SINK s WITH (format='parquet', checkpoint='/c'); INSERT INTO s SELECT 1"
+    )
 
 
 class Table:
@@ -278,13 +296,18 @@ class FilePath:
         return self.text
 
 
-def test_a_folder_is_on_the_disk_before_it_has_its_name_and_again_before_spark_hears_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_on_the_disk_before_it_has_its_name_and_again_before_spark_hears_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("pyarrow")
     rows = Table("id")
     monkeypatch.setattr("heliograph.spark.jobs.landing.sync", lambda folder: rows.steps.append(f"sync {folder}"))
     made = Folders(rows, {"path": str(tmp_path)}, "out")
     made.deliver(rows, 3)
-    assert rows.steps == ["write", f"sync {tmp_path}", "rename", f"sync {tmp_path}"] and (tmp_path / "batch=0000000003-5f3a9c1e").is_dir()
+    assert (
+        rows.steps == ["write", f"sync {tmp_path}", "rename", f"sync {tmp_path}"]
+        and (tmp_path / "batch=0000000003-5f3a9c1e").is_dir()
+    )
     made.deliver(rows, 3)
     assert rows.steps[4:] == [f"sync {tmp_path}"], "who died behind the rename had not synced it"
 

@@ -33,7 +33,10 @@ def chromium() -> Path:
         if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
             pytest.skip("chromium has to be unpacked from Debian's packages, and apt-get is absent")
         try:
-            planned = fetch(["apt-get", "install", "--simulate", "--no-install-recommends", "chromium", "fonts-dejavu-core"], scratch)
+            planned = fetch(
+                ["apt-get", "install", "--simulate", "--no-install-recommends", "chromium", "fonts-dejavu-core"],
+                scratch,
+            )
             unpack_debian(re.findall(r"^Inst (\S+)", planned, re.MULTILINE), scratch)
         except subprocess.SubprocessError as error:
             pytest.skip(f"chromium cannot be had from Debian here: {reason(error)}")
@@ -47,7 +50,10 @@ def interpreter() -> Path:
     def make(scratch: Path) -> None:
         try:
             subprocess.run([sys.executable, "-m", "venv", str(scratch)], check=True, capture_output=True, text=True)
-            fetch([str(scratch / "bin" / "python"), "-m", "pip", "install", "--quiet", f"playwright=={PLAYWRIGHT}"], scratch)
+            fetch(
+                [str(scratch / "bin" / "python"), "-m", "pip", "install", "--quiet", f"playwright=={PLAYWRIGHT}"],
+                scratch,
+            )
         except subprocess.SubprocessError as error:
             pytest.skip(f"playwright {PLAYWRIGHT} cannot be installed here: {reason(error)}")
 

@@ -25,7 +25,11 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A file system of so many MiB as the module says in SMALL_MIB."""
     place = tmp_path / "small"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={request.module.SMALL_MIB}m", "none", str(place)], capture_output=True, text=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={request.module.SMALL_MIB}m", "none", str(place)],
+        capture_output=True,
+        text=True,
+    )
     if mounted.returncode:
         pytest.skip(f"a small file system needs root, which is absent here: {mounted.stderr.strip()}")
     try:

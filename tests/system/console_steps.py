@@ -15,7 +15,16 @@ from typing import Any
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
 WAIT_MS = 120_000
-PAGES = ("#/map", "#/topics/public", "#/topics/public/geo/seen", "#/topics/public/geo/wide", "#/region", "#/disaster", "#/disaster/public/geo", "#/audit")
+PAGES = (
+    "#/map",
+    "#/topics/public",
+    "#/topics/public/geo/seen",
+    "#/topics/public/geo/wide",
+    "#/region",
+    "#/disaster",
+    "#/disaster/public/geo",
+    "#/audit",
+)
 ACCESSIBLE = Path(__file__).with_name("accessible.js").read_text()
 
 
@@ -23,7 +32,10 @@ def _page(browser: Browser, said: list[str], **context: Any) -> Page:
     page = browser.new_context(**context).new_page()
     page.set_default_timeout(WAIT_MS)
     expect.set_options(timeout=WAIT_MS)
-    page.on("console", lambda told: said.append(f"{told.type}: {told.text} {told.location['url']}") if _is_fault(told) else None)
+    page.on(
+        "console",
+        lambda told: said.append(f"{told.type}: {told.text} {told.location['url']}") if _is_fault(told) else None,
+    )
     page.on("pageerror", lambda error: said.append(f"thrown: {error}"))
     return page
 
@@ -62,12 +74,18 @@ def pages(browser: Browser, base: str, pictures: str) -> dict[str, Any]:
     for scheme, width in (("light", 1100), ("dark", 390)):
         page = _page(browser, said, color_scheme=scheme, viewport={"width": width, "height": 800})
         outside: list[str] = []
-        page.on("request", lambda request, outside=outside: None if _inside(request, base) else outside.append(request.url))
+        page.on(
+            "request", lambda request, outside=outside: None if _inside(request, base) else outside.append(request.url)
+        )
         for place in PAGES:
             _open(page, base, place)
             expect(page.locator("main h2").first).to_be_visible()
             page.wait_for_function("() => document.querySelectorAll('table, .quiet').length > 0")
-            found[f"{scheme} {place}"] = {**page.evaluate(ACCESSIBLE), "text": page.inner_text("main"), "outside": list(outside)}
+            found[f"{scheme} {place}"] = {
+                **page.evaluate(ACCESSIBLE),
+                "text": page.inner_text("main"),
+                "outside": list(outside),
+            }
             if pictures:
                 name = place.removeprefix("#/").replace("/", "-")
                 page.screenshot(path=str(Path(pictures) / f"{name}-{scheme}.png"))
@@ -183,15 +201,21 @@ def cut(browser: Browser, base: str, toxiproxy: str, proxies: list[str], picture
     def switch(on: bool) -> None:
         for name in proxies:
             body = json.dumps({"enabled": on}).encode()
-            urllib.request.urlopen(urllib.request.Request(f"http://{toxiproxy}/proxies/{name}", body, method="POST"), timeout=20).read()
+            urllib.request.urlopen(
+                urllib.request.Request(f"http://{toxiproxy}/proxies/{name}", body, method="POST"), timeout=20
+            ).read()
 
     switch(False)
     try:
         expect(link).to_have_class("bad")
         row = page.get_by_role("region", name="Links between regions").locator("tr", has_text="us → eu")
-        expect(row).to_have_text(re.compile(r"\b(\d+) of \1 down"), use_inner_text=True)  # every topic that goes there, whoever made it
+        expect(row).to_have_text(
+            re.compile(r"\b(\d+) of \1 down"), use_inner_text=True
+        )  # every topic that goes there, whoever made it
         expect(row.locator("td").nth(3)).not_to_have_text("0")
-        expect(page.get_by_role("region", name="Regions", exact=True).locator("tr", has_text="us").locator("td").nth(4)).not_to_have_text("0.0 s")
+        expect(
+            page.get_by_role("region", name="Regions", exact=True).locator("tr", has_text="us").locator("td").nth(4)
+        ).not_to_have_text("0.0 s")
         down = row.inner_text()
         if pictures:
             page.screenshot(path=str(Path(pictures) / "map-cut.png"), full_page=True)
@@ -249,6 +273,8 @@ def signed_in(browser: Browser, base: str, root: str, tenant: str, owner: str) -
 
 if __name__ == "__main__":
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=sys.argv[2], args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
+        chromium = playwright.chromium.launch(
+            executable_path=sys.argv[2], args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        )
         print(json.dumps(globals()[sys.argv[1]](chromium, **json.loads(sys.argv[3]))))
         chromium.close()

@@ -89,13 +89,21 @@ class Network:
         start = self._start_file(name, self.address(number))
         with (self.folder / f"{name}.sshd.log").open("ab") as log:
             command = ["ip", "netns", "exec", space, "unshare", "--mount", "--propagation", "private", "sh", str(start)]
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
         self._hosts[name] = (space, process)
         deadline = time.monotonic() + _READY_S
-        probe = [sys.executable, "-c", f"import socket; socket.create_connection(('{self.address(number)}', 22), 2).close()"]
+        probe = [
+            sys.executable,
+            "-c",
+            f"import socket; socket.create_connection(('{self.address(number)}', 22), 2).close()",
+        ]
         while subprocess.run(self.inside(probe), capture_output=True).returncode:
             said = (self.folder / f"{name}.sshd.log").read_text()
-            assert process.poll() is None and time.monotonic() < deadline, f"the SSH server of {name} does not answer: {said}"
+            assert process.poll() is None and time.monotonic() < deadline, (
+                f"the SSH server of {name} does not answer: {said}"
+            )
             time.sleep(0.1)
         return self.address(number)
 
@@ -117,14 +125,28 @@ class Network:
         config.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
         mounts = [f"mount --bind '{self.disk(name, folder)}' /{folder}" for folder in ("opt", "srv", "run")]
         root = self._sshd.parents[2]
-        server, library = (text.replace(str(root), _PROGRAMS) for text in (str(self._sshd), programs.libraries(self._sshd)))
+        server, library = (
+            text.replace(str(root), _PROGRAMS) for text in (str(self._sshd), programs.libraries(self._sshd))
+        )
         mounts.append(f"mount --bind '{root}' {_PROGRAMS}")
         # /tmp comes last: this very file may lie there.
         last = f"mount --bind '{self.disk(name, 'tmp')}' /tmp; exec {server} -D -e -f /run/sshd/config"
         copies = [f"cp '{config}' /run/sshd/config", f"cp '{self.folder}/host_key' '{self.folder}/key.pub' /run/sshd/"]
         text = config.read_text().replace(f"{self.folder}/", "/run/sshd/")
         config.write_text(text)
-        start.write_text("\n".join(["set -e", f"mount --bind '{passwd}' /etc/passwd", *mounts, *copies, f"export LD_LIBRARY_PATH='{library}'", last]) + "\n")
+        start.write_text(
+            "\n".join(
+                [
+                    "set -e",
+                    f"mount --bind '{passwd}' /etc/passwd",
+                    *mounts,
+                    *copies,
+                    f"export LD_LIBRARY_PATH='{library}'",
+                    last,
+                ]
+            )
+            + "\n"
+        )
         return start
 
     def cable(self, number: int, *, plugged: bool) -> None:
@@ -173,5 +195,3 @@ def _command(pid: int) -> bytes:
 def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
-
-

@@ -29,7 +29,15 @@ def jars() -> Path:
     def fetch(scratch: Path) -> None:
         if shutil.which("mvn") is None:
             pytest.skip("the official Java client needs Maven on this machine to be fetched; it is absent")
-        command = ["mvn", "-q", "-B", "-f", str(SOURCES / "pom.xml"), "dependency:copy-dependencies", f"-DoutputDirectory={scratch}"]
+        command = [
+            "mvn",
+            "-q",
+            "-B",
+            "-f",
+            str(SOURCES / "pom.xml"),
+            "dependency:copy-dependencies",
+            f"-DoutputDirectory={scratch}",
+        ]
         subprocess.run(command, check=True)
 
     return once("pulsar-tools-4.0.6", fetch)
@@ -51,7 +59,9 @@ class AdminShell:
 
     def __init__(self, web_port: int) -> None:
         command = [*program("AdminShell"), f"http://127.0.0.1:{web_port}"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
 
     def __call__(self, words: list[str]) -> dict[str, Any]:
         """{"ok", "out", "err"} of one command line."""
@@ -65,6 +75,8 @@ class AdminShell:
     def __enter__(self) -> AdminShell:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._process.kill()
         self._process.wait()

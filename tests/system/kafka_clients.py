@@ -48,7 +48,14 @@ def java_client(version: str) -> Path:
 
 def java_round_trip(version: str, *arguments: str) -> str:
     """What `KafkaRoundTrip` printed."""
-    command = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{java_client(version)}/*", str(SOURCES / "KafkaRoundTrip.java"), *arguments]
+    command = [
+        "java",
+        "-XX:TieredStopAtLevel=1",
+        "-cp",
+        f"{java_client(version)}/*",
+        str(SOURCES / "KafkaRoundTrip.java"),
+        *arguments,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert done.stdout.startswith("good"), done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
@@ -62,7 +69,9 @@ def debian_kcat() -> tuple[str, dict[str, str]]:
             pytest.skip("Debian's librdkafka needs apt on this machine; it is absent")
         fetched = subprocess.run(["apt-get", "download", *DEBIAN], cwd=scratch, capture_output=True, text=True)
         if fetched.returncode:
-            pytest.skip(f"Debian's librdkafka cannot be fetched here (apt-get update may help): {fetched.stderr.strip()[-200:]}")
+            pytest.skip(
+                f"Debian's librdkafka cannot be fetched here (apt-get update may help): {fetched.stderr.strip()[-200:]}"
+            )
         for package in scratch.glob("*.deb"):
             subprocess.run(["dpkg", "-x", str(package), str(scratch)], check=True)
 
@@ -74,6 +83,8 @@ def debian_kcat() -> tuple[str, dict[str, str]]:
 def kcat(*arguments: str, given: str = "") -> str:
     """Its output. Raises AssertionError where it fails."""
     program, environment = debian_kcat()
-    done = subprocess.run([program, *arguments], input=given, capture_output=True, text=True, timeout=WAIT_S, env=environment)
+    done = subprocess.run(
+        [program, *arguments], input=given, capture_output=True, text=True, timeout=WAIT_S, env=environment
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout

@@ -25,9 +25,30 @@ from tests.system.hosts import PYTHON
 SYSTEMD = Path("/lib/systemd/systemd")
 PYTHON_INSIDE = "/srv/python/bin/python3"
 """This machine's Python as a unit sees it: where it is here may be somebody's home, which units may not look into."""
-_OWN = ("opt", "srv", "tmp", "var/lib", "var/log/journal", "var/tmp", "var/spool", "root", "run", "proc", "sys", "dev", "usr", "old")
+_OWN = (
+    "opt",
+    "srv",
+    "tmp",
+    "var/lib",
+    "var/log/journal",
+    "var/tmp",
+    "var/spool",
+    "root",
+    "run",
+    "proc",
+    "sys",
+    "dev",
+    "usr",
+    "old",
+)
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-_MASKED = ("systemd-logind.service", "systemd-udevd.service", "systemd-timesyncd.service", "getty.target", "systemd-sysctl.service")
+_MASKED = (
+    "systemd-logind.service",
+    "systemd-udevd.service",
+    "systemd-timesyncd.service",
+    "getty.target",
+    "systemd-sysctl.service",
+)
 """What has to do with seats, devices, clocks, and the kernel's settings."""
 _JOURNAL = "[Journal]\nStorage=persistent\nSystemMaxUse=1G\nSystemKeepFree=1M\nRateLimitIntervalSec=0\n"
 """Nothing is left out, whatever this machine's own settings are, and however full its disk is."""
@@ -41,10 +62,16 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         if os.geteuid() != 0:
             pytest.skip("a systemd of its own wants root, which this user is not")
-        if missing := [name for name in ("unshare", "nsenter", "pivot_root", "setpriv", "useradd") if shutil.which(name, path=_PATH) is None]:
+        if missing := [
+            name
+            for name in ("unshare", "nsenter", "pivot_root", "setpriv", "useradd")
+            if shutil.which(name, path=_PATH) is None
+        ]:
             pytest.skip(f"a systemd of its own wants {missing[0]} of util-linux or passwd, which is absent")
         if not Path(f"/proc/self/task/{os.getpid()}/children").exists():
-            pytest.skip("a systemd of its own is found by its parent's /proc/PID/task/PID/children, which this kernel has not")
+            pytest.skip(
+                "a systemd of its own is found by its parent's /proc/PID/task/PID/children, which this kernel has not"
+            )
         if not SYSTEMD.exists():
             pytest.skip(f"{SYSTEMD} is absent: this machine has not Debian's package systemd")
         self.root, self._group = folder / "root", _control_groups() / f"heliograph-test-{os.getpid()}"
@@ -68,7 +95,9 @@ class Machine:
         (units.parent / "journald.conf.d").mkdir(exist_ok=True)
         (units.parent / "journald.conf.d" / "zz-kept.conf").write_text(_JOURNAL)
         (self.root / "srv" / "python").mkdir()
-        (self.root / "etc" / "ld.so.conf.d" / "00-python.conf").write_text("/srv/python/lib\n")  # where it is now, it does not find its own library
+        (self.root / "etc" / "ld.so.conf.d" / "00-python.conf").write_text(
+            "/srv/python/lib\n"
+        )  # where it is now, it does not find its own library
         (folder / "boot.sh").write_text(self._script())
         self._boot = ["sh", str(folder / "boot.sh")]
 
@@ -115,8 +144,22 @@ exec env -i container=heliograph PATH={_PATH} setpriv --bounding-set={_LEFT_OUT}
         except OSError as error:
             pytest.skip(f"a systemd of its own wants control groups, and none can be made here: {error}")
         with self._log.open("ab") as log:
-            words = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--kill-child=SIGKILL"]
-            self._process = subprocess.Popen([*words, *self._boot], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            words = [
+                "setpriv",
+                "--pdeathsig",
+                "KILL",
+                "unshare",
+                "--mount",
+                "--uts",
+                "--ipc",
+                "--net",
+                "--pid",
+                "--fork",
+                "--kill-child=SIGKILL",
+            ]
+            self._process = subprocess.Popen(
+                [*words, *self._boot], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
         until(self._is_up, _READY_S)
 
     def _is_up(self) -> bool:
@@ -124,7 +167,9 @@ exec env -i container=heliograph PATH={_PATH} setpriv --bounding-set={_LEFT_OUT}
         if self._process.poll() is not None:
             said = self._log.read_text()[-2000:]
             if not self._booted:
-                pytest.skip(f"a systemd of its own cannot be booted here: {' '.join(said.splitlines()[-1:]) or 'it ended without a word'}")
+                pytest.skip(
+                    f"a systemd of its own cannot be booted here: {' '.join(said.splitlines()[-1:]) or 'it ended without a word'}"
+                )
             raise AssertionError(f"systemd has ended as it booted: {said}")
         first = self._first()
         self._booted = self._booted or bool(first)
@@ -139,14 +184,29 @@ exec env -i container=heliograph PATH={_PATH} setpriv --bounding-set={_LEFT_OUT}
     def run(self, command: str, *, check: bool = True) -> str:
         """A line of shell inside, as root; returns what it prints."""
         enter = ["nsenter", "-t", str(self._first()), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup"]
-        words = [*enter, "--", "env", "-i", f"PATH=/opt/heliograph/current/bin:{_PATH}", "HOME=/root", "LANG=C.UTF-8", "sh", "-c", command]
+        words = [
+            *enter,
+            "--",
+            "env",
+            "-i",
+            f"PATH=/opt/heliograph/current/bin:{_PATH}",
+            "HOME=/root",
+            "LANG=C.UTF-8",
+            "sh",
+            "-c",
+            command,
+        ]
         done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600)
-        assert not check or done.returncode == 0, f"{command}: {done.returncode}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
+        assert not check or done.returncode == 0, (
+            f"{command}: {done.returncode}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
+        )
         return done.stdout
 
     def reached(self, *words: str) -> str:
         """A program of this machine that speaks to it over its network; returns what it prints."""
-        done = subprocess.run(["nsenter", "-t", str(self._first()), "--net", "--", *words], capture_output=True, text=True, timeout=600)
+        done = subprocess.run(
+            ["nsenter", "-t", str(self._first()), "--net", "--", *words], capture_output=True, text=True, timeout=600
+        )
         assert done.returncode == 0, f"{' '.join(words)}: {done.returncode}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
         return done.stdout
 

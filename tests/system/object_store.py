@@ -43,7 +43,9 @@ def versitygw() -> Path:
         env = {**os.environ, **folders, "GOTOOLCHAIN": "local", "GOFLAGS": "-p=1 -modcacherw", "CGO_ENABLED": "0"}
         done = subprocess.run(["nice", go, "install", VERSITYGW], env=env, capture_output=True, text=True)
         if done.returncode:
-            pytest.skip(f"versitygw, an S3 server, is absent and cannot be built here: {done.stderr.strip().splitlines()[-1:]}")
+            pytest.skip(
+                f"versitygw, an S3 server, is absent and cannot be built here: {done.stderr.strip().splitlines()[-1:]}"
+            )
         (scratch / "versitygw").rename(scratch / "made")
 
     return once("bin/versitygw", make)
@@ -62,11 +64,17 @@ class S3:
     def start(self) -> None:
         command = [str(versitygw()), "--port", f"127.0.0.1:{self.port}", "--region", "us-east-1"]
         command += ["posix", "--sidecar", str(self.folder / "sidecar"), str(self.folder / "objects")]
-        self.process = Started(command, {**os.environ, "ROOT_ACCESS_KEY": ACCESS, "ROOT_SECRET_KEY": SECRET}, self.folder / "log")
+        self.process = Started(
+            command, {**os.environ, "ROOT_ACCESS_KEY": ACCESS, "ROOT_SECRET_KEY": SECRET}, self.folder / "log"
+        )
         self.process.wait_listening(self.port)
 
     def objects(self) -> list[Path]:
-        return [path for path in (self.folder / "objects" / BUCKET).rglob("*") if path.is_file() and path.parent.name == "ledger"]
+        return [
+            path
+            for path in (self.folder / "objects" / BUCKET).rglob("*")
+            if path.is_file() and path.parent.name == "ledger"
+        ]
 
 
 class Standalone:
@@ -76,7 +84,11 @@ class Standalone:
         self.folder, self.store, self.service, self.web = folder, store, free_port(), free_port()
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("HELIOGRAPH_", "AWS_"))}
         self.env |= {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET}
-        self.env |= {"HELIOGRAPH_BROKER__TIERED__STORE": store, "HELIOGRAPH_BROKER__TIERED__TICK_S": "0.5", "HELIOGRAPH_BROKER__TIERED__MANIFEST_S": "0"}
+        self.env |= {
+            "HELIOGRAPH_BROKER__TIERED__STORE": store,
+            "HELIOGRAPH_BROKER__TIERED__TICK_S": "0.5",
+            "HELIOGRAPH_BROKER__TIERED__MANIFEST_S": "0",
+        }
         self.env["HELIOGRAPH_BROKER__TIERED__OPTIONS"] = json.dumps({"endpoint": endpoint, "region": "us-east-1"})
         self.process: Started | None = None
 
@@ -89,11 +101,17 @@ class Standalone:
 
     def start(self) -> None:
         ports = ["--service-port", str(self.service), "--admin-port", str(self.web)]
-        self.process = Started([str(HELIOGRAPH), "standalone", "--data", str(self.folder), *ports], self.env, self.folder.with_suffix(".log"))
+        self.process = Started(
+            [str(HELIOGRAPH), "standalone", "--data", str(self.folder), *ports],
+            self.env,
+            self.folder.with_suffix(".log"),
+        )
         eventually(self._ready, f"a standalone in {self.folder}")
 
     def _ready(self) -> bool:
-        assert self.process is not None and self.process.popen.poll() is None, self.process and self.process.log.read_text()
+        assert self.process is not None and self.process.popen.poll() is None, (
+            self.process and self.process.log.read_text()
+        )
         try:
             return bool(self.rest("GET", "/admin/v2/namespaces/public"))
         except OSError:
@@ -106,7 +124,9 @@ class Standalone:
 
     def rest(self, method: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"http://127.0.0.1:{self.web}{path}", data, {"Content-Type": "application/json"}, method=method)
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.web}{path}", data, {"Content-Type": "application/json"}, method=method
+        )
         with urllib.request.urlopen(request, timeout=30) as answer:
             text = answer.read()
             return json.loads(text) if text else None
@@ -122,7 +142,9 @@ class Standalone:
 
     def client(self) -> pulsar.Client:
         return pulsar.Client(
-            f"pulsar://127.0.0.1:{self.service}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=30
+            f"pulsar://127.0.0.1:{self.service}",
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+            operation_timeout_seconds=30,
         )
 
     def ledgers(self) -> list[dict[str, Any]]:
@@ -137,7 +159,11 @@ class Standalone:
         client = self.client()
         # Batches are cut by count alone: half of the messages is then whole batches, which is all this client acknowledges.
         producer = client.create_producer(
-            TOPIC, batching_enabled=True, block_if_queue_full=True, batching_max_messages=BATCH, batching_max_publish_delay_ms=60_000
+            TOPIC,
+            batching_enabled=True,
+            block_if_queue_full=True,
+            batching_max_messages=BATCH,
+            batching_max_publish_delay_ms=60_000,
         )
         for i in range(start, stop):
             producer.send_async(payload(i), lambda *_: None, partition_key=str(i % 7), properties={"i": str(i)})

@@ -28,7 +28,9 @@ _BUILD_S = 1800
 _TRIES, _PAUSE_S = 3, 5.0
 
 
-def fetch(words: Sequence[str], folder: Path, *, env: Mapping[str, str] | None = None, timeout_s: float = _BUILD_S) -> str:
+def fetch(
+    words: Sequence[str], folder: Path, *, env: Mapping[str, str] | None = None, timeout_s: float = _BUILD_S
+) -> str:
     """Runs what asks a registry, in that folder; returns what it prints.
 
     A registry that does not answer is asked again after a while, and a machine that has no lists of Debian's packages yet gets them.
@@ -36,7 +38,9 @@ def fetch(words: Sequence[str], folder: Path, *, env: Mapping[str, str] | None =
     """
     for left in reversed(range(_TRIES)):
         try:
-            return subprocess.run(words, cwd=folder, env=env, check=True, capture_output=True, text=True, timeout=timeout_s).stdout
+            return subprocess.run(
+                words, cwd=folder, env=env, check=True, capture_output=True, text=True, timeout=timeout_s
+            ).stdout
         except subprocess.CalledProcessError:
             if not left:
                 raise
@@ -59,7 +63,14 @@ def tofu() -> Path:
         go("mod", "edit", "-replace", f"github.com/hashicorp/hcl/v2=github.com/opentofu/hcl/v2@{HCL}")
         go("get", f"github.com/opentofu/opentofu/cmd/tofu@{TOFU}")
         version = f"-X github.com/opentofu/opentofu/version.dev=no -X github.com/opentofu/opentofu/version.version={TOFU.removeprefix('v')}"
-        go("build", "-ldflags", f"-s -w {version}", "-o", str(scratch / "made"), "github.com/opentofu/opentofu/cmd/tofu")
+        go(
+            "build",
+            "-ldflags",
+            f"-s -w {version}",
+            "-o",
+            str(scratch / "made"),
+            "github.com/opentofu/opentofu/cmd/tofu",
+        )
 
     return _built(f"tofu-{TOFU}", build)
 
@@ -69,7 +80,10 @@ def helm() -> Path:
 
 
 def kubeconform() -> Path:
-    return _built(f"kubeconform-{KUBECONFORM}", _installing(f"github.com/yannh/kubeconform/cmd/kubeconform@{KUBECONFORM}", "kubeconform"))
+    return _built(
+        f"kubeconform-{KUBECONFORM}",
+        _installing(f"github.com/yannh/kubeconform/cmd/kubeconform@{KUBECONFORM}", "kubeconform"),
+    )
 
 
 def pulsarctl() -> Path:
@@ -78,7 +92,16 @@ def pulsarctl() -> Path:
     def build(go: Callable[..., None], scratch: Path) -> None:
         go("mod", "init", "pulsarctl")
         go("mod", "edit", "-require", f"github.com/streamnative/pulsarctl@{PULSARCTL}")
-        go("build", "-mod", "mod", "-ldflags", "-s -w", "-o", str(scratch / "made"), "github.com/streamnative/pulsarctl")
+        go(
+            "build",
+            "-mod",
+            "mod",
+            "-ldflags",
+            "-s -w",
+            "-o",
+            str(scratch / "made"),
+            "github.com/streamnative/pulsarctl",
+        )
 
     return _built(f"pulsarctl-{PULSARCTL}", build)
 
@@ -110,19 +133,31 @@ def fiu_preload() -> dict[str, str]:
     """The environment of a process whose system calls can be made to fail."""
     libraries = fiu().parents[1] / "lib"
     return {
-        "LD_PRELOAD": " ".join(str(libraries / "fiu" / name) for name in ("fiu_run_preload.so", "fiu_posix_preload.so")),
+        "LD_PRELOAD": " ".join(
+            str(libraries / "fiu" / name) for name in ("fiu_run_preload.so", "fiu_posix_preload.so")
+        ),
         "LD_LIBRARY_PATH": str(libraries),
     }
 
 
 def rsyslogd() -> Path:
     """rsyslog, to be run with `LD_LIBRARY_PATH` of `libraries`; its modules are in lib/*/rsyslog beside them."""
-    return _unpacked("rsyslog", "rsyslog-relp", "librelp0", "libestr0", "libfastjson4", "liblognorm5") / "usr" / "sbin" / "rsyslogd"
+    return (
+        _unpacked("rsyslog", "rsyslog-relp", "librelp0", "libestr0", "libfastjson4", "liblognorm5")
+        / "usr"
+        / "sbin"
+        / "rsyslogd"
+    )
 
 
 def redis_server() -> Path:
     """Redis, to be run with `LD_LIBRARY_PATH` of `libraries`."""
-    return _unpacked("redis-server", "redis-tools", "libjemalloc2", "liblzf1", "libatomic1") / "usr" / "bin" / "redis-server"
+    return (
+        _unpacked("redis-server", "redis-tools", "libjemalloc2", "liblzf1", "libatomic1")
+        / "usr"
+        / "bin"
+        / "redis-server"
+    )
 
 
 def clickhouse_server() -> Path:
@@ -130,7 +165,12 @@ def clickhouse_server() -> Path:
     also = "clickhouse-common libcapnp-0.9.2 libcctz2 libcpuinfo0 libdouble-conversion3 libfarmhash0 libjemalloc2 libmariadb3 libmetrohash1 libpcre3 libltdl7"
     also += " libodbc2 librdkafka1 libre2-9 libboost-filesystem1.74.0 libboost-program-options1.74.0 libicu72"
     poco = "foundation data dataodbc net mongodb crypto json xml util netssl"
-    return _unpacked("clickhouse-server", *also.split(), *(f"libpoco{each}80" for each in poco.split())) / "usr" / "sbin" / "clickhouse-server"
+    return (
+        _unpacked("clickhouse-server", *also.split(), *(f"libpoco{each}80" for each in poco.split()))
+        / "usr"
+        / "sbin"
+        / "clickhouse-server"
+    )
 
 
 def python_packages(*pinned: str) -> Path:
@@ -138,7 +178,9 @@ def python_packages(*pinned: str) -> Path:
 
     def make(scratch: Path) -> None:
         try:
-            fetch([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(scratch), *pinned], scratch)
+            fetch(
+                [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(scratch), *pinned], scratch
+            )
         except subprocess.SubprocessError as error:
             pytest.skip(f"{pinned[0]} cannot be installed here: {reason(error)}")
 
@@ -148,7 +190,9 @@ def python_packages(*pinned: str) -> Path:
 def libraries(program: Path) -> str:
     """Of a program that was unpacked here: where its own libraries are."""
     root = program.parents[2]
-    return ":".join(str(path) for lib in (root / "usr" / "lib", root / "lib") for path in sorted(lib.glob("*-linux-gnu")))
+    return ":".join(
+        str(path) for lib in (root / "usr" / "lib", root / "lib") for path in sorted(lib.glob("*-linux-gnu"))
+    )
 
 
 def _installing(package: str, name: str) -> Callable[[Callable[..., None], Path], None]:
@@ -175,7 +219,12 @@ def _built(name: str, build: Callable[[Callable[..., None], Path], None]) -> Pat
 
 def _run(words: Sequence[str], scratch: Path) -> None:
     folders = {"GOBIN": str(scratch), "GOCACHE": str(scratch / "objects"), "GOMODCACHE": str(scratch / "modules")}
-    settings = {"GOTOOLCHAIN": "local", "GOFLAGS": "-p=1 -modcacherw -trimpath -buildvcs=false", "CGO_ENABLED": "0", "GOWORK": "off"}
+    settings = {
+        "GOTOOLCHAIN": "local",
+        "GOFLAGS": "-p=1 -modcacherw -trimpath -buildvcs=false",
+        "CGO_ENABLED": "0",
+        "GOWORK": "off",
+    }
     fetch(words, scratch, env={**os.environ, **folders, **settings})
 
 

@@ -35,7 +35,9 @@ class Prometheus:
         for name, text in others.items():
             (folder / name).write_text(text)
         every = {"scrape": "2s", "evaluation": "1s"}  # a scrape may take as long as the time between two of them
-        text = re.sub(r"(scrape|evaluation)_interval: \d+s", lambda found: f"{found[1]}_interval: {every[found[1]]}", config)
+        text = re.sub(
+            r"(scrape|evaluation)_interval: \d+s", lambda found: f"{found[1]}_interval: {every[found[1]]}", config
+        )
         (folder / "prometheus.yaml").write_text(text)
         self._folder, self._prefix = folder, list(prefix)
         self._begin()
@@ -76,7 +78,10 @@ class Prometheus:
 
     def firing(self) -> set[tuple[str, str, str]]:
         rows = [row for row in self.get("alerts")["alerts"] if row["state"] == "firing"]
-        return {(row["labels"]["alertname"], row["labels"].get("cluster", ""), row["labels"].get("remote_cluster", "")) for row in rows}
+        return {
+            (row["labels"]["alertname"], row["labels"].get("cluster", ""), row["labels"].get("remote_cluster", ""))
+            for row in rows
+        }
 
     def stop(self) -> None:
         self._process.terminate()

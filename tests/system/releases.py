@@ -19,7 +19,17 @@ from tests.system import programs
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALL = ROOT / "terraform" / "modules" / "region" / "scripts" / "install.sh"
-_PARTS = ("heliograph", "pyspark_heliograph.py", "global_config", "local_meta", "storage", "replicator", "region_node", "packaging", "tools")
+_PARTS = (
+    "heliograph",
+    "pyspark_heliograph.py",
+    "global_config",
+    "local_meta",
+    "storage",
+    "replicator",
+    "region_node",
+    "packaging",
+    "tools",
+)
 _VERSIONED = ("pyproject.toml", "packaging/server/pyproject.toml", "heliograph/__init__.py")
 
 
@@ -28,8 +38,23 @@ def dependencies() -> Path:
     lock = ROOT / "requirements" / "lock.txt"
 
     def fetch(scratch: Path) -> None:
-        wanted = re.findall(r'^    "([^"]+)",$', (ROOT / "pyproject.toml").read_text().partition("[project.optional")[0], re.MULTILINE)
-        command = [sys.executable, "-m", "pip", "download", "-q", "-d", str(scratch), "-c", str(lock), "-r", str(ROOT / "requirements" / "server.in"), *wanted]
+        wanted = re.findall(
+            r'^    "([^"]+)",$', (ROOT / "pyproject.toml").read_text().partition("[project.optional")[0], re.MULTILINE
+        )
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "-q",
+            "-d",
+            str(scratch),
+            "-c",
+            str(lock),
+            "-r",
+            str(ROOT / "requirements" / "server.in"),
+            *wanted,
+        ]
         try:
             programs.fetch(command, scratch)
         except subprocess.SubprocessError as error:
@@ -52,7 +77,9 @@ def wheels(folder: Path, version: str) -> Path:
         assert "0.1.0" in text
         (source / name).write_text(text.replace("0.1.0", version))
     shutil.copytree(dependencies(), folder / "wheels", copy_function=_linked)
-    subprocess.run([sys.executable, str(source / "tools" / "wheels.py"), str(folder / "wheels")], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, str(source / "tools" / "wheels.py"), str(folder / "wheels")], check=True, capture_output=True
+    )
     return folder / "wheels"
 
 

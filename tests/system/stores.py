@@ -36,7 +36,19 @@ def redis_running(folder: Path) -> Iterator[str]:
     import redis
 
     port, program = free_port(), redis_server()
-    command = [str(program), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--appendonly", "yes", "--daemonize", "no"]
+    command = [
+        str(program),
+        "--port",
+        str(port),
+        "--bind",
+        "127.0.0.1",
+        "--dir",
+        str(folder),
+        "--appendonly",
+        "yes",
+        "--daemonize",
+        "no",
+    ]
     process = Started(command, {**os.environ, "LD_LIBRARY_PATH": libraries(program)}, folder / "log")
     try:
         client = redis.Redis(port=port)

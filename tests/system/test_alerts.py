@@ -65,8 +65,19 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[I
         instance.namespace("public/geo", ["us", "eu"])
         targets = json.dumps(targets_of(instance))
         for shard in range(SHARDS):
-            config = (RULES / "shard.yaml").read_text().replace("modulus: 1", f"modulus: {SHARDS}").replace('regex: "0"', f'regex: "{shard}"')
-            servers.append(Prometheus(tmp_path / f"shard-{shard}", config.replace('shard: "0"', f'shard: "{shard}"'), {"targets.json": targets}))
+            config = (
+                (RULES / "shard.yaml")
+                .read_text()
+                .replace("modulus: 1", f"modulus: {SHARDS}")
+                .replace('regex: "0"', f'regex: "{shard}"')
+            )
+            servers.append(
+                Prometheus(
+                    tmp_path / f"shard-{shard}",
+                    config.replace('shard: "0"', f'shard: "{shard}"'),
+                    {"targets.json": targets},
+                )
+            )
         shards = json.dumps([{"targets": [f"127.0.0.1:{server.port}"]} for server in servers])
         top = Prometheus(tmp_path / "global", (RULES / "global.yaml").read_text(), {"shards.json": shards})
         servers.append(top)
@@ -82,7 +93,10 @@ def targets_of(instance: Instance) -> list[dict[str, Any]]:
     rows = [(region, row) for region, found in instance.status()["regions"].items() for row in found["processes"]]
     ports = {"broker": "admin", "bookie": "http"}
     return [
-        {"targets": [f"127.0.0.1:{row['ports'][ports[row['role']]]}"], "labels": {"job": f"heliograph-{row['role']}", "cluster": region}}
+        {
+            "targets": [f"127.0.0.1:{row['ports'][ports[row['role']]]}"],
+            "labels": {"job": f"heliograph-{row['role']}", "cluster": region},
+        }
         for region, row in rows
         if row["role"] in ports
     ]
@@ -111,7 +125,10 @@ def test_dashboards_and_alerts_of_a_running_instance(watched: tuple[Instance, li
 
     # Every query of every dashboard has an answer.
     asked = {query for board in BOARDS for query in queries(board)}
-    left = {re.sub(r"\$(region|namespace|subscription)\b", ".*", query).replace("$__rate_interval", "20s") for query in asked}
+    left = {
+        re.sub(r"\$(region|namespace|subscription)\b", ".*", query).replace("$__rate_interval", "20s")
+        for query in asked
+    }
 
     def unanswered() -> set[str]:
         producer.send(b"x")
@@ -121,7 +138,11 @@ def test_dashboards_and_alerts_of_a_running_instance(watched: tuple[Instance, li
     eventually(lambda: not unanswered(), "an answer to every query", PATIENCE_S)
 
     # All is well; then a link is cut, both ways, and healed.
-    eventually(lambda: [float(row["value"][1]) for row in top.ask("sum(region:bookies_writable:sum)")] == [6], "shards add up", PATIENCE_S)
+    eventually(
+        lambda: [float(row["value"][1]) for row in top.ask("sum(region:bookies_writable:sum)")] == [6],
+        "shards add up",
+        PATIENCE_S,
+    )
     eventually(lambda: not top.firing(), "nothing fires", PATIENCE_S)
     for proxy in (*instance.proxies("link", "us", "eu"), *instance.proxies("link", "eu", "us")):
         proxy.disable()

@@ -37,9 +37,16 @@ def azurite() -> Path:
         if npm is None:
             pytest.skip("Azurite, Azure's emulator, is absent, and so is npm, which would bring it")
         CACHE.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run(["nice", npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", AZURITE], cwd=CACHE, capture_output=True, text=True)
+        done = subprocess.run(
+            ["nice", npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", AZURITE],
+            cwd=CACHE,
+            capture_output=True,
+            text=True,
+        )
         if done.returncode:
-            pytest.skip(f"Azurite, Azure's emulator, is absent and cannot be installed here: {done.stderr.strip().splitlines()[-1:]}")
+            pytest.skip(
+                f"Azurite, Azure's emulator, is absent and cannot be installed here: {done.stderr.strip().splitlines()[-1:]}"
+            )
     return program
 
 
@@ -61,8 +68,22 @@ def create_container(endpoint: str) -> None:
 @pytest.fixture
 def options(tmp_path: Path) -> Iterator[dict[str, str]]:
     port = free_port()
-    command = [str(azurite()), "--location", str(tmp_path / "azurite"), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--silent", "--skipApiVersionCheck"]
-    process = Started(command, {"AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}", "PATH": "/usr/local/bin:/usr/bin:/bin"}, tmp_path / "azurite.log")
+    command = [
+        str(azurite()),
+        "--location",
+        str(tmp_path / "azurite"),
+        "--blobHost",
+        "127.0.0.1",
+        "--blobPort",
+        str(port),
+        "--silent",
+        "--skipApiVersionCheck",
+    ]
+    process = Started(
+        command,
+        {"AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}", "PATH": "/usr/local/bin:/usr/bin:/bin"},
+        tmp_path / "azurite.log",
+    )
     try:
         process.wait_listening(port)
         endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
@@ -76,5 +97,9 @@ def test_the_container_keeps_the_rules_of_a_store(options: dict[str, str]) -> No
     asyncio.run(check_whole_or_not_at_all(MAKE(f"az://{CONTAINER}/some/prefix", options, 10.0)))
 
 
-def test_a_topic_goes_there_is_read_from_there_and_comes_back_from_there(options: dict[str, str], tmp_path: Path) -> None:
-    offloaded_and_restored({"store": f"az://{CONTAINER}/region", "options": options, "tick_s": 0.2, "manifest_s": 0}, tmp_path)
+def test_a_topic_goes_there_is_read_from_there_and_comes_back_from_there(
+    options: dict[str, str], tmp_path: Path
+) -> None:
+    offloaded_and_restored(
+        {"store": f"az://{CONTAINER}/region", "options": options, "tick_s": 0.2, "manifest_s": 0}, tmp_path
+    )

@@ -38,7 +38,12 @@ def stands_still(process: Process, region: Region, load: Load) -> None:
     process.popen.send_signal(signal.SIGSTOP)
     try:
         end = time.monotonic() + BEYOND_THE_LEASE_S
-        until(lambda: Rest(region.admin_url(1 - here))("GET", LOOKUP)[1].get("brokerUrl") == region.service_url(1 - here) and time.monotonic() > end)
+        until(
+            lambda: (
+                Rest(region.admin_url(1 - here))("GET", LOOKUP)[1].get("brokerUrl") == region.service_url(1 - here)
+                and time.monotonic() > end
+            )
+        )
     finally:
         process.popen.send_signal(signal.SIGCONT)
 
@@ -57,7 +62,12 @@ def test_the_owner_goes_again_and_again(tmp_path: Path, fault: Callable[[Process
         for broker in [region.broker(at, port=free_port()) for at in range(2)]:
             broker.wait_ready()
         rest = provision(region)
-        quorums = {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2, "managedLedgerMaxMarkDeleteRate": 0.0}
+        quorums = {
+            "bookkeeperEnsemble": 3,
+            "bookkeeperWriteQuorum": 2,
+            "bookkeeperAckQuorum": 2,
+            "managedLedgerMaxMarkDeleteRate": 0.0,
+        }
         assert rest("POST", "/admin/v2/namespaces/public/default/persistence", quorums)[0] == 204
         load = Load(f"{region.service_url(0)},{region.service_url(1).removeprefix('pulsar://')}", pause_s=0.002)
         owners = []
@@ -67,7 +77,9 @@ def test_the_owner_goes_again_and_again(tmp_path: Path, fault: Callable[[Process
                 until(lambda before=before: load.acked > before + 200)  # type: ignore[misc]
                 owners.append(owner_of(region))
                 fault(region.processes[f"us-broker-{owners[-1]}"], region, load)
-                until(lambda: all(len(Rest(region.admin_url(at))("GET", "/admin/v2/brokers")[1]) == 2 for at in range(2)))
+                until(
+                    lambda: all(len(Rest(region.admin_url(at))("GET", "/admin/v2/brokers")[1]) == 2 for at in range(2))
+                )
         finally:
             sent = load.stop()
         assert len(set(owners)) == 2, "each of them was the owner, and lost the topic"

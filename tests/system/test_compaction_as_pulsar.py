@@ -63,9 +63,17 @@ def keys_and_positions(side: Side) -> Any:
     ids = [producer.send(f"{key}{value}".encode(), partition_key=key) for value in range(4) for key in "abc"]
     producer.send(b"no key")
     delete(side, "compacted", "b")
-    out: list[Any] = [side.rest("GET", "/persistent/public/default/compacted/compaction"), compact(side, "compacted"), read_until(side, "compacted", 2)]
+    out: list[Any] = [
+        side.rest("GET", "/persistent/public/default/compacted/compaction"),
+        compact(side, "compacted"),
+        read_until(side, "compacted", 2),
+    ]
     out += [read(side, "compacted", pulsar.MessageId.latest), len(read(side, "compacted", is_read_compacted=False))]
-    out += [read(side, "compacted", ids[3]), read(side, "compacted", ids[9]), read(side, "compacted", ids[9], start_message_id_inclusive=True)]
+    out += [
+        read(side, "compacted", ids[3]),
+        read(side, "compacted", ids[9]),
+        read(side, "compacted", ids[9], start_message_id_inclusive=True),
+    ]
     producer.send(b"a9", partition_key="a")
     out += [read(side, "compacted"), compact(side, "compacted"), read_until(side, "compacted", 2)]
     consumer = side.client.subscribe("compacted", "s", initial_position=EARLIEST, is_read_compacted=True)
@@ -77,24 +85,39 @@ def keys_and_positions(side: Side) -> Any:
     out.append(consumer.receive(PATIENCE_MS).data())
     stats = side.rest("GET", "/persistent/public/default/compacted/stats")[1]["compaction"]
     internal = side.rest("GET", "/persistent/public/default/compacted/internalStats")[1]
-    out += [sorted(stats), stats["lastCompactionRemovedEventCount"], internal["compactedLedger"]["entries"], sorted(internal["cursors"])]
+    out += [
+        sorted(stats),
+        stats["lastCompactionRemovedEventCount"],
+        internal["compactedLedger"]["entries"],
+        sorted(internal["cursors"]),
+    ]
     consumer.close()
     return out
 
 
 def _batches(side: Side, kind: Any) -> Any:
     topic = f"compacted-{kind}".replace(".", "-")
-    producer = side.client.create_producer(topic, compression_type=kind, batching_enabled=True, batching_max_messages=10, batching_max_publish_delay_ms=10_000)
+    producer = side.client.create_producer(
+        topic,
+        compression_type=kind,
+        batching_enabled=True,
+        batching_max_messages=10,
+        batching_max_publish_delay_ms=10_000,
+    )
     for value in range(30):
         producer.send_async(f"v{value}".encode(), None, partition_key=f"k{value % 12}")
     producer.flush()
     delete(side, topic, "k3")
     out: list[Any] = [compact(side, topic), read_until(side, topic, 20)]
-    consumer = side.client.subscribe(topic, "s", pulsar.ConsumerType.Failover, initial_position=EARLIEST, is_read_compacted=True)
+    consumer = side.client.subscribe(
+        topic, "s", pulsar.ConsumerType.Failover, initial_position=EARLIEST, is_read_compacted=True
+    )
     for _ in range(20):
         consumer.acknowledge(consumer.receive(PATIENCE_MS))
     deadline = time.monotonic() + PATIENCE_S
-    while (backlog := side.rest("GET", f"/persistent/public/default/{topic}/stats")[1]["subscriptions"]["s"]["msgBacklog"]) != 2:
+    while (
+        backlog := side.rest("GET", f"/persistent/public/default/{topic}/stats")[1]["subscriptions"]["s"]["msgBacklog"]
+    ) != 2:
         assert time.monotonic() < deadline, backlog
         time.sleep(0.1)
     consumer.close()

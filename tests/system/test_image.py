@@ -31,7 +31,15 @@ def base() -> Path:
 
     def make(scratch: Path) -> None:
         env = {**os.environ, "DEBOOTSTRAP_DIR": str(program.parents[1] / "share" / "debootstrap")}
-        command = ["nice", "sh", str(program), "--variant=minbase", "bookworm", str(scratch), "http://deb.debian.org/debian"]
+        command = [
+            "nice",
+            "sh",
+            str(program),
+            "--variant=minbase",
+            "bookworm",
+            str(scratch),
+            "http://deb.debian.org/debian",
+        ]
         done = subprocess.run(command, env=env, capture_output=True, text=True)
         if done.returncode:
             pytest.skip(f"a fresh root cannot be made of Debian's packages here: {done.stdout.strip()[-300:]}")
@@ -64,8 +72,14 @@ def fresh(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_the_steps_of_the_image_give_a_program_that_runs(fresh: Path, tmp_path: Path) -> None:
-    subprocess.run([sys.executable, str(ROOT / "tools" / "wheels.py"), str(tmp_path / "dist")], check=True, capture_output=True)
-    network = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy") or name in ("PIP_INDEX_URL", "PIP_DEFAULT_TIMEOUT")}
+    subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "wheels.py"), str(tmp_path / "dist")], check=True, capture_output=True
+    )
+    network = {
+        name: value
+        for name, value in os.environ.items()
+        if name.lower().endswith("_proxy") or name in ("PIP_INDEX_URL", "PIP_DEFAULT_TIMEOUT")
+    }
     chroot = shutil.which("chroot", path="/usr/sbin:/usr/bin:/sbin:/bin") or "chroot"
     env, user, command = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PIP_CERT": "/trusted.crt", **network}, "root", ""
 

@@ -100,15 +100,28 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
         made = [Side(servers[0], REGION), Side(servers[1], CLUSTER, operator)]
         ours, theirs = made
         theirs.folder = folder
-        addresses = ("--url", f"https://127.0.0.1:{ports['@WEB_TLS@']}", "--broker-url", f"pulsar+ssl://127.0.0.1:{ports['@PORT_TLS@']}")
+        addresses = (
+            "--url",
+            f"https://127.0.0.1:{ports['@WEB_TLS@']}",
+            "--broker-url",
+            f"pulsar+ssl://127.0.0.1:{ports['@PORT_TLS@']}",
+        )
         proofs = ("--token-file", str(folder / "gateway"), "--trust-file", str(folder / "ca" / "ca.pem"))
         heliograph("clusters", "create", CLUSTER, *addresses, *proofs, "--gateway", REGION, "--admin", ours.web)
         theirs.rest("PUT", f"clusters/{REGION}", {"serviceUrl": ours.web, "brokerServiceUrl": ours.service})
         tenant = theirs.rest("GET", "tenants/public")
-        theirs.rest("POST", "tenants/public", {**tenant, "adminRoles": ["gateway"], "allowedClusters": [CLUSTER, REGION]})
+        theirs.rest(
+            "POST", "tenants/public", {**tenant, "adminRoles": ["gateway"], "allowedClusters": [CLUSTER, REGION]}
+        )
         for side in made:
-            side.rest("PUT", "namespaces/public/both", {"replication_clusters": [side.name, CLUSTER if side is ours else REGION]})
-            side.rest("POST", "namespaces/public/both/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+            side.rest(
+                "PUT",
+                "namespaces/public/both",
+                {"replication_clusters": [side.name, CLUSTER if side is ours else REGION]},
+            )
+            side.rest(
+                "POST", "namespaces/public/both/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+            )
         for role in ("gateway", BY_CERTIFICATE, BY_ISSUER):
             theirs.rest("POST", f"namespaces/public/both/permissions/{role}", ["produce", "consume"])
         ours.rest("POST", "namespaces/public/both/deduplication", True)
@@ -151,7 +164,9 @@ def both_have(sides: tuple[Side, Side], topic: str, wanted: dict[str, list[str]]
             eventually(whole, f"{count} messages in {side.name}")
         except AssertionError as late:
             lost = sorted(every.difference(copy), key=lambda body: (body[0], int(body[1:])))
-            raise AssertionError(f"{late}; it lacks {len(lost)}, {lost[:3]} to {lost[-1]}; the link: {link(sides[0], topic)}") from late
+            raise AssertionError(
+                f"{late}; it lacks {len(lost)}, {lost[:3]} to {lost[-1]}; the link: {link(sides[0], topic)}"
+            ) from late
         assert len(copy) == count, (side.name, len(copy), count)
         for letter, bodies in wanted.items():
             assert [body for body in copy if body.startswith(letter)] == bodies, (side.name, letter)
@@ -162,7 +177,9 @@ def test_messages_and_batches_cross_both_ways(sides: tuple[Side, Side]) -> None:
     wanted: dict[str, list[str]] = {}
     for side, letter in zip(sides, "uc", strict=True):
         lone = side.client.create_producer(topic, f"lone-{side.name}", batching_enabled=False)
-        batched = side.client.create_producer(topic, f"batched-{side.name}", batching_enabled=True, batching_max_publish_delay_ms=5)
+        batched = side.client.create_producer(
+            topic, f"batched-{side.name}", batching_enabled=True, batching_max_publish_delay_ms=5
+        )
         wanted[letter] = [f"{letter}{n}" for n in range(200)]
         wanted[letter.upper()] = [f"{letter.upper()}{n}" for n in range(200)]
         for one, many in zip(wanted[letter], wanted[letter.upper()], strict=True):
@@ -189,7 +206,9 @@ def test_nothing_is_stored_twice_when_connections_break(sides: tuple[Side, Side]
 
     def publish(side: Side, letter: str) -> None:
         try:
-            producer = side.client.create_producer(topic, f"busy-{side.name}", batching_enabled=False, send_timeout_millis=0)
+            producer = side.client.create_producer(
+                topic, f"busy-{side.name}", batching_enabled=False, send_timeout_millis=0
+            )
             while not ended.is_set():
                 for _ in range(20):
                     wanted[letter].append(f"{letter}{len(wanted[letter])}")
@@ -210,7 +229,10 @@ def test_nothing_is_stored_twice_when_connections_break(sides: tuple[Side, Side]
                 eventually(lambda: min(map(len, wanted.values())) > 20, "messages on their way")
                 side.rest("PUT", f"{topic.replace('://', '/')}/unload")
                 before = {letter: len(bodies) for letter, bodies in wanted.items()}
-                eventually(lambda before=before: all(len(wanted[letter]) > before[letter] + 20 for letter in before), "more messages")
+                eventually(
+                    lambda before=before: all(len(wanted[letter]) > before[letter] + 20 for letter in before),
+                    "more messages",
+                )
     finally:
         ended.set()
         for thread in threads:
@@ -223,7 +245,12 @@ def test_partitions_are_made_on_the_other_side(sides: tuple[Side, Side]) -> None
     ours, theirs = sides
     ours.rest("PUT", "persistent/public/both/parted/partitions", 3)
     topic = "persistent://public/both/parted"
-    producer = ours.client.create_producer(topic, "parted", batching_enabled=False, message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution)
+    producer = ours.client.create_producer(
+        topic,
+        "parted",
+        batching_enabled=False,
+        message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution,
+    )
     for n in range(30):
         producer.send(b"p%d" % n)
 
@@ -252,8 +279,12 @@ def test_schemas_go_under_the_versions_of_each_side(sides: tuple[Side, Side]) ->
         for n in range(5):
             producer.send(Order(item=side.name, count=n))
     for side in sides:
-        consumer = side.client.subscribe(topic, f"read-{side.name}", schema=schema, initial_position=pulsar.InitialPosition.Earliest)
-        rows = sorted((m.value().item, m.value().count) for m in (consumer.receive(timeout_millis=60_000) for _ in range(10)))
+        consumer = side.client.subscribe(
+            topic, f"read-{side.name}", schema=schema, initial_position=pulsar.InitialPosition.Earliest
+        )
+        rows = sorted(
+            (m.value().item, m.value().count) for m in (consumer.receive(timeout_millis=60_000) for _ in range(10))
+        )
         assert rows == sorted((other.name, n) for other in sides for n in range(5))
         assert len(side.rest("GET", "schemas/public/both/orders/schemas")["getSchemaResponses"]) == 1
 
@@ -263,7 +294,10 @@ def test_a_replicated_subscription_goes_on_at_either_side(sides: tuple[Side, Sid
     topic = "persistent://public/both/jobs"
     ours, theirs = sides
     consumers = [
-        side.client.subscribe(topic, "work", initial_position=pulsar.InitialPosition.Earliest, replicate_subscription_state_enabled=True) for side in sides
+        side.client.subscribe(
+            topic, "work", initial_position=pulsar.InitialPosition.Earliest, replicate_subscription_state_enabled=True
+        )
+        for side in sides
     ]
     producers = [side.client.create_producer(topic, f"jobs-{side.name}", batching_enabled=False) for side in sides]
     sent = 0
@@ -312,7 +346,9 @@ def test_the_link_says_how_it_is(sides: tuple[Side, Side]) -> None:
 
     def caught_up() -> bool:
         found = ours.rest("GET", f"{topic.replace('://', '/')}/stats")["replication"].get(CLUSTER)
-        return found is not None and found["connected"] and found["cause"] == "none" and found["replicationBacklog"] == 0
+        return (
+            found is not None and found["connected"] and found["cause"] == "none" and found["replicationBacklog"] == 0
+        )
 
     eventually(caught_up, "the link says that it has nothing left")
     assert theirs.read_all(topic) == ["said"]
@@ -321,7 +357,7 @@ def test_the_link_says_how_it_is(sides: tuple[Side, Side]) -> None:
 
 @pytest.mark.parametrize("start", ["latest", ""])
 def test_a_link_that_is_switched_on_later_begins_where_the_policy_says(sides: tuple[Side, Side], start: str) -> None:
-    """"": without one it begins with everything that is kept, where Pulsar itself begins at the end."""
+    """ "": without one it begins with everything that is kept, where Pulsar itself begins at the end."""
     ours, theirs = sides
     namespace = f"public/later-{start or 'all'}"
     topic = f"persistent://{namespace}/orders"
@@ -333,7 +369,9 @@ def test_a_link_that_is_switched_on_later_begins_where_the_policy_says(sides: tu
     for n in range(10):
         producer.send(b"l%d" % n)
     if start:
-        heliograph("namespaces", "set", namespace, "replicationStart", json.dumps({"position": start}), "--admin", ours.web)
+        heliograph(
+            "namespaces", "set", namespace, "replicationStart", json.dumps({"position": start}), "--admin", ours.web
+        )
     heliograph("namespaces", "clusters", namespace, f"{REGION},{CLUSTER}", "--admin", ours.web)
 
     def open_there() -> bool:
@@ -368,7 +406,9 @@ def test_a_token_that_is_refused_is_said_and_another_registration_is_followed(si
         producer.send(body.encode())
     both_have(sides, topic, wanted)
     rest("POST", f"{ours.web}/admin/v2/clusters/{CLUSTER}", json.loads(before))  # as ClusterData of Pulsar names it
-    assert json.loads(heliograph("clusters", "get", CLUSTER, "--json", "--admin", ours.web).stdout) == json.loads(before)
+    assert json.loads(heliograph("clusters", "get", CLUSTER, "--json", "--admin", ours.web).stdout) == json.loads(
+        before
+    )
 
 
 def test_a_certificate_or_an_issuer_s_token_proves_who_the_region_is(sides: tuple[Side, Side]) -> None:
@@ -421,11 +461,20 @@ def test_a_link_whose_schema_is_refused_is_parked_until_somebody_decides(sides: 
 
     eventually(parked, "it is parked")
     found = link(ours, topic)
-    assert found["cause"] == "schema-refused" and "delete the schema there" in found["remedy"] and found["parked"]["since_ms"] > 0
+    assert (
+        found["cause"] == "schema-refused"
+        and "delete the schema there" in found["remedy"]
+        and found["parked"]["since_ms"] > 0
+    )
     with urllib.request.urlopen(f"{ours.web}/metrics/") as answer:
-        assert 'heliograph_replication_parked_links{cluster="standalone",remote_cluster="cloud",cause="schema-refused"} 1' in answer.read().decode()
+        assert (
+            'heliograph_replication_parked_links{cluster="standalone",remote_cluster="cloud",cause="schema-refused"} 1'
+            in answer.read().decode()
+        )
     eventually(lambda: link(ours, f"{topic}-not")["state"] == "open", "no other link waits for it")
-    refused = heliograph("topics", "unpark", topic, "--region", CLUSTER, "--take", "ours", "--admin", ours.web, check=False)
+    refused = heliograph(
+        "topics", "unpark", topic, "--region", CLUSTER, "--take", "ours", "--admin", ours.web, check=False
+    )
     assert refused.returncode and "Pulsar cluster" in refused.stdout + refused.stderr
     theirs.rest("DELETE", "schemas/public/both/refused/schema?force=true")
     heliograph("topics", "unpark", topic, "--region", CLUSTER, "--take", "retry", "--admin", ours.web)
@@ -443,7 +492,9 @@ def test_another_gateway_and_back_loses_and_doubles_nothing(sides: tuple[Side, S
     heliograph("clusters", "create", "elsewhere", "--url", ours.web, "--broker-url", ours.service, "--admin", ours.web)
     heliograph("clusters", "update", CLUSTER, "--gateway", "elsewhere", "--admin", ours.web)
     stats = topic.replace("://", "/") + "/stats"
-    eventually(lambda: CLUSTER not in ours.rest("GET", stats)["replication"], "this region has no link with it any more")
+    eventually(
+        lambda: CLUSTER not in ours.rest("GET", stats)["replication"], "this region has no link with it any more"
+    )
     for body in wanted["g"][10:20]:
         producer.send(body.encode())
     heliograph("clusters", "update", CLUSTER, "--gateway", REGION, "--admin", ours.web)

@@ -31,7 +31,9 @@ class Shell:
 
     def __init__(self, *arguments: str) -> None:
         command = [*program("FailoverShell"), *arguments]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
         self.confirmed: list[int] = []
         self.ended = False
         self._thread = threading.Thread(target=self._read)
@@ -62,7 +64,11 @@ class Shell:
 
 
 def publishers(instance: Instance, region: str, topic: str) -> int:
-    return len(rest("GET", f"{instance.admin(region)}/admin/v2/persistent/{topic.removeprefix('persistent://')}/stats")["publishers"])
+    return len(
+        rest("GET", f"{instance.admin(region)}/admin/v2/persistent/{topic.removeprefix('persistent://')}/stats")[
+            "publishers"
+        ]
+    )
 
 
 def test_it_follows_a_switchover_and_repeats_nothing(regions: Instance) -> None:
@@ -80,8 +86,13 @@ def test_it_follows_a_switchover_and_repeats_nothing(regions: Instance) -> None:
     finally:
         shell.kill()
     for region in ("us", "eu"):
-        eventually(lambda region=region: len(regions.read_all(region, topic)) >= len(shell.confirmed), f"everything is in {region}")
-        assert sorted(map(int, regions.read_all(region, topic))) == list(range(len(shell.confirmed))), "each message once"
+        eventually(
+            lambda region=region: len(regions.read_all(region, topic)) >= len(shell.confirmed),
+            f"everything is in {region}",
+        )
+        assert sorted(map(int, regions.read_all(region, topic))) == list(range(len(shell.confirmed))), (
+            "each message once"
+        )
 
 
 def test_it_follows_a_migration_there_and_back(regions: Instance) -> None:
@@ -104,8 +115,13 @@ def test_it_follows_a_migration_there_and_back(regions: Instance) -> None:
     finally:
         shell.kill()
     for region in ("us", "eu"):
-        eventually(lambda region=region: len(regions.read_all(region, topic)) >= len(shell.confirmed), f"everything is in {region}")
-        assert sorted(map(int, regions.read_all(region, topic))) == list(range(len(shell.confirmed))), "each message once"
+        eventually(
+            lambda region=region: len(regions.read_all(region, topic)) >= len(shell.confirmed),
+            f"everything is in {region}",
+        )
+        assert sorted(map(int, regions.read_all(region, topic))) == list(range(len(shell.confirmed))), (
+            "each message once"
+        )
 
 
 def test_its_own_failover_leaves_a_region_that_accepts_connections_and_stores_nothing(regions: Instance) -> None:
@@ -129,4 +145,7 @@ def test_its_own_failover_leaves_a_region_that_accepts_connections_and_stores_no
         for pid in bookies:
             os.kill(pid, signal.SIGCONT)
         shell.kill()
-    eventually(lambda: {int(body) for body in regions.read_all("eu", topic)} >= set(shell.confirmed), "nothing that was confirmed is lost")
+    eventually(
+        lambda: {int(body) for body in regions.read_all("eu", topic)} >= set(shell.confirmed),
+        "nothing that was confirmed is lost",
+    )

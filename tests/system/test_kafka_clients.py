@@ -59,7 +59,11 @@ def environment(version: str) -> str:
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = subprocess.run([sys.executable, "-m", "venv", str(folder)], capture_output=True, text=True)
         if not made.returncode:
-            made = subprocess.run([str(python), "-m", "pip", "install", "-q", f"kafka-python=={version}", "six"], capture_output=True, text=True)
+            made = subprocess.run(
+                [str(python), "-m", "pip", "install", "-q", f"kafka-python=={version}", "six"],
+                capture_output=True,
+                text=True,
+            )
         if made.returncode:
             shutil.rmtree(folder, ignore_errors=True)
             pytest.skip(f"kafka-python {version} cannot be installed here: {made.stderr.strip()[-200:]}")
@@ -83,7 +87,9 @@ def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
 
         def rest(method: str, path: str, body: Any = None) -> None:
             data = None if body is None else json.dumps(body).encode()
-            request = urllib.request.Request(made.admin_url() + path, data, {"Content-Type": "application/json"}, method=method)
+            request = urllib.request.Request(
+                made.admin_url() + path, data, {"Content-Type": "application/json"}, method=method
+            )
             urllib.request.urlopen(request, timeout=120).read()
 
         rest("PUT", "/admin/v2/clusters/us", {})
@@ -97,7 +103,9 @@ def address(region: Region) -> str:
 
 
 @pytest.mark.parametrize("compression", [None, "gzip"])
-@pytest.mark.parametrize(("client", "version"), [*(("1.4.7", v) for v in OLDEST), *(("2.0.2", v) for v in (None, (0, 9), (0, 11), (2, 1)))])
+@pytest.mark.parametrize(
+    ("client", "version"), [*(("1.4.7", v) for v in OLDEST), *(("2.0.2", v) for v in (None, (0, 9), (0, 11), (2, 1)))]
+)
 def test_old_clients(region: Region, client: str, version: tuple[int, ...] | None, compression: str | None) -> None:
     topic = f"old-{client}-{'.'.join(map(str, version or ('any',)))}-{compression}"
     command = [environment(client), "-c", ROUND_TRIP, address(region), topic, repr(version), repr(compression), "{}"]
@@ -106,7 +114,9 @@ def test_old_clients(region: Region, client: str, version: tuple[int, ...] | Non
 
 
 def java(jars: Path, main: str, *arguments: str, given: str = "") -> str:
-    done = subprocess.run(["java", "-cp", f"{jars}/*", main, *arguments], input=given, capture_output=True, text=True, timeout=WAIT_S)
+    done = subprocess.run(
+        ["java", "-cp", f"{jars}/*", main, *arguments], input=given, capture_output=True, text=True, timeout=WAIT_S
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -115,16 +125,48 @@ def java(jars: Path, main: str, *arguments: str, given: str = "") -> str:
 def test_the_java_clients_and_tools(region: Region, jars: Path, compression: str) -> None:
     at, topic = ("--bootstrap-server", address(region)), f"java-{compression}"
     tools = "org.apache.kafka.tools"
-    java(jars, f"{tools}.TopicCommand", *at, "--create", "--topic", topic, "--partitions", "1", "--config", "retention.ms=3600000")
+    java(
+        jars,
+        f"{tools}.TopicCommand",
+        *at,
+        "--create",
+        "--topic",
+        topic,
+        "--partitions",
+        "1",
+        "--config",
+        "retention.ms=3600000",
+    )
     assert "PartitionCount: 1" in java(jars, f"{tools}.TopicCommand", *at, "--describe", "--topic", topic)
     lines = [f"key{i}\tvalue{i}" for i in range(300)]
     more = ["--property", "parse.key=true", "--compression-codec", compression]
     java(jars, f"{tools}.ConsoleProducer", *at, "--topic", topic, *more, given="\n".join(lines) + "\n")
-    read = ["--topic", topic, "--from-beginning", "--max-messages", "300", "--timeout-ms", "120000", "--property", "print.key=true"]
+    read = [
+        "--topic",
+        topic,
+        "--from-beginning",
+        "--max-messages",
+        "300",
+        "--timeout-ms",
+        "120000",
+        "--property",
+        "print.key=true",
+    ]
     for group, level in (("one", "read_committed"), ("two", "read_uncommitted")):
-        found = java(jars, f"{tools}.consumer.ConsoleConsumer", *at, *read, "--group", f"{group}-{compression}", "--isolation-level", level)
+        found = java(
+            jars,
+            f"{tools}.consumer.ConsoleConsumer",
+            *at,
+            *read,
+            "--group",
+            f"{group}-{compression}",
+            "--isolation-level",
+            level,
+        )
         assert found.splitlines() == lines
-    described = java(jars, f"{tools}.consumer.group.ConsumerGroupCommand", *at, "--describe", "--group", f"one-{compression}")
+    described = java(
+        jars, f"{tools}.consumer.group.ConsumerGroupCommand", *at, "--describe", "--group", f"one-{compression}"
+    )
     assert described.split()[-9:][3] == "300" or " 300 " in described, described
     java(jars, f"{tools}.TopicCommand", *at, "--delete", "--topic", topic)
 
@@ -132,20 +174,68 @@ def test_the_java_clients_and_tools(region: Region, jars: Path, compression: str
 def test_javas_transactional_producer(region: Region, jars: Path) -> None:
     at, topic = f"bootstrap.servers={address(region)}", "java-transactions"
     tools = "org.apache.kafka.tools"
-    java(jars, f"{tools}.TopicCommand", "--bootstrap-server", address(region), "--create", "--topic", topic, "--partitions", "3")
-    arguments = ["--topic", topic, "--num-records", "3000", "--record-size", "100", "--throughput", "-1", "--producer-props", at, "enable.idempotence=true"]
-    said = java(jars, f"{tools}.ProducerPerformance", *arguments, "--transactional-id", "perf", "--transaction-duration-ms", "50")
+    java(
+        jars,
+        f"{tools}.TopicCommand",
+        "--bootstrap-server",
+        address(region),
+        "--create",
+        "--topic",
+        topic,
+        "--partitions",
+        "3",
+    )
+    arguments = [
+        "--topic",
+        topic,
+        "--num-records",
+        "3000",
+        "--record-size",
+        "100",
+        "--throughput",
+        "-1",
+        "--producer-props",
+        at,
+        "enable.idempotence=true",
+    ]
+    said = java(
+        jars,
+        f"{tools}.ProducerPerformance",
+        *arguments,
+        "--transactional-id",
+        "perf",
+        "--transaction-duration-ms",
+        "50",
+    )
     assert "3000 records sent" in said
-    read = ["--bootstrap-server", address(region), "--topic", topic, "--from-beginning", "--max-messages", "3000", "--timeout-ms", "120000"]
-    assert len(java(jars, f"{tools}.consumer.ConsoleConsumer", *read, "--isolation-level", "read_committed").splitlines()) == 3000
+    read = [
+        "--bootstrap-server",
+        address(region),
+        "--topic",
+        topic,
+        "--from-beginning",
+        "--max-messages",
+        "3000",
+        "--timeout-ms",
+        "120000",
+    ]
+    assert (
+        len(java(jars, f"{tools}.consumer.ConsoleConsumer", *read, "--isolation-level", "read_committed").splitlines())
+        == 3000
+    )
 
 
 def test_javas_tool_sets_quotas(region: Region, jars: Path) -> None:
-    command, who = ("kafka.admin.ConfigCommand", "--bootstrap-server", address(region)), ("--entity-type", "users", "--entity-name", "ann")
+    command, who = (
+        ("kafka.admin.ConfigCommand", "--bootstrap-server", address(region)),
+        ("--entity-type", "users", "--entity-name", "ann"),
+    )
     tool = ("--entity-type", "clients", "--entity-name", "tool")
     java(jars, *command, "--alter", "--add-config", "producer_byte_rate=1024,consumer_byte_rate=2048", *who, *tool)
     java(jars, *command, "--alter", "--add-config", "producer_byte_rate=512", *who)
-    assert "user-principal 'ann', client-id 'tool' are consumer_byte_rate=2048.0, producer_byte_rate=1024.0" in java(jars, *command, "--describe", *who, *tool)
+    assert "user-principal 'ann', client-id 'tool' are consumer_byte_rate=2048.0, producer_byte_rate=1024.0" in java(
+        jars, *command, "--describe", *who, *tool
+    )
     assert "user-principal 'ann' are producer_byte_rate=512.0" in java(jars, *command, "--describe", *who)
     java(jars, *command, "--alter", "--add-config", "request_percentage=12.5,controller_mutation_rate=3", *who)
     shown = java(jars, *command, "--describe", *who)
@@ -173,7 +263,11 @@ def test_javas_client_of_any_age(region: Region, version: str, compressions: str
 def test_javas_client_logs_in(tmp_path: Path, version: str) -> None:
     """0.10 by SaslHandshake 0 and tokens without a header; newer ones by SaslAuthenticate."""
     login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="anybody" password="token:{}";'
-    fields = ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", f"sasl.jaas.config={login.format(token('root'))}"]
+    fields = [
+        "security.protocol=SASL_PLAINTEXT",
+        "sasl.mechanism=PLAIN",
+        f"sasl.jaas.config={login.format(token('root'))}",
+    ]
     with secure_region(tmp_path) as secure:
         assert java_round_trip(version, address(secure), "logged-in", "gzip", "all", *fields).split() == ["good", "1"]
 
@@ -185,7 +279,9 @@ def test_debians_librdkafka(region: Region, compression: str) -> None:
     for acks in ("0", "1", "all"):
         kcat("-P", *at, "-t", f"{topic}-{acks}", "-K:", "-z", compression, "-X", f"acks={acks}", given=lines)
         deadline = time.monotonic() + WAIT_S
-        while int(kcat("-Q", *at, "-t", f"{topic}-{acks}:0:-1").split()[-1]) < 300:  # with acks=0 nobody is told when it is stored
+        while (
+            int(kcat("-Q", *at, "-t", f"{topic}-{acks}:0:-1").split()[-1]) < 300
+        ):  # with acks=0 nobody is told when it is stored
             assert time.monotonic() < deadline
         assert kcat("-C", *at, "-t", f"{topic}-{acks}", "-K:", "-o", "beginning", "-e", "-q") == lines
     found = kcat("-q", *at, "-G", f"group-{topic}", "-X", "auto.offset.reset=earliest", "-c", "300", f"{topic}-all")

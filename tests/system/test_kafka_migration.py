@@ -52,16 +52,30 @@ class Application:
         made = ck.Producer({"bootstrap.servers": bootstrap, "acks": "all", "log_level": 0})
         failed: list[Any] = []
         for _ in range(count):
-            at = self.began_ms + self.written  # a millisecond each: a group is set by time, and a machine may write all in one
+            at = (
+                self.began_ms + self.written
+            )  # a millisecond each: a group is set by time, and a machine may write all in one
             key = b"%d" % (self.written % 10)
-            made.produce("orders", b"%d" % self.written, key, timestamp=at, on_delivery=lambda e, _: failed.append(e) if e else None)
+            made.produce(
+                "orders",
+                b"%d" % self.written,
+                key,
+                timestamp=at,
+                on_delivery=lambda e, _: failed.append(e) if e else None,
+            )
             self.written += 1
         assert made.flush(DEADLINE_S) == 0 and not failed, failed
 
     def work(self, bootstrap: str, count: int) -> int:
         """Reads at least so many, commits, and returns the time of the last."""
         reader = ck.Consumer(
-            {"bootstrap.servers": bootstrap, "group.id": "billing", "auto.offset.reset": "earliest", "enable.auto.commit": False, "log_level": 0}
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "billing",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
         )
         reader.subscribe(["orders"])
         newest, deadline, before = 0, time.monotonic() + DEADLINE_S, len(self.read)
@@ -78,7 +92,9 @@ class Application:
 
 def copy(source: str, target: str, count: int) -> None:
     """Every record to the same partition, with its key and time."""
-    reader = ck.Consumer({"bootstrap.servers": source, "group.id": "copier", "enable.auto.commit": False, "log_level": 0})
+    reader = ck.Consumer(
+        {"bootstrap.servers": source, "group.id": "copier", "enable.auto.commit": False, "log_level": 0}
+    )
     reader.assign([ck.TopicPartition("orders", p, ck.OFFSET_BEGINNING) for p in range(PARTITIONS)])
     made = ck.Producer({"bootstrap.servers": target, "acks": "all", "enable.idempotence": True, "log_level": 0})
     done, deadline = 0, time.monotonic() + DEADLINE_S
@@ -86,7 +102,9 @@ def copy(source: str, target: str, count: int) -> None:
         assert time.monotonic() < deadline
         for message in reader.consume(500, 0.5):
             if message.error() is None:
-                made.produce("orders", message.value(), message.key(), message.partition(), timestamp=message.timestamp()[1])
+                made.produce(
+                    "orders", message.value(), message.key(), message.partition(), timestamp=message.timestamp()[1]
+                )
                 done += 1
     assert made.flush(DEADLINE_S) == 0
     reader.close()
@@ -102,7 +120,17 @@ def shell(region: Region, old: str, jars: Path, tmp_path: Path) -> Iterator[Shel
 
 def test_the_page(region: Region, old: str, jars: Path, shell: Shell) -> None:
     here, application, page = address(region), Application(), Reader(Page.read("kafka-migration.md"), shell)
-    java(jars, TOOLS["kafka-topics.sh"], "--bootstrap-server", old, "--create", "--topic", "orders", "--partitions", str(PARTITIONS))
+    java(
+        jars,
+        TOOLS["kafka-topics.sh"],
+        "--bootstrap-server",
+        old,
+        "--create",
+        "--topic",
+        "orders",
+        "--partitions",
+        str(PARTITIONS),
+    )
     application.write(old, 200)
 
     described, _, _, set_rates = page.section("2. Make the topics")
@@ -112,13 +140,19 @@ def test_the_page(region: Region, old: str, jars: Path, shell: Shell) -> None:
     stood = application.work(old, 200)
     application.write(old, 50)  # its producers are still there
     copied = application.written
-    at = datetime.datetime.fromtimestamp(stood / 1000, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{stood % 1000:03d}"
+    at = (
+        datetime.datetime.fromtimestamp(stood / 1000, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.")
+        + f"{stood % 1000:03d}"
+    )
     shell.places["TIME"] = at
     was, reset, will = page.section("4. Move consumers, then producers")
     page.finish()
     assert "billing" in was and "orders" in reset and "billing" in will
     reader = ck.Consumer({"bootstrap.servers": here, "group.id": "billing", "log_level": 0})
-    behind = sum(part.offset for part in reader.committed([ck.TopicPartition("orders", p) for p in range(PARTITIONS)], timeout=DEADLINE_S))
+    behind = sum(
+        part.offset
+        for part in reader.committed([ck.TopicPartition("orders", p) for p in range(PARTITIONS)], timeout=DEADLINE_S)
+    )
     reader.close()
     assert 0 < behind <= 200, "where it stood, not at the beginning"
     made = ck.Producer({"bootstrap.servers": here, "log_level": 0})
@@ -133,7 +167,9 @@ def test_the_page(region: Region, old: str, jars: Path, shell: Shell) -> None:
 
     client = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     try:
-        theirs = client.subscribe("persistent://public/default/orders", "side-by-side", initial_position=pulsar.InitialPosition.Earliest)
+        theirs = client.subscribe(
+            "persistent://public/default/orders", "side-by-side", initial_position=pulsar.InitialPosition.Earliest
+        )
         assert {int(theirs.receive(int(DEADLINE_S * 1000)).data()) for _ in range(300)} == set(range(300))
         client.create_producer("persistent://public/default/orders").send(b"300", partition_key="0")
     finally:
@@ -150,7 +186,9 @@ def test_times_are_found_where_kafka_finds_them(region: Region, old: str) -> Non
     found: list[list[int]] = []
     for bootstrap in (old, address(region)):
         admin = admin_module.AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-        admin.create_topics([admin_module.NewTopic("times", 1, 1, config={"segment.bytes": "1048576"})])["times"].result(DEADLINE_S)
+        admin.create_topics([admin_module.NewTopic("times", 1, 1, config={"segment.bytes": "1048576"})])[
+            "times"
+        ].result(DEADLINE_S)
         made = ck.Producer({"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "log_level": 0})
         for number, stamp in enumerate(stamps):
             made.produce("times", bytes(8000), timestamp=stamp)  # so that a real Kafka has several segments
@@ -158,7 +196,9 @@ def test_times_are_found_where_kafka_finds_them(region: Region, old: str) -> Non
                 assert made.flush(DEADLINE_S) == 0
         assert made.flush(DEADLINE_S) == 0
         reader = ck.Consumer({"bootstrap.servers": bootstrap, "group.id": "by-time", "log_level": 0})
-        offsets = [reader.offsets_for_times([ck.TopicPartition("times", 0, at)], timeout=DEADLINE_S)[0].offset for at in wanted]
+        offsets = [
+            reader.offsets_for_times([ck.TopicPartition("times", 0, at)], timeout=DEADLINE_S)[0].offset for at in wanted
+        ]
         reader.close()
         newest = admin.list_offsets({ck.TopicPartition("times", 0): admin_module.OffsetSpec.max_timestamp()})
         found.append([*offsets, *(future.result(DEADLINE_S).offset for future in newest.values())])

@@ -26,14 +26,18 @@ SMALL_MIB = 96
 
 def test_a_full_metadata_disk_refuses_writes_reads_on_and_recovers(small: Path, tmp_path: Path) -> None:
     with Region(tmp_path) as region:
-        settings = region.settings("meta-0", ["meta", "config"], meta_node={"port": 0}, config_node={"port": 0, "raft_port": 0})
+        settings = region.settings(
+            "meta-0", ["meta", "config"], meta_node={"port": 0}, config_node={"port": 0, "raft_port": 0}
+        )
         settings["data_dir"] = str(small / "meta")
         node = region.spawn(settings).wait_ready()
         (small / "ballast").write_bytes(bytes(shutil.disk_usage(small).free - (40 << 20)))
         address = f"127.0.0.1:{node.ports['meta']}"
 
         def client() -> MetaClient:
-            return MetaClient([address], clock=SystemClock(), rng=random.Random(1), settings=ClientSettings(timeout_s=30))
+            return MetaClient(
+                [address], clock=SystemClock(), rng=random.Random(1), settings=ClientSettings(timeout_s=30)
+            )
 
         kept: dict[str, bytes] = {}
 

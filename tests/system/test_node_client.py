@@ -30,7 +30,16 @@ def modules() -> Path:
         pytest.skip("the client for Node.js needs node and npm on this machine; they are absent")
 
     def fetch(scratch: Path) -> None:
-        command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(scratch), f"pulsar-flex@{VERSION}"]
+        command = [
+            "npm",
+            "install",
+            "--no-audit",
+            "--no-fund",
+            "--ignore-scripts",
+            "--prefix",
+            str(scratch),
+            f"pulsar-flex@{VERSION}",
+        ]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             pytest.skip(f"the client for Node.js cannot be fetched: {done.stderr[-200:]}")
@@ -55,5 +64,10 @@ def test_what_it_publishes_and_gets(region: Either, rest: Rest) -> None:
     seen: dict[str, Any] = json.loads(script.stdout.splitlines()[-1])
     bodies = ["alone", "a", "b", "c", "last"]
     assert [one["text"] for one in seen["first"]] == bodies == seen["second"] and seen["refused"] == "refused"
-    stats = until(lambda: (found := rest("GET", f"{TOPICS}/node-flex-{tries}/stats")[1])["subscriptions"]["e"]["msgBacklog"] == 0 and found)
+    stats = until(
+        lambda: (
+            (found := rest("GET", f"{TOPICS}/node-flex-{tries}/stats")[1])["subscriptions"]["e"]["msgBacklog"] == 0
+            and found
+        )
+    )
     assert stats["msgInCounter"] == 5

@@ -24,7 +24,11 @@ WANTED = [payload(i) for i in range(COUNT)]
 
 def test_from_the_bucket_as_from_the_bookies_and_back_after_the_region_is_lost(s3: S3, tmp_path: Path) -> None:
     with Standalone(tmp_path / "first", s3.endpoint) as first:
-        first.rest("POST", "/admin/v2/namespaces/public/default/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+        first.rest(
+            "POST",
+            "/admin/v2/namespaces/public/default/retention",
+            {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
+        )
         for part in range(3):
             first.publish(part * 2000, part * 2000 + 2000)
             first.roll_over()
@@ -33,7 +37,10 @@ def test_from_the_bucket_as_from_the_bookies_and_back_after_the_region_is_lost(s
         for _ in range(COUNT // 2):
             consumer.acknowledge(consumer.receive(60_000))
         stats = "/admin/v2/persistent/public/default/years-of-it/stats"
-        eventually(lambda: first.rest("GET", stats)["subscriptions"]["half"]["msgBacklog"] == COUNT // 2 // BATCH, "the client has sent what it acknowledged")
+        eventually(
+            lambda: first.rest("GET", stats)["subscriptions"]["half"]["msgBacklog"] == COUNT // 2 // BATCH,
+            "the client has sent what it acknowledged",
+        )
         client.close()
         first.rest("PUT", "/admin/v2/namespaces/public/default/offloadDeletionLagMs", 0)
         assert "only bookies have: " in first.command("topics", "offload-status", TOPIC)
@@ -42,7 +49,9 @@ def test_from_the_bucket_as_from_the_bookies_and_back_after_the_region_is_lost(s
         eventually(lambda: first.local_ledgers() == [], "the bookies are rid of it")
         assert len(first.ledgers()) == 3
         listed = first.rest("GET", "/admin/v2/namespaces/public/default/scanOffloadedLedgers")
-        assert {row["ledger"] for row in listed["ledgers"]} == {row["ledgerId"] for row in first.ledgers()} and listed["objects"] == 3
+        assert {row["ledger"] for row in listed["ledgers"]} == {row["ledgerId"] for row in first.ledgers()} and listed[
+            "objects"
+        ] == 3
         assert first.read_from_the_beginning(COUNT) == WANTED
         first.stop()
         first.start()
@@ -57,7 +66,10 @@ def test_from_the_bucket_as_from_the_bookies_and_back_after_the_region_is_lost(s
         with pytest.raises(pulsar.Timeout):
             reader.read_next(3000)
         client.close()
-        said = eventually(lambda: (text := first.command("tier", "status", TOPIC, fails=None)).startswith("failed") and text, "the refusal is told")
+        said = eventually(
+            lambda: (text := first.command("tier", "status", TOPIC, fails=None)).startswith("failed") and text,
+            "the refusal is told",
+        )
         assert "refuses" in said and SECRET not in said and "tiered.options" in said, said
         first.stop()
     shutil.rmtree(tmp_path / "first")
@@ -68,7 +80,11 @@ def test_from_the_bucket_as_from_the_bookies_and_back_after_the_region_is_lost(s
         assert [(row["topic"], row["entries"] > 0, row["ledgers"]) for row in shown] == [(TOPIC, True, 3)]
         said = second.command("tier", "restore", "--topic", TOPIC)
         assert f"restored {TOPIC}" in said and "3 ledgers" in said and "1 subscriptions" in said, said
-        second.rest("POST", "/admin/v2/namespaces/public/default/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+        second.rest(
+            "POST",
+            "/admin/v2/namespaces/public/default/retention",
+            {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
+        )
         assert second.read_from_the_beginning(COUNT) == WANTED
         client = second.client()
         consumer = client.subscribe(TOPIC, "half")
@@ -85,14 +101,22 @@ def test_from_the_bucket_as_from_the_bookies_and_back_after_the_region_is_lost(s
 def test_a_store_that_dies_under_uploads_and_reads(s3: S3, tmp_path: Path) -> None:
     """Killed while an object is on its way, and again while everything lies there only: nothing is lost, and all goes on by itself."""
     with Standalone(tmp_path / "one", s3.endpoint) as one:
-        one.rest("POST", "/admin/v2/namespaces/public/default/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+        one.rest(
+            "POST",
+            "/admin/v2/namespaces/public/default/retention",
+            {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
+        )
         one.publish(0, COUNT)
         one.roll_over()
         one.publish(COUNT, COUNT + 10)
         one.rest("PUT", "/admin/v2/namespaces/public/default/offloadDeletionLagMs", 0)
         s3.process.stop(kill=True)
         one.command("topics", "offload", TOPIC)
-        said = eventually(lambda: (text := one.command("tier", "status", TOPIC, fails=None)).startswith("failed") and text, "the silence is told", 120)
+        said = eventually(
+            lambda: (text := one.command("tier", "status", TOPIC, fails=None)).startswith("failed") and text,
+            "the silence is told",
+            120,
+        )
         assert f"s3://{BUCKET}" in said and s3.objects() == []
         assert len(one.local_ledgers()) == 2 and one.read_from_the_beginning(COUNT + 10)[:COUNT] == WANTED
         s3.start()
@@ -126,7 +150,10 @@ def test_a_compacted_topic_is_read_from_the_bucket(s3: S3, tmp_path: Path) -> No
         client.close()
         before = compacted()["ledgerId"]
         one.rest("PUT", f"{path}/compaction")
-        eventually(lambda: compacted()["ledgerId"] != before and one.rest("GET", f"{path}/compaction")["status"] == "SUCCESS", "it is compacted")
+        eventually(
+            lambda: compacted()["ledgerId"] != before and one.rest("GET", f"{path}/compaction")["status"] == "SUCCESS",
+            "it is compacted",
+        )
         eventually(lambda: compacted()["offloaded"], "the bookies are rid of it")
         return int(compacted()["ledgerId"])
 
@@ -152,5 +179,7 @@ def test_a_compacted_topic_is_read_from_the_bucket(s3: S3, tmp_path: Path) -> No
         read("first")
         second = compact("second")
         read("second")
-        eventually(lambda: not any(f"{first:020d}-" in file.name for file in s3.objects()), "what was replaced is deleted")
+        eventually(
+            lambda: not any(f"{first:020d}-" in file.name for file in s3.objects()), "what was replaced is deleted"
+        )
         assert any(f"{second:020d}-" in file.name for file in s3.objects())

@@ -22,7 +22,11 @@ from tests.system.programs import pulsarctl
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 Outcome = dict[str, Any]
 """`ok`, `out`, and `err`: what was printed."""
-SCHEMA = {"type": "AVRO", "schema": json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}), "properties": {}}
+SCHEMA = {
+    "type": "AVRO",
+    "schema": json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}),
+    "properties": {},
+}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +44,9 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Ser
 
 
 def read_lines(name: str) -> list[str]:
-    return [line for line in (Path(__file__).parent / name).read_text().splitlines() if line and not line.startswith("#")]
+    return [
+        line for line in (Path(__file__).parent / name).read_text().splitlines() if line and not line.startswith("#")
+    ]
 
 
 def walk(server: Server, lines: list[str], schema: Path, run: Callable[[list[str]], Outcome]) -> list[Outcome | None]:
@@ -64,7 +70,12 @@ def differs(line: str, ours: Outcome | None, theirs: Outcome | None) -> bool:
     return (ours["ok"], ours["out"].strip()) != (theirs["ok"], theirs["out"].strip())
 
 
-def compare(both: tuple[Server, Server], file: str, folder: Path, walked: Callable[[Server, list[str], Path], list[Outcome | None]]) -> None:
+def compare(
+    both: tuple[Server, Server],
+    file: str,
+    folder: Path,
+    walked: Callable[[Server, list[str], Path], list[Outcome | None]],
+) -> None:
     """walked: what each line of the file did at that server, with that file of a schema."""
     schema, lines = folder / "schema.json", read_lines(file)
     schema.write_text(json.dumps(SCHEMA))

@@ -30,7 +30,9 @@ class Side:
     def __init__(self, server: Server) -> None:
         service, web = next(iter(server.regions.values()))
         quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        self.client = pulsar.Client(f"pulsar://127.0.0.1:{service}", logger=quiet, operation_timeout_seconds=PATIENCE_MS // 1000)
+        self.client = pulsar.Client(
+            f"pulsar://127.0.0.1:{service}", logger=quiet, operation_timeout_seconds=PATIENCE_MS // 1000
+        )
         self.admin = f"http://127.0.0.1:{web}/admin/v2"
 
     def rest(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
@@ -89,7 +91,16 @@ def publish_and_read(side: Side) -> Any:
     rows = []
     while reader.has_message_available():
         m = reader.read_next(timeout_millis=PATIENCE_MS)
-        rows.append((m.data(), m.properties(), m.partition_key(), m.producer_name(), m.redelivery_count(), m.message_id().batch_index()))
+        rows.append(
+            (
+                m.data(),
+                m.properties(),
+                m.partition_key(),
+                m.producer_name(),
+                m.redelivery_count(),
+                m.message_id().batch_index(),
+            )
+        )
     return rows, producer.last_sequence_id()
 
 
@@ -117,7 +128,9 @@ def producer_of_the_same_name(side: Side) -> Any:
 
 def redelivery(side: Side) -> Any:
     topic = "same-redelivery"
-    consumer = side.client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=100)
+    consumer = side.client.subscribe(
+        topic, "s", consumer_type=pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=100
+    )
     producer = side.client.create_producer(topic, batching_enabled=False)
     for n in range(3):
         producer.send(str(n).encode())
@@ -125,9 +138,13 @@ def redelivery(side: Side) -> Any:
     consumer.acknowledge(first[1])
     for m in (first[0], first[2]):
         consumer.negative_acknowledge(m)
-    again = sorted((m.data(), m.redelivery_count()) for m in (consumer.receive(timeout_millis=PATIENCE_MS) for _ in range(2)))
+    again = sorted(
+        (m.data(), m.redelivery_count()) for m in (consumer.receive(timeout_millis=PATIENCE_MS) for _ in range(2))
+    )
     consumer.redeliver_unacknowledged_messages()
-    third = sorted((m.data(), m.redelivery_count()) for m in (consumer.receive(timeout_millis=PATIENCE_MS) for _ in range(2)))
+    third = sorted(
+        (m.data(), m.redelivery_count()) for m in (consumer.receive(timeout_millis=PATIENCE_MS) for _ in range(2))
+    )
     return again, third
 
 
@@ -144,7 +161,12 @@ def cumulative_and_seek(side: Side) -> Any:
     consumer.seek(ids[2])
     sought = consumer.receive(timeout_millis=PATIENCE_MS).data()
     consumer.seek(pulsar.MessageId.earliest)
-    return after, sought, consumer.receive(timeout_millis=PATIENCE_MS).data(), consumer.get_last_message_id().entry_id() == ids[9].entry_id()
+    return (
+        after,
+        sought,
+        consumer.receive(timeout_millis=PATIENCE_MS).data(),
+        consumer.get_last_message_id().entry_id() == ids[9].entry_id(),
+    )
 
 
 def reader_from_a_message(side: Side) -> Any:
@@ -161,7 +183,9 @@ def reader_from_a_message(side: Side) -> Any:
 
 def partitions(side: Side) -> Any:
     created = side.rest("PUT", "/persistent/public/default/same-parts/partitions", 3)
-    producer = side.client.create_producer("same-parts", message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution, batching_enabled=False)
+    producer = side.client.create_producer(
+        "same-parts", message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution, batching_enabled=False
+    )
     consumer = side.client.subscribe("same-parts", "s", initial_position=pulsar.InitialPosition.Earliest)
     for n in range(9):
         producer.send(str(n).encode())
@@ -215,7 +239,8 @@ def stats_names(side: Side) -> Any:
 def key_shared(side: Side) -> Any:
     topic, keyed = "same-keys", pulsar.ConsumerType.KeyShared
     policies = [
-        pulsar.ConsumerKeySharedPolicy(pulsar.KeySharedMode.Sticky, False, [cut]) for cut in ((0, 20_000), (20_001, 65_535), (10_000, 30_000))
+        pulsar.ConsumerKeySharedPolicy(pulsar.KeySharedMode.Sticky, False, [cut])
+        for cut in ((0, 20_000), (20_001, 65_535), (10_000, 30_000))
     ]
     low = side.client.subscribe(topic, "s", keyed, key_shared_policy=policies[0])
     high = side.client.subscribe(topic, "s", keyed, key_shared_policy=policies[1])
@@ -248,7 +273,11 @@ def delayed(side: Side) -> Any:
     plain = side.client.subscribe(topic, "plain")
     producer = side.client.create_producer(topic)
     seen: list[list[bytes]] = []
-    for seconds in (3, 15, 50):  # where a delay was over before the other message was there, nothing is shown: again, with a longer one
+    for seconds in (
+        3,
+        15,
+        50,
+    ):  # where a delay was over before the other message was there, nothing is shown: again, with a longer one
         producer.send(b"late", deliver_after=timedelta(seconds=seconds))
         producer.send(b"now")
         seen = [drain(plain, 2), drain(shared, 2)]
@@ -260,7 +289,10 @@ def delayed(side: Side) -> Any:
 def access_modes(side: Side) -> Any:
     topic, modes = "same-modes", pulsar.ProducerAccessMode
     first = side.client.create_producer(topic, access_mode=modes.Exclusive)
-    errors = [error_of(lambda mode=mode: side.client.create_producer(topic, access_mode=mode)) for mode in (modes.Exclusive, modes.Shared)]  # type: ignore[misc]
+    errors = [
+        error_of(lambda mode=mode: side.client.create_producer(topic, access_mode=mode))
+        for mode in (modes.Exclusive, modes.Shared)
+    ]  # type: ignore[misc]
     second = side.client.create_producer(topic, access_mode=modes.ExclusiveWithFencing)
     second.send(b"x")
     errors.append(error_of(lambda: first.send(b"y")))
@@ -302,14 +334,22 @@ def schema_strategies(side: Side) -> Any:
         out.append(side.rest("PUT", f"/namespaces/{namespace}/schemaCompatibilityStrategy", strategy)[0])
         for kind, fields in _STEPS:
             text = "" if fields is None else json.dumps({"type": "record", "name": "R", "fields": fields})
-            out.append(side.rest("POST", f"/schemas/{namespace}/t/schema", {"type": kind, "schema": text, "properties": {}}))
-        out.append([row["version"] for row in side.rest("GET", f"/schemas/{namespace}/t/schemas")[1]["getSchemaResponses"]])
+            out.append(
+                side.rest("POST", f"/schemas/{namespace}/t/schema", {"type": kind, "schema": text, "properties": {}})
+            )
+        out.append(
+            [row["version"] for row in side.rest("GET", f"/schemas/{namespace}/t/schemas")[1]["getSchemaResponses"]]
+        )
     return out
 
 
 def schema_lives(side: Side) -> Any:
     of, out = "/schemas/public/default/same-lives", []
-    one = {"type": "AVRO", "schema": json.dumps({"type": "record", "name": "R", "fields": [_INT]}), "properties": {"k": "v"}}
+    one = {
+        "type": "AVRO",
+        "schema": json.dumps({"type": "record", "name": "R", "fields": [_INT]}),
+        "properties": {"k": "v"},
+    }
     for method, path, body in (
         ("GET", "schema", None),
         ("GET", "schemas", None),
@@ -343,7 +383,12 @@ class _Other(pulsar.schema.Record):  # type: ignore[misc]
 
 
 def schema_of_clients(side: Side) -> Any:
-    avro, json_schema, text, raw = pulsar.schema.AvroSchema, pulsar.schema.JsonSchema, pulsar.schema.StringSchema, pulsar.schema.BytesSchema
+    avro, json_schema, text, raw = (
+        pulsar.schema.AvroSchema,
+        pulsar.schema.JsonSchema,
+        pulsar.schema.StringSchema,
+        pulsar.schema.BytesSchema,
+    )
 
     def produce(topic: str, schema: Any) -> str:
         return error_of(lambda: side.client.create_producer(topic, schema=schema).close())
@@ -364,7 +409,13 @@ def schema_of_clients(side: Side) -> Any:
     topic = "public/same-enforced/t"
     out += [produce(topic, raw()), produce(topic, avro(_One))]
     text_of = pulsar.schema.AvroSchema(_One).schema_info().schema()
-    out.append(str(side.rest("POST", "/schemas/public/same-enforced/t/schema", {"type": "AVRO", "schema": text_of, "properties": {}})[0]))
+    out.append(
+        str(
+            side.rest(
+                "POST", "/schemas/public/same-enforced/t/schema", {"type": "AVRO", "schema": text_of, "properties": {}}
+            )[0]
+        )
+    )
     out += [produce(topic, avro(_One)), produce(topic, avro(_Other)), produce(topic, raw()), consume(topic, raw())]
     return out
 
@@ -417,7 +468,11 @@ SET_OF_NAMESPACE: tuple[tuple[str, str, Any], ...] = (
     ("POST", "backlogQuota", {"limitSize": 1000, "policy": "producer_exception"}),
     ("POST", "maxProducersPerTopic", -1),
     ("POST", "maxProducersPerTopic", 3),
-    ("POST", "autoTopicCreation", {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3}),
+    (
+        "POST",
+        "autoTopicCreation",
+        {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3},
+    ),
     ("POST", "autoTopicCreation", {"allowAutoTopicCreation": True, "topicType": "partitioned"}),
     ("POST", "subscriptionTypesEnabled", ["Shared"]),
     ("PUT", "compactionThreshold", 100),
@@ -427,20 +482,38 @@ SET_OF_NAMESPACE: tuple[tuple[str, str, Any], ...] = (
     ("POST", "entryFilters", {"entryFilterNames": "x"}),
     ("POST", "replication", ["nowhere"]),
 )
-READ_BACK = ("messageTTL", "retention", "backlogQuotaMap", "maxProducersPerTopic", "autoTopicCreation", "subscriptionTypesEnabled", "deduplication")
+READ_BACK = (
+    "messageTTL",
+    "retention",
+    "backlogQuotaMap",
+    "maxProducersPerTopic",
+    "autoTopicCreation",
+    "subscriptionTypesEnabled",
+    "deduplication",
+)
 
 
 def _policies(side: Side) -> list[Any]:
     """What is unset, set, refused, and unset again."""
     found = [side.rest("PUT", NAMESPACE, {})]
     found += [side.rest("GET", f"{NAMESPACE}/{name}") for name in UNSET_OF_NAMESPACE]
-    found += [side.rest("PUT", TOPIC), side.rest("PUT", TOPIC), side.rest("GET", "/persistent/public/policies/none/partitions")]
+    found += [
+        side.rest("PUT", TOPIC),
+        side.rest("PUT", TOPIC),
+        side.rest("GET", "/persistent/public/policies/none/partitions"),
+    ]
     found += [side.rest("GET", f"{TOPIC}/{name}") for name in UNSET_OF_TOPIC]
     found += [side.rest(method, f"{NAMESPACE}/{name}", body) for method, name, body in SET_OF_NAMESPACE]
     found += [side.rest("GET", f"{NAMESPACE}/{name}") for name in READ_BACK]
-    found[-len(READ_BACK) + READ_BACK.index("backlogQuotaMap")][1].pop("message_age", None)  # Pulsar keeps a default that it once filled in for `applied`
+    found[-len(READ_BACK) + READ_BACK.index("backlogQuotaMap")][1].pop(
+        "message_age", None
+    )  # Pulsar keeps a default that it once filled in for `applied`
     found += [side.rest("PUT", f"{TOPIC}/subscription/s"), side.rest("PUT", f"{TOPIC}/subscription/s")]
-    found += [side.rest("POST", f"{TOPIC}/subscription/none/skip_all"), side.rest("DELETE", TOPIC), side.rest("DELETE", TOPIC)]
+    found += [
+        side.rest("POST", f"{TOPIC}/subscription/none/skip_all"),
+        side.rest("DELETE", TOPIC),
+        side.rest("DELETE", TOPIC),
+    ]
     return found
 
 

@@ -27,14 +27,21 @@ COUNT = 3000
 @pytest.fixture
 def region(s3: S3, tmp_path: Path) -> Iterator[Standalone]:
     with Standalone(tmp_path / "region", s3.endpoint) as made:
-        made.rest("POST", "/admin/v2/namespaces/public/default/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+        made.rest(
+            "POST",
+            "/admin/v2/namespaces/public/default/retention",
+            {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
+        )
         for start in range(0, COUNT, 1000):
             made.publish(start, start + 1000)
             made.roll_over()
         made.publish(COUNT, COUNT + 10)  # the open ledger
         made.command("topics", "offload", TOPIC)
         eventually(lambda: len(s3.objects()) == 3, "three ledgers are in the bucket", 400)
-        eventually(lambda: "done" in made.command("tier", "status", TOPIC, fails=None), "the broker has read them back, and knows that they are there")
+        eventually(
+            lambda: "done" in made.command("tier", "status", TOPIC, fails=None),
+            "the broker has read them back, and knows that they are there",
+        )
         yield made
 
 
@@ -42,7 +49,11 @@ def cold_reads(region: Standalone) -> float:
     """How often brokers read data from the store, as they count it."""
     with urllib.request.urlopen(f"http://127.0.0.1:{region.web}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("pulsar_ledgeroffloader_read_offload_data_latency_count"))
+    return sum(
+        float(line.rpartition(" ")[2])
+        for line in lines
+        if line.startswith("pulsar_ledgeroffloader_read_offload_data_latency_count")
+    )
 
 
 def read(reader: BlockReader, *, direct: bool = True) -> list[bytes | None]:
@@ -55,7 +66,9 @@ def read(reader: BlockReader, *, direct: bool = True) -> list[bytes | None]:
     return rows.values
 
 
-def test_closed_ledgers_come_from_the_bucket_and_else_from_the_broker(region: Standalone, s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_ledgers_come_from_the_bucket_and_else_from_the_broker(
+    region: Standalone, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = [payload(n) for n in range(COUNT + 10)]
     admin = f"http://127.0.0.1:{region.web}"
     by_broker: list[int] = []
@@ -70,7 +83,11 @@ def test_closed_ledgers_come_from_the_bucket_and_else_from_the_broker(region: St
     ledgers = len(BlockReader(admin).snapshot(TOPIC).ledgers)
     assert by_broker == [ledgers - 1], "the open ledger alone was asked of the broker"
     places = BlockReader(admin)._places({0: (TOPIC, BlockReader(admin).snapshot(TOPIC).ledgers[0][0], 5, 9)})
-    assert isinstance(places[0], ObjectRange) and places[0].url.startswith(f"{s3.endpoint}/") and "X-Amz-Signature=" in places[0].url
+    assert (
+        isinstance(places[0], ObjectRange)
+        and places[0].url.startswith(f"{s3.endpoint}/")
+        and "X-Amz-Signature=" in places[0].url
+    )
     s3.process.stop(kill=True)  # the worker cannot reach the store; the bookies have it all yet
     by_broker.clear()
     assert read(BlockReader(admin)) == expected and len(set(by_broker)) == ledgers
@@ -85,7 +102,13 @@ def test_the_etl_fills_a_table_with_what_only_the_bucket_has(region: Standalone,
     eventually(lambda: len(region.local_ledgers()) == 1, "the bookies are rid of what is offloaded", 400)
     spark = session("back-fill")
     try:
-        options = {"topics": [TOPIC], "subscription": "etl", "path": str(tmp_path / "lake"), "checkpoint": str(tmp_path / "state"), "trigger": "available now"}
+        options = {
+            "topics": [TOPIC],
+            "subscription": "etl",
+            "path": str(tmp_path / "lake"),
+            "checkpoint": str(tmp_path / "state"),
+            "trigger": "available now",
+        }
         options |= {"source": {"max_bytes_per_trigger": 400_000}, "table": [{"schema": "raw", "name": "all"}]}
         running.run(spark, "etl", f"http://127.0.0.1:{region.web}", options)
         files = sorted(str(path) for path in (tmp_path / "lake" / "all").glob("batch=*/*.parquet"))
@@ -93,7 +116,11 @@ def test_the_etl_fills_a_table_with_what_only_the_bucket_has(region: Standalone,
         assert sorted(found["value"].to_pylist()) == sorted(payload(n) for n in range(COUNT + 10))
         assert len(files) > 2 and len({at["ledger"] for at in found["coordinate"].to_pylist()}) == 4
         few = cold_reads(region)  # brokers look there for where positions lie
-        assert read(BlockReader(f"http://127.0.0.1:{region.web}"), direct=False) == [payload(n) for n in range(COUNT + 10)]
-        assert cold_reads(region) - few > few, "executors asked the bucket: that everything comes by way of brokers takes more of them"
+        assert read(BlockReader(f"http://127.0.0.1:{region.web}"), direct=False) == [
+            payload(n) for n in range(COUNT + 10)
+        ]
+        assert cold_reads(region) - few > few, (
+            "executors asked the bucket: that everything comes by way of brokers takes more of them"
+        )
     finally:
         spark.stop()

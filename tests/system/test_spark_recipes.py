@@ -34,7 +34,9 @@ def recipes() -> dict[str, list[str]]:
 
 
 def submit(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    env = {key: value for key, value in os.environ.items() if key not in ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "KUBECONFIG")} | {"HOME": str(folder)}
+    env = {
+        key: value for key, value in os.environ.items() if key not in ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "KUBECONFIG")
+    } | {"HOME": str(folder)}
     return subprocess.run([str(SPARK_SUBMIT), *words], capture_output=True, text=True, timeout=400, cwd=folder, env=env)
 
 
@@ -60,7 +62,9 @@ class Says(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def do_GET(self) -> None:
-        self._answer(404, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404})
+        self._answer(
+            404, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
+        )
 
     def _make(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -92,7 +96,9 @@ def test_spark_submit_knows_every_option_of_the_recipes(tmp_path: Path) -> None:
     for words in found.values():
         assert all(re.search(rf"(?m)^\s+{word}\b", text) for word in words if word.startswith("--")), words
     yarn = submit(next(words for master, words in found.items() if master == "yarn"), tmp_path)
-    assert yarn.returncode == 1 and "HADOOP_CONF_DIR or YARN_CONF_DIR must be set" in yarn.stderr, "all else was understood"
+    assert yarn.returncode == 1 and "HADOOP_CONF_DIR or YARN_CONF_DIR must be set" in yarn.stderr, (
+        "all else was understood"
+    )
 
 
 def test_kubernetes_is_asked_for_the_driver_of_the_recipe(api: Api, tmp_path: Path) -> None:

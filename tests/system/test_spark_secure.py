@@ -29,12 +29,20 @@ def test_a_job_reads_and_writes_over_tls_as_who_its_token_says(tmp_path: Path) -
         url = f"https://127.0.0.1:{region.processes['us-broker-0'].ports['admin_tls']}"
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token('root')}"}
         switch = f"{region.admin_url()}/admin/v2/namespaces/public/default/deduplication"
-        urllib.request.urlopen(urllib.request.Request(switch, b"true", headers, method="POST"), timeout=DEADLINE_S).read()
+        urllib.request.urlopen(
+            urllib.request.Request(switch, b"true", headers, method="POST"), timeout=DEADLINE_S
+        ).read()
         for role in ("ann", "bob", "eve"):
             (tmp_path / f"{role}.token").write_text(token(role) + "\n")
 
         def options(role: str, **more: str) -> dict[str, str]:
-            return {"admin_url": url, "topic": TOPIC, "tls_ca": str(tmp_path / "tls" / "ca.pem"), "token_file": str(tmp_path / f"{role}.token"), **more}
+            return {
+                "admin_url": url,
+                "topic": TOPIC,
+                "tls_ca": str(tmp_path / "tls" / "ca.pem"),
+                "token_file": str(tmp_path / f"{role}.token"),
+                **more,
+            }
 
         spark = session("secured")
         try:
@@ -49,12 +57,25 @@ def test_a_job_reads_and_writes_over_tls_as_who_its_token_says(tmp_path: Path) -
 
             write("ann")
             assert sorted(row.id for row in read(**options("bob")).collect()) == list(range(1000))
-            stream = spark.readStream.format("heliograph").schema("id bigint").options(**options("bob", subscription="lake")).load()
-            into = stream.writeStream.format("parquet").option("path", str(tmp_path / "out")).option("checkpointLocation", str(tmp_path / "state"))
+            stream = (
+                spark.readStream.format("heliograph")
+                .schema("id bigint")
+                .options(**options("bob", subscription="lake"))
+                .load()
+            )
+            into = (
+                stream.writeStream.format("parquet")
+                .option("path", str(tmp_path / "out"))
+                .option("checkpointLocation", str(tmp_path / "state"))
+            )
             query = started(into.trigger(availableNow=True).start)
             assert query.awaitTermination(600) and query.exception() is None
             assert spark.read.parquet(str(tmp_path / "out")).count() == 1000
-            by_service_url = {**options("bob"), "admin_url": "", "service_url": f"pulsar+ssl://127.0.0.1:{region.processes['us-broker-0'].ports['pulsar_tls']}"}
+            by_service_url = {
+                **options("bob"),
+                "admin_url": "",
+                "service_url": f"pulsar+ssl://127.0.0.1:{region.processes['us-broker-0'].ports['pulsar_tls']}",
+            }
             assert read(**by_service_url).count() == 1000
 
             nobody = {key: value for key, value in options("bob").items() if key != "token_file"}
@@ -64,7 +85,10 @@ def test_a_job_reads_and_writes_over_tls_as_who_its_token_says(tmp_path: Path) -
                 (lambda: read(**options("eve")).count(), "the role .eve. may not"),
                 (lambda: read(**nobody).count(), "401"),
                 (lambda: read(**strangers).count(), "CERTIFICATE_VERIFY_FAILED"),
-                (lambda: read(**options("bob", token_file=str(tmp_path / "gone"))).count(), "the token file .* cannot be read"),
+                (
+                    lambda: read(**options("bob", token_file=str(tmp_path / "gone"))).count(),
+                    "the token file .* cannot be read",
+                ),
             )
             for act, why in refused:
                 with pytest.raises(Exception, match=why):

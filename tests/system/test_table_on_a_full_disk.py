@@ -16,7 +16,9 @@ pytestmark = pytest.mark.system
 SMALL_MIB = 3
 
 
-def test_what_does_not_fit_stays_in_memory_and_is_stored_once_there_is_room(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_stays_in_memory_and_is_stored_once_there_is_room(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node = Node(small / "table", map_bytes=64 << 20)
     node.put(Put("/first", b"1"))
     node.save()

@@ -48,7 +48,9 @@ PLACES = {
 _APPLY_S = 1500
 
 
-def tofu(folder: Path, *words: str, prefix: list[str] | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
+def tofu(
+    folder: Path, *words: str, prefix: list[str] | None = None, check: bool = True
+) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
     env |= {"CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1"}
     if (folder / MIRROR).exists():
@@ -81,10 +83,14 @@ def test_it_is_valid(copied: Path, folder: str) -> None:
 @pytest.mark.parametrize("folder", ["examples/aws", "examples/gcp"])
 def test_a_cloud_is_valid_where_its_provider_can_be_had(copied: Path, folder: str) -> None:
     if mirror := os.environ.get("HELIOGRAPH_TERRAFORM_MIRROR"):
-        (copied / folder / MIRROR).write_text(f'provider_installation {{\n  filesystem_mirror {{\n    path = "{mirror}"\n  }}\n}}\n')
+        (copied / folder / MIRROR).write_text(
+            f'provider_installation {{\n  filesystem_mirror {{\n    path = "{mirror}"\n  }}\n}}\n'
+        )
     if (done := tofu(copied / folder, "init", "-backend=false", "-input=false", check=False)).returncode:
         assert "provider" in done.stdout, done.stdout
-        pytest.skip(f"the provider of {folder} cannot be had here, from no registry and no mirror (HELIOGRAPH_TERRAFORM_MIRROR)")
+        pytest.skip(
+            f"the provider of {folder} cannot be had here, from no registry and no mirror (HELIOGRAPH_TERRAFORM_MIRROR)"
+        )
     tofu(copied / folder, "validate")
 
 
@@ -96,8 +102,16 @@ def test_three_regions_on_this_machine(copied: Path, tmp_path: Path) -> None:
     try:
         regions = json.loads(Path(f"{data}.status.json").read_text())["regions"]
         assert set(regions) == {"us", "eu", "ap"}
-        subprocess.run([str(HELIOGRAPH), "produce", TOPIC, "-m", "hello", "--service", regions["us"]["service_url"]], check=True, capture_output=True)
-        said = subprocess.run([str(HELIOGRAPH), "consume", TOPIC, "-n", "1", "--service", regions["ap"]["service_url"]], capture_output=True, text=True)
+        subprocess.run(
+            [str(HELIOGRAPH), "produce", TOPIC, "-m", "hello", "--service", regions["us"]["service_url"]],
+            check=True,
+            capture_output=True,
+        )
+        said = subprocess.run(
+            [str(HELIOGRAPH), "consume", TOPIC, "-n", "1", "--service", regions["ap"]["service_url"]],
+            capture_output=True,
+            text=True,
+        )
         assert said.stdout.strip() == "hello", said
     finally:
         tofu(folder, "destroy", *given)
@@ -110,14 +124,19 @@ def test_three_regions_on_this_machine(copied: Path, tmp_path: Path) -> None:
         ({"wait_s": 0}, "The wait is 1 to 86400 seconds."),
         ({"regions": {}}, "An instance has one region at least"),
         ({"service": "upstart"}, "The service is systemd, or plain where a host has no systemd."),
-        ({"regions": {"eu": {"number": 1, "hosts": {"a": {"address": "10.0.0.1", "roles": ALL}}}}}, "Each region wants at least two bookies"),
+        (
+            {"regions": {"eu": {"number": 1, "hosts": {"a": {"address": "10.0.0.1", "roles": ALL}}}}},
+            "Each region wants at least two bookies",
+        ),
     ],
 )
 def test_a_wrong_variable_is_told_in_a_sentence(copied: Path, wrong: dict[str, Any], sentence: str) -> None:
     tofu(copied / "examples" / "ssh", "init", "-backend=false", "-input=false")
     good = {"eu": {"number": 1, "hosts": {"a": {"address": "10.0.0.1", "roles": ALL, "bookies": 2}}}}
     (copied / "wrong.tfvars.json").write_text(json.dumps({"regions": good, **wrong}))
-    done = tofu(copied / "examples" / "ssh", "plan", "-input=false", f"-var-file={copied / 'wrong.tfvars.json'}", check=False)
+    done = tofu(
+        copied / "examples" / "ssh", "plan", "-input=false", f"-var-file={copied / 'wrong.tfvars.json'}", check=False
+    )
     assert done.returncode == 1 and sentence in " ".join(done.stdout.replace("│", " ").split()), done.stdout
 
 
@@ -139,7 +158,10 @@ class Deployed:
         eu = {name: {"address": network.add(name, number)} for number, name in enumerate(("eu-a", "eu-b", "eu-c"), 11)}
         eu["eu-a"]["roles"] = ALL  # type: ignore[assignment]
         eu["eu-d"] = {"address": network.add("eu-d", 15), "roles": ["bookie"]}
-        single = {name: {"address": network.add(name, number), "roles": ALL, "bookies": 2} for number, name in ((21, "us-a"), (31, "ap-a"))}
+        single = {
+            name: {"address": network.add(name, number), "roles": ALL, "bookies": 2}
+            for number, name in ((21, "us-a"), (31, "ap-a"))
+        }
         self.given: dict[str, Any] = {
             "regions": {
                 "eu": {"number": 1, "hosts": eu},
@@ -183,7 +205,9 @@ class Deployed:
         return [shutil.which("ssh") or "/usr/bin/ssh", "-i", str(self.network.key), *options]
 
     def address(self, host: str) -> str:
-        return str(next(h["address"] for r in self.given["regions"].values() for name, h in r["hosts"].items() if name == host))
+        return str(
+            next(h["address"] for r in self.given["regions"].values() for name, h in r["hosts"].items() if name == host)
+        )
 
 
 @pytest.fixture
@@ -216,15 +240,25 @@ def test_an_instance_over_ssh_from_nothing_to_nothing(copied: Path, network: Net
 
 def at_a_cut(network: Network, folder: Path, targets: Path) -> None:
     """Region us loses its network: the alert of its links fires in eu, and clears when it is back."""
-    config = (RULES / "shard.yaml").read_text().replace("rule_files: [recording.yaml]", "rule_files: [recording.yaml, alerts.yaml]")
+    config = (
+        (RULES / "shard.yaml")
+        .read_text()
+        .replace("rule_files: [recording.yaml]", "rule_files: [recording.yaml, alerts.yaml]")
+    )
     watcher = Prometheus(folder, config, {"targets.json": targets.read_text()}, prefix=network.inside([]))
     fired = ("HeliographLinkDown", "eu", "us")
     try:
-        eventually(lambda: watcher.ask('up{cluster="eu"} == 1') and fired not in watcher.firing(), "eu is scraped, and its links stand", PATIENCE_S)
+        eventually(
+            lambda: watcher.ask('up{cluster="eu"} == 1') and fired not in watcher.firing(),
+            "eu is scraped, and its links stand",
+            PATIENCE_S,
+        )
         network.cable(21, plugged=False)
         eventually(lambda: fired in watcher.firing(), "the alert of the link to us fires", PATIENCE_S)
         network.cable(21, plugged=True)
-        eventually(lambda: fired not in watcher.firing() and watcher.ask('up{cluster="us"} == 1'), "it clears", PATIENCE_S)
+        eventually(
+            lambda: fired not in watcher.firing() and watcher.ask('up{cluster="us"} == 1'), "it clears", PATIENCE_S
+        )
     finally:
         watcher.stop()
 
@@ -237,11 +271,15 @@ def restored(instance: Deployed, shell: Shell, urls: dict[str, str]) -> None:
     reader.finish()
     kept = shell.run(f"heliograph consume {TOPIC} -n 3 -s again --earliest --timeout 300 --service {urls['eu']}")
     assert all(f"from {region}" in kept for region in urls), kept
-    members = json.loads(shell.run(f"heliograph meta members --admin http://{instance.address('eu-a')}:8080 --json"))["members"]
+    members = json.loads(shell.run(f"heliograph meta members --admin http://{instance.address('eu-a')}:8080 --json"))[
+        "members"
+    ]
     assert {row["member"]: row["role"] for row in members} == {f"eu-{name}-meta": "voter" for name in "abc"}
     for region, other, reads in (("eu", "us", "-n 1 -s reader-us"), ("us", "eu", "-n 2 -s again")):
         shell.run(f"heliograph produce {TOPIC} -m 'restored, {region}' --service {urls[region]}")
-        assert f"restored, {region}" in shell.run(f"heliograph consume {TOPIC} {reads} --timeout 300 --service {urls[other]}")
+        assert f"restored, {region}" in shell.run(
+            f"heliograph consume {TOPIC} {reads} --timeout 300 --service {urls[other]}"
+        )
 
 
 class Publisher:
@@ -303,16 +341,26 @@ def follow_the_rest(instance: Deployed, page: Reader, tmp_path: Path) -> None:
     instance.do("state", "rm", 'module.instance.module.region["eu"].terraform_data.host["eu-c"]')
     instance.apply()
     members = shell.run(f"heliograph meta members --admin http://{network.address(11)}:8080 --json")
-    assert {row["member"]: row["role"] for row in json.loads(members)["members"]} == {"eu-a-meta": "voter", "eu-b-meta": "voter", "eu-c-g2-meta": "voter"}
+    assert {row["member"]: row["role"] for row in json.loads(members)["members"]} == {
+        "eu-a-meta": "voter",
+        "eu-b-meta": "voter",
+        "eu-c-g2-meta": "voter",
+    }
     shell.run(f"heliograph produce {TOPIC} -m 'after the loss' --service pulsar://{network.address(14)}:6650")
-    assert "after the loss" in shell.run(f"heliograph consume {TOPIC} -n 3 -s reader-ap --timeout 300 --service {urls['ap']}")
+    assert "after the loss" in shell.run(
+        f"heliograph consume {TOPIC} -n 3 -s reader-ap --timeout 300 --service {urls['ap']}"
+    )
 
     # A host is taken away while a client publishes: its broker's topics and its bookie's copies go to others first.
     publisher = Publisher(network, shell, urls, "persistent://public/default/through-a-removal")
     del instance.given["regions"]["eu"]["hosts"]["eu-d"]
     instance.apply()
     publisher.ended()
-    assert not network.processes("eu-d") and not list(network.disk("eu-d", "opt").iterdir()) and not list(network.disk("eu-d", "srv").iterdir())
+    assert (
+        not network.processes("eu-d")
+        and not list(network.disk("eu-d", "opt").iterdir())
+        and not list(network.disk("eu-d", "srv").iterdir())
+    )
     listed = json.loads(shell.run(f"heliograph bookies list --admin http://{network.address(11)}:8080 --json"))
     assert "eu-d" not in json.dumps(listed) and "eu-c-g2-bookie-0" in json.dumps(listed)
 
@@ -322,4 +370,6 @@ def follow_the_rest(instance: Deployed, page: Reader, tmp_path: Path) -> None:
     for name in hosts:
         eventually(lambda name=name: not network.processes(name), f"{name} is quiet")
         for folder in ("opt", "srv"):
-            assert not list(network.disk(name, folder).iterdir()), f"{name}: {list(network.disk(name, folder).rglob('*'))[:5]}"
+            assert not list(network.disk(name, folder).iterdir()), (
+                f"{name}: {list(network.disk(name, folder).rglob('*'))[:5]}"
+            )

@@ -27,7 +27,9 @@ class Shell:
 
     def __init__(self, port: int) -> None:
         command = [*program("TransactionShell"), f"pulsar://127.0.0.1:{port}"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
         assert self._line() == "ok ready"
 
     def _line(self) -> str:
@@ -75,7 +77,9 @@ def consumers(server: Heliograph, topic: str) -> list[Any]:
     """Of subscription s; none while nobody answers for the topic."""
     (region,) = server.regions
     try:
-        found = get(server, region, f"/admin/v2/persistent/public/default/{topic}/stats")["subscriptions"]["s"]["consumers"]
+        found = get(server, region, f"/admin/v2/persistent/public/default/{topic}/stats")["subscriptions"]["s"][
+            "consumers"
+        ]
     except OSError:  # which urllib's are, too
         return []
     return list(found)
@@ -111,7 +115,14 @@ def test_what_the_java_client_does(tmp_path: Path) -> None:
         (region,) = server.regions
         stats = get(server, region, "/admin/v3/transactions/coordinatorStats")
         assert len(stats) == 16
-        until(lambda: not any(one["ongoingTxnSize"] for one in get(server, region, "/admin/v3/transactions/coordinatorStats").values()))
+        until(
+            lambda: (
+                not any(
+                    one["ongoingTxnSize"]
+                    for one in get(server, region, "/admin/v3/transactions/coordinatorStats").values()
+                )
+            )
+        )
         told = get(server, region, "/admin/v3/transactions/transactionBufferStats/public/default/b")
         assert (told["ongoingTxnSize"], told["heliograph"]["committed"], told["heliograph"]["aborted"]) == (0, 1, 2)
 
@@ -131,7 +142,11 @@ def test_what_an_operator_sees_and_does(tmp_path: Path) -> None:
         ((as_the_client_names_it, part),) = told["producedPartitions"].items()
         assert (told["status"], part["aborted"]) == ("OPEN", False) and topic.endswith(as_the_client_names_it)
         command = [sys.executable, "-m", "heliograph.cli.main", "transactions", "abort", f"{coordinator}:{number}"]
-        subprocess.run([*command, "--admin", f"http://127.0.0.1:{server.regions[region][1]}"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [*command, "--admin", f"http://127.0.0.1:{server.regions[region][1]}"],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         assert sh.receive("a", 1) == ["behind"] and sh.nothing("a")
         until(lambda: get(server, region, "/admin/v3/transactions/slowTransactions/0") == {})
         in_buffer = f"/admin/v3/transactions/transactionInBufferStats/public/default/a/{coordinator}/{number}"

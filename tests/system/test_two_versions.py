@@ -39,10 +39,21 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source.mkdir()
     subprocess.run(["tar", "-x", "-C", str(source)], input=archive.stdout, check=True)
     for project in (source, source / "packaging" / "server"):
-        build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder / "wheels"), str(project)]
+        build = [
+            sys.executable,
+            "-m",
+            "build",
+            "--wheel",
+            "--no-isolation",
+            "--outdir",
+            str(folder / "wheels"),
+            str(project),
+        ]
         subprocess.run(build, check=True, capture_output=True)
     wheels = [str(wheel) for wheel in (folder / "wheels").glob("*.whl")]
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site), *wheels], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site), *wheels], check=True
+    )
     return interpreter(folder / "python-old", f"export PYTHONPATH={site}")
 
 
@@ -54,7 +65,13 @@ def interpreter(path: Path, line: str) -> Path:
 
 def command(python: Path | str, *arguments: str) -> dict[str, Any]:
     line = [str(python), "-c", "from heliograph.cli.entry import main; main()", *arguments, "--json"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=500, env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"})
+    done = subprocess.run(
+        line,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+    )
     assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
@@ -66,7 +83,9 @@ def region(old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     data = str(tmp_path / "data")
     state = command(old, "up", "--data", data, "--regions", "us", "--brokers", "2", "--bookies", "3")
     yield state["regions"]["us"] | {"data": data}
-    subprocess.run([sys.executable, "-c", "from heliograph.cli.entry import main; main()", "down", "--data", data], check=True)
+    subprocess.run(
+        [sys.executable, "-c", "from heliograph.cli.entry import main; main()", "down", "--data", data], check=True
+    )
 
 
 def versions(data: str) -> dict[str, str]:
@@ -102,14 +121,25 @@ def test_a_region_is_upgraded_from_the_previous_commit_under_load(region: dict[s
     thread = threading.Thread(target=publish, daemon=True)
     thread.start()
     new = interpreter(tmp_path / "python-new", "unset PYTHONPATH")
-    upgrade = ["-c", "from heliograph.cli.entry import main; main()", "rolling", "upgrade", "--data", data, "--python", str(new)]
+    upgrade = [
+        "-c",
+        "from heliograph.cli.entry import main; main()",
+        "rolling",
+        "upgrade",
+        "--data",
+        data,
+        "--python",
+        str(new),
+    ]
     half = subprocess.Popen([sys.executable, *upgrade], stderr=subprocess.PIPE, text=True)
     assert half.stderr is not None
     eventually(lambda: "us-broker-0" in half.stderr.readline(), "the first broker has its turn", 400)  # type: ignore[union-attr]
     half.terminate()
     half.stderr.read()
     half.wait()
-    mixed = set(eventually(lambda: (v := versions(data)) and len(set(v.values())) == 2 and v.values(), "both versions run"))
+    mixed = set(
+        eventually(lambda: (v := versions(data)) and len(set(v.values())) == 2 and v.values(), "both versions run")
+    )
     assert "" in mixed
     level_fits(region["admin_url"])
     seen = len(answers)
@@ -117,7 +147,9 @@ def test_a_region_is_upgraded_from_the_previous_commit_under_load(region: dict[s
 
     command(sys.executable, "rolling", "upgrade", "--data", data, "--python", str(new))
     assert not any(versions(data).values()), "all of it is new"
-    assert rest("PUT", f"{region['admin_url']}/admin/v2/namespaces/public/default/LARGEST/split") is None, "what only the new version knows works by now"
+    assert rest("PUT", f"{region['admin_url']}/admin/v2/namespaces/public/default/LARGEST/split") is None, (
+        "what only the new version knows works by now"
+    )
     eventually(lambda: level_fits(region["admin_url"]) == LEVEL, "the region's level is the new version's")
     stop.set()
     thread.join()

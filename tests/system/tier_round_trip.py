@@ -34,7 +34,12 @@ def offloaded_and_restored(tiered: dict[str, Any], tmp_path: Path) -> None:
         found: dict[str, Any] = {}
         until(lambda: found.update(rest("GET", f"{path}/offload")[1]) or found["status"] in ("SUCCESS", "ERROR"))
         assert found["status"] == "SUCCESS", found
-        until(lambda: (rows := rest("GET", f"{path}/internalStats")[1]["ledgers"]) and not any(row["onBookies"] for row in rows if row["entries"]))
+        until(
+            lambda: (
+                (rows := rest("GET", f"{path}/internalStats")[1]["ledgers"])
+                and not any(row["onBookies"] for row in rows if row["entries"])
+            )
+        )
         assert read_all(region.service_url(), 100) == list(range(100))
     with Region(folder(tmp_path, "b"), "eu") as region:
         region.start(tiered=tiered)

@@ -36,10 +36,19 @@ HELIOGRAPH = Path(sys.executable).with_name("heliograph")
     ("values", "wanted"),
     [
         ({}, OffloadPolicy()),
-        ({"managedLedgerOffloadThresholdInBytes": 5, "managedLedgerOffloadDeletionLagInMillis": 0}, OffloadPolicy(threshold_bytes=5, deletion_lag_ms=0)),
-        ({"managedLedgerOffloadThresholdInSeconds": 60, "managedLedgerOffloadDriver": "aws-s3"}, OffloadPolicy(threshold_s=60)),
+        (
+            {"managedLedgerOffloadThresholdInBytes": 5, "managedLedgerOffloadDeletionLagInMillis": 0},
+            OffloadPolicy(threshold_bytes=5, deletion_lag_ms=0),
+        ),
+        (
+            {"managedLedgerOffloadThresholdInSeconds": 60, "managedLedgerOffloadDriver": "aws-s3"},
+            OffloadPolicy(threshold_s=60),
+        ),
         ({"managedLedgerOffloadThresholdInBytes": -7}, OffloadPolicy()),
-        ({"managedLedgerOffloadThresholdInBytes": True, "managedLedgerOffloadThresholdInSeconds": "x"}, OffloadPolicy()),
+        (
+            {"managedLedgerOffloadThresholdInBytes": True, "managedLedgerOffloadThresholdInSeconds": "x"},
+            OffloadPolicy(),
+        ),
     ],
 )
 def test_pulsars_offload_policies_as_ours(values: dict[str, Any], wanted: OffloadPolicy) -> None:
@@ -82,7 +91,11 @@ def test_a_restored_topic_goes_on_under_an_origin_of_its_own(whole: bool, number
     if number == 1:
         assert state.origin_at((5, 3)) == lost.origin and state.vector.prefix(state.origin) < (0, 0)
     else:  # nothing may leave this region under another one's number
-        assert not state.is_own(lost.origin) and state.origin_at((5, 3)) == state.origin and state.vector.prefix(state.origin) == (5, 10)
+        assert (
+            not state.is_own(lost.origin)
+            and state.origin_at((5, 3)) == state.origin
+            and state.vector.prefix(state.origin) == (5, 10)
+        )
     assert state.producers.last_sequence("p") == 59
 
 
@@ -131,7 +144,9 @@ def test_offloaded_by_policy_and_restored_where_nothing_is_known_of_it(tmp_path:
         for _ in range(30):
             consumer.acknowledge(consumer.receive(60_000))
         client.close()
-        second = AVRO["schema"].replace('"null"]}', '"null"]}, {"name": "more", "type": ["null", "int"], "default": null}')
+        second = AVRO["schema"].replace(
+            '"null"]}', '"null"]}, {"name": "more", "type": ["null", "int"], "default": null}'
+        )
         for definition in (AVRO, {**AVRO, "schema": second}):
             assert rest("POST", "/admin/v2/schemas/public/default/old/schema", definition)[0] == 200
         schemas = rest("GET", "/admin/v2/schemas/public/default/old/schemas")[1]
@@ -140,11 +155,20 @@ def test_offloaded_by_policy_and_restored_where_nothing_is_known_of_it(tmp_path:
         assert rest("PUT", f"{path}/offload", {"ledgerId": "x"})[0] == 400
         assert rest("PUT", "/admin/v2/namespaces/public/default/offloadDeletionLagMs", 0)[0] == 204
         assert rest("PUT", "/admin/v2/namespaces/public/default/offloadThreshold", 0)[0] == 204
-        gone = until(lambda: (rows := rest("GET", f"{path}/internalStats")[1]["ledgers"]) and not any(row["onBookies"] for row in rows) and rows)
+        gone = until(
+            lambda: (
+                (rows := rest("GET", f"{path}/internalStats")[1]["ledgers"])
+                and not any(row["onBookies"] for row in rows)
+                and rows
+            )
+        )
         assert all(row["offloaded"] for row in gone)
         assert read_all(region.service_url(), 200) == list(range(200))
         metrics = urllib.request.urlopen(f"{region.admin_url()}/metrics", timeout=60).read().decode()
-        assert 'heliograph_tier_offloaded_ledgers_total{cluster="us"} 2' in metrics and "pulsar_storage_offloaded_size" in metrics
+        assert (
+            'heliograph_tier_offloaded_ledgers_total{cluster="us"} 2' in metrics
+            and "pulsar_storage_offloaded_size" in metrics
+        )
 
     listed = json.loads(command("list", "--store", store, "--json").stdout)
     assert [(row["topic"], row["ledgers"], row["trouble"]) for row in listed] == [(TOPIC, 2, "")]
@@ -155,8 +179,13 @@ def test_offloaded_by_policy_and_restored_where_nothing_is_known_of_it(tmp_path:
         assert rest("POST", "/heliograph/v1/tier/restore", {"topic": TOPIC})[0] == 412
         assert rest("POST", "/heliograph/v1/tier/restore", {"topic": TOPIC, "colour": "red"})[0] == 400
         done = command("restore", "--topic", TOPIC, "--store", store, "--admin", region.admin_url())
-        assert done.returncode == 0 and "2 ledgers" in done.stdout and "1 subscriptions" in done.stdout, done.stdout + done.stderr
-        assert rest("GET", "/admin/v2/schemas/public/default/old/schemas")[1] == schemas and len(schemas["getSchemaResponses"]) == 2
+        assert done.returncode == 0 and "2 ledgers" in done.stdout and "1 subscriptions" in done.stdout, (
+            done.stdout + done.stderr
+        )
+        assert (
+            rest("GET", "/admin/v2/schemas/public/default/old/schemas")[1] == schemas
+            and len(schemas["getSchemaResponses"]) == 2
+        )
         assert rest("GET", "/admin/v2/namespaces/public/default")[1]["deduplicationEnabled"] is True
         assert read_all(region.service_url(), 200) == list(range(200))
         client = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))

@@ -24,7 +24,9 @@ def made(rng: random.Random, ledger: int = 7, every: int = 300) -> tuple[bytes, 
     body = bytearray()
     for _ in range(rng.randrange(1, 30)):
         parts = [rng.randbytes(rng.randrange(0, 90)) for _ in range(rng.randrange(1, 9))]
-        block = b"".join(encode_block(Run(parts, [len(part) for part in parts], first_index=writer.entries), ledger, writer.entries))
+        block = b"".join(
+            encode_block(Run(parts, [len(part) for part in parts], first_index=writer.entries), ledger, writer.entries)
+        )
         writer.add(len(parts), len(block))
         body += block
     tail = writer.finish(ledger, TOPIC)
@@ -79,7 +81,11 @@ def test_what_is_cut_off_or_anothers_is_refused() -> None:
         cut_blocks(body, 8, 0)
     with pytest.raises(CorruptData, match="should be"):
         cut_blocks(body, 7, 1)
-    for ledger, entries, attempt in ((8, index.entries, ATTEMPT), (7, index.entries + 1, ATTEMPT), (7, index.entries, "0" * 32)):
+    for ledger, entries, attempt in (
+        (8, index.entries, ATTEMPT),
+        (7, index.entries + 1, ATTEMPT),
+        (7, index.entries, "0" * 32),
+    ):
         with pytest.raises(CorruptData):
             check_head(blob[:HEAD_BYTES], ledger, entries, attempt)
     newer = bytearray(tail)
@@ -88,7 +94,9 @@ def test_what_is_cut_off_or_anothers_is_refused() -> None:
         Index.decode(bytes(newer), len(blob))
 
 
-@pytest.mark.parametrize("topic", ["persistent://a/b/c", "persistent://a/b/c-partition-3", TOPIC, "persistent://t=1/n:2/%2F~.x"])
+@pytest.mark.parametrize(
+    "topic", ["persistent://a/b/c", "persistent://a/b/c-partition-3", TOPIC, "persistent://t=1/n:2/%2F~.x"]
+)
 def test_keys_lead_back_to_topic_ledger_and_attempt(topic: str) -> None:
     for kind in (names.LEDGER, names.MANIFEST):
         name = names.ObjectName(names.holder_of("us-1", "ab" * 16), topic, kind, 42, ATTEMPT)
@@ -101,7 +109,9 @@ def test_keys_lead_back_to_topic_ledger_and_attempt(topic: str) -> None:
 def infos(*ledgers: tuple[int, int, int, OffloadState | None]) -> list[LedgerInfo]:
     """(id, bytes, closed at ms, state)."""
     return [
-        LedgerInfo(at, 10, size, closed, 0, None if state is None else OffloadRecord(ATTEMPT, "us-1", state, stored_ms=closed))
+        LedgerInfo(
+            at, 10, size, closed, 0, None if state is None else OffloadRecord(ATTEMPT, "us-1", state, stored_ms=closed)
+        )
         for at, size, closed, state in ledgers
     ]
 
@@ -121,7 +131,12 @@ def test_policies_choose_the_oldest_without_a_hole() -> None:
     assert chosen(OffloadPolicy(threshold_s=0)) == [1, 2, 5]
     assert chosen(OffloadPolicy(), before=(5, 3)) == [1, 2] and chosen(OffloadPolicy(), before=(5, 10)) == [1, 2, 5]
     assert chosen(OffloadPolicy(), before=(1, 9)) == []
-    ledgers = infos((1, 100, 1000, OffloadState.LOCAL_GONE), (2, 100, 2000, OffloadState.BEGUN), (5, 100, 3000, None), (6, 50, 0, None))
+    ledgers = infos(
+        (1, 100, 1000, OffloadState.LOCAL_GONE),
+        (2, 100, 2000, OffloadState.BEGUN),
+        (5, 100, 3000, None),
+        (6, 50, 0, None),
+    )
     assert chosen(OffloadPolicy()) == [2]
     assert [info.ledger for info in stored_prefix(ledgers)] == [1]
 
@@ -135,8 +150,12 @@ def test_local_copies_go_after_their_lag() -> None:
 
 
 def test_a_manifest_reads_back_and_notices_damage() -> None:
-    metadata = ManagedLedgerMetadata(tuple(infos((1, 5, 10, OffloadState.STORED), (2, 5, 0, None))), b"", (2, 3), properties={"a": "b"}, next_index=9)
-    manifest = Manifest(TOPIC, 123, metadata, (((1, 3), b"x"), ((2, 3), b"y")), (("c", b"cursor"),), {"namespace": "{}"}, 4)
+    metadata = ManagedLedgerMetadata(
+        tuple(infos((1, 5, 10, OffloadState.STORED), (2, 5, 0, None))), b"", (2, 3), properties={"a": "b"}, next_index=9
+    )
+    manifest = Manifest(
+        TOPIC, 123, metadata, (((1, 3), b"x"), ((2, 3), b"y")), (("c", b"cursor"),), {"namespace": "{}"}, 4
+    )
     blob = manifest.encode()
     assert Manifest.decode(blob) == manifest and manifest.end == (1, 9)
     for at in range(len(blob)):
@@ -162,7 +181,9 @@ def test_states_are_kept_until_what_is_stored_reaches_them() -> None:
 
 
 def test_metadata_from_before_there_were_tiers_is_read_and_records_read_back() -> None:
-    metadata = ManagedLedgerMetadata(tuple(infos((1, 5, 10, OffloadState.LOCAL_GONE), (2, 5, 20, None), (3, 0, 0, None))), b"", (2, 3), owner=4)
+    metadata = ManagedLedgerMetadata(
+        tuple(infos((1, 5, 10, OffloadState.LOCAL_GONE), (2, 5, 20, None), (3, 0, 0, None))), b"", (2, 3), owner=4
+    )
     assert ManagedLedgerMetadata.decode(metadata.encode()) == metadata
     assert [len(info.fields()) for info in metadata.ledgers] == [6, 5, 5]
     record = OffloadRecord(ATTEMPT, "us-1", OffloadState.STORED, "s3://b", 1 << 40, 900, 1_700_000_000_000)

@@ -48,5 +48,10 @@ def test_a_topic_that_nobody_uses_is_closed_and_offloaded_although_it_is_not_loa
         assert rest("PUT", "/admin/v2/persistent/public/default/old/unload")[0] == 204
         assert rest("PUT", "/admin/v2/namespaces/public/default/offloadDeletionLagMs", 0)[0] == 204
         assert rest("PUT", "/admin/v2/namespaces/public/default/offloadThreshold", 0)[0] == 204
-        until(lambda: len([one for one in (tmp_path / "objects").rglob("*") if one.is_file() and one.parent.name == "ledger"]) == ledgers)
+        until(
+            lambda: (
+                len([one for one in (tmp_path / "objects").rglob("*") if one.is_file() and one.parent.name == "ledger"])
+                == ledgers
+            )
+        )
         assert read_all(region.service_url(), 100) == list(range(100))

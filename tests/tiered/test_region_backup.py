@@ -42,12 +42,21 @@ def test_a_region_comes_back_from_a_store_and_a_file_alone(tmp_path: Path) -> No
     with Region(tmp_path / "us") as region:
         region.start(bookies=2, tiered={"store": store})
         rest = Rest(region.admin_url())
-        assert rest("PUT", "/admin/v2/clusters/us", {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()})[0] == 204
+        assert (
+            rest(
+                "PUT",
+                "/admin/v2/clusters/us",
+                {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()},
+            )[0]
+            == 204
+        )
         assert rest("PUT", "/admin/v2/tenants/public", {"allowedClusters": ["us"]})[0] == 204
         assert rest("PUT", NAMESPACE, {"retention_policies": FOR_EVER})[0] == 204
         assert rest("PUT", "/admin/v2/namespaces/public/quiet", {"message_ttl_in_seconds": 77})[0] == 204
         assert rest("PUT", f"{TOPICS}/parts/partitions", 3)[0] == 204
-        assert rest("PUT", f"{TOPICS}/nothing")[0] == 204 and rest("PUT", f"{TOPICS}/nothing/subscription/later")[0] == 204
+        assert (
+            rest("PUT", f"{TOPICS}/nothing")[0] == 204 and rest("PUT", f"{TOPICS}/nothing/subscription/later")[0] == 204
+        )
         client = client_of(region)
         plain = client.create_producer("plain", producer_name="p")
         consumer = client.subscribe("plain", "s", pulsar.ConsumerType.Shared, initial_position=EARLIEST)
@@ -71,7 +80,14 @@ def test_a_region_comes_back_from_a_store_and_a_file_alone(tmp_path: Path) -> No
     with Region(tmp_path / "again") as region:
         region.start(bookies=2)
         rest = Rest(region.admin_url())
-        assert rest("PUT", "/admin/v2/clusters/us", {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()})[0] == 204
+        assert (
+            rest(
+                "PUT",
+                "/admin/v2/clusters/us",
+                {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()},
+            )[0]
+            == 204
+        )
         done = region_command("restore", str(file), "--admin", region.admin_url())
         assert (done["topics"], done["already_there"], done["empty"], done["entries"]) == (2, 0, 1, 130)
         again = region_command("restore", str(file), "--admin", region.admin_url())
@@ -82,9 +98,13 @@ def test_a_region_comes_back_from_a_store_and_a_file_alone(tmp_path: Path) -> No
         assert rest("GET", f"{TOPICS}/nothing/subscriptions")[1] == ["later"]
         client = client_of(region)
         assert taken(client.subscribe("plain", "all", initial_position=EARLIEST), 100) == [str(n) for n in range(100)]
-        assert sorted(taken(client.subscribe("parts", "all", initial_position=EARLIEST), 30), key=int) == [str(n) for n in range(30)]
+        assert sorted(taken(client.subscribe("parts", "all", initial_position=EARLIEST), 30), key=int) == [
+            str(n) for n in range(30)
+        ]
         consumer = client.subscribe("plain", "s", pulsar.ConsumerType.Shared)
-        assert taken(consumer, 71) == ["7", *(str(n) for n in range(30, 100))], "what was acknowledged does not come again, one by one"
+        assert taken(consumer, 71) == ["7", *(str(n) for n in range(30, 100))], (
+            "what was acknowledged does not come again, one by one"
+        )
         client.create_producer("plain", producer_name="p").send(b"new")
         assert taken(consumer, 1) == ["new"]
         client.close()
@@ -96,6 +116,8 @@ def test_without_a_store_or_with_another_file_it_says_what_to_do(tmp_path: Path)
     other.write_text("[]")
     with Region(tmp_path / "us") as region:
         region.start(bookies=2)
-        assert "broker.tiered.store" in region_command("backup", "--out", str(tmp_path / "x"), "--admin", region.admin_url(), code=2)
+        assert "broker.tiered.store" in region_command(
+            "backup", "--out", str(tmp_path / "x"), "--admin", region.admin_url(), code=2
+        )
         assert "is not what" in region_command("restore", str(other), "--admin", region.admin_url(), code=2)
         assert not (tmp_path / "x").exists()

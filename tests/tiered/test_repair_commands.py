@@ -51,15 +51,21 @@ def test_a_ledger_that_its_bookies_have_lost_is_repaired_in_place(tmp_path: Path
         assert whole.returncode == 0 and "every entry is there" in whole.stdout, whole.stdout + whole.stderr
         followed = command("follow-ledger", str(ledger), "--address", region.addresses["meta"][0], "--json")
         rows = [json.loads(line) for line in followed.stdout.splitlines()]
-        assert sum(row["entries"] for row in rows) == 100 and rows[0]["first"] == 0 and rows[0]["producers"] == ["p"], followed.stderr
+        assert sum(row["entries"] for row in rows) == 100 and rows[0]["first"] == 0 and rows[0]["producers"] == ["p"], (
+            followed.stderr
+        )
 
         lacking = command("lacking-copies", "--address", region.addresses["meta"][0])
-        assert (lacking.returncode, lacking.stdout.strip()) == (0, "no ledger lacks a copy"), lacking.stdout + lacking.stderr
+        assert (lacking.returncode, lacking.stdout.strip()) == (0, "no ledger lacks a copy"), (
+            lacking.stdout + lacking.stderr
+        )
 
         bookies = [process.ports["bookie"] for name, process in region.processes.items() if "bookie" in name]
         asyncio.run(deleted_everywhere(bookies, ledger))
         lost = command("topics", "repair", TOPIC, "--check", "--json", *admin)
-        assert lost.returncode == 1 and json.loads(lost.stdout)["damaged"] == {str(ledger): [[0, 99]]}, lost.stdout + lost.stderr
+        assert lost.returncode == 1 and json.loads(lost.stdout)["damaged"] == {str(ledger): [[0, 99]]}, (
+            lost.stdout + lost.stderr
+        )
         done = command("topics", "repair", TOPIC, *admin)
         assert done.returncode == 0 and "100 entries were fetched" in done.stdout, done.stdout + done.stderr
         assert command("topics", "repair", TOPIC, "--check", *admin).returncode == 0

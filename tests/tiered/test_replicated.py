@@ -44,12 +44,16 @@ class Side:
 
     async def publish(self, sequence: int) -> tuple[int, int, int]:
         count = len(self.stored)
-        self.log.publish(Run([b"x" * 40], [40], producers=(("p", 1, sequence, None),)), self.stored.extend, self.errors.append)
+        self.log.publish(
+            Run([b"x" * 40], [40], producers=(("p", 1, sequence, None),)), self.stored.extend, self.errors.append
+        )
         await until(lambda: len(self.stored) > count or bool(self.errors))
         return self.stored[-1]
 
     async def replicate(self, entry: int) -> Verdict:
-        run = Run([b"y" * 40], [40], origin=OTHER, spans=((5, entry, 1),), checksums=[0], producers=(("r", 1, entry, None),))
+        run = Run(
+            [b"y" * 40], [40], origin=OTHER, spans=((5, entry, 1),), checksums=[0], producers=(("r", 1, entry, None),)
+        )
         previous = (5, entry - 1) if entry else BEFORE_ALL
         verdict = self.log.append_replicated(previous, run, lambda _: None, self.errors.append)
         await asyncio.sleep(0.1)
@@ -62,7 +66,9 @@ async def nothing_around(_: Manifest) -> list[str]:
 
 @pytest.mark.parametrize("numbers", [(1, 1), (1, 3)])
 @pytest.mark.parametrize("published", [24, 67])
-def test_what_it_has_is_refused_what_it_lacks_is_taken_and_new_coordinates_are_new(numbers: tuple[int, int], published: int) -> None:
+def test_what_it_has_is_refused_what_it_lacks_is_taken_and_new_coordinates_are_new(
+    numbers: tuple[int, int], published: int
+) -> None:
     async def work(sim: Simulation, region: Region) -> None:
         objects = FakeStore({})
         lost = Side(TierBroker(region, objects, AT_ONCE), RegionInfo(name="us", number=numbers[0], epoch=1))
@@ -83,7 +89,12 @@ def test_what_it_has_is_refused_what_it_lacks_is_taken_and_new_coordinates_are_n
         side = Side(TierBroker(empty, objects, OFF), RegionInfo(name="us", number=numbers[1], epoch=2))
         await side.broker.pool.ready()
         told = await restore_topic(
-            side.broker.meta, side.broker.stores, side.broker.cold, TOPIC, RestoredTopic(side.info, random.Random(3)), nothing_around
+            side.broker.meta,
+            side.broker.stores,
+            side.broker.cold,
+            TOPIC,
+            RestoredTopic(side.info, random.Random(3)),
+            nothing_around,
         )
         again = await side.open()
         own = replicated = 0
@@ -103,7 +114,9 @@ def test_what_it_has_is_refused_what_it_lacks_is_taken_and_new_coordinates_are_n
         assert again.origin != old and again.origin[:2] == (numbers[1], 2)
         assert (await side.publish(own - 1))[1] == -1, "a producer's retry of what was restored is a duplicate"
         _, ledger, first = await side.publish(own)
-        assert again.vector.prefix(again.origin) == (ledger, first) > told.last and ledger > max(i.ledger for i in again.ledger.ledgers()[: told.ledgers])
+        assert again.vector.prefix(again.origin) == (ledger, first) > told.last and ledger > max(
+            i.ledger for i in again.ledger.ledgers()[: told.ledgers]
+        )
         assert again.state.is_own(old) == (numbers[0] == numbers[1])
         third = Side(TierBroker(empty, objects, OFF), side.info)
         last = await third.open()

@@ -42,7 +42,9 @@ class NamesState:
         return self.names.snapshot()
 
 
-async def lost_region(sim: Simulation, region: Region, *, entries: int = 45) -> tuple[FakeStore, list[tuple[int, int, str]]]:
+async def lost_region(
+    sim: Simulation, region: Region, *, entries: int = 45
+) -> tuple[FakeStore, list[tuple[int, int, str]]]:
     """A topic offloaded by a region that is gone; (its store, what it held of closed ledgers)."""
     store = FakeStore({})
     broker = TierBroker(region, store, AT_ONCE)
@@ -72,7 +74,9 @@ async def empty_region(sim: Simulation, store: FakeStore) -> TierBroker:
 
 
 async def restored(broker: TierBroker, state: NamesState | None = None, **options: Any) -> Restored:
-    return await restore_topic(broker.meta, broker.stores, broker.cold, TOPIC, state or NamesState(), nothing_around, **options)
+    return await restore_topic(
+        broker.meta, broker.stores, broker.cold, TOPIC, state or NamesState(), nothing_around, **options
+    )
 
 
 async def nothing_around(manifest: Manifest) -> list[str]:
@@ -102,7 +106,9 @@ def test_a_topic_comes_back_with_positions_cursors_and_exactly_the_state_of_what
         first, second = ledger.ledgers()[0].ledger, ledger.ledgers()[1].ledger
         assert ledger.cursors["behind"].mark_delete == (second, 4)
         assert ledger.cursors["ahead"].mark_delete <= ledger.last_confirmed == kept[-1][:2]
-        assert ledger.cursors["holes"].acked_ranges == [(first, 3, 3), (first, 5, 6)] and ledger.cursors["holes"].properties == {"a": "b"}
+        assert ledger.cursors["holes"].acked_ranges == [(first, 3, 3), (first, 5, 6)] and ledger.cursors[
+            "holes"
+        ].properties == {"a": "b"}
         broker.append(ledger, "new")
         await until(lambda: len(broker.done) == 1)
         assert broker.done[0][0] > max(at for at, _, _ in kept)
@@ -120,7 +126,10 @@ def test_a_region_with_older_brokers_gets_no_pages(monkeypatch: pytest.MonkeyPat
         broker = await empty_region(sim, store)
         await restored(broker, NamesState(), may_page=False)
         stored = await broker.meta.get(keys.managed_ledger(TOPIC))
-        assert stored is not None and len(ManagedLedgerMetadata.decode(stored[0]).ledgers) == len({at for at, _, _ in kept}) >= 4
+        assert (
+            stored is not None
+            and len(ManagedLedgerMetadata.decode(stored[0]).ledgers) == len({at for at, _, _ in kept}) >= 4
+        )
 
     simulated(work)
 
@@ -249,8 +258,6 @@ def test_a_restored_topic_is_offloaded_further_and_restored_again() -> None:
         assert await read_all(await third.open()) == held[: told.entries]
 
     simulated(work)
-
-
 
 
 def test_a_topic_can_be_stored_as_it_is_now_and_restored_with_all_of_it() -> None:

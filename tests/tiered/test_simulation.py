@@ -60,12 +60,25 @@ class Model:
         self.brokers += 1
         machine, seed = self.sim.machine(f"broker-{self.brokers}"), self.rng.getrandbits(32)
         trouble = 0.0 if healthy else self.trouble
-        policy = AT_ONCE if healthy else OffloadPolicy(threshold_bytes=self.rng.choice([0, 0, 800]), deletion_lag_ms=self.rng.choice([0, 0, 3000]))
+        policy = (
+            AT_ONCE
+            if healthy
+            else OffloadPolicy(
+                threshold_bytes=self.rng.choice([0, 0, 800]), deletion_lag_ms=self.rng.choice([0, 0, 3000])
+            )
+        )
         made: list[TierBroker] = []
 
         async def life(_: Machine) -> None:
             store = TroubledStore(self.objects, random.Random(seed), trouble)
-            made.append(TierBroker(self.region, store, policy, meta=FlakyStore(self.region.machine, random.Random(seed + 1), trouble=trouble / 4)))
+            made.append(
+                TierBroker(
+                    self.region,
+                    store,
+                    policy,
+                    meta=FlakyStore(self.region.machine, random.Random(seed + 1), trouble=trouble / 4),
+                )
+            )
 
         await machine.start(life)
         broker = made[0]
@@ -153,7 +166,9 @@ class Model:
         if found is not None:
             for info in ManagedLedgerMetadata.decode(found[0]).ledgers:
                 if stored(info) and info.offload is not None:
-                    assert ledger_key(info.offload.holder, TOPIC, info.ledger, info.offload.attempt) in self.objects, f"the object of {info} is gone"
+                    assert ledger_key(info.offload.holder, TOPIC, info.ledger, info.offload.attempt) in self.objects, (
+                        f"the object of {info} is gone"
+                    )
 
     async def heal(self) -> None:
         assert await self.open(healthy=True)
@@ -173,7 +188,9 @@ class Model:
         infos = ledger.ledgers()
         assert all(i.offload is not None and i.offload.state == OffloadState.LOCAL_GONE for i in infos if i.closed_ms)
         held = sorted(key for key in self.objects if "/ledger/" in key)
-        assert held == sorted(ledger_key(i.offload.holder, TOPIC, i.ledger, i.offload.attempt) for i in infos if i.offload is not None)
+        assert held == sorted(
+            ledger_key(i.offload.holder, TOPIC, i.ledger, i.offload.attempt) for i in infos if i.offload is not None
+        )
         for info in infos:
             if info.offload is not None:
                 await machine.ask(lambda info=info: check(broker.store, TOPIC, info, info.offload))  # type: ignore[misc]
@@ -190,4 +207,3 @@ def test_whatever_happens_nothing_is_lost_and_nothing_is_left_over(seed: int) ->
         await model.heal()
 
     simulated(work, seed=seed)
-

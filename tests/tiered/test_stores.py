@@ -110,15 +110,41 @@ AZURE = {"account_name": "a", "account_key": "c2VjcmV0"}
     ("url", "options", "client", "prefix", "wanted"),
     [
         ("s3://b/p", {"region": "us-east-1"}, "S3Store", "p", {"bucket": "b", "region": "us-east-1"}),
-        ("cos://b/p/q", {"region": "ap-guangzhou"}, "S3Store", "p/q", {"bucket": "b", "endpoint": "https://b.cos.ap-guangzhou.myqcloud.com"}),
-        ("oss://b", {"region": "cn-hangzhou"}, "S3Store", "", {"bucket": "b", "endpoint": "https://b.oss-cn-hangzhou.aliyuncs.com"}),
-        ("cos://b", {"endpoint": "https://inside:1"}, "S3Store", "", {"endpoint": "https://inside:1", "virtual_hosted_style_request": "true"}),
+        (
+            "cos://b/p/q",
+            {"region": "ap-guangzhou"},
+            "S3Store",
+            "p/q",
+            {"bucket": "b", "endpoint": "https://b.cos.ap-guangzhou.myqcloud.com"},
+        ),
+        (
+            "oss://b",
+            {"region": "cn-hangzhou"},
+            "S3Store",
+            "",
+            {"bucket": "b", "endpoint": "https://b.oss-cn-hangzhou.aliyuncs.com"},
+        ),
+        (
+            "cos://b",
+            {"endpoint": "https://inside:1"},
+            "S3Store",
+            "",
+            {"endpoint": "https://inside:1", "virtual_hosted_style_request": "true"},
+        ),
         ("gs://b/x", {"skip_signature": "true"}, "GCSStore", "x", {"bucket": "b"}),
-        ("gs://b/x", {"endpoint": "http://127.0.0.1:1", "bearer_token": "t"}, "GCSStore", "x", {"bucket": "b", "base_url": "http://127.0.0.1:1"}),
+        (
+            "gs://b/x",
+            {"endpoint": "http://127.0.0.1:1", "bearer_token": "t"},
+            "GCSStore",
+            "x",
+            {"bucket": "b", "base_url": "http://127.0.0.1:1"},
+        ),
         ("az://c/x", AZURE, "AzureStore", "x", {"container_name": "c", "account_name": "a"}),
     ],
 )
-def test_every_kind_of_store_is_made_of_its_address(url: str, options: dict[str, str], client: str, prefix: str, wanted: dict[str, str]) -> None:
+def test_every_kind_of_store_is_made_of_its_address(
+    url: str, options: dict[str, str], client: str, prefix: str, wanted: dict[str, str]
+) -> None:
     store = MAKE(url, options, 5.0)
     assert isinstance(store, ObstoreStore) and store.url == url
     made: Any = store._client
@@ -161,7 +187,9 @@ def test_requests_go_to_the_place_that_the_address_names(url: str, options: dict
     assert "range: bytes=0-9" in asked[0].lower() and "\r\nauthorization: " in asked[0].lower()
 
 
-def test_a_store_of_another_kind_is_plugged_in_by_an_entry_point(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_store_of_another_kind_is_plugged_in_by_an_entry_point(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     folder = tmp_path / "mine-1.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
@@ -185,12 +213,24 @@ _WRONG = "403 Forbidden: <?xml ?>\n<Error><Code>SignatureDoesNotMatch</Code><Mes
         (obstore.exceptions.GenericError(_GET + _WRONG), StoreRefused, "SignatureDoesNotMatch: No)"),
         (obstore.exceptions.NotFoundError("<Error><Code>NoSuchBucket</Code></Error>"), StoreRefused, "NoSuchBucket"),
         (obstore.exceptions.NotFoundError("<Error><Code>NoSuchKey</Code></Error>"), NoSuchObject, "is not in s3://b"),
-        (obstore.exceptions.GenericError("Generic S3 error: GET http://h, after 4 retries - HTTP error: error sending request"), StoreUnavailable, "nobody"),
-        (obstore.exceptions.GenericError(_GET + "503 Slow Down: <Error><Code>SlowDown</Code></Error>"), StoreUnavailable, "SlowDown"),
+        (
+            obstore.exceptions.GenericError(
+                "Generic S3 error: GET http://h, after 4 retries - HTTP error: error sending request"
+            ),
+            StoreUnavailable,
+            "nobody",
+        ),
+        (
+            obstore.exceptions.GenericError(_GET + "503 Slow Down: <Error><Code>SlowDown</Code></Error>"),
+            StoreUnavailable,
+            "SlowDown",
+        ),
         (TimeoutError(), StoreUnavailable, "has not answered"),
     ],
 )
-def test_what_a_store_says_is_told_as_what_can_be_done_about_it(error: Exception, wanted: type[Exception], said: str) -> None:
+def test_what_a_store_says_is_told_as_what_can_be_done_about_it(
+    error: Exception, wanted: type[Exception], said: str
+) -> None:
     class Saying:
         async def head_async(self, key: str) -> None:
             raise error

@@ -53,7 +53,9 @@ async def written(region: Region, store: FakeStore, count: int) -> None:
 
 def swept(broker: TierBroker, shelf: Shelf, topics_a_step: int) -> TopicSweep:
     tiering: Tiering = broker.tiering
-    tiering.sweep = TopicSweep(broker.factory.context.meta, shelf, tiering.due, tiering._running.__contains__, topics_a_step)
+    tiering.sweep = TopicSweep(
+        broker.factory.context.meta, shelf, tiering.due, tiering._running.__contains__, topics_a_step
+    )
     return tiering.sweep
 
 
@@ -68,7 +70,9 @@ def test_topics_that_nobody_has_loaded_are_offloaded_and_given_back() -> None:
         sweep = swept(broker, shelf, topics_a_step=20)
         await broker.tiering.start()
         await until(lambda: sweep.passes >= 3 and not shelf.out, limit_s=600)
-        assert sorted(shelf.loads) == sorted(PREFIX + f"t{number:03}" for number in range(count) if number not in (1, 7)), "each once: then nothing is due"
+        assert sorted(shelf.loads) == sorted(
+            PREFIX + f"t{number:03}" for number in range(count) if number not in (1, 7)
+        ), "each once: then nothing is due"
         assert shelf.most <= BORROWED_MAX and not broker.factory.opened
         for name in ("t000", "t047"):
             ledger = await broker.factory.open(PREFIX + name, Names(), (2, 2, 2), create=False)

@@ -8,7 +8,14 @@ from collections import Counter
 import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
-from heliograph.model.errors import AlreadyExists, BookieUnavailable, CorruptData, NoSuchObject, StoreRefused, StoreUnavailable
+from heliograph.model.errors import (
+    AlreadyExists,
+    BookieUnavailable,
+    CorruptData,
+    NoSuchObject,
+    StoreRefused,
+    StoreUnavailable,
+)
 from heliograph.model.ledgers import ManagedLedgerMetadata, OffloadState
 from heliograph.model.positions import AFTER_ALL
 from local_meta import keys
@@ -188,7 +195,11 @@ def test_failed_attempts_stay_counted_when_a_later_one_succeeds() -> None:
         assert broker.tiering.errors() == {TOPIC: 2}
         store.away = False
         await until(lambda: broker.tiering.status(TOPIC).state == "SUCCESS", 300.0)
-        assert broker.tiering.failures() == {} and broker.tiering.errors() == {TOPIC: 2} and any(stored(info) for info in ledger.ledgers())
+        assert (
+            broker.tiering.failures() == {}
+            and broker.tiering.errors() == {TOPIC: 2}
+            and any(stored(info) for info in ledger.ledgers())
+        )
         status = broker.tiering.statuses()[TOPIC]
         assert status.store_errors == 2 and status.offloaded_bytes == broker.tiering.offloaded_bytes > 0
 
@@ -212,7 +223,9 @@ def test_the_local_copy_stays_where_the_object_has_gone_meanwhile() -> None:
     simulated(work)
 
 
-@pytest.mark.parametrize("damage", ["missing", "another topic's", "block", "index", "footer", "cut", "swapped", "refused", "silent"])
+@pytest.mark.parametrize(
+    "damage", ["missing", "another topic's", "block", "index", "footer", "cut", "swapped", "refused", "silent"]
+)
 def test_damage_is_told_and_never_read(damage: str) -> None:
     async def work(sim: Simulation, region: Region) -> None:
         store = FakeStore({})
@@ -232,7 +245,10 @@ def test_damage_is_told_and_never_read(damage: str) -> None:
             store.objects[key] = store.objects[other]
         elif damage == "another topic's":
             index = Index.decode(whole, len(whole))
-            store.objects[key] = whole[: index.end] + Index(index.ledger, index.entries, TOPIC[:-1] + "u", index.rows(), index.end).encode()
+            store.objects[key] = (
+                whole[: index.end]
+                + Index(index.ledger, index.entries, TOPIC[:-1] + "u", index.rows(), index.end).encode()
+            )
             assert len(store.objects[key]) == len(whole)
         elif damage == "cut":
             store.objects[key] = whole[:-1]
@@ -410,7 +426,9 @@ def test_a_reader_that_reads_on_is_served_by_long_ranges_ahead_of_it() -> None:
     simulated(work)
 
 
-def test_two_ranges_are_on_their_way_ahead_of_a_reader_and_one_where_many_objects_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_ranges_are_on_their_way_ahead_of_a_reader_and_one_where_many_objects_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def work(sim: Simulation, region: Region) -> None:
         store, under_way, most = FakeStore({}), Counter[str](), 0
         read = store.read
@@ -459,7 +477,9 @@ def test_the_manifest_keeps_a_state_that_does_not_reach_beyond_what_is_stored() 
         await settled(broker, ledger)
         await more(broker, ledger, 45, 83)
         await settled(broker, ledger)
-        newest = max((name.number, key) for key in store.objects if (name := parse(key)) is not None and name.kind == MANIFEST)[1]
+        newest = max(
+            (name.number, key) for key in store.objects if (name := parse(key)) is not None and name.kind == MANIFEST
+        )[1]
         manifest = Manifest.decode(store.objects[newest])
         covered = [state for state in manifest.states if state[0] <= manifest.end]
         assert covered and covered[-1][1].decode().split(",") == WANTED
@@ -478,7 +498,9 @@ def test_a_store_that_does_not_answer_is_asked_seldom_and_comes_back_by_itself()
         store.fail, asked = StoreUnavailable("no answer"), 0
         places = [(info.ledger, 0) for info in ledger.ledgers()[:4]]
         for _ in range(200):
-            results = await asyncio.gather(*(ledger.read(place, 5, 1 << 20) for place in places), return_exceptions=True)
+            results = await asyncio.gather(
+                *(ledger.read(place, 5, 1 << 20) for place in places), return_exceptions=True
+            )
             assert all(isinstance(result, StoreUnavailable) for result in results)
             asked += sum("no answer" in str(result) for result in results)
             await asyncio.sleep(0.05)

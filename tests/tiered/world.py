@@ -141,7 +141,12 @@ class TierBroker(Broker):
         sealing: Sealing | None = None,
     ) -> None:
         meta = CountedMeta(region.machine, steps) if steps is not None else meta
-        super().__init__(region, meta, ManagedLedgerSettings(ledger_entries_max=10, checkpoint_entries=16, sweep_s=5.0), sealing=sealing)
+        super().__init__(
+            region,
+            meta,
+            ManagedLedgerSettings(ledger_entries_max=10, checkpoint_entries=16, sweep_s=5.0),
+            sealing=sealing,
+        )
         self.store, self.policy = store, policy
         self.stores = Stores(URL, {}, 1.0, lambda url, options, timeout_s: store)
         self.cold = ColdReader(self.stores, SETTINGS, self.factory.context.tasks, partial(opened, self.factory.context))

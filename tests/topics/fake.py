@@ -9,7 +9,14 @@ from typing import Any
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound, TopicClosed
 from heliograph.model.ledgers import LedgerInfo
 from heliograph.model.names import topic_hash
-from heliograph.model.policies import ClusterMigration, NamespacePolicies, ResourceGroup, TenantInfo, TenantQuota, TopicPolicies
+from heliograph.model.policies import (
+    ClusterMigration,
+    NamespacePolicies,
+    ResourceGroup,
+    TenantInfo,
+    TenantQuota,
+    TopicPolicies,
+)
 from heliograph.model.policy_table import Applied
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import Run
@@ -32,8 +39,16 @@ class FakeClock:
 class FakeCursor:
     fits = True
 
-    def __init__(self, ledger: FakeLedger, name: str, mark_delete: Position, durable: bool, properties: dict[str, str]) -> None:
-        self.ledger, self.name, self.mark_delete, self.durable, self.properties = ledger, name, mark_delete, durable, properties
+    def __init__(
+        self, ledger: FakeLedger, name: str, mark_delete: Position, durable: bool, properties: dict[str, str]
+    ) -> None:
+        self.ledger, self.name, self.mark_delete, self.durable, self.properties = (
+            ledger,
+            name,
+            mark_delete,
+            durable,
+            properties,
+        )
         self.acked: set[Position] = set()
         self.partly_acked: dict[Position, int] = {}
         self.flushes = 0
@@ -78,7 +93,10 @@ class FakeCursor:
         if not self.acked and runs and runs[0][:2] > self.mark_delete:
             return runs
         return [
-            (ledger, first + i, run.cut(i, i + 1)) for ledger, first, run in runs for i in range(run.count) if not self.is_acked((ledger, first + i))
+            (ledger, first + i, run.cut(i, i + 1))
+            for ledger, first, run in runs
+            for i in range(run.count)
+            if not self.is_acked((ledger, first + i))
         ]
 
     def set_properties(self, properties: dict[str, str]) -> None:
@@ -237,7 +255,12 @@ class FakeLedger:
         return self.positions()[0] if self.runs else BEFORE_ALL
 
     def bytes_between(self, after: Position, upto: Position) -> int:
-        return sum(n for ledger, first, run in self.runs for i, n in enumerate(run.lengths) if after < (ledger, first + i) <= upto)
+        return sum(
+            n
+            for ledger, first, run in self.runs
+            for i, n in enumerate(run.lengths)
+            if after < (ledger, first + i) <= upto
+        )
 
     async def open_cursor(
         self, name: str, initial: Position, *, durable: bool = True, properties: dict[str, str] | None = None
@@ -273,14 +296,20 @@ class FakeLedger:
         return next((self.stored_ms(p) for p in self.positions() if not self.cursors[name].is_acked(p)), 0)
 
     def stored_ms(self, position: Position) -> int:
-        return next(run.time_ms for ledger, first, run in self.runs if ledger == position[0] and first <= position[1] < first + run.count)
+        return next(
+            run.time_ms
+            for ledger, first, run in self.runs
+            if ledger == position[0] and first <= position[1] < first + run.count
+        )
 
     async def expire_before(self, time_ms: int, names: Sequence[str]) -> dict[str, int]:
         return await self._drop([p for p in self.positions() if self.stored_ms(p) <= time_ms], names)
 
     async def drop_to(self, size_bytes: int, names: Sequence[str]) -> dict[str, int]:
         found = self.positions()
-        return await self._drop([p for p in found if self.bytes_between((p[0], p[1] - 1), found[-1]) > size_bytes], names)
+        return await self._drop(
+            [p for p in found if self.bytes_between((p[0], p[1] - 1), found[-1]) > size_bytes], names
+        )
 
     async def truncate(self) -> dict[str, int]:
         return await self._drop(self.positions(), list(self.cursors))
@@ -308,7 +337,9 @@ class FakeLog:
         self.highest: dict[str, int] = {}
         self.closed = False
 
-    def publish(self, run: Run, done: Callable[[list[tuple[int, int, int]]], None], failed: Callable[[HeliographError], None]) -> None:
+    def publish(
+        self, run: Run, done: Callable[[list[tuple[int, int, int]]], None], failed: Callable[[HeliographError], None]
+    ) -> None:
         if self.closed:
             failed(TopicClosed("closed"))
             return

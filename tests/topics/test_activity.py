@@ -25,7 +25,9 @@ def counted(topic: Topic) -> Counted:
     found = [topic.messages_in, topic.bytes_in, 0, 0, 0, 0]
     for subscription in topic.subscriptions.values():
         for one in (subscription, *subscription.consumers):
-            for at, number in enumerate((one.messages_out, one.bytes_out, one.messages_redelivered, one.messages_acked)):
+            for at, number in enumerate(
+                (one.messages_out, one.bytes_out, one.messages_redelivered, one.messages_acked)
+            ):
                 found[2 + at] += number
     return tuple(found)
 
@@ -82,7 +84,9 @@ class World:
             case _:
                 if rng.random() < 0.3:
                     await self.broker.topics.unload(name)
-                elif (ledger_of := self.broker.factory.ledgers.get(name)) is not None:  # what was taken is not confirmed for a while
+                elif (
+                    ledger_of := self.broker.factory.ledgers.get(name)
+                ) is not None:  # what was taken is not confirmed for a while
                     ledger_of.hold = not ledger_of.hold
                     ledger_of.release()
         client.got.clear()
@@ -93,7 +97,9 @@ class World:
         loaded = list(self.broker.topics.loaded.values())
         for topic in loaded:
             now, before = counted(topic), self.ticked.get(topic, (0,) * 6)
-            assert rates(topic) == pytest.approx([(n - b) / elapsed for n, b in zip(now, before, strict=True)]), topic.text
+            assert rates(topic) == pytest.approx([(n - b) / elapsed for n, b in zip(now, before, strict=True)]), (
+                topic.text
+            )
         self.ticked = {topic: counted(topic) for topic in loaded}
         await settle()
 
@@ -110,7 +116,9 @@ class World:
             row[0] += (now[0] + now[2] - before[0] - before[2]) / elapsed
             row[1] += 1
             row[2] += len(topic.producers.producers) + sum(len(s.consumers) for s in topic.subscriptions.values())
-        assert {bundle: pytest.approx(row) for bundle, row in wanted.items()} == {b: [t.messages_s, t.topics, t.sessions] for b, t in found.items()}
+        assert {bundle: pytest.approx(row) for bundle, row in wanted.items()} == {
+            b: [t.messages_s, t.topics, t.sessions] for b, t in found.items()
+        }
         self.reported = {topic: counted(topic) for topic in self.broker.topics.loaded.values()}
 
 
@@ -146,7 +154,10 @@ def visits(patch: pytest.MonkeyPatch) -> list[str]:
 def test_a_topic_on_which_nothing_happens_is_not_visited(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(broker: Broker) -> None:
         broker.topics._timer.cancel()
-        policies = {"messageTTL": 60, "inactiveTopics": {"inactiveTopicDeleteMode": "delete_when_no_subscriptions", "deleteWhileInactive": False}}
+        policies = {
+            "messageTTL": 60,
+            "inactiveTopics": {"inactiveTopicDeleteMode": "delete_when_no_subscriptions", "deleteWhileInactive": False},
+        }
         broker.view.set("public/default", NamespacePolicies(regions=("us",), policies=policies))
         seen = visits(monkeypatch)
         client = await broker.client()
@@ -200,14 +211,20 @@ def test_what_is_due_by_time_alone_is_done_when_its_time_comes(policy: dict[str,
             run.time_ms = stored_ms
         assert [await tick(1) for _ in range(3)] == [3, 3, 3] and topic not in broker.topics.activity.busy
         looked = len(broker.topics._keeper._due)
-        assert [await tick(1) for _ in range(20)] == [3] * 20 and len(broker.topics._keeper._due) == looked, "nobody looks meanwhile"
+        assert [await tick(1) for _ in range(20)] == [3] * 20 and len(broker.topics._keeper._due) == looked, (
+            "nobody looks meanwhile"
+        )
         assert await tick(59.5 - (broker.clock.wall_ms() - stored_ms) / 1000) == 3
         assert await tick(1) == 0
 
     with_broker(test)
 
 
-INACTIVE = {"inactiveTopicDeleteMode": "delete_when_no_subscriptions", "deleteWhileInactive": True, "maxInactiveDurationSeconds": 60}
+INACTIVE = {
+    "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+    "deleteWhileInactive": True,
+    "maxInactiveDurationSeconds": 60,
+}
 
 
 def test_a_topic_is_inactive_from_when_its_last_subscription_is_deleted() -> None:
@@ -239,7 +256,10 @@ def test_who_comes_and_goes_between_two_ticks_has_used_a_topic_and_a_subscriptio
 
         broker.topics._timer.cancel()
         unused = INACTIVE | {"inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up"}
-        broker.view.set("public/default", NamespacePolicies(regions=("us",), policies={"inactiveTopics": unused, "subscriptionExpiration": 4}))
+        broker.view.set(
+            "public/default",
+            NamespacePolicies(regions=("us",), policies={"inactiveTopics": unused, "subscriptionExpiration": 4}),
+        )
         client = await broker.client()
         await broker.topics.get(NAMES[0], create=True)
         for minute in range(10):

@@ -15,8 +15,16 @@ def test_where_the_copies_lie_follows_the_policies() -> None:
         ledger = broker.ledger(TOPIC)
         assert ledger.affinity == ((), ())
         affinity = {"bookkeeperAffinityGroupPrimary": "fast, faster", "bookkeeperAffinityGroupSecondary": "slow"}
-        persistence = {"bookkeeperEnsemble": 5, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2, "managedLedgerMaxMarkDeleteRate": 0.0}
-        broker.view.set(NAMESPACE, NamespacePolicies(regions=("us",), policies={"bookieAffinity": affinity, "persistence": persistence}))
+        persistence = {
+            "bookkeeperEnsemble": 5,
+            "bookkeeperWriteQuorum": 3,
+            "bookkeeperAckQuorum": 2,
+            "managedLedgerMaxMarkDeleteRate": 0.0,
+        }
+        broker.view.set(
+            NAMESPACE,
+            NamespacePolicies(regions=("us",), policies={"bookieAffinity": affinity, "persistence": persistence}),
+        )
         assert ledger.affinity == (("fast", "faster"), ("slow",)) and ledger.quorums == (5, 3, 2)
 
     with_broker(test)

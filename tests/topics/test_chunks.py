@@ -23,7 +23,15 @@ def append(w: World, parts: list[bytes]) -> None:
 
 
 def test_which_entries_are_pieces() -> None:
-    parts = [entry(b"x"), piece("u", 1, 3), entry(b"\xd8\x01" * 9), piece("v", 0, 1), entry(b"", uuid="\u0601" * 3), b"\0\0\0\x09junk", b""]
+    parts = [
+        entry(b"x"),
+        piece("u", 1, 3),
+        entry(b"\xd8\x01" * 9),
+        piece("v", 0, 1),
+        entry(b"", uuid="\u0601" * 3),
+        b"\0\0\0\x09junk",
+        b"",
+    ]
     for some in (parts, parts[:1]):
         for body in (None, b"".join(some)):
             found = chunked_entries(Run(None if body else some, [len(p) for p in some], body=body))
@@ -68,7 +76,9 @@ def test_too_many_that_wait_hold_everybody(monkeypatch: pytest.MonkeyPatch) -> N
         w.subscription.flow(first, 100)
         w.subscription.tick(1.0)
         await w.settle()
-        assert w.entries(first)[:6] == [0, 1, 2, 3, 4, 5] and sorted(w.entries(first) + w.entries(other)) == list(range(7))
+        assert w.entries(first)[:6] == [0, 1, 2, 3, 4, 5] and sorted(w.entries(first) + w.entries(other)) == list(
+            range(7)
+        )
 
     run(test)
 
@@ -91,7 +101,11 @@ def test_all_pieces_of_a_message_go_to_one_consumer(seed: int) -> None:
         count, number = 0, 0
         gone: list[Consumer] = []
         for _ in range(rng.randrange(3, 14)):  # messages of several producers, mixed
-            waiting = [[("", 0, 1)]] if rng.random() < 0.4 else [[(f"u{number + i}", k, n) for k in range(n)] for i, n in enumerate([rng.randrange(2, 5)] * 2)]
+            waiting = (
+                [[("", 0, 1)]]
+                if rng.random() < 0.4
+                else [[(f"u{number + i}", k, n) for k in range(n)] for i, n in enumerate([rng.randrange(2, 5)] * 2)]
+            )
             number += 2
             parts = []
             while any(waiting):

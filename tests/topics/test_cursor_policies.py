@@ -151,8 +151,19 @@ def test_both_policies_hold_on_a_live_topic() -> None:
     async def test(broker: Broker) -> None:
         await broker.topics.get(TOPIC, create=True)
         ledger = broker.ledger()
-        persistence = {"bookkeeperEnsemble": 2, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2, "managedLedgerMaxMarkDeleteRate": 3.0}
-        obey(broker, persistence=persistence, deduplication=True, deduplicationSnapshotInterval=5, dispatcherPauseOnAckStatePersistent=True)
+        persistence = {
+            "bookkeeperEnsemble": 2,
+            "bookkeeperWriteQuorum": 2,
+            "bookkeeperAckQuorum": 2,
+            "managedLedgerMaxMarkDeleteRate": 3.0,
+        }
+        obey(
+            broker,
+            persistence=persistence,
+            deduplication=True,
+            deduplicationSnapshotInterval=5,
+            dispatcherPauseOnAckStatePersistent=True,
+        )
         assert ledger.mark_delete_rate == 3.0
         topic = await broker.topics.get(TOPIC, create=False)
         assert (await topic.subscription("s", initial=(-1, -1))).rules.pausing

@@ -93,7 +93,9 @@ def test_nothing_is_early_and_nothing_is_late(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_many_of_one_minute_and_a_long_pause_hold_the_loop_for_a_bounded_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_of_one_minute_and_a_long_pause_hold_the_loop_for_a_bounded_time(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(delayed, "DEAL_MAX", 7)
     rng, timers = random.Random(seed), Timers()
     sleeper = Woken()
@@ -115,7 +117,9 @@ def test_many_of_one_minute_and_a_long_pause_hold_the_loop_for_a_bounded_time(se
             while sleeper.times == before:
                 timers.pass_ms(SLOT_MS)
                 late = timers.now_ms - 2 * SLOT_MS
-                assert sleeper.times > before or all(at > late for at in due.values()), "something is due, and nobody is woken"
+                assert sleeper.times > before or all(at > late for at in due.values()), (
+                    "something is due, and nobody is woken"
+                )
     assert timers.wheel.held == 0 and not waits._minutes and not waits._slots
 
 
@@ -133,7 +137,13 @@ def test_a_million_delayed_messages_are_small() -> None:
 
 
 def test_what_is_delayed() -> None:
-    parts = [entry(b"x"), entry(b"\x98\x01", deliver_at_time=50), entry(b"\x98\x01" * 9, deliver_at_time=2000), entry(b"\x98\x01"), b"\0\0\0\x09junk"]
+    parts = [
+        entry(b"x"),
+        entry(b"\x98\x01", deliver_at_time=50),
+        entry(b"\x98\x01" * 9, deliver_at_time=2000),
+        entry(b"\x98\x01"),
+        b"\0\0\0\x09junk",
+    ]
     for body in (None, b"".join(parts)):
         run = Run(None if body else parts, [len(p) for p in parts], body=body)
         assert delayed_entries(run, 1000) == [(2, 2000)] and delayed_entries(run, 2000) == []
@@ -141,7 +151,10 @@ def test_what_is_delayed() -> None:
 
 
 def append(w: World, times: list[int], keys: str = "k") -> None:
-    parts = [entry(b"x", sequence=i, partition_key=keys, **({"deliver_at_time": at} if at else {})) for i, at in enumerate(times)]
+    parts = [
+        entry(b"x", sequence=i, partition_key=keys, **({"deliver_at_time": at} if at else {}))
+        for i, at in enumerate(times)
+    ]
     w.ledger.append_run(Run(parts, [len(p) for p in parts]), lambda *_: None, None)
 
 

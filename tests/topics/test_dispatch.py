@@ -32,11 +32,19 @@ class Sink:
         self.ack_sets: dict[Position, int] = {}
 
     def deliver(
-        self, consumer: Consumer, ledger: int, first: int, run: Run, redeliveries: Sequence[int] | None, ack_sets: Mapping[int, int] | None = None
+        self,
+        consumer: Consumer,
+        ledger: int,
+        first: int,
+        run: Run,
+        redeliveries: Sequence[int] | None,
+        ack_sets: Mapping[int, int] | None = None,
     ) -> None:
         self.ack_sets |= {(ledger, first + i): bits for i, bits in (ack_sets or {}).items()}
         for i in range(run.count):
-            self.got.append(((ledger, first + i), run.counts[i] if run.counts else 1, redeliveries[i] if redeliveries else 0))
+            self.got.append(
+                ((ledger, first + i), run.counts[i] if run.counts else 1, redeliveries[i] if redeliveries else 0)
+            )
 
     def consumer_closed(self, consumer: Consumer) -> None:
         self.closed += 1
@@ -235,7 +243,9 @@ def test_consumers_hear_whether_it_is_their_regions_turn() -> None:
         first, second = (w.join(SubscriptionType.FAILOVER, permits=10) for _ in range(2))
         w.append(3)
         await w.settle()
-        assert [w.sinks[c].active[-1] for c in (first, second)] == [False, False] and not w.entries(first), "it is another region's turn"
+        assert [w.sinks[c].active[-1] for c in (first, second)] == [False, False] and not w.entries(first), (
+            "it is another region's turn"
+        )
         turn.open = True
         w.subscription.obey(Rules(turn=turn))
         w.subscription.tell_turn()
@@ -360,7 +370,11 @@ def test_who_holds_too_much_goes_on_at_half_of_it() -> None:
         for _ in range(8):
             w.ledger.release(1)
             await w.settle()
-        assert w.entries(a) == list(range(6)) and a.blocked and w.subscription.stats(0, 0)["consumers"][0]["blockedConsumerOnUnackedMsgs"]
+        assert (
+            w.entries(a) == list(range(6))
+            and a.blocked
+            and w.subscription.stats(0, 0)["consumers"][0]["blockedConsumerOnUnackedMsgs"]
+        )
         w.subscription.ack(a, [(10, 0), (10, 1)])
         await w.settle()
         assert len(w.entries(a)) == 6 and a.blocked
@@ -394,7 +408,10 @@ def test_parts_of_batches(kind: SubscriptionType) -> None:
         w.subscription.ack_batch(a, (10, 99), 1)
         if kind is not SubscriptionType.FAILOVER:
             assert a.unacked == 17 - 6 and a.messages_acked == 6
-            assert isinstance(w.subscription.dispatcher, shared.SharedDispatcher) and w.subscription.dispatcher.unacked == 11
+            assert (
+                isinstance(w.subscription.dispatcher, shared.SharedDispatcher)
+                and w.subscription.dispatcher.unacked == 11
+            )
         w.subscription.redeliver(a, None)
         await w.settle()
         assert w.entries(a)[3:] == [0, 1, 2] and w.sinks[a].ack_sets == {(10, 0): 0b0110} and a.permits == 83 - 11
@@ -517,7 +534,9 @@ def test_every_entry_arrives_and_none_after_its_acknowledgement(seed: int, kind:
                 case 8 if here:
                     consumer = rng.choice(here)
                     got = [p for p, _, _ in w.sinks[consumer].got]
-                    w.subscription.redeliver(consumer, rng.sample(got, min(len(got), 3)) if rng.random() < 0.7 else None)
+                    w.subscription.redeliver(
+                        consumer, rng.sample(got, min(len(got), 3)) if rng.random() < 0.7 else None
+                    )
                 case 9 if here:
                     sink = w.sinks[rng.choice(here)]
                     sink.writable = not sink.writable
@@ -537,7 +556,9 @@ def test_every_entry_arrives_and_none_after_its_acknowledgement(seed: int, kind:
             w.subscription.redeliver(consumer, None)
         await w.settle()
         check()
-        hidden = {(ledger, first + i) for ledger, first, r in w.ledger.runs if r.flags for i in range(r.count) if r.flags[i]}
+        hidden = {
+            (ledger, first + i) for ledger, first, r in w.ledger.runs if r.flags for i in range(r.count) if r.flags[i]
+        }
         delivered = {p for sink in w.sinks.values() for p, _, _ in sink.got}
         assert delivered == set(w.ledger.positions()) - hidden
         for consumer in w.subscription.consumers:
@@ -563,8 +584,13 @@ def test_counts_of_other_regions_go_with_the_message_until_it_is_acknowledged(ki
         w.subscription.redeliver(first, [positions[1], positions[2]])
         w.subscription.count_redeliveries({positions[1]: 3, positions[2]: 9})
         await w.settle()
-        assert sorted((p, count) for p, _, count in w.sinks[first].got[5:]) in ([(positions[1], 5), (positions[2], 1)], [(positions[1], 5), (positions[2], 9)])
-        assert w.subscription.redeliveries(10) == {positions[1]: 5, positions[2]: 9, positions[3]: 2}, "a count only rises"
+        assert sorted((p, count) for p, _, count in w.sinks[first].got[5:]) in (
+            [(positions[1], 5), (positions[2], 1)],
+            [(positions[1], 5), (positions[2], 9)],
+        )
+        assert w.subscription.redeliveries(10) == {positions[1]: 5, positions[2]: 9, positions[3]: 2}, (
+            "a count only rises"
+        )
         assert w.subscription.redeliveries(2) == {positions[1]: 5, positions[2]: 9}, "of the oldest"
         w.cursor.ack([positions[1]])  # by another region: no consumer here says so
         assert w.subscription.redeliveries(10) == {positions[2]: 9, positions[3]: 2}

@@ -42,7 +42,10 @@ def rules(*filters: EntryFilter | None, delaying: bool = True) -> Rules:
 def append(w: World, words: str, keys: int = 3) -> None:
     """words: one letter an entry: a accepted, n rejected, l later."""
     says = {"a": "yes", "n": "no", "l": "later"}
-    parts = [entry(b"x", sequence=i, partition_key=f"k{i % keys}", properties=[{"key": "filter", "value": says[word]}]) for i, word in enumerate(words)]
+    parts = [
+        entry(b"x", sequence=i, partition_key=f"k{i % keys}", properties=[{"key": "filter", "value": says[word]}])
+        for i, word in enumerate(words)
+    ]
     w.ledger.append_run(Run(parts, [len(p) for p in parts]), lambda *_: None, None)
 
 
@@ -141,7 +144,9 @@ class ByChance(EntryFilter):
 
     def decide(self, entries: Entries) -> Sequence[int] | None:
         if self._rng.random() < 0.2:
-            return None if not any(entries.position(i) in self.said for i in range(len(entries))) else self._each(entries)
+            return (
+                None if not any(entries.position(i) in self.said for i in range(len(entries))) else self._each(entries)
+            )
         return self._each(entries)
 
     def _each(self, entries: Entries) -> list[int]:
@@ -190,7 +195,11 @@ def test_filters_of_the_settings() -> None:
     book = load_filters({"mine": "tests.topics.plugins:ByProperty", "bad": "tests.topics.plugins:Broken"})
     assert book.names == ["bad", "mine"]
     chosen = book.of(applied({"entryFilters": {"entryFilterNames": "mine, gone,bad"}}))
-    assert [(name, type(one).__name__) for name, one in chosen] == [("mine", "ByProperty"), ("gone", "NoneType"), ("bad", "Broken")]
+    assert [(name, type(one).__name__) for name, one in chosen] == [
+        ("mine", "ByProperty"),
+        ("gone", "NoneType"),
+        ("bad", "Broken"),
+    ]
     assert book.of(applied()) == ()
     book.check("mine,bad")
     with pytest.raises(WrongKind, match="no entry filter 'gone'; there are bad, mine"):

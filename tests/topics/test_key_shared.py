@@ -24,7 +24,13 @@ KEYED = SubscriptionType.KEY_SHARED
 
 @pytest.mark.parametrize(
     ("data", "value"),
-    [(b"", 0), (b"a", 0x3C2569B2), (b"hello", 0x248BFA47), (b"hello, world", 0x149BBB7F), (b"The quick brown fox jumps over the lazy dog", 0x2E4FF723)],
+    [
+        (b"", 0),
+        (b"a", 0x3C2569B2),
+        (b"hello", 0x248BFA47),
+        (b"hello, world", 0x149BBB7F),
+        (b"The quick brown fox jumps over the lazy dog", 0x2E4FF723),
+    ],
 )
 def test_murmur3(data: bytes, value: int) -> None:
     assert murmur3_32(data) == value
@@ -82,7 +88,9 @@ def test_consistent_hashing_moves_what_it_must_and_comes_back_to_the_same(seed: 
         for i, h in enumerate(range(0, HASHES, 97)):
             owner = ring.owner(h)
             assert owner is not None and owner in here
-            assert before[i] is owner or changed in (before[i], owner), f"step {step}: hash {h} moved between two others"
+            assert before[i] is owner or changed in (before[i], owner), (
+                f"step {step}: hash {h} moved between two others"
+            )
     again = ConsistentHash()
     names = [f"n{i}" for i in range(5)]
     first, second = ([Consumer(1, name, Sink()) for name in order] for order in (names, names[::-1]))
@@ -150,7 +158,10 @@ def test_who_may_join() -> None:
             w.join(SubscriptionType.SHARED)
         w.join(KEYED, hash_ranges=[(100, HASHES - 1)])
         stats = w.subscription.stats(0, 0)
-        assert stats["keySharedMode"] == "STICKY" and [c["keyHashRanges"] for c in stats["consumers"]] == [["[0, 99]"], ["[100, 65535]"]]
+        assert stats["keySharedMode"] == "STICKY" and [c["keyHashRanges"] for c in stats["consumers"]] == [
+            ["[0, 99]"],
+            ["[100, 65535]"],
+        ]
 
     run(test)
 
@@ -205,7 +216,9 @@ def test_a_slow_consumer_does_not_hold_the_others_up_and_look_ahead_is_bounded(m
         for n in range(20):
             append(w, [f"k{i}" for i in range(20)], 20 * n)
         await w.settle()
-        of_fast = [e for e in range(400) if w.subscription.dispatcher.ranges.owner(key_hash(f"k{e % 20}".encode())) is fast]  # type: ignore[union-attr]
+        of_fast = [
+            e for e in range(400) if w.subscription.dispatcher.ranges.owner(key_hash(f"k{e % 20}".encode())) is fast
+        ]  # type: ignore[union-attr]
         got = w.entries(fast)
         assert 10 < len(got) < len(of_fast) and got == of_fast[: len(got)]
         assert len(w.subscription.dispatcher._replaying) == 50  # type: ignore[union-attr]
@@ -219,7 +232,9 @@ def test_a_slow_consumer_does_not_hold_the_others_up_and_look_ahead_is_bounded(m
     run(test)
 
 
-def model(seed: int, *, out_of_order: bool = False, sticky: bool = False, consistent: bool = False) -> Callable[[World], Any]:
+def model(
+    seed: int, *, out_of_order: bool = False, sticky: bool = False, consistent: bool = False
+) -> Callable[[World], Any]:
     """consistent: by consistent hashing, and now and then by the other way, while messages are under way."""
 
     async def test(w: World) -> None:
@@ -247,7 +262,9 @@ def model(seed: int, *, out_of_order: bool = False, sticky: bool = False, consis
                         if key == key_of[position] and other not in acked and (other < position or other in holder):
                             assert holder.get(other) is consumer, f"{position} of {key} went out beside {other}"
                 if sticky:
-                    assert any(low <= key_hash(key_of[position].encode()) <= high for low, high in consumer.hash_ranges or ())
+                    assert any(
+                        low <= key_hash(key_of[position].encode()) <= high for low, high in consumer.hash_ranges or ()
+                    )
                 holder[position] = consumer
 
         def join(which: int) -> None:

@@ -28,7 +28,9 @@ def test_ranges_are_as_if_each_was_looked_at(seed: int) -> None:
         namespace, (low, high) = f"public/n{rng.randrange(3)}", sorted(rng.randrange(HASHES) for _ in range(2))
         of = sorted((topic_hash(text), text) for text, topic in plain.items() if topic.name.namespace == namespace)
         assert [topic.text for topic in loaded.of(namespace)] == [text for _, text in of]
-        assert [topic.text for topic in loaded.between(namespace, low, high)] == [text for at, text in of if low <= at < high]
+        assert [topic.text for topic in loaded.between(namespace, low, high)] == [
+            text for at, text in of if low <= at < high
+        ]
         assert len(loaded.between(namespace, 0, HASHES)) == len(of)
     for text in list(plain):
         loaded.pop(text)

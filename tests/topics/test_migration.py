@@ -15,7 +15,9 @@ from heliograph.wire.run import Run
 from tests.pulsar.codec import entry, frame, send
 from tests.pulsar.harness import TOPIC, Broker, Client, K, ids, kinds, publish, receipts, settle, with_broker
 
-GREEN = ClusterMigration(migrated=True, broker_service_url="pulsar://green:6650", broker_service_url_tls="pulsar+ssl://green:6651")
+GREEN = ClusterMigration(
+    migrated=True, broker_service_url="pulsar://green:6650", broker_service_url_tls="pulsar+ssl://green:6651"
+)
 NAMESPACE = "public/default"
 
 
@@ -89,7 +91,9 @@ def test_what_is_on_its_way_is_answered_before_its_producer_goes() -> None:
         broker.topics.gates.tick()
         assert await made.news() == []
         (message,) = await made.flow(10)
-        came = await made.do(frame(K.ACK, consumer_id=1, ack_type=pb.CommandAck.Individual, message_id=[message[0].message_id]))
+        came = await made.do(
+            frame(K.ACK, consumer_id=1, ack_type=pb.CommandAck.Individual, message_id=[message[0].message_id])
+        )
         broker.topics.gates.tick()
         came += await made.news()
         assert kinds(came) == [K.TOPIC_MIGRATED, K.CLOSE_CONSUMER] and told(came) == [(CONSUMER, 1, *URLS)]
@@ -143,10 +147,14 @@ def test_consumers_go_once_their_subscription_has_nothing_left() -> None:
                 await made.do(frame(K.ACK, consumer_id=consumer, ack_type=pb.CommandAck.Individual, message_id=[one]))
         broker.topics.gates.tick()
         assert sorted(told(await made.news())) == [(CONSUMER, 1, *URLS), (CONSUMER, 3, *URLS)]
-        assert told(await refused(made, K.SUBSCRIBE, subscription="behind", subType=1, consumer_id=4)) == [(CONSUMER, 4, *URLS)]
+        assert told(await refused(made, K.SUBSCRIBE, subscription="behind", subType=1, consumer_id=4)) == [
+            (CONSUMER, 4, *URLS)
+        ]
         latest = {"subscription": "new", "subType": 1, "consumer_id": 5, "initialPosition": pb.CommandSubscribe.Latest}
         assert told(await refused(made, K.SUBSCRIBE, **latest)) == [(CONSUMER, 5, *URLS)]
-        assert sorted((await broker.topics.get(TOPIC, create=False)).subscriptions) == ["behind", "done"], "there is the way back; no others are made"
+        assert sorted((await broker.topics.get(TOPIC, create=False)).subscriptions) == ["behind", "done"], (
+            "there is the way back; no others are made"
+        )
 
     with_broker(test)
 
@@ -183,9 +191,13 @@ def test_a_topic_that_is_not_there_is_not_made() -> None:
         migrate(broker)
         made = await client(broker)
         assert told(await refused(made, K.PRODUCER, producer_id=1)) == [(PRODUCER, 1, *URLS)]
-        assert told(await refused(made, K.SUBSCRIBE, subscription="s", subType=1, consumer_id=1)) == [(CONSUMER, 1, *URLS)]
+        assert told(await refused(made, K.SUBSCRIBE, subscription="s", subType=1, consumer_id=1)) == [
+            (CONSUMER, 1, *URLS)
+        ]
         assert not await broker.topics.exists(TOPIC)
-        assert told(await refused(await client(broker, 19), K.PRODUCER, producer_id=1)) == [], "it does not know the command"
+        assert told(await refused(await client(broker, 19), K.PRODUCER, producer_id=1)) == [], (
+            "it does not know the command"
+        )
 
     with_broker(test)
 

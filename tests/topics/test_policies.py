@@ -46,7 +46,12 @@ def test_a_bucket_never_lets_more_through_than_its_rate(seed: int) -> None:
             continue
         count, size = rng.randrange(1, 20), rng.randrange(1, 3000)
         tokens.spend(count, size)
-        spent, spent_bytes, largest, largest_bytes = spent + count, spent_bytes + size, max(largest, count), max(largest_bytes, size)
+        spent, spent_bytes, largest, largest_bytes = (
+            spent + count,
+            spent_bytes + size,
+            max(largest, count),
+            max(largest_bytes, size),
+        )
         for at, before, bytes_before in history:  # in any window, however quiet it was before
             elapsed = now - at + period_s
             assert messages <= 0 or spent - before <= messages * elapsed + 2 * largest
@@ -60,7 +65,11 @@ def test_a_bucket_never_lets_more_through_than_its_rate(seed: int) -> None:
 
 def test_a_relative_rate_is_had_beyond_what_is_published() -> None:
     for relative, wanted in ((False, 10), (True, 10 + 25)):
-        rate = {"dispatchThrottlingRateInMsg": 10, "dispatchThrottlingRateInByte": -1, "relativeToPublishRate": relative}
+        rate = {
+            "dispatchThrottlingRateInMsg": 10,
+            "dispatchThrottlingRateInByte": -1,
+            "relativeToPublishRate": relative,
+        }
         made = bucket(rate, 0.0)
         assert made is not None
         made.spend(10, 1)
@@ -151,7 +160,9 @@ def test_levels_and_compare_and_set() -> None:
         assert limit() == 0 and told[-1] == ("public/default", TOPIC) and book.of(part).limit("messageTTL") == 9
 
         async def add(which: PolicyBook, name: str) -> None:
-            await which.change_topic(TOPIC, lambda t: replace(t, policies=t.policies | {name: t.policies.get(name, 0) + 1}))
+            await which.change_topic(
+                TOPIC, lambda t: replace(t, policies=t.policies | {name: t.policies.get(name, 0) + 1})
+            )
 
         await asyncio.gather(*(add((book, other)[n % 2], ("maxConsumers", "messageTTL")[n % 2]) for n in range(8)))
         await settle()
@@ -183,7 +194,11 @@ def test_what_a_tenant_has_to_encrypt_nobody_below_it_switches_off() -> None:
         await settle()
 
         def sealed() -> list[bool]:
-            return [book.of(NAME).on("encryptionAtRest"), book.of(other).on("encryptionAtRest"), book.of_namespace("public/default").on("encryptionAtRest")]
+            return [
+                book.of(NAME).on("encryptionAtRest"),
+                book.of(other).on("encryptionAtRest"),
+                book.of_namespace("public/default").on("encryptionAtRest"),
+            ]
 
         def change(**fields: Any) -> None:
             view.tenants["public"] = TenantInfo(**fields)
@@ -266,7 +281,9 @@ def test_time_to_live_moves_subscriptions_and_no_link() -> None:
     with_broker(test)
 
 
-@pytest.mark.parametrize(("policy", "error"), [("producer_exception", BacklogQuotaExceeded), ("producer_request_hold", BacklogQuotaHold)])
+@pytest.mark.parametrize(
+    ("policy", "error"), [("producer_exception", BacklogQuotaExceeded), ("producer_request_hold", BacklogQuotaHold)]
+)
 def test_quotas_close_producers_once_and_let_them_in_again(policy: str, error: type[Exception]) -> None:
     async def test(broker: Broker) -> None:
         topic = await topic_with_backlog(broker)
@@ -298,18 +315,30 @@ def test_eviction_takes_from_who_is_above_the_quota_only() -> None:
     async def test(broker: Broker) -> None:
         topic = await topic_with_backlog(broker)
         topic.subscriptions["b"].cursor.ack_cumulative((10, 7))
-        obey(broker, backlogQuota={"destination_storage": {"limitSize": 500, "limitTime": -1, "policy": "consumer_backlog_eviction"}})
+        obey(
+            broker,
+            backlogQuota={
+                "destination_storage": {"limitSize": 500, "limitTime": -1, "policy": "consumer_backlog_eviction"}
+            },
+        )
         await tick(broker)
         assert [topic.subscriptions[n].cursor.backlog_entries for n in "ab"] == [4, 2] and topic.over_quota == ""
         assert broker.ledger().cursors["pulsar.repl.eu"].backlog_entries == 10
-        obey(broker, backlogQuota={"message_age": {"limitSize": -1, "limitTime": 6, "policy": "consumer_backlog_eviction"}})
+        obey(
+            broker,
+            backlogQuota={"message_age": {"limitSize": -1, "limitTime": 6, "policy": "consumer_backlog_eviction"}},
+        )
         await tick(broker, 3)
         assert [topic.subscriptions[n].cursor.backlog_entries for n in "ab"] == [1, 1]
 
     with_broker(test)
 
 
-INACTIVE = {"inactiveTopicDeleteMode": "delete_when_no_subscriptions", "maxInactiveDurationSeconds": 60, "deleteWhileInactive": True}
+INACTIVE = {
+    "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+    "maxInactiveDurationSeconds": 60,
+    "deleteWhileInactive": True,
+}
 
 
 def test_topics_that_nobody_uses_go_and_others_stay() -> None:
@@ -368,7 +397,12 @@ def test_subscriptions_without_consumers_expire() -> None:
 @pytest.mark.parametrize("kind", [0, 1, 2, 3])
 def test_a_subscription_gets_no_more_than_its_rate(kind: int) -> None:
     async def test(broker: Broker) -> None:
-        rate = {"dispatchThrottlingRateInMsg": 5, "dispatchThrottlingRateInByte": -1, "relativeToPublishRate": False, "ratePeriodInSecond": 1}
+        rate = {
+            "dispatchThrottlingRateInMsg": 5,
+            "dispatchThrottlingRateInByte": -1,
+            "relativeToPublishRate": False,
+            "ratePeriodInSecond": 1,
+        }
         obey(broker, dispatchRate=rate)
         client = await broker.client()
         await client.producer(1, TOPIC)
@@ -393,7 +427,13 @@ def test_reading_goes_on_when_nobody_holds_it_any_more() -> None:
     async def test(broker: Broker) -> None:
         client = await broker.client()
         first, second = object(), object()
-        for hold, reason, reading in ((True, first, False), (True, second, False), (False, first, False), (False, first, False), (False, second, True)):
+        for hold, reason, reading in (
+            (True, first, False),
+            (True, second, False),
+            (False, first, False),
+            (False, first, False),
+            (False, second, True),
+        ):
             client.protocol.hold_reading(hold, reason)
             assert client.transport.reading is reading
 

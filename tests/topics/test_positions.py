@@ -29,12 +29,17 @@ class Days(FakeLedger):
         self.count, self.unread = count, True
         for number in range(count):
             for entry in range(2):
-                run = Run([b"x"], [1], flags=[flags], time_ms=(2 * number + entry) * DAY_MS, first_index=2 * number + entry)
+                run = Run(
+                    [b"x"], [1], flags=[flags], time_ms=(2 * number + entry) * DAY_MS, first_index=2 * number + entry
+                )
                 self.runs.append((number, entry, run))
 
     def _infos(self) -> list[LedgerInfo]:
         last = self.count - 1
-        return [replace(info, closed_ms=(2 * info.ledger + 1) * DAY_MS + 1 if info.ledger < last else 0) for info in super()._infos()]
+        return [
+            replace(info, closed_ms=(2 * info.ledger + 1) * DAY_MS + 1 if info.ledger < last else 0)
+            for info in super()._infos()
+        ]
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 40])

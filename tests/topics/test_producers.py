@@ -86,7 +86,12 @@ def test_an_exclusive_producer_is_alone(seed: int) -> None:
             chosen = registry.remove(there.pop(rng.randrange(len(there))))
             assert chosen is None or chosen in there
         else:
-            producer = made(rng.choice("abcdef"), mode=AccessMode(rng.randrange(4)), epoch=rng.randrange(3), named_by_user=rng.random() < 0.5)
+            producer = made(
+                rng.choice("abcdef"),
+                mode=AccessMode(rng.randrange(4)),
+                epoch=rng.randrange(3),
+                named_by_user=rng.random() < 0.5,
+            )
             try:
                 _, closing = registry.add(producer)
             except (ProducerBusy, ProducerFenced):

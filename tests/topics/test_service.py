@@ -43,7 +43,9 @@ def test_a_topic_is_loaded_once_whoever_asks() -> None:
 
 def test_who_would_create_is_not_put_off_by_who_would_not() -> None:
     async def test(broker: Broker) -> None:
-        found = await asyncio.gather(broker.topics.get(TOPIC, create=False), broker.topics.get(TOPIC, create=True), return_exceptions=True)
+        found = await asyncio.gather(
+            broker.topics.get(TOPIC, create=False), broker.topics.get(TOPIC, create=True), return_exceptions=True
+        )
         assert isinstance(found[0], NotFound) and isinstance(found[1], Topic)
 
     with_broker(test)
@@ -140,12 +142,17 @@ def test_replicated_topics_load_without_clients_and_follow_their_policies() -> N
         assert broker.links.attached == {n: ["eu", "ap"] for n in mine}
         broker.view.set(
             NAMESPACE,
-            NamespacePolicies(regions=("us", "ap"), policies={"deduplication": True, "retention": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 7}}),
+            NamespacePolicies(
+                regions=("us", "ap"),
+                policies={"deduplication": True, "retention": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 7}},
+            ),
         )
         assert broker.links.attached == {n: ["ap"] for n in mine}
         routes = {"replicationRoutes": {"us": ["eu", "elsewhere"], "eu": ["us"]}}
         broker.view.set(NAMESPACE, NamespacePolicies(regions=("us", "eu", "ap"), policies=routes))
-        assert broker.links.attached == {n: ["eu"] for n in mine}, "only where a route leads, and only to regions of the namespace"
+        assert broker.links.attached == {n: ["eu"] for n in mine}, (
+            "only where a route leads, and only to regions of the namespace"
+        )
         kept = {"deduplication": True, "retention": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 7}}
         broker.view.set(NAMESPACE, NamespacePolicies(regions=("us", "ap"), policies=kept))
         topic = broker.topics.loaded[mine[0]]

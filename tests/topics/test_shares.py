@@ -25,7 +25,9 @@ from tests.topics.fake import FakeClock
 def test_shares_add_up_to_the_rate_and_nobody_who_waits_has_less_than_another(seed: int) -> None:
     rng = random.Random(seed)
     rate = rng.choice([1, 7, 100, 1e6, 5e9])
-    uses: list[Use] = [(rng.choice([0.0, rng.random() * rate * 1.2]), rng.random() < 0.4) for _ in range(rng.randrange(1, 9))]
+    uses: list[Use] = [
+        (rng.choice([0.0, rng.random() * rate * 1.2]), rng.random() < 0.4) for _ in range(rng.randrange(1, 9))
+    ]
     shares = [share(rate, mine, uses[:at] + uses[at + 1 :]) for at, mine in enumerate(uses)]
     assert sum(shares) == pytest.approx(rate, rel=1e-6)
     assert min(shares) >= rate / len(uses) * 0.1 * (1 - 1e-9), "whoever begins has something to begin with"
@@ -71,7 +73,14 @@ class World:
         self.groups.append(groups)
         self.leases.append(await store.grant(600_000))
         self.uses.append(
-            GroupUse(groups, broker=f"b{number}", lease=lambda: self.leases[number], meta=store, tasks=self.tasks, clock=self.clock)
+            GroupUse(
+                groups,
+                broker=f"b{number}",
+                lease=lambda: self.leases[number],
+                meta=store,
+                tasks=self.tasks,
+                clock=self.clock,
+            )
         )
 
     def bucket(self, number: int) -> CountingBucket:

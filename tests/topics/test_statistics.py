@@ -46,7 +46,10 @@ def test_pieces_of_chunked_messages_are_their_producer_s() -> None:
         await tick(broker)
         await client.do(send(1, 6, entry(b"y")) + b"".join(pieces) + send(2, 1, entry(b"z")))
         await tick(broker, 2)
-        rates = {one["producerName"]: (one["msgRateIn"], one["chunkedMessageRate"]) for one in (await stats(broker))["publishers"]}
+        rates = {
+            one["producerName"]: (one["msgRateIn"], one["chunkedMessageRate"])
+            for one in (await stats(broker))["publishers"]
+        }
         assert rates == {"a": (2.5, 2.0), "b": (0.5, 0.0)}
 
     with_broker(test)
@@ -60,7 +63,9 @@ def test_how_many_messages_a_consumer_gets_in_an_entry() -> None:
         (consumer,) = (await stats(broker))["subscriptions"]["s"]["consumers"]
         assert consumer["avgMessagesPerEntry"] == 0
         await client.do(frame(K.FLOW, consumer_id=1, messagePermits=1000))
-        await client.do(send(1, 0, entry(b"y" * 10, batch=7), num_messages=7), send(1, 7, entry(b"y" * 10, batch=9), num_messages=9))
+        await client.do(
+            send(1, 0, entry(b"y" * 10, batch=7), num_messages=7), send(1, 7, entry(b"y" * 10, batch=9), num_messages=9)
+        )
         (consumer,) = (await stats(broker))["subscriptions"]["s"]["consumers"]
         assert (consumer["avgMessagesPerEntry"], consumer["msgOutCounter"]) == (8, 16)
 

@@ -64,10 +64,21 @@ class TransactionalBroker(Broker):
         async def owner(topic: str) -> Any:
             return record
 
-        ownership = SimpleNamespace(owns=lambda topic: self.owned(topic), owner=owner, record=record, present_owner=lambda namespace, bundle: record)
+        ownership = SimpleNamespace(
+            owns=lambda topic: self.owned(topic),
+            owner=owner,
+            record=record,
+            present_owner=lambda namespace, bundle: record,
+        )
         view = SimpleNamespace(namespace=lambda name: NamespacePolicies())
         self.transactions = Transactions(
-            meta=self.meta, topics=lambda: self.topics, ownership=lambda: ownership, view=view, region="eu", clock=self.clock, rng=random.Random(2)  # type: ignore[arg-type, return-value]
+            meta=self.meta,
+            topics=lambda: self.topics,
+            ownership=lambda: ownership,
+            view=view,
+            region="eu",
+            clock=self.clock,
+            rng=random.Random(2),  # type: ignore[arg-type, return-value]
         )
         self.topics.on_held = self.transactions.arrivals.on_held
         self.listener.transactions = self.transactions

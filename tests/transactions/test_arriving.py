@@ -20,7 +20,17 @@ from heliograph.raft.store import VALUE_BYTES_MAX
 from heliograph.wire.run import FLAG_HIDDEN, Run, TxnId
 from region_node.admin.transactions import way_to_others
 from region_node.transactions.arriving import AGAIN_S, Arrivals
-from replicator.transactions import COMMIT, HELD_MAX, Key, TransactionBuffer, below, destination, marker_run, only_to, read_participants
+from replicator.transactions import (
+    COMMIT,
+    HELD_MAX,
+    Key,
+    TransactionBuffer,
+    below,
+    destination,
+    marker_run,
+    only_to,
+    read_participants,
+)
 from tests.transactions.test_buffer import run
 
 TOPICS = tuple(f"persistent://t/n/{name}" for name in "abc")
@@ -78,16 +88,32 @@ class Part:
 
 
 class Region:
-    def __init__(self, sim: Simulation, rng: random.Random, parts: list[Part], regions: tuple[str, ...] = ("us", "eu"), wait_s: float = WAIT_S) -> None:
+    def __init__(
+        self,
+        sim: Simulation,
+        rng: random.Random,
+        parts: list[Part],
+        regions: tuple[str, ...] = ("us", "eu"),
+        wait_s: float = WAIT_S,
+    ) -> None:
         self.parts, self.rng, self.trouble = {part.text: part for part in parts}, rng, 0.3
         self.owner = {part.text: rng.randrange(2) for part in parts}
         self.records = [SimpleNamespace(broker="b0"), SimpleNamespace(broker="b1")]
         self.policies: dict[str, TopicPolicies] = {}
         self.deleted: dict[str, str] = {}
-        view: Any = SimpleNamespace(namespace=lambda _: NamespacePolicies(regions=regions), topic_policies=self.policies.get)
+        view: Any = SimpleNamespace(
+            namespace=lambda _: NamespacePolicies(regions=regions), topic_policies=self.policies.get
+        )
         self.brokers = []
         for index in range(2):
-            made = Arrivals(topics=self._topics, ownership=self._ownership(index), view=view, region="eu", clock=sim.clock(), wait_s=wait_s)
+            made = Arrivals(
+                topics=self._topics,
+                ownership=self._ownership(index),
+                view=view,
+                region="eu",
+                clock=sim.clock(),
+                wait_s=wait_s,
+            )
             made.elsewhere = self._elsewhere
             self.brokers.append(made)
         for part in parts:
@@ -103,7 +129,9 @@ class Region:
                 raise NotFound(text)
             return self.parts[text]
 
-        return SimpleNamespace(get=get, tombstones=self.deleted, tombstone_of=lambda name: self.deleted.get(str(name), ""))
+        return SimpleNamespace(
+            get=get, tombstones=self.deleted, tombstone_of=lambda name: self.deleted.get(str(name), "")
+        )
 
     def _ownership(self, index: int) -> Any:
         async def owner(text: str) -> Any:
@@ -135,7 +163,15 @@ class Region:
 
 def marker(part: Part, txn: TxnId, low: int, others: list[str]) -> Run:
     made = marker_run(txn, COMMIT, low, others)
-    return Run(made.parts, made.lengths, counts=made.counts, flags=made.flags, transaction=txn, origin=part.origin, spans=((9, 0, 1),))
+    return Run(
+        made.parts,
+        made.lengths,
+        counts=made.counts,
+        flags=made.flags,
+        transaction=txn,
+        origin=part.origin,
+        spans=((9, 0, 1),),
+    )
 
 
 def simulated(seed: int, main: Any) -> None:
@@ -156,7 +192,14 @@ def test_each_commit_is_shown_in_all_its_topics_or_in_none(seed: int) -> None:
                 if rng.random() < 0.4:
                     part.coming.append(run(None, b"plain", origin=part.origin))
             for part in over[number]:
-                part.coming.append(marker(part, (0, number), rng.choice((0, number)), [other.text for other in over[number] if other is not part]))
+                part.coming.append(
+                    marker(
+                        part,
+                        (0, number),
+                        rng.choice((0, number)),
+                        [other.text for other in over[number] if other is not part],
+                    )
+                )
         region = Region(sim, rng, parts)
 
         def stored(part: Part, number: int) -> bool:
@@ -184,7 +227,9 @@ def test_each_commit_is_shown_in_all_its_topics_or_in_none(seed: int) -> None:
         region.trouble = 0.0
         await asyncio.sleep(3)
         for part in parts:
-            assert sorted(int(b) for b in part.shown() if b != b"plain") == [number for number in sorted(over) if part in over[number]]
+            assert sorted(int(b) for b in part.shown() if b != b"plain") == [
+                number for number in sorted(over) if part in over[number]
+            ]
             assert not part.buffer.held and part.buffer.unseen_from() is None
         assert not any(broker.shown_alone for broker in region.brokers)
         for part in parts:  # what was shown is shown again by whoever reads the log anew, once it has asked
@@ -200,7 +245,11 @@ def test_each_commit_is_shown_in_all_its_topics_or_in_none(seed: int) -> None:
 def test_what_never_comes_is_waited_for_that_long_and_said() -> None:
     async def main(sim: Simulation) -> None:
         a, b, c = (Part(text, 70 + index) for index, text in enumerate(TOPICS))
-        a.coming = [run((0, 1), b"1", origin=a.origin), marker(a, (0, 1), 0, [b.text, c.text]), run(None, b"plain", origin=a.origin)]
+        a.coming = [
+            run((0, 1), b"1", origin=a.origin),
+            marker(a, (0, 1), 0, [b.text, c.text]),
+            run(None, b"plain", origin=a.origin),
+        ]
         b.coming = [run((0, 1), b"1", origin=b.origin), marker(b, (0, 1), 0, [a.text, c.text])]
         region = Region(sim, random.Random(1), [a, b, c])
         while a.coming:
@@ -211,7 +260,11 @@ def test_what_never_comes_is_waited_for_that_long_and_said() -> None:
         assert not a.shown() and not b.shown() and sum(broker.held for broker in region.brokers) == 2
         assert [list(held.waits) for held in a.buffer.held.values()] == [[c.text]], "whom it waits for can be seen"
         await asyncio.sleep(2)
-        assert a.shown() == [b"1", b"plain"] and b.shown() == [b"1"] and sum(broker.shown_alone for broker in region.brokers) == 2
+        assert (
+            a.shown() == [b"1", b"plain"]
+            and b.shown() == [b"1"]
+            and sum(broker.shown_alone for broker in region.brokers) == 2
+        )
         assert a.wakes and b.wakes, "readers hear of it"
         await region.close()
 
@@ -260,14 +313,22 @@ def test_where_nothing_is_waited_for_each_part_is_shown_at_once() -> None:
 
 
 def test_a_snapshot_takes_so_much_of_what_is_held() -> None:
-    buffer, part, names = TransactionBuffer(), Part(TOPICS[0], 70), [f"{TOPICS[1]}-with-a-long-name-partition-{n}" for n in range(30)]
+    buffer, part, names = (
+        TransactionBuffer(),
+        Part(TOPICS[0], 70),
+        [f"{TOPICS[1]}-with-a-long-name-partition-{n}" for n in range(30)],
+    )
     for number in range(HELD_MAX):
         buffer.confirm(1, 2 * number, run((0, number), b"1", origin=part.origin))
         buffer.confirm(1, 2 * number + 1, marker(part, (0, number), number, names))
     assert len(buffer.held) == HELD_MAX and len(pack(buffer.dump())) < VALUE_BYTES_MAX // 2
     again = TransactionBuffer()
     again.load(buffer.dump())
-    assert list(again.held) == list(buffer.held)[: len(again.held)] and len(again.held) > 90 and again.unseen_from() == (1, 0)
+    assert (
+        list(again.held) == list(buffer.held)[: len(again.held)]
+        and len(again.held) > 90
+        and again.unseen_from() == (1, 0)
+    )
 
 
 def test_what_is_released_makes_room_for_the_next() -> None:
@@ -296,7 +357,9 @@ def test_topics_that_do_not_come_to_this_region_are_left_out() -> None:
     simulated(1, main)
 
 
-@pytest.mark.parametrize("why", ("a policy keeps it away", "deleted", "terminated", "terminated before any transaction"))
+@pytest.mark.parametrize(
+    "why", ("a policy keeps it away", "deleted", "terminated", "terminated before any transaction")
+)
 def test_a_topic_that_takes_nothing_more_is_not_waited_for(why: str) -> None:
     async def main(sim: Simulation) -> None:
         a, b, _ = (Part(text, 70 + index) for index, text in enumerate(TOPICS))
@@ -335,7 +398,10 @@ def test_a_topic_that_its_region_sends_elsewhere_is_not_waited_for(regions: list
 
 def test_what_a_marker_names() -> None:
     for name in ("persistent://t/n/a", "persistent://t/n/a|b", "persistent://t/n/us,ap|b"):
-        assert destination(name) == (name, None) and destination(only_to(name, ["us", "ap-1"])) == (name, ("us", "ap-1"))
+        assert destination(name) == (name, None) and destination(only_to(name, ["us", "ap-1"])) == (
+            name,
+            ("us", "ap-1"),
+        )
 
 
 @pytest.mark.parametrize("snapshot", [False, True])
@@ -344,7 +410,11 @@ def test_a_topic_that_had_no_part_is_not_waited_for_once_that_is_said(snapshot: 
 
     async def main(sim: Simulation) -> None:
         a, b, c = (Part(text, 70 + index) for index, text in enumerate(TOPICS))
-        ends = [marker(a, (0, 1), 0, [b.text, c.text]), marker(a, (0, 1), 0, [only_to(c.text, ["us", "eu"])]), marker(a, (0, 1), 0, [])]
+        ends = [
+            marker(a, (0, 1), 0, [b.text, c.text]),
+            marker(a, (0, 1), 0, [only_to(c.text, ["us", "eu"])]),
+            marker(a, (0, 1), 0, []),
+        ]
         a.coming = [run((0, 1), b"1", origin=a.origin), *ends]
         region = Region(sim, random.Random(1), [a, b, c])
         for waits in ([b.text, c.text], [c.text]):
@@ -459,7 +529,11 @@ def test_a_marker_names_topics_behind_what_earlier_versions_read() -> None:
     names = [f"persistent://t/n/{index}" for index in range(3)]
     made = marker_run((0, 1), COMMIT, 5, names)
     assert read_participants(made.parts[0]) == names and made.parts[0][:10] == marker_run((0, 1), COMMIT, 5).parts[0]
-    assert read_participants(marker_run((0, 1), COMMIT, 5).parts[0]) == [] == read_participants(marker_run((0, 1), 1, 5, names).parts[0])
+    assert (
+        read_participants(marker_run((0, 1), COMMIT, 5).parts[0])
+        == []
+        == read_participants(marker_run((0, 1), 1, 5, names).parts[0])
+    )
     assert read_participants(marker_run((0, 1), COMMIT, 5, names * 100).parts[0]) == [], "of too many none"
 
 
@@ -473,5 +547,11 @@ def test_a_snapshot_of_an_earlier_version_holds_nothing() -> None:
     again, earlier = TransactionBuffer(), TransactionBuffer()
     again.load(part.buffer.dump())
     earlier.load(part.buffer.dump()[:6])
-    assert again.unseen_from() == (1, 0) and list(again.held[key].waits) == [TOPICS[1]] and earlier.unseen_from() is None
-    assert again.has_ended_abroad(2, 1, 0, 1) and not again.has_ended_abroad(2, 1, 0, 2) and not again.has_ended_abroad(2, 2, 0, 1)
+    assert (
+        again.unseen_from() == (1, 0) and list(again.held[key].waits) == [TOPICS[1]] and earlier.unseen_from() is None
+    )
+    assert (
+        again.has_ended_abroad(2, 1, 0, 1)
+        and not again.has_ended_abroad(2, 1, 0, 2)
+        and not again.has_ended_abroad(2, 2, 0, 1)
+    )

@@ -19,7 +19,13 @@ ORIGIN = (2, 1, 77)
 
 
 def run(txn: TxnId | None, *entries: bytes, origin: tuple[int, int, int] | None = None) -> Run:
-    return Run(list(entries), [len(e) for e in entries], transaction=txn, origin=origin, spans=((9, 0, len(entries)),) if origin else ())
+    return Run(
+        list(entries),
+        [len(e) for e in entries],
+        transaction=txn,
+        origin=origin,
+        spans=((9, 0, len(entries)),) if origin else (),
+    )
 
 
 @dataclass
@@ -51,7 +57,12 @@ def seen(buffer: TransactionBuffer, pieces: list[tuple[int, int, Run]]) -> list[
     end = buffer.undecided_from()
     kept = pieces if end is None else below(pieces, end)
     shown = buffer.committed_view(kept)
-    return [bytes(p) for _, _, r in shown for i, p in enumerate(r.parts) if r.flags is None or not r.flags[i] & (FLAG_HIDDEN | FLAG_MARKER)]
+    return [
+        bytes(p)
+        for _, _, r in shown
+        for i, p in enumerate(r.parts)
+        if r.flags is None or not r.flags[i] & (FLAG_HIDDEN | FLAG_MARKER)
+    ]
 
 
 def play(seed: int, make: type[TransactionBuffer] = TransactionBuffer) -> None:
@@ -165,7 +176,12 @@ def test_of_what_is_forgotten_before_its_time_the_highest_number_stays(monkeypat
     again.load(unpack("buffer", pack(buffer.dump())))
     for one in (buffer, again):
         assert [one.ended((0, n)) for n in (5, 6, 7)] == [None, None, COMMIT]
-        assert [one.may_have_committed((0, n)) for n in (4, 5, 6, 10)] == [True, True, True, False] and not one.may_have_committed((1, 5))
+        assert [one.may_have_committed((0, n)) for n in (4, 5, 6, 10)] == [
+            True,
+            True,
+            True,
+            False,
+        ] and not one.may_have_committed((1, 5))
     earlier = TransactionBuffer()
     earlier.load(buffer.dump()[:8])  # as versions before this one wrote it
     assert earlier.ended((0, 9)) == COMMIT and not earlier.may_have_committed((0, 5))
@@ -192,13 +208,19 @@ def test_what_is_held_has_ended_however_many_ended_since(monkeypatch: pytest.Mon
 def test_pieces_end_before_an_open_transaction(end: Position) -> None:
     pieces = [(3, 0, run(None, b"0", b"1", b"2")), (3, 3, run(None, b"3", b"4"))]
     kept = below(pieces, end)
-    assert [(ledger, first + i) for ledger, first, r in kept for i in range(r.count)] == [(3, n) for n in range(5) if (3, n) < end]
+    assert [(ledger, first + i) for ledger, first, r in kept for i in range(r.count)] == [
+        (3, n) for n in range(5) if (3, n) < end
+    ]
 
 
 def test_a_block_keeps_the_transaction() -> None:
     made = run((7, 1 << 40), b"abc", b"de")
     _, _, read = decode_block(b"".join(encode_block(made, 4, 2)))
-    assert read.transaction == (7, 1 << 40) and read.cut(1, 2).transaction == (7, 1 << 40) and read.flagged(None).transaction is None
+    assert (
+        read.transaction == (7, 1 << 40)
+        and read.cut(1, 2).transaction == (7, 1 << 40)
+        and read.flagged(None).transaction is None
+    )
     assert decode_block(b"".join(encode_block(run(None, b"x"), 4, 2)))[2].transaction is None
 
 

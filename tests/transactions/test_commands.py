@@ -17,14 +17,18 @@ OTHER = "persistent://public/default/u"
 SHARED, KEY_SHARED = 1, 3
 
 
-async def ack(client: Client, txn: dict[str, int] | None, *entries: int, kind: int = 0, ledger: int = 10, **fields: Any) -> int | None:
+async def ack(
+    client: Client, txn: dict[str, int] | None, *entries: int, kind: int = 0, ledger: int = 10, **fields: Any
+) -> int | None:
     """The error of an ACK; None: it was taken."""
     message_ids = [pb.MessageIdData(ledgerId=ledger, entryId=n, **fields) for n in entries]
     answer = await ask(client, K.ACK, consumer_id=1, ack_type=kind, message_id=message_ids, **(txn or {}))
     return answer.error if answer.HasField("error") else None
 
 
-async def publish(client: Client, sequence: int, payload: bytes, txn: dict[str, int] | None = None, producer_id: int = 1) -> list[int]:
+async def publish(
+    client: Client, sequence: int, payload: bytes, txn: dict[str, int] | None = None, producer_id: int = 1
+) -> list[int]:
     came = await client.do(send(producer_id, sequence, entry(payload, sequence=sequence), **(txn or {})))
     return [command.type for command, _ in came if command.type in (K.SEND_RECEIPT, K.SEND_ERROR)]
 
@@ -51,7 +55,11 @@ def test_what_is_published_in_a_transaction_comes_with_its_commit_and_in_order()
         seen = len(client.got)
         assert await publish(client, 1, b"t0", txn) == [K.SEND_RECEIPT]
         assert await publish(client, 2, b"p1") == [K.SEND_RECEIPT]
-        both = send(1, 3, entry(b"t1", sequence=3), **txn) + send(1, 4, entry(b"p2", sequence=4)) + send(1, 5, entry(b"t2", sequence=5), **txn)
+        both = (
+            send(1, 3, entry(b"t1", sequence=3), **txn)
+            + send(1, 4, entry(b"p2", sequence=4))
+            + send(1, 5, entry(b"t2", sequence=5), **txn)
+        )
         await client.do(both)
         assert payloads(client.got[seen:]) == []
         assert await end(client, txn) is None
@@ -117,7 +125,9 @@ def test_acknowledgements_hold_with_the_commit_and_come_back_with_an_abort() -> 
         assert ids(await client.flow(100)) == [(10, n) for n in range(4)]
         first, second = await begin(client), await begin(client)
         for txn in (first, second):
-            answer = await ask(client, K.ADD_SUBSCRIPTION_TO_TXN, subscription=[pb.Subscription(topic=TOPIC, subscription="s")], **txn)
+            answer = await ask(
+                client, K.ADD_SUBSCRIPTION_TO_TXN, subscription=[pb.Subscription(topic=TOPIC, subscription="s")], **txn
+            )
             assert not answer.HasField("error")
         assert await ack(client, first, 0, 1) is None
         assert await ack(client, second, 1) == pb.TransactionConflict
@@ -145,7 +155,9 @@ def test_what_a_transaction_holds_goes_to_nobody_else_until_it_is_aborted(kind: 
             await publish(client, n, b"p%d" % n)
         await client.flow(100)
         txn = await begin(client)
-        await ask(client, K.ADD_SUBSCRIPTION_TO_TXN, subscription=[pb.Subscription(topic=TOPIC, subscription="s")], **txn)
+        await ask(
+            client, K.ADD_SUBSCRIPTION_TO_TXN, subscription=[pb.Subscription(topic=TOPIC, subscription="s")], **txn
+        )
         assert await ack(client, txn, 1) is None
         await client.do(frame(K.CLOSE_CONSUMER, consumer_id=1, request_id=900))
         other = await broker.client()
@@ -168,7 +180,9 @@ def test_a_subscription_loaded_again_still_holds_what_was_acknowledged() -> None
             await publish(client, n, b"p%d" % n)
         await client.flow(100)
         txn = await begin(client)
-        await ask(client, K.ADD_SUBSCRIPTION_TO_TXN, subscription=[pb.Subscription(topic=TOPIC, subscription="s")], **txn)
+        await ask(
+            client, K.ADD_SUBSCRIPTION_TO_TXN, subscription=[pb.Subscription(topic=TOPIC, subscription="s")], **txn
+        )
         assert await ack(client, txn, 2, kind=1) is None  # cumulative
         await broker.topics.unload(TOPIC)
         other = await broker.client()
@@ -193,7 +207,9 @@ def test_messages_of_a_batch() -> None:
         assert await ack(client, second, 0, ack_set=[0b100], batch_size=3) == pb.TransactionConflict
         assert await ack(client, second, 0, ack_set=[0b101], batch_size=3) is None
         for txn in (first, second):
-            await ask(client, K.ADD_SUBSCRIPTION_TO_TXN, subscription=[pb.Subscription(topic=TOPIC, subscription="s")], **txn)
+            await ask(
+                client, K.ADD_SUBSCRIPTION_TO_TXN, subscription=[pb.Subscription(topic=TOPIC, subscription="s")], **txn
+            )
             assert await end(client, txn) is None
         cursor = broker.topics.loaded[TOPIC].subscriptions["s"].cursor
         assert cursor.partly_acked == {(10, 0): 0b100}
@@ -279,7 +295,10 @@ def test_the_commands_between_brokers() -> None:
         body.endTxnOnSubscription.subscription.CopyFrom(where)
         client.requests += 1
         body.endTxnOnSubscription.request_id = client.requests
-        body.endTxnOnSubscription.txnid_most_bits, body.endTxnOnSubscription.txnid_least_bits = txn["txnid_most_bits"], txn["txnid_least_bits"]
+        body.endTxnOnSubscription.txnid_most_bits, body.endTxnOnSubscription.txnid_least_bits = (
+            txn["txnid_most_bits"],
+            txn["txnid_least_bits"],
+        )
         data = body.SerializeToString()
         came = await client.do((len(data) + 4).to_bytes(4, "big") + len(data).to_bytes(4, "big") + data)
         assert not came[-1][0].endTxnOnSubscriptionResponse.HasField("error")
@@ -330,7 +349,9 @@ def test_a_commit_tells_other_regions_of_no_topic_that_had_no_part_in_it() -> No
         await broker.topics.terminate(OTHER)
         assert await end(client, late) is None
         assert named(broker, TOPIC) == [[OTHER], [OTHER], []], "said at once, and taken back"
-        assert await end(client, late) is None and len(named(broker, TOPIC)) == 3, "a client that asks again changes nothing"
+        assert await end(client, late) is None and len(named(broker, TOPIC)) == 3, (
+            "a client that asks again changes nothing"
+        )
 
     with_transactions(test)
 
@@ -372,7 +393,9 @@ def test_a_terminated_topic_that_has_forgotten_a_commit_had_a_part_in_it(monkeyp
         ({"replication": ["eu", "ap"], "replicationTopology": {"kind": "star", "center": "ap"}}, [OTHER]),
     ],
 )
-def test_a_commit_says_where_a_topic_goes_that_a_policy_of_this_region_keeps_from_others(policies: dict[str, Any], told: list[str]) -> None:
+def test_a_commit_says_where_a_topic_goes_that_a_policy_of_this_region_keeps_from_others(
+    policies: dict[str, Any], told: list[str]
+) -> None:
     async def test(broker: TransactionalBroker) -> None:
         client = await broker.client()
         await client.producer(1)

@@ -118,7 +118,14 @@ class Nobody:
         self.let.set()
 
     async def end_partition(
-        self, topic: str, txn: tuple[int, int], *, commit: bool, low: int, others: Sequence[str] = (), again: bool = False
+        self,
+        topic: str,
+        txn: tuple[int, int],
+        *,
+        commit: bool,
+        low: int,
+        others: Sequence[str] = (),
+        again: bool = False,
     ) -> bool:
         await self.let.wait()
         if topic in self.gone:
@@ -127,7 +134,9 @@ class Nobody:
         self.named.append((topic, list(others), again))
         return topic not in self.without
 
-    async def end_subscription(self, topic: str, subscription: str, txn: tuple[int, int], *, commit: bool, low: int) -> None:
+    async def end_subscription(
+        self, topic: str, subscription: str, txn: tuple[int, int], *, commit: bool, low: int
+    ) -> None:
         await self.end_partition(f"{topic} {subscription}", txn, commit=commit, low=low)
 
 
@@ -151,14 +160,20 @@ def test_an_owner_of_before_writes_nothing() -> None:
         await old.join(txn[1], ["t"], [], "me")
         new = await load()
         assert (old.epoch, new.epoch) == (1, 2)
-        for call in (lambda: old.end(txn[1], commit=False), lambda: old.begin(1000), lambda: old.join(txn[1], ["u"], [])):
+        for call in (
+            lambda: old.end(txn[1], commit=False),
+            lambda: old.begin(1000),
+            lambda: old.join(txn[1], ["u"], []),
+        ):
             with pytest.raises(NoCoordinator):
                 await call()
         assert parts.told == []
         await new.end(txn[1], commit=True, owner="me")
         assert parts.told == [("t", True, txn[1])]
         again = await new.begin(1000)
-        assert again[0] == 3 and again[1] > txn[1] + 1  # numbers that the old one may have given away are not given again
+        assert (
+            again[0] == 3 and again[1] > txn[1] + 1
+        )  # numbers that the old one may have given away are not given again
         for kept in (old, new):
             await kept.close()
 
@@ -199,8 +214,16 @@ def test_topics_that_had_no_part_in_a_commit_are_not_named_in_the_end(commit: bo
         txn = await kept.begin(60_000, "me")
         await kept.join(txn[1], ["t", "terminated", "u", "deleted"], [], "me")
         await kept.end(txn[1], commit=commit, owner="me")
-        first = [("t", ["terminated", "u", "deleted"], False), ("terminated", ["t", "u", "deleted"], False), ("u", ["t", "terminated", "deleted"], False)]
-        assert parts.named == [*first, ("t", ["u"], True), ("u", ["t"], True)] if commit else [(topic, [], False) for topic, _, _ in first]
+        first = [
+            ("t", ["terminated", "u", "deleted"], False),
+            ("terminated", ["t", "u", "deleted"], False),
+            ("u", ["t", "terminated", "deleted"], False),
+        ]
+        assert (
+            parts.named == [*first, ("t", ["u"], True), ("u", ["t"], True)]
+            if commit
+            else [(topic, [], False) for topic, _, _ in first]
+        )
         await kept.close()
 
     simulated(test)

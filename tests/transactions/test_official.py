@@ -51,7 +51,12 @@ def test_what_is_committed_comes_in_its_place_in_every_topic(wire: WireClient, c
     assert wire.nothing(consumers[0]) and wire.nothing(consumers[1])
     wire.end(txn, COMMIT)
     assert wire.payloads(consumers[0], 3) == [b"t0", b"between", b"t1"] and wire.payloads(consumers[1], 1) == [b"u0"]
-    assert [seen_by_official.receive(timeout_millis=60_000).data() for _ in range(4)] == [b"before", b"t0", b"between", b"t1"]
+    assert [seen_by_official.receive(timeout_millis=60_000).data() for _ in range(4)] == [
+        b"before",
+        b"t0",
+        b"between",
+        b"t1",
+    ]
 
 
 def test_what_is_aborted_never_comes(wire: WireClient, client: pulsar.Client) -> None:
@@ -85,7 +90,9 @@ def test_what_is_acknowledged_in_a_transaction_is_held_until_its_end(wire: WireC
     wire.acknowledge(consumer, again[b"0"], ids[b"3"], txn=other)
     wire.end(other, COMMIT)
     late = wire.begin(subscriptions=((topic, "s"),))
-    assert refused(wire.acknowledge, consumer, ids[b"0"], txn=late) == pb.TransactionConflict, "it is acknowledged already"
+    assert refused(wire.acknowledge, consumer, ids[b"0"], txn=late) == pb.TransactionConflict, (
+        "it is acknowledged already"
+    )
     wire.close_consumer(consumer)
     assert sorted(wire.payloads(wire.subscribe(topic, kind=SHARED), 2)) == [b"1", b"2"]
 
@@ -133,7 +140,11 @@ def test_a_cumulative_acknowledgement_in_a_transaction(wire: WireClient) -> None
 def test_what_is_over_its_time_is_aborted(wire: WireClient) -> None:
     topic = HERE + "txn-late"
     producer, consumer = wire.producer(topic), wire.subscribe(topic)
-    for ttl_ms in (500, 5_000, 60_000):  # a machine may be so busy that it is over before the message is there: again, with a longer one
+    for ttl_ms in (
+        500,
+        5_000,
+        60_000,
+    ):  # a machine may be so busy that it is over before the message is there: again, with a longer one
         try:
             txn = wire.begin(topics=(topic,), ttl_ms=ttl_ms)
             wire.publish(producer, b"late", txn)
@@ -152,14 +163,20 @@ def test_a_topic_moves_while_a_transaction_is_open(wire: WireClient, rest: Rest,
     first = {payload: found for found, payload in wire.receive(consumer, 2)}[b"first"]
     committed = wire.begin(topics=(topic,), subscriptions=((topic, "s"),))
     aborted = wire.begin(topics=(topic,))
-    wire.publish(producer, b"t0", committed), wire.publish(producer, b"never", aborted), wire.publish(producer, b"plain")
+    (
+        wire.publish(producer, b"t0", committed),
+        wire.publish(producer, b"never", aborted),
+        wire.publish(producer, b"plain"),
+    )
     wire.acknowledge(consumer, first, txn=committed)
     assert rest("PUT", f"{TOPICS}/txn-moves/unload")[0] == 204
     with WireClient(region.service_url()) as again:
         again.connect()
         again.publish(again.producer(topic), b"t1", committed)
         consumer = again.subscribe(topic, kind=SHARED)
-        assert again.payloads(consumer, 1) == [b"second"], "what a transaction holds comes to nobody, nor does what is behind its start"
+        assert again.payloads(consumer, 1) == [b"second"], (
+            "what a transaction holds comes to nobody, nor does what is behind its start"
+        )
         again.end(aborted, ABORT)
         again.end(committed, COMMIT)
         assert again.payloads(consumer, 3) == [b"t0", b"plain", b"t1"]
@@ -173,7 +190,9 @@ def test_refusals(wire: WireClient) -> None:
     nobody: Txn = {"txnid_most_bits": 0, "txnid_least_bits": 1 << 40}
     assert refused(wire.begin, coordinator=99) == pb.TransactionCoordinatorNotFound
     assert refused(wire.end, nobody, COMMIT) == pb.TransactionNotFound
-    assert refused(wire.ask, pb.BaseCommand.ADD_PARTITION_TO_TXN, partitions=[topic], **nobody) == pb.TransactionNotFound
+    assert (
+        refused(wire.ask, pb.BaseCommand.ADD_PARTITION_TO_TXN, partitions=[topic], **nobody) == pb.TransactionNotFound
+    )
     txn = wire.begin(topics=(topic,))
     wire.end(txn, ABORT)
     assert refused(wire.end, txn, COMMIT) in OVER
@@ -190,17 +209,29 @@ def test_what_an_operator_sees_and_aborts(wire: WireClient, rest: Rest) -> None:
     ledger, first = wire.publish(producer, b"held", txn)
     wire.publish(producer, b"behind")
     told = rest("GET", f"{V3}/transactionMetadata/{most}/{least}")[1]
-    assert {"txnId": f"({most},{least})", "status": "OPEN", "timeoutAt": 600_000}.items() <= told.items() and told["openTimestamp"] > 0
+    assert {"txnId": f"({most},{least})", "status": "OPEN", "timeoutAt": 600_000}.items() <= told.items() and told[
+        "openTimestamp"
+    ] > 0
     assert list(told["producedPartitions"].values()) == [{"startPosition": f"{ledger}:{first}", "aborted": False}]
     assert [list(found) for found in told["ackedPartitions"].values()] == [["s"]]
     slow = rest("GET", f"{V3}/slowTransactions/1?coordinatorId=0")[1]
     assert slow[f"({most},{least})"]["status"] == "OPEN"
     stats = rest("GET", f"{V3}/coordinatorStats?coordinatorId=0")[1]
-    assert {"state", "leastSigBits", "lowWaterMark", "ongoingTxnSize", "recoverStartTime", "recoverEndTime"} <= stats.keys()
+    assert {
+        "state",
+        "leastSigBits",
+        "lowWaterMark",
+        "ongoingTxnSize",
+        "recoverStartTime",
+        "recoverEndTime",
+    } <= stats.keys()
     assert stats["state"] == "Ready" and stats["ongoingTxnSize"] >= 1
     buffer = rest("GET", f"{V3}/transactionBufferStats/public/default/txn-seen")[1]
     assert buffer["state"] == "Ready" and buffer["ongoingTxnSize"] == 1
-    assert rest("GET", f"{V3}/transactionInBufferStats/public/default/txn-seen/{most}/{least}")[1] == {"startPosition": f"{ledger}:{first}", "aborted": False}
+    assert rest("GET", f"{V3}/transactionInBufferStats/public/default/txn-seen/{most}/{least}")[1] == {
+        "startPosition": f"{ledger}:{first}",
+        "aborted": False,
+    }
     assert rest("POST", f"{V3}/abortTransaction/{most}/{least}")[0] in (200, 204)
     assert wire.payloads(consumer, 1) == [b"behind"]
     until(lambda: rest("GET", f"{V3}/transactionInBufferStats/public/default/txn-seen/{most}/{least}")[1]["aborted"])

@@ -115,7 +115,9 @@ def test_what_is_stored_comes_back(seed: int) -> None:
         assert all(again.holds((ledger, n)) == pending.holds((ledger, n)) for ledger in range(3) for n in range(30))
         assert {p: dict(by) for p, by in again.partly.items()} == {p: dict(by) for p, by in pending.partly.items()}
         for ledger in range(2):
-            assert pending.within(ledger, 3, 20) == [n for n in range(3, 21) if any((ledger, n) in h.whole for h in pending.held.values())]
+            assert pending.within(ledger, 3, 20) == [
+                n for n in range(3, 21) if any((ledger, n) in h.whole for h in pending.held.values())
+            ]
 
 
 @pytest.mark.parametrize("text", ["", "x", "kQE=", "lAGQkJA="])

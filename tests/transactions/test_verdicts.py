@@ -36,7 +36,15 @@ def foreign(body: bytes, txn: TxnId | None = TXN) -> Run:
 
 def marker(action: int, txn: TxnId = TXN) -> Run:
     made = marker_run(txn, action, 0)
-    return Run(made.parts, made.lengths, counts=made.counts, flags=made.flags, transaction=txn, origin=ORIGIN, spans=((9, 0, 1),))
+    return Run(
+        made.parts,
+        made.lengths,
+        counts=made.counts,
+        flags=made.flags,
+        transaction=txn,
+        origin=ORIGIN,
+        spans=((9, 0, 1),),
+    )
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -61,7 +69,9 @@ def test_readers_go_on_at_once_and_what_the_region_says_later_changes_nothing(co
         assert payloads(client.got) == shown and topic.transactions.open == 0
         with pytest.raises(NotFound):
             await topic.transactions.decide(ORIGIN, TXN, commit=not commit)
-        await arrive(broker, foreign(b"t1"))  # the region is back: the rest of it, and its own end, which is the other one
+        await arrive(
+            broker, foreign(b"t1")
+        )  # the region is back: the rest of it, and its own end, which is the other one
         await arrive(broker, marker(ABORT if commit else COMMIT))
         await arrive(broker, foreign(b"p1", None))
         await client.news()
@@ -97,9 +107,13 @@ def test_a_verdict_is_for_its_origin_alone_and_stays_in_its_region() -> None:
 
 
 def test_nothing_is_decided_while_the_region_answers() -> None:
-    async def answered(info: RegionInfo | None, *, connected: bool = False, allowed: tuple[str, ...] = (), origin: Origin = ORIGIN) -> str | None:
+    async def answered(
+        info: RegionInfo | None, *, connected: bool = False, allowed: tuple[str, ...] = (), origin: Origin = ORIGIN
+    ) -> str | None:
         regions = [] if info is None else [info]
-        view = SimpleNamespace(regions=lambda: regions, region=lambda name: next((r for r in regions if r.name == name), None))
+        view = SimpleNamespace(
+            regions=lambda: regions, region=lambda name: next((r for r in regions if r.name == name), None)
+        )
         incoming = {"eu": SimpleNamespace(connected=connected)}
         admin: Any = SimpleNamespace(view=view, urls=UrlList(allowed))
         topic: Any = SimpleNamespace(text=TOPIC, log=SimpleNamespace(incoming=incoming))
@@ -122,7 +136,9 @@ def test_nothing_is_decided_while_the_region_answers() -> None:
             assert "answers at" in str(await answered(RegionInfo(name="eu", number=2, epoch=1, admin_url=alive)))
             assert await answered(RegionInfo(name="eu", number=2, epoch=1, admin_url=dead)) is None
             assert await answered(eu) is None, "it has no address, and no link stands"
-            assert await answered(RegionInfo(name="eu", number=2, epoch=2, admin_url=alive), connected=True) is None, "it was built anew"
+            assert await answered(RegionInfo(name="eu", number=2, epoch=2, admin_url=alive), connected=True) is None, (
+                "it was built anew"
+            )
             assert await answered(None) is None, "it was removed"
         server.close()
         await server.wait_closed()

@@ -51,7 +51,9 @@ class WireClient:
     def __enter__(self) -> WireClient:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._socket.close()
 
     # -- frames
@@ -68,7 +70,9 @@ class WireClient:
             self.came[command.message.consumer_id].append((command.message, payload))
         elif command.type == K.TOPIC_MIGRATED:
             moved = command.topicMigrated
-            self.sent_on.append((moved.resource_type, moved.resource_id, moved.brokerServiceUrl, moved.brokerServiceUrlTls))
+            self.sent_on.append(
+                (moved.resource_type, moved.resource_id, moved.brokerServiceUrl, moved.brokerServiceUrlTls)
+            )
         return command, payload
 
     def _until(self, wanted: Callable[[pb.BaseCommand], bool]) -> pb.BaseCommand:
@@ -126,7 +130,14 @@ class WireClient:
         self.look_up(topic)
         self._ids += 1
         self.came[self._ids] = deque()
-        self.ask(K.SUBSCRIBE, topic=topic, subscription=name, subType=kind, consumer_id=self._ids, initialPosition=pb.CommandSubscribe.Earliest)
+        self.ask(
+            K.SUBSCRIBE,
+            topic=topic,
+            subscription=name,
+            subType=kind,
+            consumer_id=self._ids,
+            initialPosition=pb.CommandSubscribe.Earliest,
+        )
         self._socket.sendall(frame(K.FLOW, consumer_id=self._ids, messagePermits=1000))
         return self._ids
 
@@ -170,20 +181,33 @@ class WireClient:
 
         until(answered, DEADLINE_S)
 
-    def begin(self, *, topics: tuple[str, ...] = (), subscriptions: tuple[tuple[str, str], ...] = (), ttl_ms: int = 60_000, coordinator: int = 0) -> Txn:
+    def begin(
+        self,
+        *,
+        topics: tuple[str, ...] = (),
+        subscriptions: tuple[tuple[str, str], ...] = (),
+        ttl_ms: int = 60_000,
+        coordinator: int = 0,
+    ) -> Txn:
         made = self.ask(K.NEW_TXN, tc_id=coordinator, txn_ttl_millis=ttl_ms)
         txn = {"txnid_most_bits": made.txnid_most_bits, "txnid_least_bits": made.txnid_least_bits}
         if topics:
             self.ask(K.ADD_PARTITION_TO_TXN, partitions=topics, **txn)
         if subscriptions:
-            self.ask(K.ADD_SUBSCRIPTION_TO_TXN, subscription=[pb.Subscription(topic=topic, subscription=name) for topic, name in subscriptions], **txn)
+            self.ask(
+                K.ADD_SUBSCRIPTION_TO_TXN,
+                subscription=[pb.Subscription(topic=topic, subscription=name) for topic, name in subscriptions],
+                **txn,
+            )
         return txn
 
     def end(self, txn: Txn, action: int) -> None:
         """Returns when that is done in every topic and subscription. Raises Refused."""
         self.ask(K.END_TXN, txn_action=action, **txn)
 
-    def acknowledge(self, consumer: int, *ids: pb.MessageIdData, txn: Txn | None = None, cumulative: bool = False) -> None:
+    def acknowledge(
+        self, consumer: int, *ids: pb.MessageIdData, txn: Txn | None = None, cumulative: bool = False
+    ) -> None:
         """Returns when it is recorded. Raises Refused."""
         self.ask(K.ACK, consumer_id=consumer, ack_type=int(cumulative), message_id=list(ids), **(txn or {}))
 

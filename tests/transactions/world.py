@@ -84,7 +84,11 @@ class Topic:
         end = self.buffer.undecided_from()
         pieces = [(0, at, run) for at, run in enumerate(self.log)]
         shown = self.buffer.committed_view(pieces if end is None else below(pieces, end))
-        return [bytes(run.parts[0]).decode() for _, _, run in shown if run.flags is None or not run.flags[0] & (FLAG_HIDDEN | FLAG_MARKER)]
+        return [
+            bytes(run.parts[0]).decode()
+            for _, _, run in shown
+            if run.flags is None or not run.flags[0] & (FLAG_HIDDEN | FLAG_MARKER)
+        ]
 
 
 class Store(EmbeddedStore):
@@ -123,7 +127,9 @@ class World:
 
     # -- participants, as coordinators reach them -------------------------------------------------------------------------
 
-    async def end_partition(self, topic: str, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = (), again: bool = False) -> bool:
+    async def end_partition(
+        self, topic: str, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = (), again: bool = False
+    ) -> bool:
         await self._way(lambda: self.topics[topic].end(txn, commit, low))
         return True
 
@@ -234,7 +240,12 @@ class World:
     def ends(self, txn: TxnId) -> set[int]:
         """COMMIT, ABORT: what the logs of topics say."""
         key = (txn,)
-        return {m.parts[0][1] for topic in self.topics.values() for m in topic.log if m.flags is not None and (m.transaction,) == key}
+        return {
+            m.parts[0][1]
+            for topic in self.topics.values()
+            for m in topic.log
+            if m.flags is not None and (m.transaction,) == key
+        }
 
     def check(self) -> None:
         """At every step: no transaction is committed in one topic and aborted in another, or the other way than its client heard."""
@@ -251,7 +262,13 @@ class World:
             assert not topic.buffer.open, f"{topic.name} has open transactions: {list(topic.buffer.open)}"
             assert not topic.pending.held, f"{topic.name} has acknowledgements pending: {list(topic.pending.held)}"
             shown = topic.read()
-            wanted = [text for txn, sent in self.sent.items() if self.ends(txn) == {COMMIT} for name, text in sent if name == topic.name]
+            wanted = [
+                text
+                for txn, sent in self.sent.items()
+                if self.ends(txn) == {COMMIT}
+                for name, text in sent
+                if name == topic.name
+            ]
             assert sorted(shown) == sorted(wanted + self.plain[topic.name])
         for txn, sent in self.sent.items():
             committed = self.ends(txn) == {COMMIT}

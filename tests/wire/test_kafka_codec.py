@@ -10,7 +10,12 @@ import pytest
 from heliograph.model.errors import PeerError
 from heliograph.wire.kafka_codec import APIS, BY_NAME, decode_fields, decode_request, encode_answer, encode_fields
 
-EVERY = [(api.name, version, answer) for api in APIS.values() for version in range(api.lowest, api.highest + 1) for answer in (False, True)]
+EVERY = [
+    (api.name, version, answer)
+    for api in APIS.values()
+    for version in range(api.lowest, api.highest + 1)
+    for answer in (False, True)
+]
 
 
 def made(rng: random.Random, fields: Any, version: int, flexible: bool) -> dict[str, Any]:
@@ -47,7 +52,11 @@ def value(rng: random.Random, field: Any, version: int, flexible: bool, depth: i
         case "f64":
             return rng.choice([0.0, -1.5, 1e300, float("inf")])
     bits = int(field.kind[1:])
-    return rng.choice([0, 1, -1, (1 << bits - 1) - 1, -(1 << bits - 1)]) if field.kind[0] == "i" else rng.randrange(1 << bits)
+    return (
+        rng.choice([0, 1, -1, (1 << bits - 1) - 1, -(1 << bits - 1)])
+        if field.kind[0] == "i"
+        else rng.randrange(1 << bits)
+    )
 
 
 def normal(fields: Any, given: dict[str, Any], read: dict[str, Any], version: int) -> None:
@@ -74,7 +83,12 @@ def test_there_and_back(name: str, version: int, answer: bool) -> None:
     fields = api.answer if answer else api.request
     for _ in range(5):
         given = made(rng, fields, version, api.is_flexible(version))
-        normal(fields, given, decode_fields(name, version, encode_fields(name, version, given, answer=answer), answer=answer), version)
+        normal(
+            fields,
+            given,
+            decode_fields(name, version, encode_fields(name, version, given, answer=answer), answer=answer),
+            version,
+        )
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -83,7 +97,14 @@ def test_any_bytes_are_decoded_or_refused(seed: int) -> None:
     for _ in range(60):
         name, version, answer = rng.choice(EVERY)
         api = BY_NAME[name]
-        data = bytearray(encode_fields(name, version, made(rng, api.answer if answer else api.request, version, api.is_flexible(version)), answer=answer))
+        data = bytearray(
+            encode_fields(
+                name,
+                version,
+                made(rng, api.answer if answer else api.request, version, api.is_flexible(version)),
+                answer=answer,
+            )
+        )
         for _ in range(rng.randrange(4)):
             if data:
                 data[rng.randrange(len(data))] = rng.randrange(256)

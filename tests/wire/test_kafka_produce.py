@@ -19,9 +19,14 @@ VERSIONS = range(PRODUCE.lowest, PRODUCE.highest + 1)
 
 def ordinary(rng: random.Random, version: int, topics: int = 1, parts: int = 1) -> dict[str, Any]:
     def rows() -> list[dict[str, Any]]:
-        return [{"index": rng.randrange(1 << 20), "records": rng.randbytes(rng.choice([0, 61, 126, 127, 128, 20_000]))} for _ in range(parts)]
+        return [
+            {"index": rng.randrange(1 << 20), "records": rng.randbytes(rng.choice([0, 61, 126, 127, 128, 20_000]))}
+            for _ in range(parts)
+        ]
 
-    named = [{"topic_id": rng.randbytes(16)} if version >= 13 else {"name": f"t{rng.randrange(99)}"} for _ in range(topics)]
+    named = [
+        {"topic_id": rng.randbytes(16)} if version >= 13 else {"name": f"t{rng.randrange(99)}"} for _ in range(topics)
+    ]
     transactional = rng.choice([None, "", "id"]) if version >= 3 else None
     head = {"transactional_id": transactional, "acks": rng.choice([-1, 0, 1]), "timeout": rng.randrange(1 << 30)}
     return {**head, "topic_data": [{**name, "partition_data": rows()} for name in named]}
@@ -38,7 +43,11 @@ def framed(rng: random.Random, version: int, fields: dict[str, Any]) -> bytearra
 def test_both_ways_read_and_write_the_same(version: int) -> None:
     rng, short = random.Random(version), 0
     for _ in range(60):
-        fields = ordinary(rng, version, rng.randrange(3), rng.randrange(4)) if rng.random() < 0.7 else made(rng, PRODUCE.request, version, version >= FIRST)
+        fields = (
+            ordinary(rng, version, rng.randrange(3), rng.randrange(4))
+            if rng.random() < 0.7
+            else made(rng, PRODUCE.request, version, version >= FIRST)
+        )
         for topic in fields["topic_data"]:
             for part in topic["partition_data"]:
                 part["records"] = rng.randbytes(70) if isinstance(part["records"], list) else part["records"]
@@ -50,17 +59,27 @@ def test_both_ways_read_and_write_the_same(version: int) -> None:
     for _ in range(60):
         rows: list[dict[str, Any]] = []
         for _ in range(rng.randrange(4)):
-            rows.append({"index": rng.randrange(9), "error_code": rng.choice([0, 3]), "base_offset": rng.randrange(1 << 40)})
+            rows.append(
+                {"index": rng.randrange(9), "error_code": rng.choice([0, 3]), "base_offset": rng.randrange(1 << 40)}
+            )
             if rng.random() < 0.2:
                 rows[-1]["error_message"] = rng.choice([None, "why"])
-        plain = [{"name": rng.choice(["t", "x" * 200]), "topic_id": rng.choice([None, rng.randbytes(16)]), "partition_responses": rows}] * rng.randrange(3)
+        plain = [
+            {
+                "name": rng.choice(["t", "x" * 200]),
+                "topic_id": rng.choice([None, rng.randbytes(16)]),
+                "partition_responses": rows,
+            }
+        ] * rng.randrange(3)
         answer: dict[str, Any] = {"responses": plain, "throttle_time": rng.randrange(99)}
         if rng.random() < 0.4:
             answer = made(rng, PRODUCE.answer, version, version >= FIRST)
         elif version >= 13:
             plain[:] = [{**row, "topic_id": row["topic_id"] or bytes(16)} for row in plain]
         number = rng.getrandbits(31)
-        assert b"".join(encode_answer(PRODUCE, version, number, answer)) == b"".join(encode_any(PRODUCE, version, number, answer))
+        assert b"".join(encode_answer(PRODUCE, version, number, answer)) == b"".join(
+            encode_any(PRODUCE, version, number, answer)
+        )
         short += encode_produce(version, number, answer) is not None
     assert (short > 10) == (FIRST <= version <= LAST)
 

@@ -32,7 +32,11 @@ def some(rng: random.Random, count: int, *, headers: bool = True) -> list[Record
         return None if rng.random() < 0.2 else rng.randbytes(rng.randrange(300))
 
     def head() -> tuple[tuple[bytes, bytes | None], ...]:
-        return tuple((b"h%d" % i, rng.choice([b"text", b"\xff\xfe", b""])) for i in range(rng.randrange(3))) if headers else ()
+        return (
+            tuple((b"h%d" % i, rng.choice([b"text", b"\xff\xfe", b""])) for i in range(rng.randrange(3)))
+            if headers
+            else ()
+        )
 
     return [(1_700_000_000_000 + rng.randrange(-5000, 5000), blob(), blob(), head()) for _ in range(count)]
 
@@ -76,7 +80,13 @@ def test_older_formats(codec: int, magic: int) -> None:
     assert [time for time, *_ in read] == [record[0] if magic else -1 for record in records[3:]]
     if codec:
         packed = compress(codec, plain)
-        body = bytes((magic, codec)) + (b"\0" * 8 if magic else b"") + b"\xff\xff\xff\xff" + len(packed).to_bytes(4, "big") + packed
+        body = (
+            bytes((magic, codec))
+            + (b"\0" * 8 if magic else b"")
+            + b"\xff\xff\xff\xff"
+            + len(packed).to_bytes(4, "big")
+            + packed
+        )
         wrapped = bytes(8) + (len(body) + 4).to_bytes(4, "big") + zlib.crc32(body).to_bytes(4, "big") + body
         assert list(old_records(memoryview(wrapped))) == read
 
@@ -126,7 +136,12 @@ def test_a_few_bytes_do_not_become_very_many(codec: int) -> None:
 
 def test_a_run_of_both() -> None:
     batch = build_batch(some(random.Random(3), 4))
-    run = Run([entry_of(batch, 4, 1), b"\0\0\0\0"], [len(entry_of(batch, 4, 1)), 4], counts=[4, 1], flags=[FLAG_KAFKA, FLAG_HIDDEN])
+    run = Run(
+        [entry_of(batch, 4, 1), b"\0\0\0\0"],
+        [len(entry_of(batch, 4, 1)), 4],
+        counts=[4, 1],
+        flags=[FLAG_KAFKA, FLAG_HIDDEN],
+    )
     _, _, read = decode_block(b"".join(encode_block(run, 1, 0)))
     shown = for_pulsar(read)
     assert list(shown.flags or ()) == [0, FLAG_HIDDEN] and bytes(shown.parts[1]) == b"\0\0\0\0"

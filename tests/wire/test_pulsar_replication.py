@@ -86,9 +86,21 @@ def cutter() -> FrameCutter:
 
 def test_entries_of_a_replicator_come_one_by_one_and_others_stay_runs() -> None:
     mine, theirs = entry(b"m"), entry(b"t", replicated_from="cloud")
-    events = list(cutter().feed(send(1, 0, mine) + send(1, 1, mine) + send(2, 0, theirs) + send(2, 1, theirs, num_messages=2) + send(1, 2, mine)))
+    events = list(
+        cutter().feed(
+            send(1, 0, mine)
+            + send(1, 1, mine)
+            + send(2, 0, theirs)
+            + send(2, 1, theirs, num_messages=2)
+            + send(1, 2, mine)
+        )
+    )
     assert [type(event) for event in events] == [SendRun, ReplicatedSend, ReplicatedSend, SendRun]
-    assert isinstance(events[2], ReplicatedSend) and (events[2].sequence, events[2].messages, bytes(events[2].part)) == (1, 2, theirs)
+    assert isinstance(events[2], ReplicatedSend) and (
+        events[2].sequence,
+        events[2].messages,
+        bytes(events[2].part),
+    ) == (1, 2, theirs)
 
 
 def test_a_replicator_sends_only_what_its_own_cluster_published() -> None:

@@ -53,7 +53,9 @@ def columns(run: Run) -> list[tuple[object, ...]]:
     """One row an entry: what a run says of it."""
     rows: list[tuple[object, ...]] = []
     names = [
-        (name, first + i, first + i) if pairs is None else (name, *pairs[i]) for name, size, first, pairs in run.producers for i in range(size)
+        (name, first + i, first + i) if pairs is None else (name, *pairs[i])
+        for name, size, first, pairs in run.producers
+        for i in range(size)
     ]
     index = run.first_index
     for i in range(run.count):
@@ -61,7 +63,20 @@ def columns(run: Run) -> list[tuple[object, ...]]:
         flag = 0 if run.flags is None else run.flags[i]
         where = run.coordinate(i) if run.origin is not None else None
         checksum = None if run.checksums is None else run.checksums[i]
-        rows.append((bytes(run.parts[i]), run.lengths[i], messages, flag, index, run.origin, where, checksum, names[i] if names else None, run.time_ms))
+        rows.append(
+            (
+                bytes(run.parts[i]),
+                run.lengths[i],
+                messages,
+                flag,
+                index,
+                run.origin,
+                where,
+                checksum,
+                names[i] if names else None,
+                run.time_ms,
+            )
+        )
         index += messages
     return rows
 

@@ -74,9 +74,13 @@ class Carried:
 
     def _register(self, http: Http, topic: str, row: dict[str, Any]) -> int:
         name = TopicName.parse(self._to).partitioned
-        path = f"/admin/v2/schemas/{name.tenant}/{name.namespace_local}/{urllib.parse.quote(name.local, safe='')}/schema"
+        path = (
+            f"/admin/v2/schemas/{name.tenant}/{name.namespace_local}/{urllib.parse.quote(name.local, safe='')}/schema"
+        )
         try:
-            answer = http.json("POST", path, {"type": row["type"], "schema": definition(row), "properties": row["properties"]})
+            answer = http.json(
+                "POST", path, {"type": row["type"], "schema": definition(row), "properties": row["properties"]}
+            )
         except MetadataUnavailable:
             raise
         except HeliographError as error:
@@ -92,5 +96,8 @@ def definition(row: dict[str, Any]) -> str:
     text = str(row["data"])
     if row["type"] != "KEY_VALUE":
         return text
-    halves = {half: each if isinstance(each, str) else json.dumps(each, separators=(",", ":"), ensure_ascii=False) for half, each in json.loads(text).items()}
+    halves = {
+        half: each if isinstance(each, str) else json.dumps(each, separators=(",", ":"), ensure_ascii=False)
+        for half, each in json.loads(text).items()
+    }
     return json.dumps(halves)

@@ -24,7 +24,16 @@ from heliograph.spark.declared import ABOUT, Declared
 from heliograph.spark.jobs.generations import TIERS, Folder, Member
 from heliograph.spark.jobs.landing import FORMATS, PARTITION, Landing, reserved
 from heliograph.spark.jobs.metastore import InMetastore
-from heliograph.spark.jobs.options import access_of, checkpoint_of, folder_of, refuse_unknown, source_of, started, text_of, trigger_of
+from heliograph.spark.jobs.options import (
+    access_of,
+    checkpoint_of,
+    folder_of,
+    refuse_unknown,
+    source_of,
+    started,
+    text_of,
+    trigger_of,
+)
 from heliograph.spark.jobs.parked import Parked
 from heliograph.spark.jobs.tables import POISON, RAW, Rule, TablesSink
 from heliograph.spark.jobs.tiered import Tiered
@@ -35,7 +44,19 @@ from heliograph.spark.reading import SCHEMA, STORED
 from heliograph.spark.stores.hive import HiveTables
 
 KNOWN = (
-    *("topics", "namespace", "topics_pattern", "subscription", "path", "format", "checkpoint", "trigger", "quarantine", "table", "source"),
+    *(
+        "topics",
+        "namespace",
+        "topics_pattern",
+        "subscription",
+        "path",
+        "format",
+        "checkpoint",
+        "trigger",
+        "quarantine",
+        "table",
+        "source",
+    ),
     *("tiers", "database", "catalog"),
 )
 _TIERS = ("rebalance_s", "light_bytes_s", "heavy_bytes_s", "middle_bytes_s", "queries_max")
@@ -58,9 +79,18 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
 
     queries: Queries
     if "tiers" in options:
-        queries = _tiered(options, source, Path(folder_of(options, "checkpoint", where)), begin, lambda label: Landing(root, label=label).retire(), where)
+        queries = _tiered(
+            options,
+            source,
+            Path(folder_of(options, "checkpoint", where)),
+            begin,
+            lambda label: Landing(root, label=label).retire(),
+            where,
+        )
     elif "://" not in checkpoint and (Path(checkpoint) / TIERS).exists():
-        raise ConfigError(f"{where} ran with tiers, which know where its topics stand: keep [query.options.tiers], with queries_max = 1 for one query")
+        raise ConfigError(
+            f"{where} ran with tiers, which know where its topics stand: keep [query.options.tiers], with queries_max = 1 for one query"
+        )
     else:
         queries = Fixed([begin("", checkpoint, trigger_of(options, where), {})])
     return Parked(queries if hive is None else InMetastore(queries, root, hive), root, name)
@@ -88,11 +118,16 @@ def _read(
 
 def _plan(options: Mapping[str, Any], rules: list[Rule], source: Mapping[str, str], where: str) -> dict[str, Any]:
     """What the sink is told."""
-    kind, quarantine = text_of(options, "format", where, "parquet"), text_of(options, "quarantine", where, "_quarantine")
+    kind, quarantine = (
+        text_of(options, "format", where, "parquet"),
+        text_of(options, "quarantine", where, "_quarantine"),
+    )
     if kind not in FORMATS:
         raise ConfigError(f"{where}: format is {kind!r}; it may be {', '.join(FORMATS)}")
     if kind in _PACKAGES and importlib.util.find_spec(_PACKAGES[kind]) is None:
-        raise ConfigError(f"{where}: format {kind} wants the package {_PACKAGES[kind]}; run: pip install 'heliograph[{kind}]'")
+        raise ConfigError(
+            f"{where}: format {kind} wants the package {_PACKAGES[kind]}; run: pip install 'heliograph[{kind}]'"
+        )
     for rule in rules:
         if (
             kind in ("parquet", "hive")
@@ -101,7 +136,9 @@ def _plan(options: Mapping[str, Any], rules: list[Rule], source: Mapping[str, st
         ):
             raise ConfigError(f"{where}: {reserved(f'the table {rule.name}')}")
     if not quarantine or "/" in quarantine or quarantine.startswith("."):
-        raise ConfigError(f"{where}: quarantine is {quarantine!r}; a table is a folder, without / and not beginning with a dot")
+        raise ConfigError(
+            f"{where}: quarantine is {quarantine!r}; a table is a folder, without / and not beginning with a dot"
+        )
     catalog = options.get("catalog", {})
     if not isinstance(catalog, dict) or not all(isinstance(value, str) for value in catalog.values()):
         raise ConfigError(f"{where}: catalog is a table of pyiceberg's properties, all texts: type, uri, ...")
@@ -128,12 +165,16 @@ def _tiered(
     trigger = text_of(options, "trigger", where, "")
 
     def group(member: Member, checkpoint: Path, told: Path | None, ending: Path | None) -> Any:
-        more = ({} if told is None else {"group_file": str(told)}) | ({} if ending is None else {"ending_file": str(ending)})
+        more = ({} if told is None else {"group_file": str(told)}) | (
+            {} if ending is None else {"ending_file": str(ending)}
+        )
         when = "available now" if ending is not None else trigger or TRIGGERS[member.tier]
         return begin(member.label if member.since else "", str(checkpoint), when, more)
 
     asked = {key: value for key, value in source.items() if key in OF_SOURCE}
-    return Tiered(Folder(checkpoint), group, lambda: loads(asked), limits, every_s, now=time.time, say=say, retired=retired)
+    return Tiered(
+        Folder(checkpoint), group, lambda: loads(asked), limits, every_s, now=time.time, say=say, retired=retired
+    )
 
 
 def _limits(options: Mapping[str, Any], where: str) -> tuple[Limits, float]:
@@ -143,16 +184,25 @@ def _limits(options: Mapping[str, Any], where: str) -> tuple[Limits, float]:
         raise ConfigError(f"{where}: tiers is a table of limits, and may be empty: tiers = {{}}")
     refuse_unknown(given, _TIERS, f"{where} tiers")
     for key, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or (key == "queries_max" and not isinstance(value, int)):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or value < 0
+            or (key == "queries_max" and not isinstance(value, int))
+        ):
             raise ConfigError(f"{where} tiers: {key} is {value!r}; it is a number")
-    return Limits(**{key: value for key, value in given.items() if key != "rebalance_s"}), float(given.get("rebalance_s", 3600))
+    return Limits(**{key: value for key, value in given.items() if key != "rebalance_s"}), float(
+        given.get("rebalance_s", 3600)
+    )
 
 
 def rules_of(options: Mapping[str, Any], where: str, columns: Callable[[str, str], str]) -> list[Rule]:
     """Of [[query.options.table]]. Raises ConfigError. columns: of DDL and where it stands, a schema as JSON."""
     given = options.get("table", [])
     if not isinstance(given, list) or not given:
-        raise ConfigError(f"{where} has no [[query.options.table]]: each says for which topics it is, and their columns")
+        raise ConfigError(
+            f"{where} has no [[query.options.table]]: each says for which topics it is, and their columns"
+        )
     rules = []
     for number, each in enumerate(given, 1):
         at = f"{where} table {number}"
@@ -165,7 +215,9 @@ def rules_of(options: Mapping[str, Any], where: str, columns: Callable[[str, str
             re.compile(topics)
             made = table.format(tenant="a", namespace="b", topic="c")
         except (re.error, KeyError, IndexError, ValueError, AttributeError) as error:
-            raise ConfigError(f"{at}: topics is a regular expression, and name a text with {{tenant}}, {{namespace}}, {{topic}} at will: {error}") from error
+            raise ConfigError(
+                f"{at}: topics is a regular expression, and name a text with {{tenant}}, {{namespace}}, {{topic}} at will: {error}"
+            ) from error
         if not made or made.startswith((".", "_")) or "/" in made:
             raise ConfigError(f"{at}: name is {table!r}; a table is a folder, without / and not beginning with . or _")
         if not schema:
@@ -173,7 +225,9 @@ def rules_of(options: Mapping[str, Any], where: str, columns: Callable[[str, str
         rules.append(Rule(topics, schema if schema in ("raw", "registered") else columns(schema, at), table))
     namespaces = {topic.rpartition("/")[0] for topic in options.get("topics", [])}
     if len(namespaces) > 1 and any("{topic}" in rule.name and "{namespace}" not in rule.name for rule in rules):
-        raise ConfigError(f"{where} reads topics of several namespaces: put {{tenant}}.{{namespace}}. before {{topic}} in the tables' names")
+        raise ConfigError(
+            f"{where} reads topics of several namespaces: put {{tenant}}.{{namespace}}. before {{topic}} in the tables' names"
+        )
     return rules
 
 
@@ -182,9 +236,13 @@ def _columns(schema: str, at: str) -> str:
     try:
         columns = StructType.fromDDL(schema)
     except Exception as error:  # py4j's error of Spark's parser
-        raise ConfigError(f"{at}: schema {schema!r} is none that Spark reads: {(str(error).strip() or repr(error)).splitlines()[0]}") from error
+        raise ConfigError(
+            f"{at}: schema {schema!r} is none that Spark reads: {(str(error).strip() or repr(error)).splitlines()[0]}"
+        ) from error
     if not isinstance(columns, StructType):
-        raise ConfigError(f"{at}: schema is {schema!r}, a type without a name; columns are 'id bigint, country string', say")
+        raise ConfigError(
+            f"{at}: schema is {schema!r}, a type without a name; columns are 'id bigint, country string', say"
+        )
     return taken(columns, at).json()
 
 
@@ -196,7 +254,9 @@ def taken(columns: StructType, at: str) -> StructType:
     try:
         Declared(to_arrow_schema(columns, timezone="UTC"), "PERMISSIVE")
     except Exception as error:  # Spark's own of a type, pyarrow's, or msgspec's of a name: each has its kind
-        raise ConfigError(f"{at}: schema cannot be read from payloads: {(str(error).strip() or repr(error)).splitlines()[0]}") from error
+        raise ConfigError(
+            f"{at}: schema cannot be read from payloads: {(str(error).strip() or repr(error)).splitlines()[0]}"
+        ) from error
     return columns
 
 

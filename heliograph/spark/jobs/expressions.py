@@ -28,7 +28,9 @@ def named(given: str, where: str, *, taken: str = "") -> tuple[str, str]:
     name = name.strip()
     if NAME.fullmatch(name) is None or name == taken:
         but = f", and not {taken}" if taken else ""
-        raise ConfigError(f"{where}: {given!r} is a column, or 'expression as name'; its name is of letters, digits, and _{but}")
+        raise ConfigError(
+            f"{where}: {given!r} is a column, or 'expression as name'; its name is of letters, digits, and _{but}"
+        )
     return name, expression or name
 
 
@@ -47,11 +49,15 @@ def declared(options: Mapping[str, Any], expressions: Iterable[str], where: str)
     """The user's columns, with those of the message that expressions name. Raises ConfigError."""
     given = text_of(options, "schema", where, "")
     if not given:
-        raise ConfigError(f"{where} wants schema: the columns of all topics together, such as 'user string, amount double'")
+        raise ConfigError(
+            f"{where} wants schema: the columns of all topics together, such as 'user string, amount double'"
+        )
     try:
         schema = StructType.fromDDL(given)
     except Exception as error:  # py4j's error of Spark's parser
-        raise ConfigError(f"{where}: schema {given!r} is none that Spark reads: {str(error).strip().splitlines()[0]}") from error
+        raise ConfigError(
+            f"{where}: schema {given!r} is none that Spark reads: {str(error).strip().splitlines()[0]}"
+        ) from error
     if not isinstance(schema, StructType):
         raise ConfigError(f"{where}: schema {given!r} is a type; it is columns with their types")
     wanted = set(re.findall(r"\b_\w+", " ".join(expressions)))
@@ -67,5 +73,7 @@ def query_of(rows: Any) -> str:
     """The id of the query whose micro-batch that is, in foreachBatch."""
     query: str = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     if not query:
-        raise ConfigError("Spark does not say which query this is, so that a micro-batch that comes again would not be known: run it by writeStream")
+        raise ConfigError(
+            "Spark does not say which query this is, so that a micro-batch that comes again would not be known: run it by writeStream"
+        )
     return query

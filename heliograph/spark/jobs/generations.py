@@ -77,7 +77,9 @@ class Folder:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
-            raise MetadataUnavailable(f"another driver runs the job whose checkpoint is {self._root}: stop it, or wait until it is gone") from error
+            raise MetadataUnavailable(
+                f"another driver runs the job whose checkpoint is {self._root}: stop it, or wait until it is gone"
+            ) from error
         self._lock = file
 
     def unlock(self) -> None:
@@ -104,14 +106,23 @@ class Folder:
         except FileNotFoundError:
             return Generation(0, 0.0, (Member(LIGHT, LIGHT, 0, ()),)) if (self._root / "offsets").is_dir() else None
         except ValueError as error:
-            raise CorruptData(f"{path} cannot be read: {error}; put the job's checkpoint folder aside and start with a new one") from error
+            raise CorruptData(
+                f"{path} cannot be read: {error}; put the job's checkpoint folder aside and start with a new one"
+            ) from error
         if not isinstance(given, dict) or given.get("format") != FORMAT:
-            raise ConfigError(f"{path} is not of format {FORMAT}: run the version that wrote it, or start with another checkpoint folder")
+            raise ConfigError(
+                f"{path} is not of format {FORMAT}: run the version that wrote it, or start with another checkpoint folder"
+            )
         try:
-            members = tuple(Member(each["name"], each["tier"], int(each["since"]), tuple(each["topics"])) for each in given["groups"])
+            members = tuple(
+                Member(each["name"], each["tier"], int(each["since"]), tuple(each["topics"]))
+                for each in given["groups"]
+            )
             return Generation(int(given["generation"]), float(given["planned_at"]), members)
         except (KeyError, TypeError, ValueError) as error:
-            raise CorruptData(f"{path} lacks something: {error}; put the job's checkpoint folder aside and start with a new one") from error
+            raise CorruptData(
+                f"{path} lacks something: {error}; put the job's checkpoint folder aside and start with a new one"
+            ) from error
 
     def write(self, made: Generation, places: Places | None) -> None:
         """What each new group's source is told, and then that it holds. places: of all topics that move; None: nothing was ever read."""
@@ -119,10 +130,19 @@ class Folder:
         for member in made.members:
             path = self.told(member)
             if member.since == made.number and path is not None:
-                told = Told(None, excepted, places) if member.name == LIGHT else Told(frozenset(member.topics), frozenset(), places)
+                told = (
+                    Told(None, excepted, places)
+                    if member.name == LIGHT
+                    else Told(frozenset(member.topics), frozenset(), places)
+                )
                 told.write(path)
-        groups = [{"name": each.name, "tier": each.tier, "since": each.since, "topics": each.topics} for each in made.members]
-        replace_file(self._root / TIERS, {"format": FORMAT, "generation": made.number, "planned_at": made.planned_at, "groups": groups})
+        groups = [
+            {"name": each.name, "tier": each.tier, "since": each.since, "topics": each.topics} for each in made.members
+        ]
+        replace_file(
+            self._root / TIERS,
+            {"format": FORMAT, "generation": made.number, "planned_at": made.planned_at, "groups": groups},
+        )
 
     def clear(self, made: Generation, retired: Callable[[str], None]) -> None:
         """Removes what earlier generations, and attempts at later ones, left behind. retired: is told the labels of those that never run again.

@@ -33,7 +33,9 @@ class Added:
 class Lake(Protocol):
     """Raises ConfigError where a column would change its type."""
 
-    def append(self, query: str, batch: int, table: str, files: Sequence[Added], schema: pa.Schema, stem: str) -> None: ...
+    def append(
+        self, query: str, batch: int, table: str, files: Sequence[Added], schema: pa.Schema, stem: str
+    ) -> None: ...
 
     def close(self) -> None: ...
 
@@ -54,7 +56,9 @@ class DeltaTables:
         from deltalake.transaction import AddAction, RemoveAction  # type: ignore[import-not-found, unused-ignore]
 
         folder = self._root / table
-        found = DeltaTable(str(folder)) if DeltaTable.is_deltatable(str(folder)) else DeltaTable.create(str(folder), schema)
+        found = (
+            DeltaTable(str(folder)) if DeltaTable.is_deltatable(str(folder)) else DeltaTable.create(str(folder), schema)
+        )
         done = found.transaction_version(query)
         if done is not None and done >= batch:
             return
@@ -67,7 +71,9 @@ class DeltaTables:
         actions: list[AddAction | RemoveAction] = []
         for each, path in zip(files, _moved(files, folder, stem), strict=True):
             now_ms = int(time.time() * 1000)
-            actions.append(AddAction(path.name, path.stat().st_size, {}, now_ms, True, json.dumps({"numRecords": each.rows})))
+            actions.append(
+                AddAction(path.name, path.stat().st_size, {}, now_ms, True, json.dumps({"numRecords": each.rows}))
+            )
         mark = CommitProperties(app_transactions=[Transaction(query, batch)])
         found.create_write_transaction(actions, "append", found.schema(), [], commit_properties=mark)
 

@@ -52,7 +52,15 @@ class Staged:
 class Landing:
     """The tables below `root`."""
 
-    def __init__(self, root: Path, kind: str = "parquet", *, label: str = "", database: str = "default", catalog: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        kind: str = "parquet",
+        *,
+        label: str = "",
+        database: str = "default",
+        catalog: Mapping[str, str] | None = None,
+    ) -> None:
         """kind: one of FORMATS. label: by which its driver knows the query; "": by its id alone. database, catalog: of Iceberg's tables."""
         self._root, self._kind, self._label = root, kind, label
         self._database, self._catalog = database, catalog or {}
@@ -102,7 +110,9 @@ class Landing:
             tables.setdefault(each.table, []).append(each)
         for each in sorted(staged, key=lambda each: (each.table, each.name)):
             self._claim(each.table, each.named)
-            self._widen(each.table, each.schema)  # of two that differ the first one decides, and tasks park the other when the batch comes again
+            self._widen(
+                each.table, each.schema
+            )  # of two that differ the first one decides, and tasks park the other when the batch comes again
         schemas = {table: _merged(table, [each.schema for each in files]) for table, files in tables.items()}
         name = f"{batch:010d}-{query[:8]}"
         for table, files in tables.items():
@@ -113,10 +123,21 @@ class Landing:
                     " workers, and does no other driver run this job?"
                 )
         if self._kind in ("delta", "iceberg"):
-            lake = DeltaTables(self._root) if self._kind == "delta" else IcebergTables(self._root, self._database, self._catalog)
+            lake = (
+                DeltaTables(self._root)
+                if self._kind == "delta"
+                else IcebergTables(self._root, self._database, self._catalog)
+            )
             for table, files in tables.items():
                 ready = self.staging(query, batch, table)
-                lake.append(query, batch, table, [Added(ready / each.name, each.rows) for each in files], schemas[table], f"batch-{name}")
+                lake.append(
+                    query,
+                    batch,
+                    table,
+                    [Added(ready / each.name, each.rows) for each in files],
+                    schemas[table],
+                    f"batch-{name}",
+                )
             lake.close()
         else:
             gone = self._rename(query, batch, name, tables)
@@ -130,7 +151,9 @@ class Landing:
         """rows: by topic and reason, what a batch has in the quarantine; the driver says it."""
         folder = self._root / STAGING / "_parked"
         folder.mkdir(parents=True, exist_ok=True)
-        _write(folder / f"{batch:010d}-{query}.json", [[topic, reason, count] for (topic, reason), count in rows.items()])
+        _write(
+            folder / f"{batch:010d}-{query}.json", [[topic, reason, count] for (topic, reason), count in rows.items()]
+        )
 
     def sync_staged(self) -> None:
         """What this machine has staged; before it is told to whom lands it."""
@@ -164,7 +187,11 @@ class Landing:
         path = self._intent(f"{self._label}-{query[:8]}" if self._label else query)
         path.parent.mkdir(parents=True, exist_ok=True)
         earlier = json.loads(path.read_text()) if path.is_file() else {}
-        gone = [table for table in earlier.get("tables", []) if table not in tables] if earlier.get("batch") == batch else []
+        gone = (
+            [table for table in earlier.get("tables", []) if table not in tables]
+            if earlier.get("batch") == batch
+            else []
+        )
         _write(path, {"batch": batch, "tables": sorted({*tables, *gone})})
         return gone
 
@@ -179,7 +206,11 @@ class Landing:
 
     def _types(self, table: str) -> Path:
         """Columns and their types. In no folder of a Delta or Iceberg table, where it would be a stranger."""
-        return self._root / STAGING / "_types" / f"{table}.json" if self._kind in ("delta", "iceberg") else self._root / table / _COLUMNS
+        return (
+            self._root / STAGING / "_types" / f"{table}.json"
+            if self._kind in ("delta", "iceberg")
+            else self._root / table / _COLUMNS
+        )
 
     def _owner(self, table: str) -> Path:
         """What the rule of its topics calls a table of Hive."""
@@ -214,7 +245,9 @@ def reserved(what: str) -> str:
 def _same_name(table: str, owner: str, named: str) -> None:
     """Raises ConfigError."""
     if named and named != owner:
-        raise ConfigError(f"the table {table} is that of {owner!r}, which Hive cannot tell from {named!r}: say another `name` in the rule of its topic")
+        raise ConfigError(
+            f"the table {table} is that of {owner!r}, which Hive cannot tell from {named!r}: say another `name` in the rule of its topic"
+        )
 
 
 def _no_two_alike(table: str, known: Mapping[str, str], schema: pa.Schema) -> None:
@@ -225,7 +258,9 @@ def _no_two_alike(table: str, known: Mapping[str, str], schema: pa.Schema) -> No
             other = seen.setdefault(field.name.lower(), field.name)
             first, second = (other, field.name) if other != field.name else _alike(field.type)
             if first != second:
-                raise ConfigError(f"table {table} would have the columns {first} and {second}, which differ in small and capital letters alone: take one away")
+                raise ConfigError(
+                    f"table {table} would have the columns {first} and {second}, which differ in small and capital letters alone: take one away"
+                )
 
 
 def _alike(kind: pa.DataType) -> tuple[str, str]:
@@ -260,7 +295,9 @@ def _merged(table: str, schemas: Sequence[pa.Schema]) -> pa.Schema:
     try:
         return pa.unify_schemas(schemas)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise ConfigError(f"topics that go into the table {table} have different columns: {error}; give each a table of its own") from error
+        raise ConfigError(
+            f"topics that go into the table {table} have different columns: {error}; give each a table of its own"
+        ) from error
 
 
 def _write(path: Path, value: Any) -> None:

@@ -43,8 +43,22 @@ class _Change:
 class InMetastore:
     """Queries of the ETL, and the metastore behind them."""
 
-    def __init__(self, queries: Queries, root: Path, hive: HiveTables, *, say: Callable[..., None] = say, clock: Callable[[], float] = time.monotonic) -> None:
-        self._queries, self._notes, self._hive, self._say, self._clock = queries, root / STAGING / "_landed", hive, say, clock
+    def __init__(
+        self,
+        queries: Queries,
+        root: Path,
+        hive: HiveTables,
+        *,
+        say: Callable[..., None] = say,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._queries, self._notes, self._hive, self._say, self._clock = (
+            queries,
+            root / STAGING / "_landed",
+            hive,
+            say,
+            clock,
+        )
         self._due: dict[str, float] = {}
         """By table that was refused, when it is tried again; what an earlier driver held is tried at once."""
         self._away_until = -_AGAIN_S
@@ -70,13 +84,19 @@ class InMetastore:
             except Exception as error:  # Spark's, of whatever its client says
                 self._away_until = self._clock() + _AGAIN_S
                 self._say("hive.away", error=short(error), again_in_s=_AGAIN_S)
-        if self._telling is None and self._clock() >= self._away_until and (self._there() or any(self._is_due(table) for table in self._held())):
+        if (
+            self._telling is None
+            and self._clock() >= self._away_until
+            and (self._there() or any(self._is_due(table) for table in self._held()))
+        ):
             self._telling = self._thread.submit(self._tell)
 
     def close(self) -> None:
         self._queries.close()
         last = self._thread.submit(self._tell)
-        with contextlib.suppress(Exception):  # of a session that is gone, say, or it takes too long: the next start tells what is left
+        with contextlib.suppress(
+            Exception
+        ):  # of a session that is gone, say, or it takes too long: the next start tells what is left
             last.result(_END_S)
         self._ended = True
         self._thread.shutdown(wait=False)
@@ -90,7 +110,11 @@ class InMetastore:
             given = json.loads(note.read_text())
             for table in (*given["tables"], *given["gone"]):
                 columns = {name: kinds for name, kinds in given["tables"].items() if name == table}
-                parts.setdefault(table, {})[note.name] = {"batch": given["batch"], "tables": columns, "gone": [] if columns else [table]}
+                parts.setdefault(table, {})[note.name] = {
+                    "batch": given["batch"],
+                    "tables": columns,
+                    "gone": [] if columns else [table],
+                }
         for table, new in parts.items():
             if self._ended:  # another one may be telling by now
                 return
@@ -100,7 +124,9 @@ class InMetastore:
             held = {path.name: json.loads(path.read_text()) for path in (self._notes / _HELD / table).glob("*.json")}
             both = held | new
             try:
-                self._tell_of(table, _change(both[name] for name in sorted(both, key=lambda name: _time_of(Path(name)))))
+                self._tell_of(
+                    table, _change(both[name] for name in sorted(both, key=lambda name: _time_of(Path(name))))
+                )
             except Exception as error:  # Spark's, of whatever the metastore says
                 if not self._hive.answers():
                     raise

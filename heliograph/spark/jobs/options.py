@@ -10,7 +10,9 @@ from typing import Any
 from heliograph.model.errors import ConfigError
 from heliograph.spark.options import KNOWN, Options
 
-_TRIGGER = re.compile(r"(interval\s+)?(\+?\d+(\.\d+)?\s+(microsecond|millisecond|second|minute|hour|day|week)s?\s*)+", re.IGNORECASE)
+_TRIGGER = re.compile(
+    r"(interval\s+)?(\+?\d+(\.\d+)?\s+(microsecond|millisecond|second|minute|hour|day|week)s?\s*)+", re.IGNORECASE
+)
 _ACCESS = ("admin_url", "service_url", "token", "token_file", "tls_ca", "tls_certificate", "tls_key", "patience_s")
 
 
@@ -61,7 +63,11 @@ def source_of(options: Mapping[str, Any], defaults: Mapping[str, str], where: st
         raise ConfigError(f"{where}: topics is a list of names")
     if not isinstance(more, dict):
         raise ConfigError(f"{where}: source is a table of the source's options")
-    own = {key: text_of(options, key, where, "") for key in ("namespace", "topics_pattern", "subscription") if options.get(key)}
+    own = {
+        key: text_of(options, key, where, "")
+        for key in ("namespace", "topics_pattern", "subscription")
+        if options.get(key)
+    }
     found = {**defaults, **own, **({"topics": ",".join(topics)} if topics else {})}
     found |= {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in more.items()}
     Options({key: value for key, value in found.items() if key in KNOWN} | {key: found[key] for key in more})
@@ -72,4 +78,6 @@ def started(writer: Any, options: Mapping[str, Any], name: str, where: str, trig
     """The streaming query, with `checkpoint` and `trigger` of its options."""
     asked = trigger_of(options, where, trigger)
     writer = writer.queryName(name).option("checkpointLocation", checkpoint_of(options, where))
-    return (writer.trigger(availableNow=True) if asked == "available now" else writer.trigger(processingTime=asked)).start()
+    return (
+        writer.trigger(availableNow=True) if asked == "available now" else writer.trigger(processingTime=asked)
+    ).start()

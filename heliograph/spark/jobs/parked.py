@@ -24,8 +24,22 @@ _MOST = 3
 class Parked:
     """Queries of the ETL, and what they parked. name: of the job's query."""
 
-    def __init__(self, queries: Queries, root: Path, name: str, *, say: Callable[..., None] = say, clock: Callable[[], float] = time.monotonic) -> None:
-        self._queries, self._notes, self._name, self._say, self._clock = queries, root / STAGING / "_parked", name, say, clock
+    def __init__(
+        self,
+        queries: Queries,
+        root: Path,
+        name: str,
+        *,
+        say: Callable[..., None] = say,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._queries, self._notes, self._name, self._say, self._clock = (
+            queries,
+            root / STAGING / "_parked",
+            name,
+            say,
+            clock,
+        )
         self._said_at = -_EVERY_S
 
     @property
@@ -54,5 +68,14 @@ class Parked:
                 note.unlink()
         if found:
             self._said_at = self._clock()
-            most = [{"topic": topic, "rows": rows, "reason": reason[:200]} for (topic, reason), rows in found.most_common(_MOST)]
-            self._say("etl.quarantined", query=self._name, rows=found.total(), topics=len({topic for topic, _ in found}), most=most)
+            most = [
+                {"topic": topic, "rows": rows, "reason": reason[:200]}
+                for (topic, reason), rows in found.most_common(_MOST)
+            ]
+            self._say(
+                "etl.quarantined",
+                query=self._name,
+                rows=found.total(),
+                topics=len({topic for topic, _ in found}),
+                most=most,
+            )

@@ -22,7 +22,21 @@ from heliograph.spark.stores.choice import store_of
 from heliograph.spark.stores.rows import Upsert
 
 _STORE = ("url", "prefix", "expire_s")
-KNOWN = ("topics", "namespace", "topics_pattern", "subscription", "source", "checkpoint", "trigger", "schema", "table", "keys", "columns", "delete", *_STORE)
+KNOWN = (
+    "topics",
+    "namespace",
+    "topics_pattern",
+    "subscription",
+    "source",
+    "checkpoint",
+    "trigger",
+    "schema",
+    "table",
+    "keys",
+    "columns",
+    "delete",
+    *_STORE,
+)
 _PLACE = ("_topic", "_publish_time", "_ledger", "_entry", "_batch_index")
 
 
@@ -52,10 +66,15 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
 def newest(rows: Any, keys: dict[str, str], columns: dict[str, str], gone: str) -> Any:
     """One row a key. gone: an expression, where it is true of the newest row, all columns are null, which removes the hash."""
     made = [sf.expr(expression).alias(key) for key, expression in keys.items()]
-    values = [sf.when(~sf.coalesce(sf.expr(gone), sf.lit(False)), sf.expr(expression)).alias(column) for column, expression in columns.items()]
+    values = [
+        sf.when(~sf.coalesce(sf.expr(gone), sf.lit(False)), sf.expr(expression)).alias(column)
+        for column, expression in columns.items()
+    ]
     rows = rows.select(*made, sf.struct(*values).alias("_row"), *_PLACE).dropna(subset=list(keys))
     rows = rows.groupBy(*keys, "_topic").agg(
-        sf.max_by(sf.struct("_row", "_publish_time"), sf.struct("_ledger", "_entry", sf.coalesce("_batch_index", sf.lit(-1)))).alias("_last")
+        sf.max_by(
+            sf.struct("_row", "_publish_time"), sf.struct("_ledger", "_entry", sf.coalesce("_batch_index", sf.lit(-1)))
+        ).alias("_last")
     )
     rows = rows.groupBy(*keys).agg(sf.max_by("_last._row", sf.struct("_last._publish_time", "_topic")).alias("_row"))
     return rows.select(*keys, "_row.*")
@@ -64,5 +83,7 @@ def newest(rows: Any, keys: dict[str, str], columns: dict[str, str], gone: str) 
 def _expressions(options: dict[str, Any], key: str, where: str) -> dict[str, str]:
     given = options.get(key, [])
     if not isinstance(given, list) or not given or not all(isinstance(each, str) for each in given):
-        raise ConfigError(f"{where} wants {key}: a list of columns, or of expressions with a name, such as ['user', 'lower(country) as country']")
+        raise ConfigError(
+            f"{where} wants {key}: a list of columns, or of expressions with a name, such as ['user', 'lower(country) as country']"
+        )
     return all_named(given, f"{where} {key}")

@@ -22,7 +22,19 @@ from heliograph.spark.jobs.options import access_of, refuse_unknown, source_of, 
 from heliograph.spark.options import Options
 
 _SWITCHES = {"follow": False, "skip_sealed": False, "schemas": True}
-KNOWN = ("topics", "namespace", "topics_pattern", "starting", "ending", "to", "rate", "compression", "checkpoint", "source", *_SWITCHES)
+KNOWN = (
+    "topics",
+    "namespace",
+    "topics_pattern",
+    "starting",
+    "ending",
+    "to",
+    "rate",
+    "compression",
+    "checkpoint",
+    "source",
+    *_SWITCHES,
+)
 _BATCH_S = 10
 _SCHEMA = (
     "key string, base64_key boolean, value binary, properties map<string,string>, publish_time timestamp, event_time timestamp, topic string, sealed string,"
@@ -50,11 +62,15 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
     for key, value in switches.items():
         if not isinstance(value, bool):
             raise ConfigError(f"{where}: {key} is {value!r}; it is true or false")
-    source = source_of(options, defaults, where) | _ONE_TASK | {"max_rows_per_trigger": str(max(1, int(rate * _BATCH_S)))}
+    source = (
+        source_of(options, defaults, where) | _ONE_TASK | {"max_rows_per_trigger": str(max(1, int(rate * _BATCH_S)))}
+    )
     if options.get("starting"):
         source["starting"] = text_of(options, "starting", where, "")
     read = Options(source)
-    ending = Options({**source, "ending": text_of(options, "ending", where, "")}).ending if "ending" in options else None
+    ending = (
+        Options({**source, "ending": text_of(options, "ending", where, "")}).ending if "ending" in options else None
+    )
     if ending is not None and (not isinstance(ending, int) or switches["follow"]):
         raise ConfigError(f"{where}: ending is a time, as of the source's, and there is none with follow = true")
     try:
@@ -80,7 +96,9 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
 def _means(read: Options, topic: TopicName) -> bool:
     """Whether it is one of those that are read, be it there by now or not."""
     if read.namespace:
-        return read.namespace == topic.namespace and (read.pattern is None or read.pattern.fullmatch(topic.local) is not None)
+        return read.namespace == topic.namespace and (
+            read.pattern is None or read.pattern.fullmatch(topic.local) is not None
+        )
     return topic in {TopicName.parse(name).partitioned for name in read.names}
 
 
@@ -94,7 +112,9 @@ def _version(carried: Carried, read: Options) -> Any:
 
     def versions(topics: pa.Array, versions: pa.Array) -> pa.Array:
         pairs = zip(topics.to_pylist(), versions.to_pylist(), strict=True)
-        return pa.array([None if version is None else carried.of(topic, version) for topic, version in pairs], pa.int64())
+        return pa.array(
+            [None if version is None else carried.of(topic, version) for topic, version in pairs], pa.int64()
+        )
 
     functions: Any = sf  # its types leave this one out
     return functions.arrow_udf(versions, "bigint")("topic", "schema_version")

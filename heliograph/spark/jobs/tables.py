@@ -78,7 +78,11 @@ class Parser:
         self._registered: Registered | None = None
         if self._raw:
             return
-        columns = registered_columns(reader, [topic]) if rule.schema == "registered" else StructType.fromJson(json.loads(rule.schema))
+        columns = (
+            registered_columns(reader, [topic])
+            if rule.schema == "registered"
+            else StructType.fromJson(json.loads(rule.schema))
+        )
         if rule.schema == "registered":
             columns = StructType([each for each in columns.fields if each.name not in ("_topic", "_corrupt_record")])
         self._declared = Declared(to_arrow_schema(columns, timezone="UTC"), "PERMISSIVE")
@@ -95,8 +99,12 @@ class Parser:
             columns = self._declared.columns([b"{}" if value is None else value for value in values], 0, wrong)
         else:
             keys = keys_of(rows["key"], rows["base64_key"]) if self._registered.keyed else None
-            columns = self._registered.columns(_spans(self._topic, rows["schema_version"].to_pylist()), values, wrong, keys)
-            wrong |= dict.fromkeys(pc.indices_nonzero(_no_payloads(rows)).to_pylist())  # any bytes are a record to some decoder
+            columns = self._registered.columns(
+                _spans(self._topic, rows["schema_version"].to_pylist()), values, wrong, keys
+            )
+            wrong |= dict.fromkeys(
+                pc.indices_nonzero(_no_payloads(rows)).to_pylist()
+            )  # any bytes are a record to some decoder
         about = {name: rows[name[1:]] for name in self._declared.about}
         made = dict(zip([each.name for each in self._declared.fields], columns, strict=True)) | about
         table = pa.table([made[name] for name in self._declared.schema.names], schema=self._declared.schema)
@@ -123,7 +131,16 @@ def _spans(topic: str, versions: list[int | None]) -> Iterator[tuple[str, int | 
 class Files:
     """What one task writes. query, batch, task: they and a name that no other attempt has make a file's name."""
 
-    def __init__(self, landing: Landing, rules: list[Rule], quarantine: str, reader: BlockReader, query: str, batch: int, task: int) -> None:
+    def __init__(
+        self,
+        landing: Landing,
+        rules: list[Rule],
+        quarantine: str,
+        reader: BlockReader,
+        query: str,
+        batch: int,
+        task: int,
+    ) -> None:
         self._landing, self._rules, self._quarantine, self._reader = landing, rules, landing.table(quarantine), reader
         self._query, self._batch, self._name = query, batch, f"{task:05d}-{uuid.uuid4().hex[:12]}"
         self._waiting: dict[str, _Waiting] = {}
@@ -170,13 +187,19 @@ class Files:
         try:
             good, poison = parser.split(rows)
             if topic not in self._refused:
-                self._refused[topic] = _TAKEN if table == self._quarantine else self._landing.refused(table, good.schema, named)
+                self._refused[topic] = (
+                    _TAKEN if table == self._quarantine else self._landing.refused(table, good.schema, named)
+                )
             if reason := self._refused[topic]:
                 self._park(topic, rows, reason)
                 return
             if good.num_rows:
                 self._write(table, good, named)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:  # columns that no file can hold: the other topics go on
+        except (
+            pa.ArrowInvalid,
+            pa.ArrowTypeError,
+            pa.ArrowNotImplementedError,
+        ) as error:  # columns that no file can hold: the other topics go on
             self._park(topic, rows, f"its rows cannot be written: {error}")
             return
         if poison.num_rows:
@@ -216,7 +239,9 @@ class Files:
     def _owner(self, rule: Rule, table: str) -> Rule | None:
         """Another rule that names that table, to which a topic's own name has come by chance: half the rows would be null to every reader."""
         chance = rule.name != table
-        return next((each for each in self._rules if chance and each.name == table and each.schema != rule.schema), None)
+        return next(
+            (each for each in self._rules if chance and each.name == table and each.schema != rule.schema), None
+        )
 
     def _write(self, table: str, rows: pa.Table, named: str = "") -> None:
         number = self._counts[table] = self._counts.get(table, -1) + 1
@@ -237,7 +262,9 @@ class TablesWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         plan: dict[str, Any] = json.loads(options["plan"])
-        self._landing = Landing(Path(plan["path"]), plan["format"], label=plan["label"], database=plan["database"], catalog=plan["catalog"])
+        self._landing = Landing(
+            Path(plan["path"]), plan["format"], label=plan["label"], database=plan["database"], catalog=plan["catalog"]
+        )
         self._rules, self._quarantine = [Rule(**rule) for rule in plan["rules"]], plan["quarantine"]
         self._access: dict[str, str] = plan["access"]
 
@@ -246,7 +273,9 @@ class TablesWriter(DataSourceStreamArrowWriter):
         assert task is not None
         query, batch = task.getLocalProperty("sql.streaming.queryId"), task.getLocalProperty("streaming.sql.batchId")
         if not query or not batch:
-            raise ConfigError("this task does not know its query and micro-batch: the ETL's sink runs by writeStream only")
+            raise ConfigError(
+                "this task does not know its query and micro-batch: the ETL's sink runs by writeStream only"
+            )
         reader = Access(self._access, "ETL").reader()
         try:
             files = Files(self._landing, self._rules, self._quarantine, reader, query, int(batch), task.partitionId())

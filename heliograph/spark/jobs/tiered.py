@@ -76,7 +76,9 @@ class Tiered:
     @property
     def busy(self) -> bool:
         """Whether there is something to start, or on its way, though no query may be running at this moment."""
-        return self._generation is None or self._wanted is not None or len(self._running) < len(self._generation.members)
+        return (
+            self._generation is None or self._wanted is not None or len(self._running) < len(self._generation.members)
+        )
 
     def close(self) -> None:
         """When all streams are stopped: another driver may run the job."""
@@ -111,7 +113,11 @@ class Tiered:
             self._say("tiers.unmeasured", error=str(error), again_in_s=_AGAIN_S)
             return
         self._due = self._now() + self._every_s
-        now = [] if known is None else [Group(each.name, each.tier, each.topics, 0.0) for each in known.members if each.name != LIGHT]
+        now = (
+            []
+            if known is None
+            else [Group(each.name, each.tier, each.topics, 0.0) for each in known.members if each.name != LIGHT]
+        )
         wanted = [group for group in replanned(now, loads, self._limits) if group.tier != LIGHT]
         if known is None:
             self._hold(_next(None, wanted, self._now()), None)
@@ -146,7 +152,9 @@ class Tiered:
             if (error := stream.exception()) is not None:
                 raise error
             if not self._folder.ending(member).is_file():
-                raise MetadataUnavailable(f"the query of {member.label} ended without saying where it stands; it is asked again")
+                raise MetadataUnavailable(
+                    f"the query of {member.label} ended without saying where it stands; it is asked again"
+                )
         places: Places = {}
         for member in going:
             places |= read_places(self._folder.ending(member))
@@ -157,14 +165,20 @@ class Tiered:
         self._folder.write(made, places)
         self._generation = made
         self._folder.clear(made, self._retired)
-        self._say("tiers.hold", generation=made.number, groups={each.label: len(each.topics) for each in made.members if each.name != LIGHT})
+        self._say(
+            "tiers.hold",
+            generation=made.number,
+            groups={each.label: len(each.topics) for each in made.members if each.name != LIGHT},
+        )
 
 
 def _next(known: Generation | None, wanted: list[Group], now: float) -> Generation:
     """The generation that has those groups, and `light`; what stays as it is keeps its `since`."""
     number = 1 if known is None else known.number + 1
     before = {} if known is None else {(each.name, each.topics): each for each in known.members}
-    members = [before.get((each.name, each.topics)) or Member(each.name, each.tier, number, each.topics) for each in wanted]
+    members = [
+        before.get((each.name, each.topics)) or Member(each.name, each.tier, number, each.topics) for each in wanted
+    ]
     excepted = sorted(topic for each in wanted for topic in each.topics)
     light = None if known is None or known.excepted() != excepted else before.get((LIGHT, ()))
     return Generation(number, now, (*members, light or Member(LIGHT, LIGHT, number, ())))

@@ -54,7 +54,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         if not 0 <= self.light_bytes_s <= self.heavy_bytes_s or self.middle_bytes_s <= 0 or self.queries_max < 1:
-            raise ConfigError("light_bytes_s is at most heavy_bytes_s, middle_bytes_s is above 0, and queries_max at least 1")
+            raise ConfigError(
+                "light_bytes_s is at most heavy_bytes_s, middle_bytes_s is above 0, and queries_max at least 1"
+            )
 
 
 def plan(loads: Mapping[str, float], limits: Limits) -> list[Group]:
@@ -62,7 +64,12 @@ def plan(loads: Mapping[str, float], limits: Limits) -> list[Group]:
 
     Where there are more heavy topics than queries, the lightest of them are packed like middling ones. Same loads, same plan.
     """
-    light_bytes_s, heavy_bytes_s, middle_bytes_s, queries_max = limits.light_bytes_s, limits.heavy_bytes_s, limits.middle_bytes_s, limits.queries_max
+    light_bytes_s, heavy_bytes_s, middle_bytes_s, queries_max = (
+        limits.light_bytes_s,
+        limits.heavy_bytes_s,
+        limits.middle_bytes_s,
+        limits.queries_max,
+    )
     ranked = sorted(loads, key=lambda topic: (-loads[topic], topic))
     light = [topic for topic in ranked if loads[topic] < light_bytes_s]
     busy = ranked[: len(ranked) - len(light)]
@@ -73,9 +80,14 @@ def plan(loads: Mapping[str, float], limits: Limits) -> list[Group]:
     if own > room or (own == room and own < len(busy)):
         own = room - 1
     heavy, middle = busy[:own], busy[own:]
-    count = min(len(middle), room - own, max(1, -(-int(sum(loads[topic] for topic in middle)) // max(1, int(middle_bytes_s)))))
+    count = min(
+        len(middle), room - own, max(1, -(-int(sum(loads[topic] for topic in middle)) // max(1, int(middle_bytes_s))))
+    )
     groups = [_group(f"heavy-{number}", "heavy", [topic], loads) for number, topic in enumerate(heavy)]
-    groups += [_group(f"middle-{number}", "middle", topics, loads) for number, topics in enumerate(packed(middle, loads, count))]
+    groups += [
+        _group(f"middle-{number}", "middle", topics, loads)
+        for number, topics in enumerate(packed(middle, loads, count))
+    ]
     return groups + ([_group("light", "light", light, loads)] if light else [])
 
 
@@ -91,9 +103,20 @@ def replanned(now: Sequence[Group], loads: Mapping[str, float], limits: Limits) 
     made = [_group(group.name, group.tier, group.topics, loads) for group in fresh if group.tier == "light"]
     homes = {group.topics[0]: group.name for group in now if group.tier == "heavy"}
     heavy = [group.topics[0] for group in fresh if group.tier == "heavy"]
-    free = (name for number in range(len(heavy) + len(homes)) if (name := f"heavy-{number}") not in {homes[topic] for topic in heavy if topic in homes})
+    free = (
+        name
+        for number in range(len(heavy) + len(homes))
+        if (name := f"heavy-{number}") not in {homes[topic] for topic in heavy if topic in homes}
+    )
     made += [_group(homes.get(topic) or next(free), "heavy", [topic], loads) for topic in heavy]
-    return [*made, *_middling([group for group in now if group.tier == "middle"], [group for group in fresh if group.tier == "middle"], loads)]
+    return [
+        *made,
+        *_middling(
+            [group for group in now if group.tier == "middle"],
+            [group for group in fresh if group.tier == "middle"],
+            loads,
+        ),
+    ]
 
 
 def _middling(now: Sequence[Group], fresh: Sequence[Group], loads: Mapping[str, float]) -> list[Group]:
@@ -163,17 +186,29 @@ def loads(given: Mapping[str, str]) -> dict[str, float]:
 def main(
     admin_url: Annotated[str, typer.Option(help="Of any broker of the region.")],
     namespace: Annotated[str, typer.Option(help="tenant/name")],
-    topics_pattern: Annotated[str, typer.Option(help="A regular expression for the last part of the topics' names.")] = ".*",
+    topics_pattern: Annotated[
+        str, typer.Option(help="A regular expression for the last part of the topics' names.")
+    ] = ".*",
     token_file: Annotated[str, typer.Option(help="A file with a token, where the region wants one.")] = "",
     light_bytes_s: Annotated[float, typer.Option(help="Topics with less share one query.")] = LIGHT_BYTES_S,
-    heavy_bytes_s: Annotated[float, typer.Option(help="Topics with as much have a query of their own.")] = HEAVY_BYTES_S,
+    heavy_bytes_s: Annotated[
+        float, typer.Option(help="Topics with as much have a query of their own.")
+    ] = HEAVY_BYTES_S,
     queries_max: Annotated[int, typer.Option(help="Of all tiers together.")] = 20,
 ) -> None:
     """Ask brokers how much each topic gets, and print groups of topics as JSON: name, tier, trigger, bytes_s, topics."""
     limits = Limits(light_bytes_s=light_bytes_s, heavy_bytes_s=heavy_bytes_s, queries_max=queries_max)
-    given = {"admin_url": admin_url, "namespace": namespace, "topics_pattern": topics_pattern} | ({"token_file": token_file} if token_file else {})
+    given = {"admin_url": admin_url, "namespace": namespace, "topics_pattern": topics_pattern} | (
+        {"token_file": token_file} if token_file else {}
+    )
     for group in plan(loads(given), limits):
-        row = {"name": group.name, "tier": group.tier, "trigger": group.trigger, "bytes_s": round(group.bytes_s), "topics": group.topics}
+        row = {
+            "name": group.name,
+            "tier": group.tier,
+            "trigger": group.trigger,
+            "bytes_s": round(group.bytes_s),
+            "topics": group.topics,
+        }
         sys.stdout.write(json.dumps(row) + "\n")
 
 

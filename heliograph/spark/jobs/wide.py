@@ -28,7 +28,19 @@ from heliograph.spark.stores.choice import store_of
 from heliograph.spark.stores.parquet import BUCKET
 from heliograph.spark.stores.rows import PERIOD, Store, Upsert
 
-_STREAM = ("topics", "namespace", "topics_pattern", "subscription", "schema", "source", "checkpoint", "trigger", "lateness", "ahead", "state_tasks")
+_STREAM = (
+    "topics",
+    "namespace",
+    "topics_pattern",
+    "subscription",
+    "schema",
+    "source",
+    "checkpoint",
+    "trigger",
+    "lateness",
+    "ahead",
+    "state_tasks",
+)
 KNOWN = (*_STREAM, "offline", "time", "keys", "columns", "table", "target")
 _TABLE, _TIME, _BEGIN, _ORIGIN = "_table", "_time", "_begin", "_origin_time"
 _PLAN = "wide.json"
@@ -60,15 +72,21 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
     if not isinstance(targets, list) or not targets or not all(isinstance(each, dict) for each in targets):
         raise ConfigError(f"{where} has no [[query.options.target]]: each is a store that gets the tables")
     if BUCKET in (*plan.keys, *plan.columns) and any(each.get("store") in ("parquet", "hive") for each in targets):
-        raise ConfigError(f"{where}: {BUCKET} is the column of the folders of parquet and hive tables: give yours another name, such as {BUCKET}_ = '...'")
+        raise ConfigError(
+            f"{where}: {BUCKET} is the column of the folders of parquet and hive tables: give yours another name, such as {BUCKET}_ = '...'"
+        )
     stores = [store_of(each, f"{where} target {number}", spark) for number, each in enumerate(targets, 1)]
     if offline is not None:
         if useless := [key for key in _STREAM if key in options]:
-            raise ConfigError(f"{where} reads an offline table, once: {', '.join(useless)} belong to a query over topics")
+            raise ConfigError(
+                f"{where} reads an offline table, once: {', '.join(useless)} belong to a query over topics"
+            )
         rows = by_key(_offline(spark, offline, where), plan)
         try:
             _deliver(rows.toArrow(), plan, stores, name, name, None)
-        except ConfigError as error:  # the options were read: what a store refuses now is this query's failure, and none of the file's
+        except (
+            ConfigError
+        ) as error:  # the options were read: what a store refuses now is this query's failure, and none of the file's
             raise HeliographError(str(error)) from error
         finally:
             for store in stores:
@@ -77,10 +95,15 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
     schema = declared(options, [plan.time, *plan.keys.values(), *plan.columns.values(), _ORIGIN, _LAST], where)
     source = {"mode": "PERMISSIVE"} | source_of(options, defaults, where)
     late = text_of(options, "lateness", where, "1 hour")
-    lateness, ahead = max(plan.periods.values()) + _span(late, "lateness", where), _span(text_of(options, "ahead", where, late), "ahead", where)
+    lateness, ahead = (
+        max(plan.periods.values()) + _span(late, "lateness", where),
+        _span(text_of(options, "ahead", where, late), "ahead", where),
+    )
     tasks = options.get("state_tasks", 4)
     if isinstance(tasks, bool) or not isinstance(tasks, int) or not 1 <= tasks <= 10_000:
-        raise ConfigError(f"{where}: state_tasks is {tasks!r}; it is a number of tasks, and stays what it was at the first start")
+        raise ConfigError(
+            f"{where}: state_tasks is {tasks!r}; it is a number of tasks, and stays what it was at the first start"
+        )
     _refuse_another_plan(spark, checkpoint_of(options, where), plan, where)
     rows = spark.readStream.format("heliograph").schema(schema).options(**source).load()
     made = by_key(rows.withColumn(_PART, sf.expr(_LAST)), plan, lateness_minutes=lateness, ahead_minutes=ahead)
@@ -101,9 +124,18 @@ def _refuse_another_plan(spark: Any, checkpoint: str, plan: Plan, where: str) ->
     path = spark._jvm.org.apache.hadoop.fs.Path
     place, new = path(f"{checkpoint}/{_PLAN}"), path(f"{checkpoint}/{_PLAN}.new")
     files = place.getFileSystem(spark._jsc.hadoopConfiguration())
-    text = json.dumps({"table": sorted(plan.periods.items()), "time": plan.time, "keys": [*plan.keys.items()], "columns": [*plan.columns.items()]})
+    text = json.dumps(
+        {
+            "table": sorted(plan.periods.items()),
+            "time": plan.time,
+            "keys": [*plan.keys.items()],
+            "columns": [*plan.columns.items()],
+        }
+    )
     begun = path(f"{checkpoint}/offsets")
-    if not files.exists(place) or not files.exists(begun) or not len(files.listStatus(begun)):  # an earlier version's, or nothing was summed yet
+    if (
+        not files.exists(place) or not files.exists(begun) or not len(files.listStatus(begun))
+    ):  # an earlier version's, or nothing was summed yet
         file = files.create(new, True)
         file.write(bytearray(text.encode()))
         file.close()
@@ -125,19 +157,27 @@ def plan_of(options: Mapping[str, Any], where: str) -> Plan:
     stream = "offline" not in options
     given, tables, columns = options.get("keys", []), options.get("table", []), options.get("columns", {})
     if not isinstance(given, list) or not given or not all(isinstance(each, str) for each in given):
-        raise ConfigError(f"{where} wants keys: a list of columns, or of expressions with a name, such as ['user', 'lower(country) as country']")
+        raise ConfigError(
+            f"{where} wants keys: a list of columns, or of expressions with a name, such as ['user', 'lower(country) as country']"
+        )
     keys = all_named(given, f"{where} key", taken=PERIOD)
     if not isinstance(tables, list) or not tables or not all(isinstance(each, dict) for each in tables):
-        raise ConfigError(f"{where} has no [[query.options.table]]: each is a name and a period, such as 1 hour or 1 day")
+        raise ConfigError(
+            f"{where} has no [[query.options.table]]: each is a name and a period, such as 1 hour or 1 day"
+        )
     periods = {}
     for number, each in enumerate(tables, 1):
         refuse_unknown(each, ("name", "period"), f"{where} table {number}")
         table = text_of(each, "name", where, "")
         if NAME.fullmatch(table) is None or table in periods:
-            raise ConfigError(f"{where} table {number}: name is {table!r}; it is of letters, digits, and _, and no other table's")
+            raise ConfigError(
+                f"{where} table {number}: name is {table!r}; it is of letters, digits, and _, and no other table's"
+            )
         periods[table] = _span(text_of(each, "period", where, "1 hour"), f"table {number}: period", where)
     if not isinstance(columns, dict) or not columns:
-        raise ConfigError(f"{where} has no columns: each is a name and an aggregate, such as clicks = {{ topics = 'clicks', value = 'count(*)' }}")
+        raise ConfigError(
+            f"{where} has no columns: each is a name and an aggregate, such as clicks = {{ topics = 'clicks', value = 'count(*)' }}"
+        )
     made = {}
     for column, each in columns.items():
         each = {"value": each} if isinstance(each, str) else each
@@ -146,7 +186,9 @@ def plan_of(options: Mapping[str, Any], where: str) -> Plan:
         refuse_unknown(each, ("topics", "value") if stream else ("value",), f"{where} column {column}")
         if NAME.fullmatch(column) is None or column in (*keys, PERIOD):
             raise ConfigError(f"{where}: column {column!r} is of letters, digits, and _, and no key")
-        made[column] = _aggregate(text_of(each, "value", where, ""), text_of(each, "topics", where, ".*"), f"{where} column {column}")
+        made[column] = _aggregate(
+            text_of(each, "value", where, ""), text_of(each, "topics", where, ".*"), f"{where} column {column}"
+        )
     return Plan(keys, made, periods, text_of(options, "time", where, "_publish_time" if stream else ""))
 
 
@@ -159,7 +201,11 @@ def by_key(rows: Any, plan: Plan, *, lateness_minutes: int | None = None, ahead_
         raise ConfigError("an offline table wants time: an expression that says to which period a row belongs")
     rows = rows.withColumn(_TIME, sf.expr(plan.time).cast("timestamp")).where(sf.col(_TIME).isNotNull())
     spans = [
-        sf.struct(sf.lit(table).alias(_TABLE), begins.alias(_BEGIN), (begins + sf.expr(f"interval {minutes} minutes")).alias("_end"))
+        sf.struct(
+            sf.lit(table).alias(_TABLE),
+            begins.alias(_BEGIN),
+            (begins + sf.expr(f"interval {minutes} minutes")).alias("_end"),
+        )
         for table, minutes in plan.periods.items()
         for begins in [sf.timestamp_seconds(sf.floor(sf.unix_seconds(_TIME) / (minutes * 60)) * (minutes * 60))]
     ]
@@ -193,7 +239,9 @@ def _deliver(rows: pa.Table, plan: Plan, stores: list[Store], writer: str, query
 
 def _offline(spark: Any, given: Any, where: str) -> Any:
     if not isinstance(given, dict) or ("sql" in given) == ("format" in given):
-        raise ConfigError(f"{where}: offline is a table with sql, a SELECT, or with format and the options of that, such as path")
+        raise ConfigError(
+            f"{where}: offline is a table with sql, a SELECT, or with format and the options of that, such as path"
+        )
     options = {key: str(value) for key, value in given.items() if key not in ("sql", "format", "path")}
     if "sql" in given:
         refuse_unknown(given, ("sql",), f"{where} offline")

@@ -41,10 +41,14 @@ def store_of(options: Mapping[str, Any], where: str, spark: Any) -> Store:
         case "iceberg":
             return _iceberg(options, where)
         case "hive":
-            return HiveStore(spark, Path(folder_of(options, "path", where)), text_of(options, "database", where, "default"))
+            return HiveStore(
+                spark, Path(folder_of(options, "path", where)), text_of(options, "database", where, "default")
+            )
         case "clickhouse":
             if bool(options.get("url")) == bool(options.get("path")):
-                raise ConfigError(f"{where}: clickhouse wants either url, of a server, or path, a folder for the engine of the package chdb")
+                raise ConfigError(
+                    f"{where}: clickhouse wants either url, of a server, or path, a folder for the engine of the package chdb"
+                )
             url = text_of(options, "url", where, "")
             return ClickHouseStore(HttpEngine(url) if url else ChdbEngine(folder_of(options, "path", where)))
         case _:
@@ -54,9 +58,13 @@ def store_of(options: Mapping[str, Any], where: str, spark: Any) -> Store:
 def _iceberg(options: Mapping[str, Any], where: str) -> Store:
     catalog = options.get("catalog", {})
     if not isinstance(catalog, dict) or not all(isinstance(value, str) for value in catalog.values()):
-        raise ConfigError(f"{where}: catalog is a table of pyiceberg's properties, all texts: type, uri, warehouse, ...")
+        raise ConfigError(
+            f"{where}: catalog is a table of pyiceberg's properties, all texts: type, uri, warehouse, ..."
+        )
     if not catalog and not options.get("path"):
-        raise ConfigError(f"{where}: iceberg wants path, a folder for data and an SQLite catalogue, or catalog, of a server")
+        raise ConfigError(
+            f"{where}: iceberg wants path, a folder for data and an SQLite catalogue, or catalog, of a server"
+        )
     root = Path(folder_of(options, "path", where)) if options.get("path") else None
     return IcebergStore(root, text_of(options, "namespace", where, "default"), catalog)
 
@@ -65,4 +73,6 @@ def _redis(options: Mapping[str, Any], where: str) -> Store:
     expire_s = options.get("expire_s", 0)
     if isinstance(expire_s, bool) or not isinstance(expire_s, int) or expire_s < 0:
         raise ConfigError(f"{where}: expire_s is {expire_s!r}; it is a number of seconds, and 0 is never")
-    return RedisStore(text_of(options, "url", where, "redis://127.0.0.1:6379/0"), text_of(options, "prefix", where, ""), expire_s)
+    return RedisStore(
+        text_of(options, "url", where, "redis://127.0.0.1:6379/0"), text_of(options, "prefix", where, ""), expire_s
+    )

@@ -32,7 +32,10 @@ _MONTHS = 100
 _FIRST, _LAST_DATE, _LAST_TIME = date(1970, 1, 1), date(2149, 6, 6), date(2106, 2, 6)
 _PLAIN = re.compile(r"[A-Za-z_][0-9A-Za-z_]*")
 _KINDS: dict[pa.DataType, str] = {
-    **{kind: name for name, kind in {"Int8": pa.int8(), "Int16": pa.int16(), "Int32": pa.int32(), "Int64": pa.int64()}.items()},
+    **{
+        kind: name
+        for name, kind in {"Int8": pa.int8(), "Int16": pa.int16(), "Int32": pa.int32(), "Int64": pa.int64()}.items()
+    },
     pa.float32(): "Float32",
     pa.float64(): "Float64",
     pa.bool_(): "UInt8",
@@ -60,7 +63,9 @@ class HttpEngine:
     def __init__(self, url: str) -> None:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"store clickhouse: url begins {parts.scheme!r}; it is http://user:password@host:8123/?database=name, or https")
+            raise ConfigError(
+                f"store clickhouse: url begins {parts.scheme!r}; it is http://user:password@host:8123/?database=name, or https"
+            )
         self._at = (parts.scheme, parts.hostname, parts.port)
         self._given = dict(urllib.parse.parse_qsl(parts.query))
         self._headers = {"X-ClickHouse-User": urllib.parse.unquote(parts.username)} if parts.username else {}
@@ -71,13 +76,17 @@ class HttpEngine:
         scheme, host, port = self._at
         kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
         connection = kind(host, port, timeout=300)
-        body = sql.encode() + (b"\n" + data if data else b"")  # an address has no room for the names of some hundred columns
+        body = sql.encode() + (
+            b"\n" + data if data else b""
+        )  # an address has no room for the names of some hundred columns
         try:
             connection.request("POST", f"/?{urllib.parse.urlencode(self._given)}", body, self._headers)
             answer = connection.getresponse()
             found = answer.read()
         except (OSError, http.client.HTTPException) as error:
-            raise MetadataUnavailable(f"ClickHouse at {host} does not answer: {error}; the batch is delivered again") from error
+            raise MetadataUnavailable(
+                f"ClickHouse at {host} does not answer: {error}; the batch is delivered again"
+            ) from error
         finally:
             connection.close()
         if answer.status != 200:
@@ -116,8 +125,16 @@ class ClickHouseStore:
         for block in _blocks(given):
             rows = [{**_plain(row), "_writer": given.writer, "_version": version} for row in block.to_pylist()]
             self._engine.run(insert, encoder.encode_lines(rows))
-        mark = {"writer": given.writer, "query": given.query, "batch": -1 if given.batch is None else given.batch, "version": version}
-        self._engine.run(f"INSERT INTO {_quoted(f'{given.table}_batches')} (writer, query, batch, version) FORMAT JSONEachRow", msgspec.json.encode(mark))
+        mark = {
+            "writer": given.writer,
+            "query": given.query,
+            "batch": -1 if given.batch is None else given.batch,
+            "version": version,
+        }
+        self._engine.run(
+            f"INSERT INTO {_quoted(f'{given.table}_batches')} (writer, query, batch, version) FORMAT JSONEachRow",
+            msgspec.json.encode(mark),
+        )
 
     def close(self) -> None:
         self._engine.close()
@@ -126,7 +143,9 @@ class ClickHouseStore:
         """(this query's newest batch, the writer's newest version)."""
         places = f"FROM {_quoted(f'{given.table}_batches')} WHERE writer = {_text(given.writer)}"
         newest = self._engine.run(f"SELECT max(version) {places} FORMAT TabSeparated").split()
-        batches = self._engine.run(f"SELECT max(batch) {places} AND query = {_text(given.query)} GROUP BY query FORMAT TabSeparated").split()
+        batches = self._engine.run(
+            f"SELECT max(batch) {places} AND query = {_text(given.query)} GROUP BY query FORMAT TabSeparated"
+        ).split()
         return (int(batches[0]) if batches else None), (int(newest[0]) if newest else 0)
 
     def _prepared(self, given: Upsert) -> None:
@@ -140,7 +159,9 @@ class ClickHouseStore:
             except ConfigError:
                 if not left:
                     raise
-        raise MetadataUnavailable(f"table {given.table}: other writers change it all the time; the batch is delivered again")
+        raise MetadataUnavailable(
+            f"table {given.table}: other writers change it all the time; the batch is delivered again"
+        )
 
     def _prepare(self, given: Upsert) -> bool:
         """Tables, columns, and the view, where they are not there. Each step finds by itself whether it was done. Returns whether anything changed."""
@@ -164,17 +185,25 @@ class ClickHouseStore:
             if name not in known:
                 changed = True
                 self._engine.run(f"ALTER TABLE {_quoted(rows)} ADD COLUMN {_quoted(name)} {kinds[name]}")
-        values = [name for name in [*known, *(name for name in kinds if name not in known)] if name not in given.keys and name not in ("_writer", "_version")]
+        values = [
+            name
+            for name in [*known, *(name for name in kinds if name not in known)]
+            if name not in given.keys and name not in ("_writer", "_version")
+        ]
         wanted = [*given.keys, *values]
         if list(self._columns(given.table)) != wanted:
             changed = True
             self._refuse_what_is_no_view(given.table)
             self._engine.run(f"DROP TABLE IF EXISTS {_quoted(given.table)}")
             keys = ", ".join(map(_quoted, given.keys))
-            inner = "".join(f", {_quoted(name)} AS `_{number}`" for number, name in enumerate(values))  # an aggregate's argument may not be named as itself
+            inner = "".join(
+                f", {_quoted(name)} AS `_{number}`" for number, name in enumerate(values)
+            )  # an aggregate's argument may not be named as itself
             outer = "".join(f", any(`_{number}`) AS {_quoted(name)}" for number, name in enumerate(values))
             newest = f"SELECT {keys}{inner} FROM {_quoted(rows)} FINAL"
-            self._engine.run(f"CREATE VIEW {_quoted(given.table)} AS SELECT {keys}{outer} FROM ({newest}) GROUP BY {keys}")
+            self._engine.run(
+                f"CREATE VIEW {_quoted(given.table)} AS SELECT {keys}{outer} FROM ({newest}) GROUP BY {keys}"
+            )
         return changed
 
     def _refuse_what_is_no_view(self, table: str) -> None:
@@ -184,7 +213,9 @@ class ClickHouseStore:
             f" AND (engine != 'View' OR position(create_table_query, {_text(f'{table}_rows')}) = 0) FORMAT TabSeparated"
         )
         if engine:
-            raise ConfigError(f"the database has a {engine.decode().strip()} named {table} that this job did not make: take another name, or another database")
+            raise ConfigError(
+                f"the database has a {engine.decode().strip()} named {table} that this job did not make: take another name, or another database"
+            )
 
     def _columns(self, table: str, *, sorting: bool = False) -> dict[str, str]:
         """sorting: of the sorting key alone."""
@@ -211,7 +242,9 @@ def _kind(field: pa.Field, *, key: bool) -> str:
     if kind is None and pa.types.is_decimal(field.type):
         kind = f"Decimal({field.type.precision}, {field.type.scale})"
     if kind is None:
-        raise ConfigError(f"column {field.name} is {field.type}, which has no like in ClickHouse here: cast it, in its expression, to a number, text, or time")
+        raise ConfigError(
+            f"column {field.name} is {field.type}, which has no like in ClickHouse here: cast it, in its expression, to a number, text, or time"
+        )
     return kind if key else f"Nullable({kind})"
 
 
@@ -223,9 +256,14 @@ def _check_times(given: Upsert) -> None:
         if not dates and not (key and pa.types.is_timestamp(field.type)):
             continue
         bounds = pc.min_max(column).as_py()
-        low, high = ((each if type(each) is date else each.date()) if each is not None else _FIRST for each in (bounds["min"], bounds["max"]))
+        low, high = (
+            (each if type(each) is date else each.date()) if each is not None else _FIRST
+            for each in (bounds["min"], bounds["max"])
+        )
         if low < _FIRST or high > (_LAST_DATE if dates else _LAST_TIME):
-            raise ConfigError(f"column {field.name} has {low} to {high}, and ClickHouse's {'dates' if dates else 'times'} of it begin 1970: cast it to text")
+            raise ConfigError(
+                f"column {field.name} has {low} to {high}, and ClickHouse's {'dates' if dates else 'times'} of it begin 1970: cast it to text"
+            )
         if not dates and pc.any(pc.not_equal(pc.floor_temporal(column, unit="second"), column)).as_py():
             raise ConfigError(
                 f"the key {field.name} has fractions of seconds, which a key in ClickHouse has not: use date_trunc('second', ...), or cast it to text"

@@ -26,7 +26,9 @@ class DeltaStore:
         try:
             import deltalake  # noqa: F401
         except ImportError as error:
-            raise ConfigError("store delta wants the package deltalake; run: pip install 'heliograph[delta]'") from error
+            raise ConfigError(
+                "store delta wants the package deltalake; run: pip install 'heliograph[delta]'"
+            ) from error
         self._root = root
 
     def upsert(self, given: Upsert) -> None:
@@ -48,7 +50,13 @@ class DeltaStore:
 
         place = str(self._root / given.table)
         table = DeltaTable(place) if DeltaTable.is_deltatable(place) else _created(place, given)
-        same_keys(given.table, keys_of(table.metadata().configuration.get(KEYS), [field.name for field in table.schema().fields], given.keys), given.keys)
+        same_keys(
+            given.table,
+            keys_of(
+                table.metadata().configuration.get(KEYS), [field.name for field in table.schema().fields], given.keys
+            ),
+            given.keys,
+        )
         done = table.transaction_version(given.query)
         if given.batch is not None and done is not None and done >= given.batch:
             return
@@ -68,7 +76,13 @@ class DeltaStore:
 def _created(place: str, given: Upsert) -> Any:
     from deltalake import DeltaTable
 
-    return DeltaTable.create(place, given.rows.schema, mode="ignore", configuration={KEYS: json.dumps(given.keys)}, raise_if_key_not_exists=False)
+    return DeltaTable.create(
+        place,
+        given.rows.schema,
+        mode="ignore",
+        configuration={KEYS: json.dumps(given.keys)},
+        raise_if_key_not_exists=False,
+    )
 
 
 def _widened(table: Any, given: Upsert, fields: list[Any]) -> Any:

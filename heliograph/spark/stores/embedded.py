@@ -41,7 +41,9 @@ class ChdbEngine:
 
     def __init__(self, folder: str) -> None:
         if importlib.util.find_spec("chdb") is None:
-            raise ConfigError("store clickhouse without url wants the package chdb; run: pip install 'heliograph[clickhouse]'")
+            raise ConfigError(
+                "store clickhouse without url wants the package chdb; run: pip install 'heliograph[clickhouse]'"
+            )
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._held = False
@@ -49,15 +51,21 @@ class ChdbEngine:
     def run(self, sql: str, data: bytes = b"") -> bytes:
         request = sql.encode() + (b"\n" + data if data else b"")
         answer = self._ask(request)
-        if answer is None and not self._held:  # it had ended by itself, and read nothing; or it ends at its first statement each time
+        if (
+            answer is None and not self._held
+        ):  # it had ended by itself, and read nothing; or it ends at its first statement each time
             self._forget()
             answer = self._ask(request)
         if answer is None:
             where, code = self._folder, self._forget()
-            raise MetadataUnavailable(f"ClickHouse's engine for {where} ended in the middle of a statement (exit code {code}); the batch is delivered again")
+            raise MetadataUnavailable(
+                f"ClickHouse's engine for {where} ended in the middle of a statement (exit code {code}); the batch is delivered again"
+            )
         kind, text = answer[:1], answer[1:]
         if kind == _BUSY:
-            raise MetadataUnavailable(f"another process has {self._folder} for more than {_LOCK_S:.0f} s; the batch is delivered again")
+            raise MetadataUnavailable(
+                f"another process has {self._folder} for more than {_LOCK_S:.0f} s; the batch is delivered again"
+            )
         self._held = True
         if kind == _REFUSED:
             raise ConfigError(f"ClickHouse refuses: {text[:500].decode(errors='replace').strip()}")
@@ -110,7 +118,12 @@ def _spawn(folder: str) -> subprocess.Popen[bytes]:
     """Python finds there what it finds here, in the same order: of archives that came with a job, too."""
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
     command = [sys.executable, "-m", "heliograph.spark.stores.embedded", folder]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"})
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"},
+    )
 
 
 def _frame(pipe: IO[bytes] | FileIO) -> bytes | None:

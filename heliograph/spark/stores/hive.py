@@ -36,7 +36,9 @@ class HiveTables:
 
     def __init__(self, spark: Any, root: Path, database: str, by: str) -> None:
         if spark.conf.get("spark.sql.catalogImplementation", "in-memory") != "hive":
-            raise ConfigError('Hive wants a session with a metastore: put "spark.sql.catalogImplementation" = "hive", and where that is, into [spark.conf]')
+            raise ConfigError(
+                'Hive wants a session with a metastore: put "spark.sql.catalogImplementation" = "hive", and where that is, into [spark.conf]'
+            )
         self._spark, self._root, self._database, self._by = spark, root, database, by
         self._known: dict[str, set[str]] = {}
         """By table that is there, its columns, in small letters."""
@@ -50,7 +52,9 @@ class HiveTables:
             place = str(self._root / table).replace("\\", "\\\\").replace("'", "\\'")
             place = f"STORED AS PARQUET LOCATION 'file:{place}'"  # a session's own default may be HDFS, and the files are not there
             self._spark.sql(f"CREATE DATABASE IF NOT EXISTS `{self._database}`")
-            self._spark.sql(f"CREATE EXTERNAL TABLE IF NOT EXISTS {name} ({first}) PARTITIONED BY (`{self._by}` string) {place}")
+            self._spark.sql(
+                f"CREATE EXTERNAL TABLE IF NOT EXISTS {name} ({first}) PARTITIONED BY (`{self._by}` string) {place}"
+            )
             known = {column.lower() for column in self._spark.table(name).columns}
         if new := [f"`{column}` {kind}" for column, kind in columns.items() if column.lower() not in known]:
             self._spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({', '.join(new)})")

@@ -40,7 +40,9 @@ class IcebergStore:
 
     def _write(self, given: Upsert) -> None:
         self._catalog.create_namespace_if_not_exists(self._namespace)
-        table = self._catalog.create_table_if_not_exists((self._namespace, given.table), given.rows.schema, properties={KEYS: json.dumps(given.keys)})
+        table = self._catalog.create_table_if_not_exists(
+            (self._namespace, given.table), given.rows.schema, properties={KEYS: json.dumps(given.keys)}
+        )
         same_keys(given.table, keys_of(table.properties.get(KEYS), table.schema().column_names, given.keys), given.keys)
         mark = f"heliograph.batch.{given.query}"
         if given.batch is not None and int(table.properties.get(mark, -1)) >= given.batch:

@@ -61,7 +61,9 @@ class ParquetStore:
         if given.batch is not None:
             batches[given.query] = given.batch
         made = merged(known, Upsert(given.table, given.keys, rows, given.writer, given.query, given.batch))
-        made = made.replace_schema_metadata({_BATCHES: json.dumps(batches).encode(), _KEYS: json.dumps(given.keys).encode()})
+        made = made.replace_schema_metadata(
+            {_BATCHES: json.dumps(batches).encode(), _KEYS: json.dumps(given.keys).encode()}
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(".part.new")  # a name that readers leave alone
         with new.open("wb") as file:
@@ -88,7 +90,9 @@ def _read(path: Path) -> tuple[pa.Table | None, dict[bytes, bytes]]:
     except FileNotFoundError:
         return None, {}
     except pa.ArrowInvalid as error:
-        raise ConfigError(f"{path} is no parquet file: {error}; put it aside, and write its period again from the topics") from error
+        raise ConfigError(
+            f"{path} is no parquet file: {error}; put it aside, and write its period again from the topics"
+        ) from error
     with found:
         table = found.read()
     return table.replace_schema_metadata(None), dict(table.schema.metadata or {})

@@ -62,15 +62,23 @@ def merged(known: pa.Table | None, given: Upsert) -> pa.Table:
     known, new = plain(known), plain(new)
     old_keys = known.select(keys).append_column("_old", pa.array(range(known.num_rows), pa.int64()))
     new_keys = new.select(keys).append_column("_new", pa.array(range(new.num_rows), pa.int64()))
-    both = old_keys.join(new_keys, keys, join_type="full outer").combine_chunks().sort_by([(key, "ascending") for key in keys])
+    both = (
+        old_keys.join(new_keys, keys, join_type="full outer")
+        .combine_chunks()
+        .sort_by([(key, "ascending") for key in keys])
+    )
     at_old, at_new = both["_old"], both["_new"]
     touched = pc.is_valid(at_new)
     columns: dict[str, pa.ChunkedArray] = {key: both[key] for key in keys}
     for field in [*known.schema, *(field for field in new.schema if field.name not in known.schema.names)]:
         if field.name in keys:
             continue
-        before = known[field.name].take(at_old) if field.name in known.schema.names else pa.nulls(both.num_rows, field.type)
-        columns[field.name] = pc.if_else(touched, new[field.name].take(at_new), before) if field.name in new.schema.names else before
+        before = (
+            known[field.name].take(at_old) if field.name in known.schema.names else pa.nulls(both.num_rows, field.type)
+        )
+        columns[field.name] = (
+            pc.if_else(touched, new[field.name].take(at_new), before) if field.name in new.schema.names else before
+        )
     return pa.table(columns)
 
 
@@ -80,7 +88,9 @@ def types_of(schema: pa.Schema) -> dict[str, str]:
 
 def plain(rows: pa.Table, of: Mapping[pa.DataType, pa.DataType] | None = None) -> pa.Table:
     """Its columns of normal types."""
-    return rows.cast(pa.schema([pa.field(field.name, normal(field.type, of)) for field in rows.schema])).replace_schema_metadata(None)
+    return rows.cast(
+        pa.schema([pa.field(field.name, normal(field.type, of)) for field in rows.schema])
+    ).replace_schema_metadata(None)
 
 
 def normal(kind: pa.DataType, of: Mapping[pa.DataType, pa.DataType] | None = None) -> pa.DataType:
@@ -88,7 +98,9 @@ def normal(kind: pa.DataType, of: Mapping[pa.DataType, pa.DataType] | None = Non
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(pa.field("element", normal(kind.value_type, of), kind.value_field.nullable))
     if pa.types.is_map(kind):
-        return pa.map_(normal(kind.key_type, of), pa.field("value", normal(kind.item_type, of), kind.item_field.nullable))
+        return pa.map_(
+            normal(kind.key_type, of), pa.field("value", normal(kind.item_type, of), kind.item_field.nullable)
+        )
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(normal(field.type, of)) for field in kind])
     return (of or {}).get(kind, kind)

@@ -35,7 +35,16 @@ def test_a_picture_shows_what_took_no_time_by_the_clocks_too(longest_ms: int) ->
     from heliograph.spark.jobs.audit import plot
 
     lag = dict.fromkeys(("p50", "p90", "p99"), 0) | {"max": longest_ms}
-    picture = plot({"topics": {"persistent://a/b/t": {"missing": [], "arrived": [{"in": "eu", "from": "<us>", "messages": 9, "lag_ms": lag}]}}})
+    picture = plot(
+        {
+            "topics": {
+                "persistent://a/b/t": {
+                    "missing": [],
+                    "arrived": [{"in": "eu", "from": "<us>", "messages": 9, "lag_ms": lag}],
+                }
+            }
+        }
+    )
     root = ElementTree.fromstring(picture)
     assert "t: <us> to eu" in [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
     spots = [float(each.get("cx", "")) for each in root.iter("{http://www.w3.org/2000/svg}circle")][:4]
@@ -50,7 +59,11 @@ def labels(topics: dict[str, Any]) -> list[str]:
     """The names of a picture's lines, all of which begin within it."""
     from heliograph.spark.jobs.audit import _LETTER, plot
 
-    texts = [each for each in ElementTree.fromstring(plot({"topics": topics})).iter("{http://www.w3.org/2000/svg}text") if each.get("text-anchor") == "end"]
+    texts = [
+        each
+        for each in ElementTree.fromstring(plot({"topics": topics})).iter("{http://www.w3.org/2000/svg}text")
+        if each.get("text-anchor") == "end"
+    ]
     assert all(float(each.get("x", "")) >= _LETTER * len(each.text or "") for each in texts)
     return [each.text or "" for each in texts]
 
@@ -66,29 +79,59 @@ def test_a_picture_names_topics_so_that_they_can_be_told_apart() -> None:
 
 def test_a_picture_has_what_differs_before_what_took_long() -> None:
     fine = {"missing": [missing("elsewhere", 9_000_000)], "arrived": []}
-    found = labels({f"persistent://a/b/fine-{n}": fine for n in range(50)} | {"persistent://a/b/t": {"missing": [missing("gap", 5)], "arrived": []}})
+    found = labels(
+        {f"persistent://a/b/fine-{n}": fine for n in range(50)}
+        | {"persistent://a/b/t": {"missing": [missing("gap", 5)], "arrived": []}}
+    )
     assert len(found) == 40 and found[-1] == "t: gap in eu"
 
 
-def test_a_folder_that_takes_nothing_is_told_before_anything_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_takes_nothing_is_told_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from heliograph.spark.jobs import audit
 
     monkeypatch.setattr(audit, "audit", lambda *_: pytest.fail("it was read"))
     (tmp_path / "file").touch()
-    options = {"topics": ["t"], "regions": {"us": "http://a", "eu": "http://b"}, "path": str(tmp_path / "file" / "audit")}
+    options = {
+        "topics": ["t"],
+        "regions": {"us": "http://a", "eu": "http://b"},
+        "path": str(tmp_path / "file" / "audit"),
+    }
     with pytest.raises(ConfigError, match="nothing can be written into path"):
         audit.start(None, {}, "audit", options)
 
 
-def test_the_log_says_whether_the_copies_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_log_says_whether_the_copies_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from heliograph.spark.jobs import audit
 
     def topic(*lacks: dict[str, Any], twice: int = 0) -> dict[str, Any]:
-        return {"both": 7, "duplicates": {"us": twice, "eu": 0}, "arrived": [], "missing": list(lacks), "same": not lacks and not twice}
+        return {
+            "both": 7,
+            "duplicates": {"us": twice, "eu": 0},
+            "arrived": [],
+            "missing": list(lacks),
+            "same": not lacks and not twice,
+        }
 
-    topics = {"a": topic(missing("gap", 5), missing("elsewhere", 1)), "b": topic(missing("gap", 9)), "c": topic(twice=3), "d": topic()}
+    topics = {
+        "a": topic(missing("gap", 5), missing("elsewhere", 1)),
+        "b": topic(missing("gap", 9)),
+        "c": topic(twice=3),
+        "d": topic(),
+    }
     monkeypatch.setattr(audit, "audit", lambda *_: ({"same": False, "not_told": ["x"], "topics": topics}, []))
-    assert audit.start(None, {}, "nightly", {"topics": ["t"], "regions": {"us": "http://a", "eu": "http://b"}, "path": str(tmp_path)}) == []
+    assert (
+        audit.start(
+            None,
+            {},
+            "nightly",
+            {"topics": ["t"], "regions": {"us": "http://a", "eu": "http://b"}, "path": str(tmp_path)},
+        )
+        == []
+    )
     told = json.loads(capsys.readouterr().out)
     del told["at"]
     assert told == {"event": "audit.compared", "query": "nightly", "report": str(tmp_path / "report.json"), "same": False} | {

@@ -26,14 +26,20 @@ class Registry:
         self.asked: list[str] = []
 
     def add(self, topic: str, version: int, data: str, at: int) -> None:
-        self.topics.setdefault(topic, []).append({"version": version, "type": "AVRO", "data": data, "properties": {"p": "q"}, "timestamp": at})
+        self.topics.setdefault(topic, []).append(
+            {"version": version, "type": "AVRO", "data": data, "properties": {"p": "q"}, "timestamp": at}
+        )
 
     def schemas(self, topic: str) -> list[dict[str, Any]]:
         self.asked.append(topic)
         return self.topics.get(topic, [])
 
     def json(self, method: str, path: str, body: dict[str, Any]) -> Any:
-        assert (method, path) == ("POST", "/admin/v2/schemas/a/b/to/schema") and body["type"] == "AVRO" and body["properties"] == {"p": "q"}
+        assert (
+            (method, path) == ("POST", "/admin/v2/schemas/a/b/to/schema")
+            and body["type"] == "AVRO"
+            and body["properties"] == {"p": "q"}
+        )
         if body["schema"] in self.refused:
             raise HeliographError("409 it does not fit")
         rows = self.topics.setdefault(TO, [])
@@ -88,14 +94,19 @@ def test_what_was_registered_since_is_learned_by_the_task_that_meets_it(registry
     registry.add("persistent://a/b/one", 1, "v2", 6)
     assert task.of(topic, 1) == 1 and task.of("persistent://a/b/one-partition-4", 0) == 0
     assert task.of("persistent://a/b/one-partition-4", 1) == 1 and len(registry.asked) == 2
-    with pytest.raises(NotAllowed, match=r"one-partition-0 has messages of version 7 of its schema, which is no longer registered"):
+    with pytest.raises(
+        NotAllowed, match=r"one-partition-0 has messages of version 7 of its schema, which is no longer registered"
+    ):
         task.of(topic, 7)
 
 
 def test_what_cannot_follow_is_refused_before_anything_is_read(registry: Registry) -> None:
     registry.add("persistent://a/b/one", 0, "v1", 5)
     registry.refused.add("v1")
-    with pytest.raises(NotAllowed, match=r"version 0 of the schema of persistent://a/b/one cannot be registered at persistent://a/b/to.*409.*schemas = false"):
+    with pytest.raises(
+        NotAllowed,
+        match=r"version 0 of the schema of persistent://a/b/one cannot be registered at persistent://a/b/to.*409.*schemas = false",
+    ):
         carried().learn(["persistent://a/b/one"])
 
 
@@ -104,7 +115,11 @@ def test_what_cannot_follow_is_refused_before_anything_is_read(registry: Registr
     [
         ("AVRO", '{ "type":"int"}', '{ "type":"int"}'),
         ("STRING", "", ""),
-        ("KEY_VALUE", '{"key": "", "value": {"type": "a", "n": "\u00e9"}}', json.dumps({"key": "", "value": '{"type":"a","n":"\u00e9"}'})),
+        (
+            "KEY_VALUE",
+            '{"key": "", "value": {"type": "a", "n": "\u00e9"}}',
+            json.dumps({"key": "", "value": '{"type":"a","n":"\u00e9"}'}),
+        ),
     ],
 )
 def test_a_definition_stays_as_it_was_written(kind: str, shown: str, given: str) -> None:

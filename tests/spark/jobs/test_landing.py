@@ -30,10 +30,16 @@ def stage(landing: Landing, batch: int, table: str, name: str, *, named: str = "
 def rows(root: Path, table: str, column: str, kind: str) -> list[object]:
     if kind == "delta":
         deltalake = pytest.importorskip("deltalake")
-        found = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(root / table))).execute(f"select {column} from t")
+        found = (
+            deltalake.QueryBuilder()
+            .register("t", deltalake.DeltaTable(str(root / table)))
+            .execute(f"select {column} from t")
+        )
         return sorted(pa.table(found)[column].to_pylist(), key=str)
     if kind == "iceberg":
-        catalog = pytest.importorskip("pyiceberg.catalog").load_catalog("heliograph", type="sql", uri=f"sqlite:///{root / 'catalog.db'}")
+        catalog = pytest.importorskip("pyiceberg.catalog").load_catalog(
+            "heliograph", type="sql", uri=f"sqlite:///{root / 'catalog.db'}"
+        )
         return sorted(catalog.load_table(f"default.{table}").scan().to_arrow()[column].to_pylist(), key=str)
     files = sorted(str(path) for path in (root / table).rglob("*.parquet"))
     return sorted(ds.dataset(files).to_table(columns=[column])[column].to_pylist()) if files else []
@@ -42,17 +48,29 @@ def rows(root: Path, table: str, column: str, kind: str) -> list[object]:
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_batch_that_runs_again_is_there_once(tmp_path: Path, kind: str) -> None:
     landing = Landing(tmp_path, kind)
-    landing.land(QUERY, 0, [stage(landing, 0, "a", "one", n=[1, 2]), stage(landing, 0, "a", "two", n=[3]), stage(landing, 0, "b", "one", n=[9])])
+    landing.land(
+        QUERY,
+        0,
+        [
+            stage(landing, 0, "a", "one", n=[1, 2]),
+            stage(landing, 0, "a", "two", n=[3]),
+            stage(landing, 0, "b", "one", n=[9]),
+        ],
+    )
     stage(landing, 1, "a", "failed", n=[666])  # an attempt that died before it was done
     landing.land(QUERY, 1, [stage(landing, 1, "a", "again", n=[4]), stage(landing, 1, "a", "more", n=[5])])
-    landing.land(QUERY, 1, [stage(landing, 1, "a", "third", n=[4, 5])])  # the driver died before Spark knew that it was done
+    landing.land(
+        QUERY, 1, [stage(landing, 1, "a", "third", n=[4, 5])]
+    )  # the driver died before Spark knew that it was done
     landing.land("another-query", 1, [])
     assert rows(tmp_path, "a", "n", kind) == [1, 2, 3, 4, 5]
     assert rows(tmp_path, "b", "n", kind) == [9]
     assert not (tmp_path / "_staging" / QUERY).exists(), "nothing is left behind"
 
 
-def test_a_batch_that_died_between_two_tables_is_whole_when_it_runs_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_died_between_two_tables_is_whole_when_it_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     landing, rename = Landing(tmp_path), Path.rename
 
     def dies(path: Path, target: Path) -> Path:
@@ -70,7 +88,9 @@ def test_a_batch_that_died_between_two_tables_is_whole_when_it_runs_again(tmp_pa
     assert rows(tmp_path, "a", "n", "parquet") == [] and rows(tmp_path, "b", "n", "parquet") == [1, 2]
 
 
-def test_a_batch_may_die_at_its_second_rename_as_often_as_it_likes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_may_die_at_its_second_rename_as_often_as_it_likes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     landing, rename = Landing(tmp_path), Path.rename
 
     def dies(path: Path, target: Path) -> Path:
@@ -84,14 +104,18 @@ def test_a_batch_may_die_at_its_second_rename_as_often_as_it_likes(tmp_path: Pat
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
             patched.setattr(Path, "rename", dies)
             landing.land(QUERY, 5, staged)
-        (tmp_path / "a" / "batch=0000000005-01234567").mkdir(parents=True)  # as if the rename had come, and Spark had not heard
+        (tmp_path / "a" / "batch=0000000005-01234567").mkdir(
+            parents=True
+        )  # as if the rename had come, and Spark had not heard
         (tmp_path / "a" / "batch=0000000005-01234567" / "x.parquet").write_bytes(b"")
     landing.land(QUERY, 5, [stage(landing, 5, "a", "last", n=[1])])
     assert rows(tmp_path, "a", "n", "parquet") == [1]
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_a_batch_is_synced_once_it_is_in_its_tables_and_before_it_is_done(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_synced_once_it_is_in_its_tables_and_before_it_is_done(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[list[object]] = []
     landing = Landing(tmp_path, kind)
     staged = [stage(landing, 0, "a", "one", n=[1]), stage(landing, 0, "b", "one", n=[2])]
@@ -107,10 +131,23 @@ def test_a_batch_is_synced_once_it_is_in_its_tables_and_before_it_is_done(tmp_pa
 
 def test_what_a_task_staged_is_synced_when_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    monkeypatch.setattr(landing_module, "sync", lambda folder: seen.append(sum(pq.read_metadata(path).num_rows for path in folder.rglob("*.parquet"))))
+    monkeypatch.setattr(
+        landing_module,
+        "sync",
+        lambda folder: seen.append(sum(pq.read_metadata(path).num_rows for path in folder.rglob("*.parquet"))),
+    )
     files = Files(Landing(tmp_path), [Rule(".*", "raw", "all")], "_quarantine", BlockReader("http://none"), QUERY, 0, 0)
-    kinds = {"topic": pa.string(), "key": pa.string(), "value": pa.binary(), "publish_time": pa.timestamp("us", "UTC"), "origin_region": pa.string()}
-    columns = {name: pa.array(["persistent://a/b/t"] * 5 if name == "topic" else [None] * 5, kinds.get(name, pa.string())) for name in TABLE_COLUMNS}
+    kinds = {
+        "topic": pa.string(),
+        "key": pa.string(),
+        "value": pa.binary(),
+        "publish_time": pa.timestamp("us", "UTC"),
+        "origin_region": pa.string(),
+    }
+    columns = {
+        name: pa.array(["persistent://a/b/t"] * 5 if name == "topic" else [None] * 5, kinds.get(name, pa.string()))
+        for name in TABLE_COLUMNS
+    }
     files.add(pa.record_batch(columns))
     assert seen == [] and len(files.close()) == 1
     assert seen == [5]
@@ -161,12 +198,19 @@ def test_files_that_the_driver_does_not_see_land_nothing(tmp_path: Path) -> None
     assert rows(tmp_path, "a", "n", "parquet") == [1] and rows(tmp_path, "b", "n", "parquet") == []
 
 
-KINDS = {"topic": pa.string(), "value": pa.binary(), "publish_time": pa.timestamp("us", "UTC"), "coordinate": pa.struct([("ledger", pa.int64())])}
+KINDS = {
+    "topic": pa.string(),
+    "value": pa.binary(),
+    "publish_time": pa.timestamp("us", "UTC"),
+    "coordinate": pa.struct([("ledger", pa.int64())]),
+}
 
 
 def columns(schema: str) -> str:
     """Of a rule: a Spark schema."""
-    names = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in json.loads(schema).items()]
+    names = [
+        {"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in json.loads(schema).items()
+    ]
     return json.dumps({"type": "struct", "fields": names})
 
 
@@ -180,14 +224,21 @@ def written(landing: Landing, batch: int, rules: list[Rule], payloads: dict[str,
     landing.land(QUERY, batch, staged)
     if "_quarantine" not in {each.table for each in staged}:
         return {}
-    found = pq.read_table(next((landing._root / "_quarantine").glob(f"batch={batch:010d}-*")), partitioning=None).to_pylist()
+    found = pq.read_table(
+        next((landing._root / "_quarantine").glob(f"batch={batch:010d}-*")), partitioning=None
+    ).to_pylist()
     return {row["topic"].removeprefix("persistent://a/b/"): row["reason"] for row in found}
 
 
 def test_a_topic_whose_name_is_no_folder_stops_no_other_one(tmp_path: Path) -> None:
     names = ("..", "../out", "a/b", ".hidden", "_staging", "_quarantine", "x" * 300, "é" * 101)
     topics = [f"persistent://a/b/{name}" for name in (*names, "fine")]
-    parked = written(Landing(tmp_path / "lake"), 0, [Rule(".*", columns('{"n": "long"}'), "{topic}")], dict.fromkeys(topics, '{"n": 1}'))
+    parked = written(
+        Landing(tmp_path / "lake"),
+        0,
+        [Rule(".*", columns('{"n": "long"}'), "{topic}")],
+        dict.fromkeys(topics, '{"n": 1}'),
+    )
     assert parked.keys() == {*names} and all("`name` in the rule" in reason for reason in parked.values())
     assert rows(tmp_path / "lake", "fine", "n", "parquet") == [1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lake"], "nothing is written elsewhere"
@@ -226,25 +277,36 @@ def test_a_topic_does_not_come_into_another_rules_table_by_its_name(tmp_path: Pa
     topics = {f"persistent://a/b/{name}": '{"n": 1}' for name in ("orders-eu", "orders", "other")}
     parked = written(Landing(tmp_path), 0, rules, topics)
     assert parked.keys() == {"orders"} and "the rule for 'orders-.*'" in parked["orders"]
-    assert rows(tmp_path, "orders", "n", "parquet") == [1] and rows(tmp_path, "other", "value", "parquet") == [b'{"n": 1}']
+    assert rows(tmp_path, "orders", "n", "parquet") == [1] and rows(tmp_path, "other", "value", "parquet") == [
+        b'{"n": 1}'
+    ]
 
 
 def test_topics_whose_names_are_one_to_hive_do_not_share_a_table(tmp_path: Path) -> None:
     """The first one that comes has it, also when both come at once, and when only the other one comes later."""
-    landing, rules = Landing(tmp_path, "hive"), [Rule("many-.*", columns('{"n": "long"}'), "many"), Rule(".*", columns('{"n": "long"}'), "{topic}")]
+    landing, rules = (
+        Landing(tmp_path, "hive"),
+        [Rule("many-.*", columns('{"n": "long"}'), "many"), Rule(".*", columns('{"n": "long"}'), "{topic}")],
+    )
 
     def at(*names: str) -> dict[str, str]:
         return {f"persistent://a/b/{name}": '{"n": 1}' for name in names}
 
     with pytest.raises(ConfigError, match=r"is that of 'a-b', which Hive cannot tell from 'A\.b'"):
-        landing.land(QUERY, 0, [stage(landing, 0, "a_b", "1", named="a-b", n=[1]), stage(landing, 0, "a_b", "2", named="A.b", n=[1])])
+        landing.land(
+            QUERY,
+            0,
+            [stage(landing, 0, "a_b", "1", named="a-b", n=[1]), stage(landing, 0, "a_b", "2", named="A.b", n=[1])],
+        )
     assert not list(tmp_path.glob("*/batch=*"))
     assert written(landing, 0, rules, at("a-b", "a-b-partition-1", "other", "many-1", "many-2")) == {}
     parked = written(landing, 1, rules, at("a-b", "A.b", "Many", "many-3"))
     assert parked.keys() == {"A.b", "Many"} and all("say another `name`" in reason for reason in parked.values())
     assert written(Landing(tmp_path, "hive"), 2, rules, at("A.b")).keys() == {"A.b"}, "it is remembered"
     assert [rows(tmp_path, table, "n", "parquet") for table in ("a_b", "many")] == [[1] * 3, [1] * 3]
-    assert written(Landing(tmp_path / "files"), 0, rules, at("a-b", "A.b", "Many")) == {}, "to parquet's folders they are three"
+    assert written(Landing(tmp_path / "files"), 0, rules, at("a-b", "A.b", "Many")) == {}, (
+        "to parquet's folders they are three"
+    )
 
 
 @pytest.mark.parametrize("kind", ["delta", "hive"])
@@ -252,9 +314,19 @@ def test_columns_that_differ_in_capital_letters_alone_stop_no_other_topic(tmp_pa
     if kind == "delta":
         pytest.importorskip("deltalake")
     landing, plain = Landing(tmp_path, kind), Rule("fine", columns('{"n": "long"}'), "fine")
-    inside = json.dumps({"l": {"type": "array", "elementType": json.loads(columns('{"x": "long", "X": "long"}')), "containsNull": True}})
+    inside = json.dumps(
+        {"l": {"type": "array", "elementType": json.loads(columns('{"x": "long", "X": "long"}')), "containsNull": True}}
+    )
     for batch, schema in enumerate(('{"n": "long", "N": "long"}', inside, '{"n": "long"}', '{"N": "long"}')):
-        files = Files(landing, [plain, Rule("odd", columns(schema), "odd")], "_quarantine", BlockReader("http://none"), QUERY, batch, 0)
+        files = Files(
+            landing,
+            [plain, Rule("odd", columns(schema), "odd")],
+            "_quarantine",
+            BlockReader("http://none"),
+            QUERY,
+            batch,
+            0,
+        )
         for topic in ("persistent://a/b/odd", "persistent://a/b/fine"):
             given = {"topic": topic, "value": b'{"n": 2}'}
             files.add(pa.record_batch({name: pa.array([given.get(name)], each) for name, each in KINDS.items()}))
@@ -264,10 +336,18 @@ def test_columns_that_differ_in_capital_letters_alone_stop_no_other_topic(tmp_pa
     assert len(reasons) == 3 and all("capital letters" in str(reason) for reason in reasons)
 
 
-@pytest.mark.parametrize(("schema", "why"), [('{"batch": "long"}', "has a column batch"), ('{"n": {"type": "struct", "fields": []}}', "cannot be written")])
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [('{"batch": "long"}', "has a column batch"), ('{"n": {"type": "struct", "fields": []}}', "cannot be written")],
+)
 def test_columns_that_no_file_can_hold_stop_no_other_topic(tmp_path: Path, schema: str, why: str) -> None:
     rules = [Rule("bad", columns(schema), "bad"), Rule(".*", columns('{"n": "long"}'), "{topic}")]
-    parked = written(Landing(tmp_path), 0, rules, {"persistent://a/b/bad": '{"n": {}, "batch": 3}', "persistent://a/b/fine": '{"n": 1}'})
+    parked = written(
+        Landing(tmp_path),
+        0,
+        rules,
+        {"persistent://a/b/bad": '{"n": {}, "batch": 3}', "persistent://a/b/fine": '{"n": 1}'},
+    )
     assert parked.keys() == {"bad"} and why in parked["bad"]
     assert rows(tmp_path, "fine", "n", "parquet") == [1]
 
@@ -290,7 +370,9 @@ def test_what_is_no_payload_is_no_record_whatever_its_bytes_mean(tmp_path: Path)
         "coordinate": [None] * 5,
     }
     landing = Landing(tmp_path)
-    files = Files(landing, [Rule(".*", "registered", "{topic}")], "_quarantine", cast(BlockReader, Registry()), QUERY, 0, 0)
+    files = Files(
+        landing, [Rule(".*", "registered", "{topic}")], "_quarantine", cast(BlockReader, Registry()), QUERY, 0, 0
+    )
     files.add(pa.record_batch({name: pa.array(given[name], kind) for name, kind in kinds.items()}))
     landing.land(QUERY, 0, files.close())
     assert rows(tmp_path, "t", "id", "parquet") == [1, 5], "a message that names no version is read by the newest"

@@ -62,7 +62,10 @@ def test_a_note_that_becomes_the_oldest_is_told_whole(tmp_path: Path) -> None:
     notes.mkdir(parents=True)
 
     def note(batch: str, tables: list[str]) -> None:
-        write(notes / f"{batch}.1.json", {"batch": batch, "tables": {table: {"n": "bigint"} for table in tables}, "gone": []})
+        write(
+            notes / f"{batch}.1.json",
+            {"batch": batch, "tables": {table: {"n": "bigint"} for table in tables}, "gone": []},
+        )
 
     metastore = InMetastore(Fixed([]), tmp_path, cast(Any, hive))
     many = [f"t{n:02d}" for n in range(24)]
@@ -97,7 +100,9 @@ def test_micro_batches_that_wait_are_told_at_once_and_the_newest_note_counts(tmp
     note(40, 9, {"all": ["n"]}, ["other"])  # by a clock that went back: no other note is of that batch
     metastore = InMetastore(Fixed([]), tmp_path, cast(Any, hive))
     settle(metastore)
-    assert sorted(hive.calls) == [("all", ["more", "n"], 40), ("other", ["n"], 2)], "a statement a table, whatever number of batches"
+    assert sorted(hive.calls) == [("all", ["more", "n"], 40), ("other", ["n"], 2)], (
+        "a statement a table, whatever number of batches"
+    )
     assert set(hive.told) == {("all", f"{number}") for number in (*range(39), 40)} | {("other", "7"), ("other", "39")}
     assert set(hive.forgotten) == {("all", "39"), ("other", "40")} and not metastore.busy
     note(41, 500, {"all": ["n"]}, [])
@@ -141,7 +146,9 @@ def test_a_table_that_is_refused_holds_up_itself_alone_and_is_told_whole_in_the_
     metastore.close()
     metastore = made()  # the next driver asks at once
     settle(metastore)
-    assert hive.calls[-1] == ("bad", ["more", "n"], 2) and hive.forgotten == [("bad", "2")], "all that waited, and the newest note counts"
+    assert hive.calls[-1] == ("bad", ["more", "n"], 2) and hive.forgotten == [("bad", "2")], (
+        "all that waited, and the newest note counts"
+    )
     assert said == [("hive.refused", "bad")] * 2 + [("hive.told", "bad")] and not metastore.busy
 
 
@@ -150,9 +157,14 @@ def test_a_metastore_that_is_away_is_asked_again_and_nothing_is_lost(tmp_path: P
     notes.mkdir(parents=True)
     said: list[str] = []
     for number in range(30):
-        write(notes / f"{number}.{number}.json", {"batch": str(number), "tables": {f"t{number}": {"n": "bigint"}}, "gone": []})
+        write(
+            notes / f"{number}.{number}.json",
+            {"batch": str(number), "tables": {f"t{number}": {"n": "bigint"}}, "gone": []},
+        )
     hive.away = True
-    metastore = InMetastore(Fixed([]), tmp_path, cast(Any, hive), say=lambda event, **fields: said.append(event), clock=lambda: now[0])
+    metastore = InMetastore(
+        Fixed([]), tmp_path, cast(Any, hive), say=lambda event, **fields: said.append(event), clock=lambda: now[0]
+    )
     until(lambda: bool(metastore.look() or said))
     for _ in range(3):
         metastore.look()

@@ -22,12 +22,24 @@ from heliograph.spark.queries import Fixed
 def test_what_is_in_the_quarantine_is_said_by_topic_and_reason(tmp_path: Path) -> None:
     said: list[dict[str, Any]] = []
     now = [0.0]
-    landing, parked = Landing(tmp_path), Parked(Fixed([]), tmp_path, "lake", say=lambda event, **fields: said.append({event: fields}), clock=lambda: now[0])
+    landing, parked = (
+        Landing(tmp_path),
+        Parked(
+            Fixed([]), tmp_path, "lake", say=lambda event, **fields: said.append({event: fields}), clock=lambda: now[0]
+        ),
+    )
     for task in range(2):
         files = Files(landing, [Rule("never", "raw", "x")], "_quarantine", BlockReader("http://none"), "query", 0, task)
         for topic in ("a", "a", "b"):
             row = {"topic": f"persistent://t/n/{topic}", "value": b"{}"}
-            files.add(pa.record_batch({name: pa.array([row.get(name)], pa.binary() if name == "value" else pa.string()) for name in POISON}))
+            files.add(
+                pa.record_batch(
+                    {
+                        name: pa.array([row.get(name)], pa.binary() if name == "value" else pa.string())
+                        for name in POISON
+                    }
+                )
+            )
         staged = files.close()
         assert sum(each.rows for each in staged) == files.parked.total() == 3
     parked.look()
@@ -38,7 +50,11 @@ def test_what_is_in_the_quarantine_is_said_by_topic_and_reason(tmp_path: Path) -
     (line,) = said
     fields = line["etl.quarantined"]
     assert (fields["query"], fields["rows"], fields["topics"], len(fields["most"])) == ("lake", 8, 7, 3)
-    assert fields["most"][0] == {"topic": "persistent://t/n/a", "rows": 2, "reason": "no rule names a table for this topic"}
+    assert fields["most"][0] == {
+        "topic": "persistent://t/n/a",
+        "rows": 2,
+        "reason": "no rule names a table for this topic",
+    }
     landing.note_parked("query", 2, Counter({("t", "why"): 1}))
     parked.look()
     assert len(said) == 1, "not one a micro-batch"

@@ -43,7 +43,9 @@ class Copy:
 
     @staticmethod
     def _snapshot(topic: str, count: int) -> TopicSnapshot:
-        return TopicSnapshot(topic, ((1, count, 10 * count),) if count else (), (1, count - 1), OWN, {1: "us"}, (), False, count)
+        return TopicSnapshot(
+            topic, ((1, count, 10 * count),) if count else (), (1, count - 1), OWN, {1: "us"}, (), False, count
+        )
 
     def vector(self, topic: str, at: Position | None = None) -> dict[Origin, Position]:
         return {OWN: at or (1, self.counts[topic] - 1)}
@@ -66,7 +68,13 @@ class Query:
 
         from heliograph.spark.source import HeliographStreamReader
 
-        options = {"admin_url": "http://none", "namespace": "public/default", "subscription": "s", "discovery_interval_s": "0", "columns": "raw"}
+        options = {
+            "admin_url": "http://none",
+            "namespace": "public/default",
+            "subscription": "s",
+            "discovery_interval_s": "0",
+            "columns": "raw",
+        }
         options |= ({"group_file": str(told)} if told else {}) | ({"ending_file": str(ending)} if ending else {})
         self._world, self._folder, self._once = world, checkpoint, ending is not None
         self._source = HeliographStreamReader(StructType([StructField("value", BinaryType())]), options)
@@ -80,7 +88,9 @@ class Query:
             identity.write_text(f"query-{world.rng.getrandbits(64):x}")
         self._id = identity.read_text()
         self._batch = max((int(path.name) for path in (checkpoint / "offsets").iterdir()), default=-1)
-        self._step = "sink" if self._batch >= 0 and not (checkpoint / "commits" / str(self._batch)).exists() else "offsets"
+        self._step = (
+            "sink" if self._batch >= 0 and not (checkpoint / "commits" / str(self._batch)).exists() else "offsets"
+        )
         self.isActive, self.status = True, {"message": "Waiting for data to arrive"}
 
     def exception(self) -> None:
@@ -180,7 +190,9 @@ class World:
     @contextmanager
     def mortal(self) -> Iterator[None]:
         """In there it may die at, or behind, any change of a file."""
-        owner, name = self.rng.choice(((generations_module, "replace_file"), (groups_module, "replace_file"), (Path, "replace"), (Path, "unlink")))
+        owner, name = self.rng.choice(
+            ((generations_module, "replace_file"), (groups_module, "replace_file"), (Path, "replace"), (Path, "unlink"))
+        )
         reached = False
         with dying(owner, name, self.rng.randrange(1, 4), after=self.rng.random() < 0.5):
             yield
@@ -194,7 +206,10 @@ class World:
             self.look()
             for _ in range(4):
                 self.step()
-            if Counter(row for rows in self.landed.values() for row in rows).total() >= sum(self.copy.counts.values()) and not self.tiered.busy:  # type: ignore[union-attr]
+            if (
+                Counter(row for rows in self.landed.values() for row in rows).total() >= sum(self.copy.counts.values())
+                and not self.tiered.busy
+            ):  # type: ignore[union-attr]
                 break
 
 
@@ -221,7 +236,9 @@ def test_every_message_lands_once_whoever_dies_wherever(tmp_path: Path, seed: in
     found = Counter(row for rows in world.landed.values() for row in rows)
     assert found == Counter((topic, n) for topic, count in world.copy.counts.items() for n in range(count))
     assert all(at <= (1, world.copy.counts[topic]) for topic, at in world.copy.standing.items())
-    assert world.labels - {path.name for path in world.root.iterdir()} <= world.retired, "who never runs again is told of, whoever dies"
+    assert world.labels - {path.name for path in world.root.iterdir()} <= world.retired, (
+        "who never runs again is told of, whoever dies"
+    )
     world.die()
 
 
@@ -251,10 +268,21 @@ def test_what_stays_is_not_touched(tmp_path: Path) -> None:
         for stream in world.tiered.streams:
             stream.step()
     after = list(world.tiered.streams)
-    assert [stream.isActive for stream in before] == [True, False, False], "the heavy topic's query ran on, the others ended"
+    assert [stream.isActive for stream in before] == [True, False, False], (
+        "the heavy topic's query ran on, the others ended"
+    )
     assert before[0] in after and len(after) == 3
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        *("heavy-0.1", "heavy-0.1.json", "light.2", "light.2.json", "middle-0.2", "middle-0.2.json", "tiers.json", "tiers.lock"),
+        *(
+            "heavy-0.1",
+            "heavy-0.1.json",
+            "light.2",
+            "light.2.json",
+            "middle-0.2",
+            "middle-0.2.json",
+            "tiers.json",
+            "tiers.lock",
+        ),
     ]
     world.die()
 

@@ -18,7 +18,10 @@ def test_light_topics_share_and_heavy_ones_do_not() -> None:
     loads = {"a": 50.0, "b": 1e6, "c": 2e7, "d": 0.0, "e": 3e6, "f": 6e6, "g": 9e6}
     made = plan(loads, Limits())
     assert tiers(made) == {"heavy-0": ("c",), "middle-0": ("b", "g"), "middle-1": ("e", "f"), "light": ("a", "d")}
-    assert [(group.trigger, group.bytes_s) for group in made if group.tier != "middle"] == [("0 seconds", 2e7), ("60 seconds", 50.0)]
+    assert [(group.trigger, group.bytes_s) for group in made if group.tier != "middle"] == [
+        ("0 seconds", 2e7),
+        ("60 seconds", 50.0),
+    ]
     assert plan({}, Limits()) == [] and tiers(plan({"x": 0.0}, Limits())) == {"light": ("x",)}
 
 
@@ -59,7 +62,9 @@ def test_a_new_plan_moves_only_what_has_changed(seed: int) -> None:
         names = [group.name for group in made]
         assert len(set(names)) == len(names) <= limits.queries_max
         assert sorted(topic for group in made for topic in group.topics) == sorted(loads)
-        assert all(group.topics for group in made) and all(len(group.topics) == 1 for group in made if group.tier == "heavy")
+        assert all(group.topics for group in made) and all(
+            len(group.topics) == 1 for group in made if group.tier == "heavy"
+        )
         assert tiers(replanned(made, loads, limits)) == tiers(made), "and then it holds"
         now = made
 

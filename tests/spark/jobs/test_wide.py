@@ -62,20 +62,33 @@ def test_what_is_wrong_is_said_in_a_sentence(change: dict[str, Any], says: str) 
 
 @pytest.mark.parametrize(
     "value",
-    ["count(*)", "sum((a + b) * least(c, 2))", "max(concat('it''s) + (', `a)b`, \"(\"))", "percentile_cont(0.5) WITHIN GROUP (ORDER BY (a))", " db.first (a) "],
+    [
+        "count(*)",
+        "sum((a + b) * least(c, 2))",
+        "max(concat('it''s) + (', `a)b`, \"(\"))",
+        "percentile_cont(0.5) WITHIN GROUP (ORDER BY (a))",
+        " db.first (a) ",
+    ],
 )
 def test_one_call_may_hold_anything(value: str) -> None:
     plan = plan_of({**GIVEN, "columns": {"n": {"topics": "a", "value": value}}}, "here")
     assert plan.columns == {"n": f"{value} FILTER (WHERE _part = 'a')"}
 
 
-@pytest.mark.parametrize("change", [{"keys": ["user", "n % 8 as bucket"]}, {"columns": {"bucket": {"value": "max(n)"}}}])
+@pytest.mark.parametrize(
+    "change", [{"keys": ["user", "n % 8 as bucket"]}, {"columns": {"bucket": {"value": "max(n)"}}}]
+)
 def test_a_column_that_folders_have_already_is_refused(change: dict[str, Any]) -> None:
     from heliograph.spark.jobs.wide import start
 
     for store in ("parquet", "hive"):
         with pytest.raises(ConfigError, match="bucket is the column of the folders"):
-            start(None, {}, "ab", {**GIVEN, **change, "target": [{"store": "delta", "path": "/x"}, {"store": store, "path": "/x"}]})
+            start(
+                None,
+                {},
+                "ab",
+                {**GIVEN, **change, "target": [{"store": "delta", "path": "/x"}, {"store": store, "path": "/x"}]},
+            )
 
 
 def test_what_a_store_refuses_of_an_offline_table_is_that_querys_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +97,9 @@ def test_what_a_store_refuses_of_an_offline_table_is_that_querys_failure(monkeyp
 
     class Rows:
         def toArrow(self) -> pa.Table:
-            return pa.table({"_table": ["hourly"], "period": pa.array([0], pa.timestamp("us", "UTC")), "user": ["u"], "n": [1]})
+            return pa.table(
+                {"_table": ["hourly"], "period": pa.array([0], pa.timestamp("us", "UTC")), "user": ["u"], "n": [1]}
+            )
 
     class Full:
         def upsert(self, given: Any) -> None:
@@ -95,7 +110,14 @@ def test_what_a_store_refuses_of_an_offline_table_is_that_querys_failure(monkeyp
     monkeypatch.setattr(wide, "_offline", lambda *_: None)
     monkeypatch.setattr(wide, "by_key", lambda *_: Rows())
     monkeypatch.setattr(wide, "store_of", lambda *_: Full())
-    options = {"keys": ["user"], "columns": {"n": {"value": "count(*)"}}, "table": [{"name": "hourly"}], "target": [{}], "offline": {"sql": "x"}, "time": "at"}
+    options = {
+        "keys": ["user"],
+        "columns": {"n": {"value": "count(*)"}},
+        "table": [{"name": "hourly"}],
+        "target": [{}],
+        "offline": {"sql": "x"},
+        "time": "at",
+    }
     with pytest.raises(HeliographError, match="Memory limit") as refused:
         wide.start(None, {}, "users", options)
     assert not isinstance(refused.value, ConfigError)

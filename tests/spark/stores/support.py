@@ -20,10 +20,15 @@ class Died(BaseException):
     """The process, as far as a test is concerned."""
 
 
-def given(batch: int | None, rows: list[tuple[Any, ...]], columns: str = "clicks", writer: str = "online", query: str = "q1") -> Upsert:
+def given(
+    batch: int | None, rows: list[tuple[Any, ...]], columns: str = "clicks", writer: str = "online", query: str = "q1"
+) -> Upsert:
     """rows: (period, key, value of each of `columns`)."""
     names = columns.split()
-    table = {"period": pa.array([row[0] for row in rows], PERIOD), "user": pa.array([row[1] for row in rows], pa.string())}
+    table = {
+        "period": pa.array([row[0] for row in rows], PERIOD),
+        "user": pa.array([row[1] for row in rows], pa.string()),
+    }
     table |= {name: pa.array([row[2 + at] for row in rows], pa.int64()) for at, name in enumerate(names)}
     return Upsert("t", ("period", "user"), pa.table(table), writer, query, batch)
 

@@ -64,7 +64,9 @@ def pid(answer: bytes) -> int:
     return int(answer.split()[0])
 
 
-def test_each_folder_has_a_process_which_is_kept_between_batches(engine: Callable[[str], ChdbEngine], tmp_path: Path) -> None:
+def test_each_folder_has_a_process_which_is_kept_between_batches(
+    engine: Callable[[str], ChdbEngine], tmp_path: Path
+) -> None:
     one, two = engine("one"), engine("two")
     first = one.run("INSERT", b"\xc3\xa6" * 100_000)
     assert first == f"{pid(first)} {tmp_path / 'one'} INSERT\n{'æ' * 100_000}".encode()

@@ -21,4 +21,7 @@ def test_a_table_lies_where_its_files_are_whatever_the_session_takes_a_path_for(
     HiveTables(spark, Path("/data/it's here"), "lake", "batch").tell("t", {"n": "bigint"}, ["0-a"])
     (made,) = (text for text in said if text.startswith("CREATE EXTERNAL"))
     assert made.endswith("LOCATION 'file:/data/it\\'s here/t'")
-    assert said[-2:] == ["ALTER TABLE `lake`.`t` ADD IF NOT EXISTS PARTITION (`batch`='0-a')", "REFRESH TABLE `lake`.`t`"]
+    assert said[-2:] == [
+        "ALTER TABLE `lake`.`t` ADD IF NOT EXISTS PARTITION (`batch`='0-a')",
+        "REFRESH TABLE `lake`.`t`",
+    ]

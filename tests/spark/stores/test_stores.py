@@ -27,11 +27,15 @@ def read(kind: str, root: Path) -> list[dict[str, Any]]:
         found = ds.dataset(files, schema=pa.unify_schemas([ds.dataset(path).schema for path in files])).to_table()
     elif kind == "delta":
         deltalake = pytest.importorskip("deltalake")
-        found = pa.table(deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(root / "t"))).execute("select * from t"))
+        found = pa.table(
+            deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(root / "t"))).execute("select * from t")
+        )
     else:
         from pyiceberg.catalog import load_catalog
 
-        catalog = load_catalog("heliograph", type="sql", uri=f"sqlite:///{root / 'catalog.db'}", warehouse=f"file://{root}")
+        catalog = load_catalog(
+            "heliograph", type="sql", uri=f"sqlite:///{root / 'catalog.db'}", warehouse=f"file://{root}"
+        )
         found = catalog.load_table("default.t").scan().to_arrow()
     return sorted(found.to_pylist(), key=lambda row: (row["period"], row["user"]))
 
@@ -54,7 +58,9 @@ def test_each_writer_has_its_own_columns_of_a_key(kind: str, tmp_path: Path) -> 
     store.upsert(given(1, [(NOON, "bob", 3, None), (NOON, "ann", None, 8), (ONE, "ann", 4, 9)], "clicks views"))
     store.upsert(given(None, [(NOON, "bob", 51)], "price", "offline", "q2"))
     store.close()
-    assert [(row["period"], row["user"], row["clicks"], row["views"], row["price"]) for row in read(kind, tmp_path)] == [
+    assert [
+        (row["period"], row["user"], row["clicks"], row["views"], row["price"]) for row in read(kind, tmp_path)
+    ] == [
         (NOON, "ann", None, 8, None),
         (NOON, "bob", 3, None, 51),
         (ONE, "ann", 4, 9, None),
@@ -93,7 +99,16 @@ def test_lists_maps_and_small_numbers_come_again(kind: str, tmp_path: Path) -> N
     }
     for batch, user in enumerate(("ann", "bob")):
         rows = given(batch, [(NOON, user)], "").rows
-        store.upsert(Upsert("t", ("period", "user"), pa.table({**dict(zip(rows.column_names, rows.columns, strict=True)), **columns}), "online", "q1", batch))
+        store.upsert(
+            Upsert(
+                "t",
+                ("period", "user"),
+                pa.table({**dict(zip(rows.column_names, rows.columns, strict=True)), **columns}),
+                "online",
+                "q1",
+                batch,
+            )
+        )
     store.close()
     found = [(row["user"], row["all"], row["small"], dict(row["by"]), row["of"]) for row in read(kind, tmp_path)]
     assert found == [(user, ["b", "a"], 7, {"k": 1}, {"n": 1, "names": ["x"]}) for user in ("ann", "bob")]
@@ -111,7 +126,14 @@ def test_a_table_keeps_its_keys(kind: str, tmp_path: Path, monkeypatch: pytest.M
     store.upsert(rows)
     monkeypatch.undo()
     before = read(kind, tmp_path)
-    more = Upsert("t", ("period", "user", "country"), rows.rows.append_column("country", pa.array(["no", "no"])), "online", "q2", 0)
+    more = Upsert(
+        "t",
+        ("period", "user", "country"),
+        rows.rows.append_column("country", pa.array(["no", "no"])),
+        "online",
+        "q2",
+        0,
+    )
     with pytest.raises(ConfigError, match="row for each period, user, and now it would be each period, user, country"):
         store.upsert(more)
     if marked:
@@ -135,7 +157,9 @@ def test_parquet_files_survive_a_death_between_two_periods(tmp_path: Path, step:
     with dying(owner, name, 2, after=after) as calls:
         store.upsert(given(0, rows))
     assert calls == [2]
-    assert [row["price"] for row in read("parquet", tmp_path)] == [10, 20], "readers see whole files, the dead one's or the ones before"
+    assert [row["price"] for row in read("parquet", tmp_path)] == [10, 20], (
+        "readers see whole files, the dead one's or the ones before"
+    )
     opened("parquet", tmp_path).upsert(given(0, rows))
     assert [(row["clicks"], row["price"]) for row in read("parquet", tmp_path)] == [(1, 10), (2, 20)]
 
@@ -211,7 +235,11 @@ def test_two_writers_of_one_delta_table_both_come_through(tmp_path: Path, monkey
 def test_rows_put_together_keep_the_order_of_keys() -> None:
     first = merged(None, given(0, [(ONE, "ann", 1), (NOON, "bob", 2)]))
     both = merged(first, given(1, [(NOON, "ann", 3)], "views"))
-    assert [tuple(row.values()) for row in both.to_pylist()] == [(NOON, "ann", None, 3), (NOON, "bob", 2, None), (ONE, "ann", 1, None)]
+    assert [tuple(row.values()) for row in both.to_pylist()] == [
+        (NOON, "ann", None, 3),
+        (NOON, "bob", 2, None),
+        (ONE, "ann", 1, None),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -279,6 +307,14 @@ def test_an_insert_of_clickhouse_has_at_most_a_hundred_months() -> None:
 def test_keys_of_bytes_that_are_no_text_stay_apart_in_redis() -> None:
     from heliograph.spark.stores.redis import key
 
-    assert [key("p:", "t", [part]) for part in (b"\xff", b"\xfe", "é", "é".encode(), 7)] == ["p:t:%FF", "p:t:%FE", "p:t:%C3%A9", "p:t:%C3%A9", "p:t:7"]
+    assert [key("p:", "t", [part]) for part in (b"\xff", b"\xfe", "é", "é".encode(), 7)] == [
+        "p:t:%FF",
+        "p:t:%FE",
+        "p:t:%C3%A9",
+        "p:t:%C3%A9",
+        "p:t:7",
+    ]
     oslo = NOON.astimezone(timezone(timedelta(hours=1)))
-    assert key("p:", "t", [oslo]) == key("p:", "t", [NOON]) == "p:t:2026-01-31T12%3A00%3A00+00%3A00", "of a session in another time zone, too"
+    assert key("p:", "t", [oslo]) == key("p:", "t", [NOON]) == "p:t:2026-01-31T12%3A00%3A00+00%3A00", (
+        "of a session in another time zone, too"
+    )
