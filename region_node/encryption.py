@@ -13,7 +13,7 @@ from pathlib import Path
 from heliograph.model.errors import ConfigError
 from storage.sealing.keyring import MasterKeys
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("region_node.encryption")
 
 _OTHERS = 0o077
 

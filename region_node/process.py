@@ -31,7 +31,7 @@ from region_node import settings as settings_module
 from region_node.composition import Role, Runtime, build, system_runtime
 from region_node.settings import ProcessSettings
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("region_node.process")
 
 DATA_FORMAT = 1
 """Of the folders of bookies and metadata nodes; each file has its own format too."""

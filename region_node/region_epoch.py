@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from global_config.view import ConfigView
     from heliograph.model.policies import RegionInfo
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("region_node.region_epoch")
 
 _RETRY_S = 0.5
 

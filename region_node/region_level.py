@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from global_config.admin import ConfigAdmin
     from global_config.view import ConfigView
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("region_node.region_level")
 
 
 class RegionLevel:

@@ -24,7 +24,7 @@ from heliograph.model.errors import ConfigError
 from region_node.security.settings import TlsSettings
 from region_node.trust import Following, Trust, check
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("region_node.tls")
 
 Stamp = tuple[tuple[int, int], ...]
 _CERTIFICATE = b"-----BEGIN CERTIFICATE-----"

@@ -23,7 +23,7 @@ from global_config.authorities import signer
 from heliograph.model.errors import ConfigError
 from heliograph.model.identity import peer_identity
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("region_node.trust")
 
 
 class Trust:

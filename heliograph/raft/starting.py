@@ -23,7 +23,7 @@ from heliograph.raft.storage import LogStorage
 from heliograph.runtime.clock import Clock, Rng
 
 T = TypeVar("T")
-events = logging.getLogger(__name__)
+events = logging.getLogger("heliograph.raft.starting")
 
 
 @dataclass(frozen=True, slots=True)

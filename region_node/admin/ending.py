@@ -14,7 +14,7 @@ from aiohttp import web
 from heliograph.model.errors import NotAllowed
 from region_node.admin.context import Admin, number
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("region_node.admin.ending")
 
 
 async def shutdown(admin: Admin, request: web.Request) -> Any:

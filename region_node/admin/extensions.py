@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from replicator.log import ReplicatedLog
     from storage.ledger.autorecovery import AutoRecovery
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("region_node.admin.extensions")
 
 _READ_ENTRIES_MAX = 2048
 _READ_BYTES_MAX = 4 << 20

@@ -23,7 +23,7 @@ from region_node.admin.extensions import snapshot_of, vector_rows, write_blocks
 from region_node.admin.guard import PRINCIPAL
 from region_node.security.authorization import Action
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("region_node.admin.reading")
 
 _AT_ONCE = 32
 _TOPICS_MAX = 1000

@@ -65,7 +65,7 @@ from region_node.admin import (
 from region_node.admin.context import Admin, Elsewhere, Malformed
 from region_node.admin.guard import guard
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("region_node.admin.server")
 
 Handler = Callable[[Admin, web.Request], Awaitable[Any]]
 Route = tuple[str, str, Handler]

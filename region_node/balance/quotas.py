@@ -21,7 +21,7 @@ from local_meta import keys
 from region_node.balance.capacity import Capacity, ResourceQuota
 from region_node.balance.shedding import Bundle
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("region_node.balance.quotas")
 
 
 class QuotaBook:

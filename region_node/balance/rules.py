@@ -20,7 +20,7 @@ from region_node.balance.affinity import DOMAINS_MAX, FailureDomain, divide
 from region_node.balance.isolation import POLICIES_MAX, Isolation, IsolationPolicy
 from region_node.ownership.records import BrokerRecord
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("region_node.balance.rules")
 
 _NAMESPACES = "/namespaces/"
 

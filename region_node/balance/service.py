@@ -31,7 +31,7 @@ from region_node.balance.shedding import Bundle, Carried, Move, Shedder
 from region_node.balance.splitting import Splitter
 from region_node.ownership.records import BrokerRecord
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("region_node.balance.service")
 
 _CHANGE = 0.02
 """A load that differs by so much is news."""

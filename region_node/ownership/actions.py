@@ -21,7 +21,7 @@ from local_meta import keys
 from region_node.ownership.core import Acquire, Action, Close, Forget, Load, OwnershipCore
 from region_node.ownership.records import OwnerRecord
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("region_node.ownership.actions")
 
 _RETRY_S = 0.1
 _FORGET_TRIES = 10

@@ -22,7 +22,7 @@ from local_meta import keys
 if TYPE_CHECKING:
     from heliograph.model.policies import NamespacePolicies
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("region_node.ownership.bundles")
 
 
 class Namespaces(Protocol):

@@ -20,7 +20,7 @@ from local_meta import keys
 from region_node.ownership.core import OwnershipSettings
 from region_node.ownership.records import BrokerRecord
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("region_node.ownership.lease")
 
 
 class BrokerLease:

@@ -27,7 +27,7 @@ from region_node.ownership.core import Bundle, Here, Moving, OwnershipCore, Owne
 from region_node.ownership.lease import BrokerLease
 from region_node.ownership.records import BrokerRecord, OwnerRecord
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("region_node.ownership.service")
 
 _NAMESPACES = "/namespaces/"
 

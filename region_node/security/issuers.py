@@ -19,7 +19,7 @@ from heliograph.model.errors import ConfigError, Unauthenticated
 from heliograph.runtime.clock import Clock
 from region_node.security.keys import Key, KeySetCache, chosen, read_key_set
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("region_node.security.issuers")
 
 Fetch = Callable[[str], Awaitable[bytes]]
 """GET of a URL. Raises OSError or TimeoutError."""

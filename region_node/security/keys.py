@@ -23,7 +23,7 @@ from joserfc.jwk import ECKey, KeySet, OctKey, RSAKey, import_key
 
 from heliograph.model.errors import ConfigError
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("region_node.security.keys")
 
 Key = OctKey | RSAKey | ECKey
 UNKNOWN_WAIT_S = 10.0

@@ -23,7 +23,7 @@ from heliograph.model.errors import ConfigError, Unauthenticated
 from heliograph.runtime.clock import Rng
 from region_node.security.principal import Credentials, Principal
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("region_node.security.passwords")
 
 Offload = Callable[[Callable[[bytes, bytes], bool], bytes, bytes], Awaitable[bool]]
 """Runs it beside the event loop. Raises Unauthenticated where too many wait."""

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from heliograph.model.errors import NotAllowed
 from heliograph.model.policies import PulsarCluster, RegionInfo
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("region_node.security.urls")
 
 LINK_SCHEMES = ("pulsar", "pulsar+ssl")
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

@@ -18,7 +18,7 @@ from local_meta import keys
 from storage.ledger.context import LedgerContext
 from storage.ledger.recovery import recover_ledger
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("storage.ledger.abandoned")
 
 
 class Abandoned:

@@ -29,7 +29,7 @@ from storage.ledger.marks import Mark
 from storage.ledger.placement import adheres, racks
 from storage.ledger.repair import LedgerRepair
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("storage.ledger.autorecovery")
 
 _PAGE = 1000
 _RENEW_S = 1.0

@@ -21,7 +21,7 @@ from storage.ledger.context import LedgerContext
 from storage.ledger.holdings import Holdings, look
 from storage.ledger.marks import mark_lacking
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("storage.ledger.copies")
 
 _LEDGERS_PER_S_MAX = 100.0
 """A region with more than so many in `check_s` takes longer."""

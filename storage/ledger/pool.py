@@ -26,7 +26,7 @@ from storage.ledger.placement import Candidate, choose, racks
 from storage.ledger.port import BookiePort
 from storage.ledger.quarantine import Quarantine
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("storage.ledger.pool")
 
 ClientFactory = Callable[[str, str, int], BookiePort]
 

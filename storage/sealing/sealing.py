@@ -25,7 +25,7 @@ from heliograph.wire.run import Run
 from storage.sealing.cipher import Ciphers, RunSealer
 from storage.sealing.keyring import DataKey, Keyring, MasterKeys, TenantKeys, new_secret, refusal, without
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("storage.sealing.sealing")
 
 
 class MasterSource(Protocol):

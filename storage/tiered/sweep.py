@@ -20,7 +20,7 @@ from heliograph.raft.store import MetadataStore, prefix_end
 from local_meta import keys
 from storage.managed_ledger.pages import stored_topic
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("storage.tiered.sweep")
 
 BORROWED_MAX = 16
 _PAGE = 500

@@ -42,7 +42,7 @@ from storage.tiered.store import ObjectStore, Stores
 from storage.tiered.sweep import Lender, TopicSweep
 from storage.tiered.upload import check, upload
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("storage.tiered.tiering")
 
 _BACK_OFF_MAX = 6
 _TOPICS_A_SLICE = 100
