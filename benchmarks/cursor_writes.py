@@ -23,7 +23,7 @@ from statistics import median
 from rich.console import Console
 
 from heliograph.model.errors import HeliographError
-from heliograph.model.ledgers import LedgerInfo, ManagedLedgerMetadata
+from heliograph.model.ledger_metadata import LedgerInfo, ManagedLedgerMetadata
 from heliograph.raft.client import MetaClient
 from heliograph.raft.store import Check, Op, Put
 from heliograph.runtime.clock import SystemClock

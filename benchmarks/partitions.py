@@ -28,7 +28,7 @@ from rich.table import Table
 from benchmarks.many_client import ManyProducers
 from benchmarks.raw_client import LoadConnection, simple
 from benchmarks.servers import Heliograph, rest
-from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.raft.client import ClientSettings, MetaClient
 from heliograph.raft.store import prefix_end
 from heliograph.runtime.clock import SystemClock

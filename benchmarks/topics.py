@@ -26,7 +26,7 @@ import psutil
 
 from benchmarks.servers import Heliograph, rest
 from benchmarks.steady_client import Steady
-from heliograph.model.policies import RegionInfo
+from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.raft.client import ClientSettings, MetaClient
 from heliograph.raft.store import prefix_end
 from heliograph.runtime.clock import SystemClock

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from heliograph.model.policies import TopicPolicies, _Value
+from heliograph.model.configuration.configuration_records import TopicPolicies, _Value
 
 Fields = Mapping[str, Any]
 """Name of a policy -> value, as one level holds them; what is not there is not set."""

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 from global_config import keys
 from global_config.edits import PROPERTIES, Change, Fields, flat
-from heliograph.model.errors import CorruptData
-from heliograph.model.policies import (
+from heliograph.model.configuration.configuration_records import (
     ClusterMigration,
     ClusterPeers,
     MigratedNamespace,
@@ -28,6 +27,7 @@ from heliograph.model.policies import (
     TenantQuota,
     TopicPolicies,
 )
+from heliograph.model.errors import CorruptData
 from heliograph.raft.store import MetadataStore
 
 V = TypeVar(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import msgpack
 
 from heliograph.model.errors import ConfigError, CorruptData
-from heliograph.model.ledgers import (
+from heliograph.model.ledger_metadata import (
     LedgerInfo,
     LedgerMetadata,
     LedgerPage,

@@ -1,6 +1,6 @@
 """Keys of a region's local metadata: every layout, in one place.
 
-Is: key strings and ranges from names, and names back from keys. Isn't: values (heliograph.model.ledgers), or who may write them.
+Is: key strings and ranges from names, and names back from keys. Isn't: values (heliograph.model.ledger_metadata), or who may write them.
 Invariants: a name never spills over into another key (it is percent-quoted); numbers are padded, so that key order is number order;
 topic keys are ordered (namespace, hash, topic), so that a bundle is one range.
 
@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from urllib.parse import quote, unquote
 
-from heliograph.model.names import TopicName, topic_hash
+from heliograph.model.topic_names import TopicName, topic_hash
 from heliograph.raft.store import prefix_end
 
 BOOKIES = "/bookies/"

@@ -1,7 +1,7 @@
 """NodeLevel: a metadata node says, in the metadata itself, which feature level it speaks.
 
 Is: one key of each node, put at its start where it does not say that yet; and what each member of the group speaks, for whoever raises the region's level.
-Isn't: a sign of life (the group's leader knows who is silent), or a level's meaning (`heliograph.model.levels`).
+Isn't: a sign of life (the group's leader knows who is silent), or a level's meaning (`heliograph.model.feature_levels`).
 Invariants: the key stays while its node is away, so that an older one that comes back has held the level down all the time; a member without a key speaks
 UNSAID; only members count, so that the key of one that was removed holds nothing down.
 Source: docs/operating/scaling.md, "Mixed versions".
@@ -16,7 +16,7 @@ from typing import Any
 import msgpack
 
 from heliograph.model.errors import HeliographError
-from heliograph.model.levels import LEVEL
+from heliograph.model.feature_levels import LEVEL
 from heliograph.raft.store import MetadataStore, prefix_end
 from heliograph.runtime.clock import Rng
 from heliograph.runtime.tasks import end

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from heliograph.model.certificate_role import peer_identity
 from heliograph.model.errors import Unauthenticated, Unauthorized
-from heliograph.model.identity import peer_identity
 from region_node.security.authentication import Authentication
 from region_node.security.settings import SecuritySettings
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from heliograph import __version__
+from heliograph.model.configuration.replication_routes import delivers
 from heliograph.model.errors import LinkError, NotFound, Unauthorized
-from heliograph.model.names import TopicName
-from heliograph.model.routes import delivers
+from heliograph.model.topic_names import TopicName
 from heliograph.runtime.disk import Buffer
 from region_node.runtime import closing, replicator_tls
 from region_node.tls import server_context
@@ -62,7 +62,7 @@ class BrokerFaces:
 
     async def listen(self) -> dict[str, int]:
         broker = self._broker
-        from heliograph.runtime.usage import open_files_max
+        from heliograph.runtime.process_usage import open_files_max
         from region_node.pulsar.listener import ListenerSettings, PulsarListener
         from region_node.pulsar.revoking import Revoking
         from replicator.causes import Cause

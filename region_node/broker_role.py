@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from heliograph.model.leadership import is_subscription
-from heliograph.model.names import TopicName
+from heliograph.model.configuration.leadership import is_subscription
+from heliograph.model.topic_names import TopicName
 from region_node.broker_faces import BrokerFaces
 from region_node.runtime import Runtime, Told, closing, meta_client, replicator_tls
 from region_node.settings import ProcessSettings
@@ -180,8 +180,8 @@ class BrokerRole:
 
     async def _build_topics(self) -> None:
         from global_config.admin import ConfigAdmin
-        from heliograph.model.levels import LEDGER_PAGES, SEALED_RUNS, SPLIT_BUNDLES
-        from heliograph.runtime.usage import memory_limit_bytes
+        from heliograph.model.feature_levels import LEDGER_PAGES, SEALED_RUNS, SPLIT_BUNDLES
+        from heliograph.runtime.process_usage import memory_limit_bytes
         from local_meta.node_level import spoken
         from region_node.balance.divider import BundleDivider
         from region_node.balance.gauge import BrokerGauge
@@ -415,7 +415,7 @@ class BrokerRole:
     def _build_tracing(self) -> None:
         own = self.settings.broker.tracing
         if own.endpoint:
-            from heliograph.runtime.spans import SpanExport, now_ns
+            from heliograph.runtime.span_export import SpanExport, now_ns
             from replicator.tracing import Tracing
 
             resource = {
@@ -453,7 +453,7 @@ class BrokerRole:
         self.stops.append(self.stored.stop)
 
     async def _build_security(self) -> None:
-        from heliograph.runtime.offload import Offload
+        from heliograph.runtime.compute_thread import Offload
         from region_node.security.issuers import fetch
         from region_node.security.service import build_security
 

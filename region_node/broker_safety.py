@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from global_config.admin import ConfigAdmin
 from heliograph.model.errors import NotFound
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from region_node.dr.canary import Canary
 from region_node.dr.promises import Promises
 from region_node.dr.switching import Switching

@@ -16,9 +16,9 @@ from urllib.parse import quote
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 
+from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import LinkError, NotAllowed, NotFound
-from heliograph.model.names import TopicName
-from heliograph.model.policies import PulsarCluster
+from heliograph.model.topic_names import TopicName
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.run import Buffer
 from region_node.schemas.registry import SchemaRegistry

@@ -350,7 +350,7 @@ class BookieRole:
         inside = tls is not None and tls.internal
         if not inside and not settings.authentication and not settings.anonymous_role:
             return None
-        from heliograph.runtime.offload import Offload
+        from heliograph.runtime.compute_thread import Offload
         from region_node.bookie_access import BookieAccess
         from region_node.security.issuers import fetch
         from region_node.security.service import authentication_of

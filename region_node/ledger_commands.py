@@ -69,7 +69,7 @@ def _metadata_of(data: Path | None, region: str) -> str:
 
 
 async def _lacking(address: str) -> list[dict[str, object]]:
-    from heliograph.model.ledgers import LedgerMetadata
+    from heliograph.model.ledger_metadata import LedgerMetadata
     from heliograph.raft.store import prefix_end
     from local_meta import keys
     from storage.ledger.holdings import look

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from heliograph.model.recent import Recent
+from heliograph.runtime.recent_latencies import Recent
 from region_node.metrics import Sample, summary
 
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from heliograph.model.recent import Recent
+from heliograph.runtime.recent_latencies import Recent
 
 if TYPE_CHECKING:
     from storage.managed_ledger.cache import EntryCache

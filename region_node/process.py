@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from heliograph.model.errors import ConfigError, HeliographError
-from heliograph.runtime import usage
+from heliograph.runtime import process_usage
 from region_node import logs
 from region_node import settings as settings_module
 from region_node.composition import Role, Runtime, build, system_runtime
@@ -62,9 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         wanted = replace(settings.log, format=chosen.log_format) if chosen.log_format else settings.log
         handler = logs.install(wanted, chosen.log_level, region=settings.region, node=settings.node_id)
         if settings.cpus:
-            usage.pin(usage.parse_cpus(settings.cpus))
+            process_usage.pin(process_usage.parse_cpus(settings.cpus))
         if settings.disk_priority is not None:
-            usage.disk_priority(settings.disk_priority)
+            process_usage.disk_priority(settings.disk_priority)
         with _folder(settings), asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runtime = system_runtime()
             code = runner.run(_logged(run(settings, runtime), handler, runtime, settings.log.window_s))

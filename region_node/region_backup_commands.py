@@ -26,7 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Refused, Rest, TokenOption, namespace_path, topic_path
 from heliograph.model.errors import ConfigError
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 
 FORMAT = 1
 _INTERNAL = "pulsar"

@@ -24,7 +24,7 @@ from local_meta.instance import instance_of
 if TYPE_CHECKING:
     from global_config.admin import ConfigAdmin
     from global_config.view import ConfigView
-    from heliograph.model.policies import RegionInfo
+    from heliograph.model.configuration.configuration_records import RegionInfo
 
 log = logging.getLogger("region_node.region_epoch")
 

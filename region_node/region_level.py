@@ -1,7 +1,7 @@
 """RegionLevel: the feature level of this broker's region: refused where it is too new, raised once every process speaks a higher one.
 
 Is: the levels that live brokers and bookies, and the members of the metadata, register with, beside the region's in the global configuration. Isn't: what a
-level means (`heliograph.model.levels`).
+level means (`heliograph.model.feature_levels`).
 Invariants: the region's level only rises, to at most the lowest of what is registered; a process of a lower level than its region's does not serve in it: it
 would misread what is there.
 Why in the global configuration: other regions and tools see there what a region can do; and it outlives the region's own metadata.
@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import ConfigError, NotAllowed
-from heliograph.model.levels import LEVEL
+from heliograph.model.feature_levels import LEVEL
 from heliograph.raft.store import MetadataStore
 from local_meta import keys
 from local_meta.node_level import level_of

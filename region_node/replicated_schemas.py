@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from heliograph.model.errors import CorruptData, LinkError
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from heliograph.raft.store import MetadataStore
 from heliograph.wire.link_schemas import BYTES_MAX, SchemaRow
 from region_node.schemas.registry import REGION_SHIFT, SchemaRegistry, conflicting, shown

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from heliograph.model.configuration.policy_table import checked
 from heliograph.model.errors import ConfigError, NotAllowed
-from heliograph.model.names import check_name
-from heliograph.model.policy_table import checked
-from heliograph.runtime.usage import parse_cpus
+from heliograph.model.topic_names import check_name
+from heliograph.runtime.process_usage import parse_cpus
 from region_node.balance.settings import BalanceSettings
 from region_node.compaction.settings import CompactorSettings
 from region_node.dr.settings import CanarySettings

@@ -15,10 +15,10 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
+from heliograph.model.configuration.configuration_records import TenantQuota
 from heliograph.model.errors import CorruptData, HeliographError
-from heliograph.model.ledgers import ManagedLedgerMetadata
-from heliograph.model.names import TopicName
-from heliograph.model.policies import TenantQuota
+from heliograph.model.ledger_metadata import ManagedLedgerMetadata
+from heliograph.model.topic_names import TopicName
 from heliograph.raft.store import MetadataStore, prefix_end
 from heliograph.runtime.clock import Clock
 from local_meta import keys

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption, topic_path
 from heliograph.model.errors import ConfigError
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 
 Topic = Annotated[str, typer.Argument(help="persistent://tenant/namespace/topic, or one partition of it.")]
 _TIMEOUT_S = 600.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
 from region_node.metrics import Sample, summary
 from storage.tiered.cold import ColdReader

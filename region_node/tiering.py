@@ -16,12 +16,17 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from heliograph.model.configuration.configuration_records import (
+    NamespacePolicies,
+    RegionInfo,
+    TenantInfo,
+    TopicPolicies,
+)
 from heliograph.model.errors import AlreadyExists, CorruptData, NotFound, StoreRefused
-from heliograph.model.ledgers import LedgerInfo
-from heliograph.model.levels import COMPACTED_OBJECTS, LEDGER_PAGES, LEVEL
-from heliograph.model.names import TopicName
-from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo, TopicPolicies
+from heliograph.model.feature_levels import COMPACTED_OBJECTS, LEDGER_PAGES, LEVEL
+from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import Position
+from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
 from heliograph.wire.run import Run

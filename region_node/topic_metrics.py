@@ -17,7 +17,7 @@ from operator import add
 from typing import Any
 from urllib.parse import quote
 
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
 from region_node.metrics import escaped
 from region_node.subscriptions.consumer import Consumer

@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 from cryptography import x509
 
 from global_config.authorities import signer
+from heliograph.model.certificate_role import peer_identity
 from heliograph.model.errors import ConfigError
-from heliograph.model.identity import peer_identity
 
 log = logging.getLogger("region_node.trust")
 

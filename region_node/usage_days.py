@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from heliograph.model.configuration.configuration_records import _Value
 from heliograph.model.errors import (
     CorruptData,
     HeliographError,
@@ -25,7 +26,6 @@ from heliograph.model.errors import (
     OutcomeUnknown,
     VersionConflict,
 )
-from heliograph.model.policies import _Value
 from heliograph.raft.store import ABSENT, MetadataStore
 from heliograph.runtime.clock import Clock
 from region_node.dr.tasks import lasting

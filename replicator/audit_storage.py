@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import BookieUnavailable, CorruptData, HeliographError, NoSuchLedger
-from heliograph.model.ledgers import LedgerState, local_gone
+from heliograph.model.ledger_metadata import LedgerState, local_gone
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from storage.ledger.context import LedgerContext
@@ -21,7 +21,7 @@ from storage.ledger.reader import ledger_metadata, read_open
 from storage.ledger.repair import Throttle
 
 if TYPE_CHECKING:
-    from heliograph.model.ledgers import LedgerMetadata
+    from heliograph.model.ledger_metadata import LedgerMetadata
     from replicator.log import ReplicatedLog
 
 _BYTES_PER_S = 8 << 20

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from heliograph.model.nothing import NOTHING, own
+from heliograph.model.empty_dict import NOTHING, own
 from heliograph.wire.run import ProducerSegment, Run
 
 

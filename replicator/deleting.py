@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.errors import CorruptData, HeliographError
-from heliograph.model.ledgers import pack, unpack
-from heliograph.model.names import TopicName
+from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.model.topic_names import TopicName
 from heliograph.raft.store import MetadataStore
 from heliograph.wire.link import SkipReason
 from storage.managed_ledger import expiry

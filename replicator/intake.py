@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import Enum
 
 from heliograph.model.coordinates import Origin, Vector
-from heliograph.model.nothing import NOTHING, own
+from heliograph.model.empty_dict import NOTHING, own
 from heliograph.model.positions import Position
 from heliograph.wire.link import SkipRecord
 from heliograph.wire.run import Run

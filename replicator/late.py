@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from heliograph.model.coordinates import Origin
-from heliograph.model.nothing import NOTHING, own
+from heliograph.model.empty_dict import NOTHING, own
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 

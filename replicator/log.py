@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
+from heliograph.model.configuration.configuration_records import RegionInfo
+from heliograph.model.configuration.policy_table import Applied
 from heliograph.model.coordinates import Origin, Vector
+from heliograph.model.empty_dict import NOTHING, own
 from heliograph.model.errors import HeliographError, TopicClosed
-from heliograph.model.nothing import NOTHING, own
-from heliograph.model.policies import RegionInfo
-from heliograph.model.policy_table import Applied
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.link import SkipRecord

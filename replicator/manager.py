@@ -16,11 +16,11 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from heliograph.model.configuration.configuration_records import PulsarCluster, RegionInfo
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import HeliographError
-from heliograph.model.names import TopicName
-from heliograph.model.policies import PulsarCluster, RegionInfo
 from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock, Rng
 from replicator.audit_channels import LinkChannels
 from replicator.audit_settings import AuditSettings

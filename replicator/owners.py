@@ -16,8 +16,8 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from heliograph.client.pulsar import REDIRECTS_MAX, Address, ConnectionLost, PulsarConnection
+from heliograph.model.certificate_role import REPLICATOR, peer_identity
 from heliograph.model.errors import HeliographError, LinkError
-from heliograph.model.identity import REPLICATOR, peer_identity
 from heliograph.runtime.clock import Clock
 from replicator.causes import Cause, cause_of
 from replicator.connection import Key, LinkConnection

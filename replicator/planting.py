@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from heliograph.model.configuration.replication_routes import Topology, tree
 from heliograph.model.errors import HeliographError
-from heliograph.model.routes import Topology, tree
 from replicator.trees import Tree
 
 if TYPE_CHECKING:

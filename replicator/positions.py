@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from heliograph.model.coordinates import Origin
-from heliograph.model.nothing import NOTHING, own
+from heliograph.model.empty_dict import NOTHING, own
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import Run
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from heliograph.model.coordinates import Origin, Range
-from heliograph.model.nothing import NOTHING, own
+from heliograph.model.empty_dict import NOTHING, own
 from heliograph.model.positions import Position
 from heliograph.wire.link import SkipReason
 

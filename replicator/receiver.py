@@ -14,8 +14,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from heliograph.model.empty_dict import own
 from heliograph.model.errors import HeliographError, PeerError
-from heliograph.model.nothing import own
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.runtime.clock import Clock
 from heliograph.wire import link as wire

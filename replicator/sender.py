@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from heliograph.model.coordinates import Origin, Vector
-from heliograph.model.nothing import own
+from heliograph.model.empty_dict import own
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.link import SkipReason, SkipRecord
 from heliograph.wire.run import Run

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from heliograph.model.coordinates import Origin, Vector
+from heliograph.model.empty_dict import NOTHING, own
 from heliograph.model.errors import CorruptData
-from heliograph.model.ledgers import pack, unpack
-from heliograph.model.nothing import NOTHING, own
+from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.positions import Position
 from heliograph.raft.store import VALUE_BYTES_MAX
 from heliograph.runtime.clock import Rng

@@ -20,11 +20,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from heliograph.model.configuration.configuration_records import RegionInfo
+from heliograph.model.configuration.replication_routes import Routes, delivers
 from heliograph.model.coordinates import Origin, Range
 from heliograph.model.errors import CorruptData, HeliographError, LinkError, PeerError
-from heliograph.model.policies import RegionInfo
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.model.routes import Routes, delivers
 from heliograph.wire.entry_metadata import entry_metadata
 from heliograph.wire.link import SkipReason, SkipRecord
 from heliograph.wire.link_audit import Ask, Told, What

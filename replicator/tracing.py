@@ -1,7 +1,7 @@
 """Tracing: a message's way through the regions, as spans of a few chosen messages. A core.
 
 Is: which entries are chosen, the ids of their traces and spans, and the spans of publish, store, link.out, link.in, and dispatch. Isn't: an exporter
-(`heliograph.runtime.spans`), or anything that travels with a message.
+(`heliograph.runtime.span_export`), or anything that travels with a message.
 Invariants: every region chooses the same entries, and gives their spans the same ids, without a byte on the wire: an entry is chosen by its coordinate, or by
 the client's own `traceparent` (a property of the entry) where that says that it is sampled; ids are digests of the trace and of where the span was made.
 Where tracing is off there is no such object, and the data path asks once a run whether there is.

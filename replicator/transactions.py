@@ -42,7 +42,7 @@ from itertools import accumulate
 from typing import Any
 
 from heliograph.model.errors import CorruptData
-from heliograph.model.ledgers import pack, unpack
+from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.positions import Position
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, Origin, Run, TxnId
 

@@ -1,7 +1,7 @@
 """TreeBook: by which way each origin's entries reach a region, as the origin's own log says it.
 
 Is: the record that names a tree, the trees of each origin in the order of their coordinates, and which of them governs a coordinate. Isn't: the
-policy (`heliograph.model.routes`), who writes a record (`replicator.planting`), or what is sent (`replicator.sender`).
+policy (`heliograph.model.configuration.replication_routes`), who writes a record (`replicator.planting`), or what is sent (`replicator.sender`).
 A record is a hidden entry of the origin's log, so it has a coordinate: what lies behind it goes by its tree, what lies before it (and the record itself)
 by the one before. It travels with the entries, so whoever holds an entry knows the tree that governs it. Before the first record, and for regions that
 a tree does not name, the origin delivers itself. A record with nothing before it is *whole*: it governs itself, too.
@@ -22,8 +22,8 @@ import crc32c
 import msgpack
 
 from heliograph.model.coordinates import Origin
+from heliograph.model.empty_dict import NOTHING, own
 from heliograph.model.errors import CorruptData
-from heliograph.model.nothing import NOTHING, own
 from heliograph.model.positions import Position
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_PASSING, FLAG_TREE, Run
 

@@ -18,9 +18,9 @@ from geo_tests.sim.passive_world import PassiveWorld
 from geo_tests.sim.region import CONFIG_PORT, NAMESPACE
 from global_config import keys
 from global_config.admin import ConfigAdmin
+from heliograph.model.configuration.configuration_records import NamespacePolicies
+from heliograph.model.configuration.leadership import Leadership
 from heliograph.model.errors import AlreadyExists, HeliographError, MetadataUnavailable
-from heliograph.model.leadership import Leadership
-from heliograph.model.policies import NamespacePolicies
 from heliograph.raft.client import MetaClient
 from region_node.admin.context import Admin
 from region_node.admin.disaster import facts_here

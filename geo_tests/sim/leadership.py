@@ -15,8 +15,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from geo_tests.sim.loop import run_alone
-from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, OutcomeUnknown, RegionPassive
-from heliograph.model.leadership import (
+from heliograph.model.configuration.leadership import (
     DRAINING,
     FENCED,
     OPEN,
@@ -26,6 +25,7 @@ from heliograph.model.leadership import (
     subscription_name,
     writer,
 )
+from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, OutcomeUnknown, RegionPassive
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import RANGE_LIMIT, Op, WatchCallback
 from region_node.dr.leases import LeaseSettings, WriteLeases

@@ -22,7 +22,7 @@ import msgpack
 from geo_tests.sim.checkers import Violation
 from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.model.errors import HeliographError, LeaseLost
-from heliograph.model.ledgers import LedgerMetadata, LedgerState
+from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.raft.client import MetaClient
 from heliograph.raft.store import prefix_end

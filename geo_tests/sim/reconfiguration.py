@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from geo_tests.sim.region import CONFIG_PORT, NAMESPACE
 from global_config.admin import ConfigAdmin
+from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import HeliographError
-from heliograph.model.policies import NamespacePolicies
 from heliograph.raft.client import MetaClient
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from geo_tests.sim.ledgers import QUICK_LEDGER, SMALL_BOOKIE, SMALL_LEDGERS
 from geo_tests.sim.pulsar_client import Address
 from geo_tests.sim.simulation import Machine
 from global_config.admin import ConfigAdmin
+from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.errors import HeliographError
-from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.raft.client import MetaClient
 from region_node.composition import Role, Runtime, build
 from region_node.dr.leases import LeaseSettings

@@ -15,7 +15,7 @@ import pytest
 
 from geo_tests.wan.instance import PROGRAM, Instance, eventually, heliograph, rest
 from geo_tests.wan.kafka_support import ck, take
-from heliograph.model.names import bundle_of, bundle_range
+from heliograph.model.topic_names import bundle_of, bundle_range
 
 BUNDLES = 8
 TOPICS = [f"persistent://public/busy/t{index}" for index in range(24)]

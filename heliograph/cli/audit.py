@@ -12,7 +12,7 @@ import typer
 from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
 from heliograph.cli.show import table
 from heliograph.model.errors import ConfigError
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 
 _POLL_S = 0.2
 

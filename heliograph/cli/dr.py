@@ -19,7 +19,7 @@ from heliograph.cli.groups import add, group
 from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
 from heliograph.cli.show import done, rows, show
 from heliograph.model.errors import ConfigError
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 
 Namespace = Annotated[str, typer.Argument(help="tenant/namespace.")]
 To = Annotated[str, typer.Option("--to", help="The region that takes over; with two regions it need not be named.")]

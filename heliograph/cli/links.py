@@ -14,7 +14,7 @@ import typer
 from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption, topic_path
 from heliograph.cli.show import rows, show
 from heliograph.model.errors import ConfigError
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 
 
 class Take(StrEnum):

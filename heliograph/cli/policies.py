@@ -11,8 +11,8 @@ import typer
 
 from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
 from heliograph.cli.show import done, show
+from heliograph.model.configuration.policy_table import POLICIES, Policy
 from heliograph.model.errors import ConfigError
-from heliograph.model.policy_table import POLICIES, Policy
 
 _QUOTAS = "backlogQuota"
 

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 import typer
 
 from heliograph.model.errors import ConfigError
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 
 AdminOption = Annotated[
     str, typer.Option("--admin", envvar="HELIOGRAPH_ADMIN", help="The admin URL of any broker of the region.")

@@ -13,7 +13,7 @@ from heliograph.cli.groups import add, group
 from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption, namespace_path
 from heliograph.cli.show import table
 from heliograph.model.errors import ConfigError
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 
 _PATH = "/admin/v3/transactions"
 _OF_TOPIC = "/heliograph/v1/topics"

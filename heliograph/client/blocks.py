@@ -21,8 +21,8 @@ from heliograph.client.http import Http
 from heliograph.client.objects import ObjectRange, ObjectUnread, fill, read_object
 from heliograph.model.coordinates import format_coordinate, parse_coordinate
 from heliograph.model.errors import CorruptData, HeliographError, MetadataUnavailable, NotFound, Trimmed
-from heliograph.model.names import TopicName
 from heliograph.model.positions import Position
+from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import Origin, Run
 
 _BLOCK_BYTES_MAX = 64 << 20

@@ -19,8 +19,8 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any, NamedTuple
 
 from heliograph.client.objects import fill
+from heliograph.model.certificate_role import peer_identity
 from heliograph.model.errors import CorruptData, StorageError
-from heliograph.model.identity import peer_identity
 from heliograph.model.striping import Striping
 from heliograph.wire.run import Run
 

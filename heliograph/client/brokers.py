@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from heliograph.client.http import Http
 from heliograph.client.pulsar import Address, PulsarConnection
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar_pb2 import BaseCommand
 
 _ASKING_MAX = 4

@@ -24,7 +24,7 @@ from google.protobuf.message import EncodeError
 from heliograph.client.brokers import Brokers, Line
 from heliograph.client.pulsar import ConnectionLost, Refused
 from heliograph.model.errors import HeliographError, NotAllowed
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar_frames import IN_ORDER
 from heliograph.wire.pulsar_pb2 import BaseCommand, MessageMetadata, ServerError, SingleMessageMetadata
 

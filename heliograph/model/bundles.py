@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import msgpack
 
 from heliograph.model.errors import CorruptData, NotAllowed
-from heliograph.model.names import topic_hash
+from heliograph.model.topic_names import topic_hash
 
 FORMAT = 1
 HASHES = 1 << 32

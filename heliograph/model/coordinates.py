@@ -18,8 +18,8 @@ import re
 import struct
 from collections.abc import Iterator
 
+from heliograph.model.empty_dict import NOTHING, own
 from heliograph.model.errors import CorruptData, NotAllowed
-from heliograph.model.nothing import NOTHING, own
 from heliograph.model.positions import BEFORE_ALL, Position
 
 Origin = tuple[int, int, int]

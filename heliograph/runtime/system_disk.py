@@ -25,7 +25,7 @@ from queue import Empty, SimpleQueue
 from sys import getrefcount
 from typing import Any
 
-from heliograph.model.views import UNSHARED
+from heliograph.model.buffer_reuse import UNSHARED
 from heliograph.runtime.disk import Buffer, Disk, File, T
 
 _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))

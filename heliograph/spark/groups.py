@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.model.errors import ConfigError, CorruptData
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from heliograph.spark.offsets import Place, Places, decode, encode
 
 FORMAT = 1

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 
 from heliograph.client.blocks import TopicSnapshot
 from heliograph.model.errors import CorruptData
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.kafka_compression import decompress_pulsar
 from heliograph.wire.kafka_entries import as_pulsar

@@ -17,7 +17,7 @@ from heliograph.client.blocks import PATIENCE_S, BlockReader
 from heliograph.client.http import admin_urls, tls_context
 from heliograph.model.coordinates import Coordinate, parse_coordinate
 from heliograph.model.errors import ConfigError, NotAllowed
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from heliograph.spark.groups import Told, read_told
 
 COLUMNS = ("auto", "raw", "json", "registered", "entries")

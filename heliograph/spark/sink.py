@@ -30,7 +30,7 @@ from heliograph.client.brokers import Brokers
 from heliograph.client.http import Http
 from heliograph.client.producer import Message, TopicProducer
 from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable, NotAllowed, NotFound
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from heliograph.spark.options import KNOWN, Access
 from heliograph.spark.portable import by_content, placed
 from heliograph.wire import pulsar_pb2 as pb

@@ -39,6 +39,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from sys import getrefcount
 
+from heliograph.model.buffer_reuse import UNSHARED
 from heliograph.model.errors import (
     BookieUnavailable,
     DiskFailed,
@@ -48,7 +49,6 @@ from heliograph.model.errors import (
     PeerError,
     StorageError,
 )
-from heliograph.model.views import UNSHARED
 
 VERSION = 1
 FRAME_BYTES_MAX = 16 << 20

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from aiohttp import web
 
 from heliograph.model.errors import NotFound
-from heliograph.model.names import TopicName, topic_hash
+from heliograph.model.topic_names import TopicName, topic_hash
 from region_node.admin.context import Admin
 
 

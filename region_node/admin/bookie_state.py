@@ -14,7 +14,7 @@ import msgpack
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from heliograph.model.errors import MetadataUnavailable, NotFound
-from heliograph.model.names import check_name
+from heliograph.model.topic_names import check_name
 from local_meta import keys
 from region_node.admin.context import Admin
 from region_node.admin.extensions import recovery_of

@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model.errors import NotAllowed, NotFound
-from heliograph.model.names import check_name
+from heliograph.model.topic_names import check_name
 from region_node.admin.context import Admin, typed_body
 from region_node.admin.extensions import recovery_of
 from storage.ledger.labels import Labels

@@ -12,8 +12,8 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.configuration.policy_table import BY_BROKER, Policy
 from heliograph.model.errors import NotAllowed
-from heliograph.model.policy_table import BY_BROKER, Policy
 from region_node.admin.context import Admin
 
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from region_node import (
     link_metrics,
     lookup_metrics,

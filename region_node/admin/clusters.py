@@ -13,9 +13,9 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.configuration.configuration_records import PulsarCluster, RegionInfo
 from heliograph.model.errors import NotFound
-from heliograph.model.names import check_name
-from heliograph.model.policies import PulsarCluster, RegionInfo
+from heliograph.model.topic_names import check_name
 from region_node.admin.context import Admin, Malformed, body, typed_body
 
 _TOKENS = "org.apache.pulsar.client.impl.auth.AuthenticationToken"

@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from region_node.admin.context import Admin
 
 _ONE = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"

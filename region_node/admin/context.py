@@ -20,9 +20,9 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, web
 from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
 from heliograph.model.bundles import BundleTable
+from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound
-from heliograph.model.names import TopicName, check_name
-from heliograph.model.policies import NamespacePolicies
+from heliograph.model.topic_names import TopicName, check_name
 from heliograph.runtime.clock import Clock
 from region_node import request_ids, storage_metrics
 from region_node.admin.audit import AuditLog

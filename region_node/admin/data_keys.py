@@ -14,8 +14,8 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model.errors import KeyMissing, NotAllowed, NotFound
-from heliograph.model.ledgers import ManagedLedgerMetadata
-from heliograph.model.levels import SEALED_TENANTS
+from heliograph.model.feature_levels import SEALED_TENANTS
+from heliograph.model.ledger_metadata import ManagedLedgerMetadata
 from local_meta import keys
 from region_node.admin.context import Admin, Malformed
 from region_node.compaction.compacted import CURSOR

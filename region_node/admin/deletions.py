@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from heliograph.raft.store import ABSENT
 from region_node.admin.context import Admin, Malformed, body
 from region_node.dr.leases import WriteLeases

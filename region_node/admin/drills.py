@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 from aiohttp import web
 
+from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound
-from heliograph.model.names import TopicName
-from heliograph.model.policies import NamespacePolicies
+from heliograph.model.topic_names import TopicName
 from region_node.admin.context import Admin, Malformed, body, number
 from region_node.admin.namespaces import delete_topics
 from region_node.dr.canary import entry_of

@@ -15,8 +15,8 @@ from aiohttp import web
 
 from heliograph.model.coordinates import Vector
 from heliograph.model.errors import HeliographError, NotAllowed, NotFound
-from heliograph.model.names import check_name
 from heliograph.model.positions import Position
+from heliograph.model.topic_names import check_name
 from heliograph.wire.block import encode_block
 from region_node.admin.context import Admin, Malformed, flag
 from region_node.admin.context import number as whole_number

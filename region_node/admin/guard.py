@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from heliograph.model.errors import HeliographError, NotAllowed, Unauthenticated, Unauthorized
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from region_node.admin.access import Access, access_of
 from region_node.security.authorization import Action
 from region_node.security.principal import NOBODY, Principal

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from heliograph.model.errors import MetadataUnavailable, NotFound
-from heliograph.model.names import check_name
+from heliograph.model.topic_names import check_name
 from region_node.admin.context import Admin, Malformed, typed_body
 from region_node.balance.affinity import FailureDomain
 from region_node.balance.isolation import IsolationPolicy

@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from heliograph.model.ledgers import local_gone
+from heliograph.model.ledger_metadata import local_gone
 from region_node.admin.context import Admin, Malformed, typed_body
 from storage.ledger.in_place import Runs, Source
 from storage.managed_ledger.managed_ledger import ManagedLedger

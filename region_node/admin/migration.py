@@ -10,8 +10,8 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.configuration.configuration_records import ClusterMigration
 from heliograph.model.errors import NotAllowed, NotFound
-from heliograph.model.policies import ClusterMigration
 from region_node.admin.context import Admin, flag, typed_body
 
 _FIELDS = (

@@ -1,7 +1,7 @@
 """Namespaces: create, delete, list; their regions, bundles, and unload.
 
 Is: provisioning through the global configuration, and unloading through the owners. Isn't: the policies of their topics (`policies`).
-Source: Pulsar's Policies; `heliograph.model.policies`.
+Source: Pulsar's Policies; `heliograph.model.configuration.configuration_records`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from urllib.parse import quote
 
 from aiohttp import web
 
+from heliograph.model.configuration.configuration_records import NamespacePolicies
+from heliograph.model.configuration.policy_table import POLICIES
 from heliograph.model.errors import NotAllowed, NotOwner
-from heliograph.model.policies import NamespacePolicies
-from heliograph.model.policy_table import POLICIES
 from region_node.admin.context import Admin, Malformed, body, flag, typed_body
 from region_node.admin.leaving import check_active_stays, check_nothing_buried, forget_leadership, leaving
 from region_node.admin.tenant_quotas import check_namespaces

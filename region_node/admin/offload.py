@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from heliograph.model.errors import NotAllowed, StoreRefused
-from heliograph.model.names import TopicName
 from heliograph.model.positions import AFTER_ALL, Position
+from heliograph.model.topic_names import TopicName
 from region_node.admin.context import Admin, Malformed, body, flag, typed_body
 from storage.tiered.names import LEDGER
 from storage.tiered.restore import objects

@@ -11,9 +11,9 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import NotAllowed, NotFound
-from heliograph.model.names import TopicName
-from heliograph.model.policies import NamespacePolicies
+from heliograph.model.topic_names import TopicName
 from region_node.admin.context import Admin, Malformed, typed_body
 from region_node.security import grants
 from region_node.security.authorization import Action

@@ -11,7 +11,7 @@ import ssl
 from typing import Any
 
 from heliograph.model.errors import HeliographError
-from heliograph.model.ledgers import LedgerInfo, LedgerMetadata
+from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata
 from region_node.reads import ReadKeys
 from region_node.trust import Following
 from storage.ledger.pool import BookiePool

@@ -1,7 +1,7 @@
 """Policies over HTTP: the routes of every row of the policy table, for namespaces and for topics.
 
 Is: get, set, and delete at one level, and `applied`; the few policies whose paths are not like the others (quotas by type, parts of the offload
-policies, rates of one subscription). Isn't: what a policy may be (`heliograph.model.policy_table`), or what obeys it.
+policies, rates of one subscription). Isn't: what a policy may be (`heliograph.model.configuration.policy_table`), or what obeys it.
 Any broker answers: the namespaces' level lies in the global configuration, the topics' in the region's metadata (`isGlobal=true`: in the global
 configuration), and every broker has a copy of both.
 """
@@ -14,12 +14,12 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.configuration.configuration_records import TopicPolicies
+from heliograph.model.configuration.policy_table import BY_NAME, POLICIES, Policy
+from heliograph.model.configuration.policy_values import QUOTA_TYPES, RATE, quota, text
+from heliograph.model.configuration.replication_routes import check_members
 from heliograph.model.errors import NotAllowed, NotFound
-from heliograph.model.names import TopicName
-from heliograph.model.policies import TopicPolicies
-from heliograph.model.policy_table import BY_NAME, POLICIES, Policy
-from heliograph.model.policy_values import QUOTA_TYPES, RATE, quota, text
-from heliograph.model.routes import check_members
+from heliograph.model.topic_names import TopicName
 from region_node.admin.context import Admin, Malformed, body, flag, number, text_body
 
 Handler = Callable[[Admin, web.Request], Awaitable[Any]]

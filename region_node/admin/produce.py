@@ -25,7 +25,7 @@ import crc32c
 from aiohttp import web
 
 from heliograph.model.errors import HeliographError, NotAllowed, TopicClosed
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.run import COUNT_MAX, Run
 from region_node.admin.context import Admin, Elsewhere, Malformed, number, typed_body

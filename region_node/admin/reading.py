@@ -15,9 +15,9 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model.errors import HeliographError, NotAllowed, NotFound
-from heliograph.model.ledgers import OffloadState
-from heliograph.model.names import TopicName
+from heliograph.model.ledger_metadata import OffloadState
 from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.model.topic_names import TopicName
 from region_node.admin.context import Admin, Elsewhere, Malformed, typed_body
 from region_node.admin.extensions import snapshot_of, vector_rows, write_blocks
 from region_node.admin.guard import PRINCIPAL

@@ -6,10 +6,10 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.configuration.configuration_records import ResourceGroup
+from heliograph.model.configuration.policy_values import LONG_MAX, whole
 from heliograph.model.errors import NotFound
-from heliograph.model.names import check_name
-from heliograph.model.policies import ResourceGroup
-from heliograph.model.policy_values import LONG_MAX, whole
+from heliograph.model.topic_names import check_name
 from region_node.admin.context import Admin, typed_body
 
 _FIELDS = (

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model.errors import NotFound
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from region_node.admin.context import Admin, Malformed, typed_body
 from region_node.schemas.compatibility import IncompatibleSchema, check_new
 from region_node.schemas.definition import (

@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model import errors
-from heliograph.model.policy_values import WrongKind
+from heliograph.model.configuration.policy_values import WrongKind
 from region_node import request_ids
 from region_node.admin import (
     accounting,

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model.errors import AlreadyExists, NotAllowed, NotFound
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from region_node.admin.context import Admin, Malformed, body
 from storage.managed_ledger.shadow import SHADOW_SOURCE
 

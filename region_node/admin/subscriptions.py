@@ -11,10 +11,10 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.configuration.policy_values import mapped, text
 from heliograph.model.errors import NotAllowed, NotFound
-from heliograph.model.names import TopicName, check_name
-from heliograph.model.policy_values import mapped, text
 from heliograph.model.positions import AFTER_ALL, Position
+from heliograph.model.topic_names import TopicName, check_name
 from region_node.admin.context import Admin, body, flag, number, typed_body
 from region_node.admin.messages import nth_unacked, position_of
 from region_node.replicated_subscriptions import replicate

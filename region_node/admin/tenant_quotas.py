@@ -13,9 +13,9 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.configuration.configuration_records import TenantQuota
+from heliograph.model.configuration.policy_values import LONG_MAX, whole
 from heliograph.model.errors import NotAllowed, NotFound
-from heliograph.model.policies import TenantQuota
-from heliograph.model.policy_values import LONG_MAX, whole
 from region_node.admin.context import Admin, Malformed, typed_body
 
 _GROUP = "resource_group"

@@ -6,8 +6,8 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.configuration.configuration_records import TenantInfo
 from heliograph.model.errors import NotAllowed, NotFound
-from heliograph.model.policies import TenantInfo
 from region_node.admin.context import Admin, Malformed, body, flag
 from region_node.admin.namespaces import delete_topics
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from aiohttp import web
 
-from heliograph.model.ledgers import LedgerInfo, local_gone
-from heliograph.model.names import TopicName
+from heliograph.model.ledger_metadata import LedgerInfo, local_gone
 from heliograph.model.positions import Position
+from heliograph.model.topic_names import TopicName
 from region_node.admin.context import Admin, flag
 from region_node.admin.topics import partitions_of
 from region_node.subscriptions.meter import iso_time

@@ -13,11 +13,11 @@ from urllib.parse import quote
 
 from aiohttp import web
 
+from heliograph.model.configuration.configuration_records import TopicPolicies
+from heliograph.model.configuration.policy_values import mapped, text
 from heliograph.model.errors import NotAllowed, NotFound
-from heliograph.model.names import TopicName
-from heliograph.model.policies import TopicPolicies
-from heliograph.model.policy_values import mapped, text
 from heliograph.model.positions import Position
+from heliograph.model.topic_names import TopicName
 from region_node.admin import permissions
 from region_node.admin.context import Admin, Malformed, body, flag, number
 from region_node.admin.shadows import check_kept, checked_source

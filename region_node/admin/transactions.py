@@ -14,8 +14,8 @@ from urllib.parse import quote
 from aiohttp import web
 
 from heliograph.model.errors import NotAllowed, NotFound, NotOwner, SubscriptionNotFound
-from heliograph.model.names import TopicName
 from heliograph.model.positions import Position
+from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import TxnId
 from region_node.admin.context import Admin, Elsewhere, Malformed, flag, number, typed_body
 from region_node.ownership.records import BrokerRecord

@@ -15,9 +15,9 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, subscription_name
 from heliograph.model.errors import HeliographError, NotAllowed, NotFound
-from heliograph.model.leadership import DRAINING, FENCED, OPEN, subscription_name
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from region_node.admin.context import Admin, Malformed, body
 from region_node.dr import facts
 from region_node.dr.switching import closing, reopened

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from aiohttp import ClientConnectorError, ClientError, ClientSession, ClientSSLError, ClientTimeout, web
 
 from heliograph.model.errors import NotAllowed, NotFound
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import Origin
 from region_node.admin.context import Admin, Malformed, typed_body
 from region_node.topics.topic import Topic

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from heliograph.model.bundles import BundleTable
 from heliograph.model.errors import NotAllowed
-from heliograph.model.names import topic_hash
+from heliograph.model.topic_names import topic_hash
 from region_node.balance.load import MESSAGE_BYTES
 from region_node.balance.shedding import Bundle
 from region_node.balance.splitting import FLOW, TOPIC_COUNT, Weighed, cuts

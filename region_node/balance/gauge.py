@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from heliograph.model.bundles import BundleTable
-from heliograph.runtime import usage
+from heliograph.runtime import process_usage
 from heliograph.runtime.clock import Clock
 from region_node.balance.load import Traffic
 from region_node.balance.records import CONNECTIONS, MEMORY
@@ -61,8 +61,8 @@ class BrokerGauge:
     ) -> None:
         self._connections = connections
         self._loaded, self._activity, self._bundles, self._clock = loaded, activity, bundles, clock
-        self._cpu_s, self._cpu_at = usage.cpu_s(), clock.monotonic()
-        self._memory_bytes, self._core = usage.memory_limit_bytes(), min(1.0, usage.cores())
+        self._cpu_s, self._cpu_at = process_usage.cpu_s(), clock.monotonic()
+        self._memory_bytes, self._core = process_usage.memory_limit_bytes(), min(1.0, process_usage.cores())
         self._spaces: dict[str, _Space] = {}
         self._held: dict[Bundle, list[int]] = {}
         """Topics, and clients' producers and consumers, of each bundle."""
@@ -72,10 +72,10 @@ class BrokerGauge:
     def used(self) -> dict[str, float]:
         """`cpu`: of one core, or of the part of one that its control group leaves it, since the last call; `memory`: of what this process may have;
         `connections`: of those that it takes."""
-        cpu_s, now = usage.cpu_s(), self._clock.monotonic()
+        cpu_s, now = process_usage.cpu_s(), self._clock.monotonic()
         share = (cpu_s - self._cpu_s) / max(1e-3, now - self._cpu_at) / self._core
         self._cpu_s, self._cpu_at = cpu_s, now
-        memory = usage.resident_bytes() / self._memory_bytes if self._memory_bytes else 0.0
+        memory = process_usage.resident_bytes() / self._memory_bytes if self._memory_bytes else 0.0
         return {"cpu": max(0.0, share), MEMORY: memory, CONNECTIONS: self._connections()}
 
     async def traffic(self) -> tuple[dict[Bundle, Traffic], tuple[float, float]]:

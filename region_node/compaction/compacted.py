@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger, NoSuchObject
-from heliograph.model.ledgers import LedgerMetadata, OffloadRecord, OffloadState
+from heliograph.model.ledger_metadata import LedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
 from heliograph.wire.entry_metadata import entry_metadata
 from heliograph.wire.run import Run

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import AlreadyExists, HeliographError, NotAllowed, TopicClosed
-from heliograph.model.ledgers import OffloadRecord, OffloadState
+from heliograph.model.ledger_metadata import OffloadRecord, OffloadState
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from heliograph.model.ledgers import LedgerInfo, OffloadRecord
+from heliograph.model.ledger_metadata import LedgerInfo, OffloadRecord
 from heliograph.raft.store import MetadataStore
 from local_meta import keys
 from region_node.compaction.compacted import CURSOR, read_properties

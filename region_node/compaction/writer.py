@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError, LedgerFenced, TopicClosed
-from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.model.positions import Position
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
+from heliograph.model.configuration.configuration_records import NamespacePolicies
+from heliograph.model.configuration.leadership import Leadership
 from heliograph.model.errors import NotFound
-from heliograph.model.leadership import Leadership
-from heliograph.model.policies import NamespacePolicies
 from region_node.dr import facts
 from region_node.dr.operation import FAILOVER, Operation, with_report
 from region_node.dr.switching import Switching, waits_for

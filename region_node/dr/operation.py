@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from heliograph.model.configuration.configuration_records import _Value
 from heliograph.model.errors import NotAllowed
-from heliograph.model.policies import _Value
 
 SWITCHOVER, FAILOVER, REJOIN, DRILL = "switchover", "failover", "rejoin", "drill"
 STEPS = {

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from global_config.tries import Tries
-from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, VersionConflict
-from heliograph.model.leadership import (
+from heliograph.model.configuration.leadership import (
     DRAINING,
     FENCED,
     LEADERSHIP,
@@ -25,6 +24,7 @@ from heliograph.model.leadership import (
     leadership,
     writers,
 )
+from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.raft.store import ABSENT, Delete, MetadataStore, prefix_end
 from heliograph.runtime.clock import Rng
 

@@ -16,9 +16,9 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 
+from heliograph.model.configuration.configuration_records import _Value
 from heliograph.model.errors import CorruptData, HeliographError, VersionConflict
-from heliograph.model.names import TopicName
-from heliograph.model.policies import _Value
+from heliograph.model.topic_names import TopicName
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock
 from region_node.dr.tasks import lasting

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, Leadership, Writer, is_subscription
 from heliograph.model.errors import HeliographError, RegionPassive
-from heliograph.model.leadership import DRAINING, FENCED, OPEN, Leadership, Writer, is_subscription
 
 Done = Callable[[list[tuple[int, int, int]]], None]
 Failed = Callable[[HeliographError], None]
@@ -88,7 +88,7 @@ class Writing:
         ]
 
     def turn(self, name: str) -> Turn | None:
-        """name: as `heliograph.model.leadership.subscription_name` makes it. None: it may be active in every region, as far as is known here."""
+        """name: as `heliograph.model.configuration.leadership.subscription_name` makes it. None: it may be active in every region, as far as is known here."""
         found = self._gates.get(name)
         return found if isinstance(found, Turn) and found.record is not None else None
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from heliograph.model.errors import ConfigError, NotAllowed
-from heliograph.model.names import check_name
+from heliograph.model.topic_names import check_name
 from region_node.settings import FORMAT as SETTINGS_FORMAT
 from region_node.settings import ROLES, ProcessSettings, build
 

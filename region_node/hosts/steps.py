@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from global_config.admin import ConfigAdmin
+from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.errors import AlreadyExists, ConfigError, HeliographError
-from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.raft.client import MetaClient
 from heliograph.runtime.clock import SystemClock, system_rng
 from region_node.hosts.region import RegionWatch, certificate

@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable
 
 from global_config import keys
 from global_config.admin import ConfigAdmin
+from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.model.errors import ConfigError, NotAllowed, NotFound
-from heliograph.model.names import check_name
-from heliograph.model.policies import NamespacePolicies, TenantInfo
+from heliograph.model.topic_names import check_name
 from heliograph.raft.client import MetaClient
 from heliograph.raft.store import prefix_end
 from region_node.instance.layout import HOST, InstancePlan, RegionPlan, plan_links, plan_region, reach, round_trips

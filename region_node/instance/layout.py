@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.model.errors import ConfigError, NotAllowed
-from heliograph.model.names import check_name
-from heliograph.runtime.usage import allowed_cpus
+from heliograph.model.topic_names import check_name
+from heliograph.runtime.process_usage import allowed_cpus
 from region_node.instance.ports import Ports
 
 FORMAT = 1

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from global_config import keys
 from global_config.admin import ConfigAdmin
+from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, OutcomeUnknown
-from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.raft.client import MetaClient
 from heliograph.raft.store import prefix_end
 from heliograph.runtime.clock import SystemClock, system_rng

@@ -21,7 +21,7 @@ from typing import Any
 import msgpack
 
 from heliograph.model.errors import ConfigError
-from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.raft.client import MetaClient
 from heliograph.raft.store import prefix_end
 from heliograph.runtime.clock import SystemClock, system_rng

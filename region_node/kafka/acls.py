@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import HeliographError
-from heliograph.model.names import TopicName
-from heliograph.model.policies import NamespacePolicies
+from heliograph.model.topic_names import TopicName
 from heliograph.wire.kafka_codec import Fields, Request
 from region_node.kafka.errors import Code, Refused, code_of
 from region_node.security.authorization import Action

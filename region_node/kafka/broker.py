@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from global_config.keys import PARTITIONED
+from heliograph.model.configuration.configuration_records import TopicPolicies
 from heliograph.model.errors import HeliographError, NotFound
-from heliograph.model.names import TopicName
-from heliograph.model.policies import TopicPolicies
+from heliograph.model.topic_names import TopicName
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from region_node.kafka.cluster import Cluster

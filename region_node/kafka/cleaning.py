@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from global_config.keys import PARTITIONED
+from heliograph.model.configuration.configuration_records import TopicPolicies
 from heliograph.model.errors import HeliographError
-from heliograph.model.names import TopicName
-from heliograph.model.policies import TopicPolicies
+from heliograph.model.topic_names import TopicName
 from heliograph.raft.store import Delete, prefix_end
 from region_node.kafka.sequence_store import PREFIX, key_of
 from region_node.kafka.times import PREFIX as TIMES

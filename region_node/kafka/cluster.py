@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from heliograph.model.errors import AlreadyExists, HeliographError, NotAllowed, NotFound, VersionConflict
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from heliograph.raft.store import ABSENT, MetadataStore, prefix_end
 from region_node.kafka.errors import Code, Refused
 from region_node.kafka.settings import KafkaSettings

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from heliograph.model.policies import TopicPolicies
+from heliograph.model.configuration.configuration_records import TopicPolicies
 from region_node.kafka.errors import Code, Refused
 from region_node.kafka.settings import KafkaSettings
 from region_node.kafka.waiting import until

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from heliograph.model.errors import HeliographError, VersionConflict
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from heliograph.raft.store import ABSENT, pages_under
 from heliograph.wire.kafka_codec import Fields
 from region_node.kafka.committed import OFFSETS, Committed, group_prefix

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from region_node.kafka.errors import Code, Refused
 from region_node.kafka.group import Group
 

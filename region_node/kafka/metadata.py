@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from heliograph.wire.kafka_codec import APIS, Fields, Request
 from region_node.kafka.cluster import Node
 from region_node.kafka.errors import Code, Refused, code_of

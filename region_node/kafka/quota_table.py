@@ -15,7 +15,7 @@ from collections.abc import Callable
 from urllib.parse import quote, unquote
 
 from heliograph.model.errors import CorruptData, VersionConflict
-from heliograph.model.ledgers import pack, unpack
+from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.raft.store import ABSENT, MetadataStore
 from region_node.kafka.errors import Code, Refused
 

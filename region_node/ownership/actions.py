@@ -14,9 +14,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from heliograph.model.errors import HeliographError, LeaseLost, VersionConflict
-from heliograph.model.recent import Recent
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
+from heliograph.runtime.recent_latencies import Recent
 from local_meta import keys
 from region_node.ownership.core import Acquire, Action, Close, Forget, Load, OwnershipCore
 from region_node.ownership.records import OwnerRecord

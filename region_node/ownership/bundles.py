@@ -20,7 +20,7 @@ from heliograph.raft.store import MetadataStore
 from local_meta import keys
 
 if TYPE_CHECKING:
-    from heliograph.model.policies import NamespacePolicies
+    from heliograph.model.configuration.configuration_records import NamespacePolicies
 
 log = logging.getLogger("region_node.ownership.bundles")
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgpack
 
 from heliograph.model.errors import CorruptData
-from heliograph.model.levels import LEVEL
+from heliograph.model.feature_levels import LEVEL
 
 FORMAT = 1
 LINK_LISTENER = "link"

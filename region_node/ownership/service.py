@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 
 from global_config.view import ConfigView
 from heliograph.model.bundles import BundleTable
+from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import LeaseLost, NotAllowed, NotFound, NotOwner, VersionConflict
-from heliograph.model.names import TopicName
-from heliograph.model.policies import NamespacePolicies
+from heliograph.model.topic_names import TopicName
 from heliograph.raft.store import Check, MetadataStore, Op, Put
 from heliograph.runtime.clock import Clock, Rng
 from local_meta import keys

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError, NotAllowed, RegionPassive, TopicError
-from heliograph.model.names import TopicName
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
+from heliograph.model.topic_names import TopicName
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.varint import signed
 from region_node.pulsar.errors import code_of

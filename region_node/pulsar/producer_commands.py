@@ -10,8 +10,8 @@ import struct
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import ProducerBusy, ProducerFenced, RegionPassive, TopicTerminated
-from heliograph.model.names import TopicName
 from heliograph.model.positions import BEFORE_ALL
+from heliograph.model.topic_names import TopicName
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.pulsar_frames import IN_ORDER
 from region_node.pulsar.publishing import ProducerHandle, send_on

@@ -12,8 +12,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Protocol
 
+from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import CorruptData, HeliographError, Unauthorized
-from heliograph.model.policies import PulsarCluster
 from heliograph.model.positions import Position
 from heliograph.wire.entry_metadata import entry_metadata
 from heliograph.wire.pulsar_answers import receipts

@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import HeliographError, NotAllowed, Unauthorized
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.run import TxnId
 from region_node.pulsar.errors import code_of

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from heliograph.model.errors import HeliographError
-from heliograph.model.recent import Recent
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.recent_latencies import Recent
 from region_node.metrics import Sample, summary
 from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.definition import InvalidSchema

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
+from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.model.errors import Unauthorized
-from heliograph.model.names import TopicName
-from heliograph.model.policies import NamespacePolicies, TenantInfo
+from heliograph.model.topic_names import TopicName
 from region_node.security.principal import Principal
 from region_node.security.settings import SecuritySettings
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from global_config.admin import ConfigAdmin
-from heliograph.model.names import TopicName
-from heliograph.model.policies import NamespacePolicies
+from heliograph.model.configuration.configuration_records import NamespacePolicies
+from heliograph.model.topic_names import TopicName
 
 
 class View(Protocol):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from heliograph.model.errors import Unauthenticated
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
-from heliograph.runtime.offload import Offload, Overloaded
+from heliograph.runtime.compute_thread import Offload, Overloaded
 from region_node.security.authentication import Authentication, Ports, build_authentication
 from region_node.security.authorization import Authorization, RightsView
 from region_node.security.internal import InternalTokens, region_secret

@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from heliograph.model.configuration.configuration_records import PulsarCluster, RegionInfo
 from heliograph.model.errors import NotAllowed
-from heliograph.model.policies import PulsarCluster, RegionInfo
 
 log = logging.getLogger("region_node.security.urls")
 

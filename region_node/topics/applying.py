@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from heliograph.model.names import TopicName
-from heliograph.model.policies import RegionInfo
-from heliograph.model.routes import targets
+from heliograph.model.configuration.configuration_records import RegionInfo
+from heliograph.model.configuration.replication_routes import targets
+from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
 from region_node.subscriptions.ready import Tasks
 from region_node.topics.filter_book import FilterBook

@@ -12,10 +12,10 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.errors import VersionConflict
-from heliograph.model.ledgers import ManagedLedgerMetadata
-from heliograph.model.names import TopicName
-from heliograph.model.policies import RegionInfo
+from heliograph.model.ledger_metadata import ManagedLedgerMetadata
+from heliograph.model.topic_names import TopicName
 from heliograph.raft.store import ABSENT, MetadataStore, Op, Put
 from heliograph.runtime.clock import Rng
 from local_meta import keys

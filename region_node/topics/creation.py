@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from heliograph.model.errors import AlreadyExists, NotAllowed
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from region_node.topics.policies import PolicyBook
 from region_node.topics.port import ViewPort
 

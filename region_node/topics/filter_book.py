@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 
+from heliograph.model.configuration.policy_table import Applied
+from heliograph.model.configuration.policy_values import WrongKind
 from heliograph.model.errors import ConfigError
-from heliograph.model.policy_table import Applied
-from heliograph.model.policy_values import WrongKind
 from region_node.subscriptions.filters import EntryFilter
 
 Chosen = tuple[tuple[str, EntryFilter | None], ...]

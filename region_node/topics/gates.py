@@ -15,8 +15,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from global_config import keys
+from heliograph.model.configuration.configuration_records import ClusterMigration, RegionInfo
 from heliograph.model.errors import HeliographError, RegionPassive
-from heliograph.model.policies import ClusterMigration, RegionInfo
 from heliograph.model.positions import Position
 from region_node.subscriptions.ready import Tasks
 from region_node.subscriptions.subscription import Subscription

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable, Iterable
 
 from heliograph.model.errors import CorruptData, VersionConflict
-from heliograph.model.ledgers import pack, unpack
-from heliograph.model.names import TopicName
+from heliograph.model.ledger_metadata import pack, unpack
+from heliograph.model.topic_names import TopicName
 from heliograph.raft.store import ABSENT, MetadataStore, Put
 from heliograph.runtime.clock import Rng
 

@@ -17,7 +17,7 @@ from typing import Any
 import crc32c
 
 from heliograph.model.errors import NotAllowed
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from heliograph.raft.store import MetadataStore
 from local_meta import keys
 

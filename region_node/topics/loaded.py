@@ -10,7 +10,7 @@ from array import array
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
-from heliograph.model.names import topic_hash
+from heliograph.model.topic_names import topic_hash
 
 if TYPE_CHECKING:
     from region_node.topics.topic import Topic

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from heliograph.model.errors import HeliographError, TopicClosed
-from heliograph.model.ledgers import LedgerInfo
+from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import Run
 from region_node.subscriptions.port import Piece

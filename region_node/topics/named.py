@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import AlreadyExists, NotFound, SubscriptionNotFound
-from heliograph.model.names import TopicName
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
+from heliograph.model.topic_names import TopicName
 from region_node.schemas.compatibility import strategy_of
 from region_node.schemas.definition import Schema
 from region_node.schemas.registry import SchemaRegistry

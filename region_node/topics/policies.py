@@ -1,7 +1,7 @@
 """PolicyBook: what holds for each topic, put together from every level, and told to whoever follows a topic.
 
 Is: copies of what is set (of topics and brokers in the region's metadata, of namespaces and topics in the global configuration), fed by watches;
-and the writes of the region's own levels, by compare-and-set. Isn't: the table of policies (`heliograph.model.policy_table`), or what obeys them.
+and the writes of the region's own levels, by compare-and-set. Isn't: the table of policies (`heliograph.model.configuration.policy_table`), or what obeys them.
 Invariants: a topic and its partitions have the same policies; a value that cannot be read leaves the last good one in place; what a tenant has to do
 comes before what is set for its namespaces and topics.
 
@@ -16,10 +16,15 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from global_config.tries import Tries
+from heliograph.model.configuration.configuration_records import (
+    NamespacePolicies,
+    TenantInfo,
+    TenantQuota,
+    TopicPolicies,
+)
+from heliograph.model.configuration.policy_table import Applied, Level, applied, checked
 from heliograph.model.errors import CorruptData, OutcomeUnknown, VersionConflict
-from heliograph.model.names import TopicName
-from heliograph.model.policies import NamespacePolicies, TenantInfo, TenantQuota, TopicPolicies
-from heliograph.model.policy_table import Applied, Level, applied, checked
+from heliograph.model.topic_names import TopicName
 from heliograph.raft.store import ABSENT, MetadataStore
 from heliograph.runtime.clock import Rng
 from local_meta import keys

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from heliograph.model.errors import HeliographError
-from heliograph.model.ledgers import LedgerInfo
-from heliograph.model.names import TopicName
-from heliograph.model.policies import (
+from heliograph.model.configuration.configuration_records import (
     ClusterMigration,
     NamespacePolicies,
     PulsarCluster,
@@ -17,7 +14,10 @@ from heliograph.model.policies import (
     TenantQuota,
     TopicPolicies,
 )
+from heliograph.model.errors import HeliographError
+from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import Position
+from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import Run
 from region_node.subscriptions.port import CursorPort, LedgerPort, TurnPort
 

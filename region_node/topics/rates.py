@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from heliograph.model.policies import ResourceGroup
-from heliograph.model.policy_table import DEFAULTS, Applied
+from heliograph.model.configuration.configuration_records import ResourceGroup
+from heliograph.model.configuration.policy_table import DEFAULTS, Applied
 from heliograph.runtime.clock import Clock
 from region_node.metrics import Sample
 from region_node.subscriptions.delayed import DelayWheel

@@ -17,6 +17,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from heliograph.model.bundles import HASHES, BundleTable
+from heliograph.model.configuration.configuration_records import RegionInfo
+from heliograph.model.configuration.policy_table import Applied, Level
 from heliograph.model.errors import (
     AlreadyExists,
     ConsumerBusy,
@@ -26,12 +28,10 @@ from heliograph.model.errors import (
     ProducerBusy,
     TopicClosed,
 )
-from heliograph.model.names import TopicName
-from heliograph.model.policies import RegionInfo
-from heliograph.model.policy_table import Applied, Level
-from heliograph.model.recent import Recent
+from heliograph.model.topic_names import TopicName
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
+from heliograph.runtime.recent_latencies import Recent
 from region_node.compaction.compactor import Compactor
 from region_node.compaction.settings import CompactorSettings
 from region_node.metrics import Sample

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from heliograph.model.configuration.configuration_records import RegionInfo
+from heliograph.model.configuration.policy_table import Applied
 from heliograph.model.errors import NotAllowed
-from heliograph.model.policies import RegionInfo
-from heliograph.model.policy_table import Applied
 from heliograph.runtime.clock import Rng
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from replicator.dedup import DedupSettings

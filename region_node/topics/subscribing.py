@@ -13,10 +13,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
+from heliograph.model.configuration.policy_table import Applied
 from heliograph.model.errors import ConsumerBusy, NotAllowed, SubscriptionNotFound, TopicClosed
-from heliograph.model.names import TopicName
-from heliograph.model.policy_table import Applied
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
+from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
 from region_node.compaction.compacted import CURSOR as COMPACTION_CURSOR
 from region_node.subscriptions.consumer import Traced

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError, NotFound
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
 from region_node.subscriptions.ready import Tasks
 from replicator.transactions import Held, Key, destination

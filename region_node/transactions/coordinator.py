@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from heliograph.model.errors import ConfigError, CorruptData, NotAllowed
-from heliograph.model.ledgers import pack, unpack
+from heliograph.model.ledger_metadata import pack, unpack
 from region_node.transactions.errors import NoSuchTransaction, TransactionState
 
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound, VersionConflict
-from heliograph.model.ledgers import pack, unpack
+from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.raft.store import ABSENT, Check, Delete, MetadataStore, Op, Put, pages_under
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.run import TxnId

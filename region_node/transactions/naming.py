@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from global_config import keys
 from global_config.view import ConfigView
-from heliograph.model.policies import NamespacePolicies
+from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.raft.store import MetadataStore
 
 NAMESPACE = "pulsar/system"

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from heliograph.client.pulsar import REDIRECTS_MAX, Address, ConnectionLost, PulsarConnection
+from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import HeliographError, LinkError, NotAllowed
-from heliograph.model.policies import PulsarCluster
 from heliograph.model.positions import Position
 from heliograph.wire.pulsar_pb2 import BaseCommand
 from heliograph.wire.varint import signed

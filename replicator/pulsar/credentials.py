@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import NotAllowed
-from heliograph.model.policies import PulsarCluster
 
 _HOLDS_S = 60.0
 """A token of which nothing says how long it holds."""

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import HeliographError, LinkError
-from heliograph.model.policies import PulsarCluster
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.link_audit import Ask
 from heliograph.wire.pulsar_pb2 import MessageMetadata, Schema

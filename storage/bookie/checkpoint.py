@@ -15,7 +15,7 @@ from typing import Any
 import crc32c
 
 from heliograph.model.errors import CorruptData
-from heliograph.model.ledgers import FORMAT, pack, unpack
+from heliograph.model.ledger_metadata import FORMAT, pack, unpack
 from heliograph.runtime.disk import Disk
 from storage.bookie.journal import Fork
 

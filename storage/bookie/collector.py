@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import msgpack
 
 from heliograph.model.errors import ConfigError, CorruptData, DiskFailed, MetadataError, VersionConflict
-from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.raft.store import MetadataStore, prefix_end
 from heliograph.runtime.clock import Rng
 from heliograph.runtime.disk import Buffer

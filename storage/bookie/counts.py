@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from heliograph.model.recent import Recent
+from heliograph.runtime.recent_latencies import Recent
 
 
 @dataclass(slots=True)

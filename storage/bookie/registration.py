@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgpack
 
 from heliograph.model.errors import LeaseLost, MetadataError, StorageError
-from heliograph.model.levels import LEVEL
+from heliograph.model.feature_levels import LEVEL
 from heliograph.raft.store import LEASE_TTL_MS, MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.tasks import end

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from heliograph.model.errors import HeliographError
-from heliograph.model.ledgers import LedgerMetadata, LedgerState
+from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from local_meta import keys
 from storage.ledger.context import LedgerContext
 from storage.ledger.recovery import recover_ledger

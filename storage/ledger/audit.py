@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from heliograph.model.errors import ConfigError
-from heliograph.model.ledgers import LedgerMetadata, LedgerState
+from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

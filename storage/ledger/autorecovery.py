@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import msgpack
 
 from heliograph.model.errors import HeliographError, LeaseLost, MetadataError, VersionConflict
-from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.raft.store import LEASE_TTL_MS, prefix_end
 from local_meta import keys
 from storage.ledger.abandoned import Abandoned

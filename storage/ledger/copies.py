@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 
 from heliograph.model.errors import HeliographError
-from heliograph.model.ledgers import LedgerMetadata, LedgerState, pack, unpack
+from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState, pack, unpack
 from heliograph.raft.store import prefix_end
 from local_meta import keys
 from storage.ledger.audit import AutoRecoverySettings

@@ -7,7 +7,7 @@ Source: docs/protocols/ledger.md, "Metadata of a ledger".
 
 from __future__ import annotations
 
-from heliograph.model.ledgers import ANYWHERE, Affinity, LedgerMetadata
+from heliograph.model.ledger_metadata import ANYWHERE, Affinity, LedgerMetadata
 from local_meta import keys
 from storage.ledger.context import LedgerContext
 

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from heliograph.model.errors import BookieUnavailable, HeliographError
-from heliograph.model.ledgers import LedgerMetadata, LedgerState
+from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from heliograph.wire.run import Run
 from storage.ledger.context import LedgerContext
 from storage.ledger.reader import ledger_metadata, read_open

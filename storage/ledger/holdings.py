@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from heliograph.model.errors import HeliographError, NoSuchLedger
-from heliograph.model.ledgers import LedgerMetadata, LedgerState
+from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from storage.ledger.audit import Repair
 from storage.ledger.context import LedgerContext
 

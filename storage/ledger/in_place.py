@@ -28,7 +28,7 @@ from heliograph.model.errors import (
     OutcomeUnknown,
     VersionConflict,
 )
-from heliograph.model.ledgers import LedgerMetadata, LedgerState
+from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from local_meta import keys

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from heliograph.model.errors import CorruptData, VersionConflict
-from heliograph.model.ledgers import pack, unpack
+from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.raft.store import MetadataStore
 from local_meta import keys
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 import msgpack
 
 from heliograph.model.errors import BookieUnavailable, CorruptData, NotEnoughBookies
-from heliograph.model.ledgers import ANYWHERE, Affinity
+from heliograph.model.ledger_metadata import ANYWHERE, Affinity
 from heliograph.model.striping import Striping
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Rng

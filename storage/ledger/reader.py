@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from heliograph.model.errors import CorruptData, HeliographError, KeyMissing, NoSuchEntry, NoSuchLedger
-from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.wire.block import decode_block
 from heliograph.wire.run import Buffer, Run
 from local_meta import keys

@@ -10,7 +10,7 @@ Source: the BookKeeper protocol, "ledger recovery"; docs/protocols/ledger.md.
 
 from __future__ import annotations
 
-from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.ledger_metadata import LedgerMetadata
 
 
 class LedgerRecovery:

@@ -20,9 +20,9 @@ from heliograph.model.errors import (
     OutcomeUnknown,
     VersionConflict,
 )
-from heliograph.model.ledgers import LedgerMetadata, LedgerState
-from heliograph.model.recent import Recent
+from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from heliograph.raft.store import Check, Put
+from heliograph.runtime.recent_latencies import Recent
 from heliograph.wire.block import encode_block
 from local_meta import keys
 from storage.ledger.audit import Repair, repairs, with_copy

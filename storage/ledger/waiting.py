@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.ledger_metadata import LedgerMetadata
 from storage.ledger.audit import repairs, waits_for_its_writer
 from storage.ledger.marks import Mark
 from storage.ledger.pool import BookiePool

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from heliograph.model.recent import Recent
+from heliograph.runtime.recent_latencies import Recent
 
 LATENCIES_S = (0.0005, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 1.0)
 """Upper bounds, each inclusive; what took longer is in one bucket more."""

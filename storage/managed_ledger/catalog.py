@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from heliograph.model.ledgers import LedgerInfo, LedgerPage, OffloadRecord, OffloadState, stored
+from heliograph.model.ledger_metadata import LedgerInfo, LedgerPage, OffloadRecord, OffloadState, stored
 from heliograph.model.positions import Position
 from storage.managed_ledger.history import History
 

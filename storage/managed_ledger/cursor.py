@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from heliograph.model.errors import CorruptData, NotAllowed
-from heliograph.model.ledgers import FORMAT, pack, unpack
+from heliograph.model.ledger_metadata import FORMAT, pack, unpack
 from heliograph.model.positions import Position
 from heliograph.raft.store import VALUE_BYTES_MAX
 from heliograph.wire.run import Run

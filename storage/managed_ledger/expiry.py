@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from heliograph.model.errors import CorruptData, NotFound
-from heliograph.model.ledgers import LedgerInfo
+from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from storage.managed_ledger.cursor import Cursor

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from heliograph.model.errors import MetadataUnavailable, NoSuchLedger
-from heliograph.model.ledgers import LedgerInfo
+from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import BEFORE_ALL, Position
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.record import TopicRecord

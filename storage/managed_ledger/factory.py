@@ -22,7 +22,7 @@ from heliograph.model.errors import (
     OutcomeUnknown,
     VersionConflict,
 )
-from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, LedgerState, ManagedLedgerMetadata, local_gone
+from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, LedgerState, ManagedLedgerMetadata, local_gone
 from heliograph.raft.store import Delete, MetadataStore, Op, Put, prefix_end
 from heliograph.runtime.clock import Clock, Rng
 from local_meta import keys

@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from heliograph.model.errors import MetadataUnavailable
-from heliograph.model.ledgers import LedgerInfo, LedgerPage, OffloadRecord, decode_page, encode_page
+from heliograph.model.ledger_metadata import LedgerInfo, LedgerPage, OffloadRecord, decode_page, encode_page
 from heliograph.model.positions import Position
 
 

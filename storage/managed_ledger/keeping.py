@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from heliograph.model.errors import HeliographError, LedgerFenced, NoSuchLedger
-from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock
 from storage.ledger.context import LedgerContext

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from heliograph.model.errors import HeliographError, NoSuchLedger, NotAllowed, TopicClosed
-from heliograph.model.ledgers import (
+from heliograph.model.ledger_metadata import (
     ANYWHERE,
     TRIMMED_MS,
     Affinity,

@@ -22,7 +22,7 @@ from heliograph.model.errors import (
     OutcomeUnknown,
     VersionConflict,
 )
-from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, LedgerState, local_gone
+from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, LedgerState, local_gone
 from heliograph.raft.store import Check, Put
 from local_meta import keys
 from storage.ledger.context import LedgerContext

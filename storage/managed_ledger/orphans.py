@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Sequence
 
 from heliograph.model.errors import VersionConflict
-from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, ManagedLedgerMetadata, page_ledgers
+from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, ManagedLedgerMetadata, page_ledgers
 from heliograph.raft.store import prefix_end
 from local_meta import keys
 from storage.ledger.context import LedgerContext

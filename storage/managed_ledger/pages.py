@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from heliograph.model.errors import CorruptData, LedgerFenced
-from heliograph.model.ledgers import LedgerInfo, LedgerPage, ManagedLedgerMetadata, decode_page
+from heliograph.model.ledger_metadata import LedgerInfo, LedgerPage, ManagedLedgerMetadata, decode_page
 from heliograph.raft.store import MetadataStore
 from local_meta import keys
 from storage.managed_ledger.history import Page

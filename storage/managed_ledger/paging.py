@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from heliograph.model.errors import HeliographError, LedgerFenced
-from heliograph.model.ledgers import LedgerInfo
+from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import Position
 from storage.managed_ledger.extent import LogExtent
 from storage.managed_ledger.history import Page

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Protocol
 
 from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger, StoreRefused
-from heliograph.model.ledgers import LedgerMetadata, OffloadRecord, OffloadState
+from heliograph.model.ledger_metadata import LedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from storage.ledger.reader import OnEnd, ledger_metadata, read_open

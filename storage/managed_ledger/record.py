@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from heliograph.model.errors import HeliographError, LedgerFenced
-from heliograph.model.ledgers import LedgerMetadata, ManagedLedgerMetadata
+from heliograph.model.ledger_metadata import LedgerMetadata, ManagedLedgerMetadata
 from heliograph.model.positions import Position
 from heliograph.raft.store import Check, Delete, Op, Put
 from heliograph.wire.run import Run

@@ -26,7 +26,13 @@ from heliograph.model.errors import (
     NotAllowed,
     TopicClosed,
 )
-from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, LedgerState, ManagedLedgerMetadata, OffloadRecord
+from heliograph.model.ledger_metadata import (
+    LedgerInfo,
+    LedgerMetadata,
+    LedgerState,
+    ManagedLedgerMetadata,
+    OffloadRecord,
+)
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from local_meta import keys

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from heliograph.model.errors import HeliographError, KeyMissing, LedgerFenced, NotEnoughBookies, TopicClosed
-from heliograph.model.ledgers import Affinity, LedgerInfo, LedgerMetadata
+from heliograph.model.ledger_metadata import Affinity, LedgerInfo, LedgerMetadata
 from heliograph.runtime.clock import Clock
 from heliograph.wire.run import Run
 from storage.ledger.context import LedgerContext

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from heliograph.model.ledgers import TRIMMED_MS, LedgerInfo, ManagedLedgerMetadata
+from heliograph.model.ledger_metadata import TRIMMED_MS, LedgerInfo, ManagedLedgerMetadata
 from heliograph.wire.run import FLAG_HIDDEN, Run
 
 CREATED_MS = "heliograph.created_ms"

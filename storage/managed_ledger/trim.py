@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from heliograph.model.ledgers import LedgerInfo
+from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import Position
 
 

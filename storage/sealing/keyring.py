@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from heliograph.model.errors import ConfigError, CorruptData, HeliographError, NotAllowed
-from heliograph.model.names import check_name
+from heliograph.model.topic_names import check_name
 
 FORMAT = 1
 _KEY_BYTES = 32

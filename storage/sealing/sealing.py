@@ -18,7 +18,7 @@ from typing import Protocol
 from global_config import keys
 from global_config.tries import Tries, busy
 from heliograph.model.errors import KeyMissing, NotAllowed, NotFound, OutcomeUnknown, VersionConflict
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from heliograph.raft.store import ABSENT, MetadataStore, prefix_end
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.run import Run

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-from heliograph.model.ledgers import LedgerInfo, OffloadRecord
+from heliograph.model.ledger_metadata import LedgerInfo, OffloadRecord
 
 
 class Beside(Protocol):

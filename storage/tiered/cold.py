@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from heliograph.model.errors import CorruptData, HeliographError, NoSuchObject, StoreUnavailable
-from heliograph.model.ledgers import OffloadRecord
-from heliograph.model.recent import Recent
+from heliograph.model.ledger_metadata import OffloadRecord
+from heliograph.runtime.recent_latencies import Recent
 from heliograph.wire.block import is_sealed
 from heliograph.wire.run import Run
 from storage.ledger.tasks import Tasks

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
-from heliograph.model.ledgers import ManagedLedgerMetadata
+from heliograph.model.ledger_metadata import ManagedLedgerMetadata
 from heliograph.raft.store import MetadataStore
 from local_meta import keys
 from storage.managed_ledger.pages import stored_topic

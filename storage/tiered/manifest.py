@@ -22,7 +22,7 @@ import crc32c
 import msgpack
 
 from heliograph.model.errors import CorruptData
-from heliograph.model.ledgers import ManagedLedgerMetadata
+from heliograph.model.ledger_metadata import ManagedLedgerMetadata
 from heliograph.model.positions import Position
 from storage.tiered.plan import stored_prefix
 

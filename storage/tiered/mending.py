@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from heliograph.model.errors import NoSuchEntry, NoSuchObject
-from heliograph.model.ledgers import LedgerInfo
+from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.wire.run import Run
 from storage.managed_ledger.reading import ColdReads
 from storage.tiered.plan import stored

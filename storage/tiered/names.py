@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 
 LEDGER = "ledger"
 MANIFEST = "manifest"

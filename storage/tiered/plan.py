@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from heliograph.model.errors import ConfigError
-from heliograph.model.ledgers import LedgerInfo, OffloadState
-from heliograph.model.ledgers import stored as stored
+from heliograph.model.ledger_metadata import LedgerInfo, OffloadState
+from heliograph.model.ledger_metadata import stored as stored
 from heliograph.model.positions import Position
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from heliograph.model.errors import AlreadyExists, CorruptData, NotAllowed, NotFound, OutcomeUnknown, VersionConflict
-from heliograph.model.ledgers import LedgerInfo, ManagedLedgerMetadata, OffloadRecord, OffloadState
+from heliograph.model.ledger_metadata import LedgerInfo, ManagedLedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
 from heliograph.raft.store import MetadataStore, Op, Put
 from heliograph.wire.run import Run

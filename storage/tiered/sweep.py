@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from heliograph.model.errors import CorruptData, HeliographError
-from heliograph.model.ledgers import LedgerInfo, ManagedLedgerMetadata
+from heliograph.model.ledger_metadata import LedgerInfo, ManagedLedgerMetadata
 from heliograph.raft.store import MetadataStore, prefix_end
 from local_meta import keys
 from storage.managed_ledger.pages import stored_topic

@@ -23,10 +23,10 @@ from heliograph.model.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, OffloadRecord, OffloadState
+from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
-from heliograph.model.recent import Recent
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.recent_latencies import Recent
 from local_meta.instance import instance_of
 from storage.ledger.context import LedgerContext
 from storage.ledger.reader import ledger_metadata

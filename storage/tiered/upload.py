@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
 from heliograph.model.errors import CorruptData
-from heliograph.model.ledgers import LedgerInfo, LedgerState, OffloadRecord, OffloadState
+from heliograph.model.ledger_metadata import LedgerInfo, LedgerState, OffloadRecord, OffloadState
 from heliograph.runtime.clock import Clock
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.model.policies import PulsarCluster
+from heliograph.model.configuration.configuration_records import PulsarCluster
 from region_node.admin import clusters
 from region_node.admin.context import Malformed
 from region_node.security.urls import UrlList

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.model.ledgers import TRIMMED_MS, LedgerInfo, LedgerPage, ManagedLedgerMetadata
+from heliograph.model.ledger_metadata import TRIMMED_MS, LedgerInfo, LedgerPage, ManagedLedgerMetadata
 from region_node.admin.data_keys import SETTLED_MS, may_hold
 
 DAY = SETTLED_MS

@@ -12,8 +12,8 @@ import pytest
 from geo_tests.sim.simulation import Machine, Simulation
 from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
+from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.errors import CorruptData, NotAllowed
-from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
 from local_meta import keys

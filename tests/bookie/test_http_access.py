@@ -14,7 +14,7 @@ from joserfc import jwt
 from joserfc.jwk import OctKey
 
 from heliograph.runtime.clock import SystemClock
-from heliograph.runtime.offload import Offload
+from heliograph.runtime.compute_thread import Offload
 from region_node.bookie_access import BookieAccess
 from region_node.bookie_http import Answer, HttpConnection
 from region_node.instance.ca import ensure_certificates

@@ -6,7 +6,7 @@ import asyncio
 
 import msgpack
 
-from heliograph.model.ledgers import LedgerState
+from heliograph.model.ledger_metadata import LedgerState
 from local_meta import keys
 from storage.bookie.cookie import home_of
 from tests.ledger.test_autorecovery import Worlds, scenario

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.model.ledgers import LedgerMetadata, LedgerState
+from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
 from heliograph.wire.bookie import Code, Kind

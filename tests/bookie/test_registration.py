@@ -7,7 +7,7 @@ import asyncio
 import msgpack
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.model.levels import LEVEL
+from heliograph.model.feature_levels import LEVEL
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
 from local_meta.keys import bookie

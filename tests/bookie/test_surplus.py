@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.model.ledgers import LedgerMetadata, LedgerState, pack
+from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState, pack
 from heliograph.raft.machine import KvMachine
 from heliograph.wire.bookie import Code, Kind
 from local_meta import keys

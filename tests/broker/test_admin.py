@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from heliograph.client.blocks import BlockReader
-from heliograph.model.names import bundle_range
+from heliograph.model.topic_names import bundle_range
 from tests.broker.processes import Region
 
 pytestmark = [pytest.mark.wan, pytest.mark.slow]

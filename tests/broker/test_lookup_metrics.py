@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from heliograph.model.errors import NotFound
-from heliograph.model.recent import Recent
+from heliograph.runtime.recent_latencies import Recent
 from region_node import metrics
 from region_node.lookup_metrics import LookupCounts, loading_samples
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from heliograph.model.errors import NotAllowed
-from heliograph.model.names import bundle_of
+from heliograph.model.topic_names import bundle_of
 from region_node.balance.isolation import IsolationPolicy
 from region_node.balance.rules import IsolationRules
 from region_node.ownership.records import BrokerRecord

@@ -11,9 +11,9 @@ import pytest
 from geo_tests.sim.simulation import Machine, Simulation
 from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
+from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.errors import NotAllowed, NotFound, NotOwner
-from heliograph.model.names import bundle_of
-from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
+from heliograph.model.topic_names import bundle_of
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
 from local_meta import keys

@@ -12,8 +12,8 @@ import pytest
 from geo_tests.sim.simulation import Machine
 from global_config.admin import ConfigAdmin
 from heliograph.model.bundles import BundleTable
+from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import HeliographError, NotAllowed, NotOwner
-from heliograph.model.policies import NamespacePolicies
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
 from heliograph.raft.store import Op, WatchCallback

@@ -10,8 +10,8 @@ import pytest
 
 from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
+from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.errors import ConfigError, MetadataUnavailable
-from heliograph.model.policies import RegionInfo
 from heliograph.raft.embedded import EmbeddedStore
 from local_meta import keys
 from region_node.region_epoch import RegionEpoch

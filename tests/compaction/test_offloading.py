@@ -8,7 +8,7 @@ import random
 import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
-from heliograph.model.ledgers import OffloadRecord, OffloadState
+from heliograph.model.ledger_metadata import OffloadRecord, OffloadState
 from heliograph.raft.embedded import EmbeddedStore
 from region_node.compaction.compacted import CURSOR, read_properties
 from region_node.compaction.offloading import CompactionOffload

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.model.ledgers import LedgerMetadata
-from heliograph.model.names import TopicName
+from heliograph.model.ledger_metadata import LedgerMetadata
+from heliograph.model.topic_names import TopicName
 from heliograph.raft.store import MetadataStore, prefix_end
 from heliograph.wire.entry_metadata import entry_metadata
 from heliograph.wire.run import Run

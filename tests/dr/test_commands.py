@@ -13,8 +13,8 @@ import pytest
 
 from geo_tests.sim.loop import SimLoop
 from heliograph.cli import dr
+from heliograph.model.configuration.leadership import OPEN, Writer, subscription_name, writer
 from heliograph.model.errors import ConfigError, HeliographError
-from heliograph.model.leadership import OPEN, Writer, subscription_name, writer
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import Put
 from region_node.admin import turns

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.loop import run_alone
+from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
+from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, Leadership, Writer, leadership, writer
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, OutcomeUnknown
-from heliograph.model.leadership import DRAINING, FENCED, OPEN, Leadership, Writer, leadership, writer
-from heliograph.model.policies import NamespacePolicies, RegionInfo
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import Op
 from region_node.dr import facts

@@ -11,7 +11,7 @@ import pytest
 
 from geo_tests.sim.leadership import Confirmed, DriftingClock, LeadershipWorld
 from geo_tests.sim.loop import run_alone
-from heliograph.model.leadership import Leadership, Writer, leadership
+from heliograph.model.configuration.leadership import Leadership, Writer, leadership
 from heliograph.raft.embedded import EmbeddedStore
 from region_node.dr import switching
 from region_node.dr.leases import LeaseSettings, WriteLeases

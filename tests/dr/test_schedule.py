@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from geo_tests.sim.loop import run_alone
+from heliograph.model.configuration.leadership import Writer, writer
 from heliograph.model.errors import NotAllowed
-from heliograph.model.leadership import Writer, writer
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import ABSENT
 from region_node.dr.operation import STEPS

@@ -13,8 +13,7 @@ import pytest
 from geo_tests.sim.leadership import Confirmed, TurnWorld
 from geo_tests.sim.loop import SimLoop
 from geo_tests.sim.simulation import SimClock
-from heliograph.model.errors import RegionPassive
-from heliograph.model.leadership import (
+from heliograph.model.configuration.leadership import (
     DRAINING,
     FENCED,
     Leadership,
@@ -24,7 +23,8 @@ from heliograph.model.leadership import (
     subscription_name,
     writer,
 )
-from heliograph.model.names import TopicName
+from heliograph.model.errors import RegionPassive
+from heliograph.model.topic_names import TopicName
 from heliograph.raft.embedded import EmbeddedStore
 from region_node.dr import switching
 from region_node.dr.switching import closing

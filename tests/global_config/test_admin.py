@@ -16,7 +16,14 @@ from global_config import keys
 from global_config.admin import ConfigAdmin
 from global_config.tries import PATIENCE_S, PAUSE_MAX_S
 from global_config.view import ConfigView
-from heliograph.model import policies
+from heliograph.model.configuration import configuration_records as policies
+from heliograph.model.configuration.configuration_records import (
+    ClusterMigration,
+    NamespacePolicies,
+    PulsarCluster,
+    RegionInfo,
+    TenantInfo,
+)
 from heliograph.model.errors import (
     AlreadyExists,
     CorruptData,
@@ -26,8 +33,7 @@ from heliograph.model.errors import (
     NotFound,
     VersionConflict,
 )
-from heliograph.model.levels import SEALED_TENANTS
-from heliograph.model.policies import ClusterMigration, NamespacePolicies, PulsarCluster, RegionInfo, TenantInfo
+from heliograph.model.feature_levels import SEALED_TENANTS
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import Op
 

@@ -18,8 +18,8 @@ from global_config.admin import ConfigAdmin
 from global_config.deferred import CONFLICTS, EDITS, MERGED, DeferredEdits
 from global_config.edits import Conflict, Edit
 from global_config.view import ConfigView
+from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo, TopicPolicies
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, OutcomeUnknown
-from heliograph.model.policies import NamespacePolicies, TenantInfo, TopicPolicies
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import Op, WatchCallback
 

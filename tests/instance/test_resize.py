@@ -12,7 +12,7 @@ import msgpack
 import pytest
 
 from heliograph.model.errors import ConfigError
-from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.ledger_metadata import LedgerMetadata
 from local_meta import keys
 from region_node.commands import _plan
 from region_node.instance.layout import (

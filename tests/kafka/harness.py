@@ -14,9 +14,9 @@ from typing import Any
 from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
 from heliograph.model.bundles import BundleTable
-from heliograph.model.ledgers import LedgerInfo
-from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
-from heliograph.model.policy_table import Applied
+from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
+from heliograph.model.configuration.policy_table import Applied
+from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import Position
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.wire.kafka_codec import BY_NAME, decode_fields, encode_fields

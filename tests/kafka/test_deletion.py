@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.model.errors import StorageError
-from heliograph.model.policies import NamespacePolicies, TenantInfo
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import RANGE_LIMIT, Put, pages_under
 from region_node.kafka.committed import Committed, Row

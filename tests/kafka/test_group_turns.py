@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterable
 from typing import Any
 
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from region_node.kafka.errors import Code
 from region_node.kafka.group_turns import topics_of
 from tests.kafka.harness import Client, Face, with_face

@@ -8,9 +8,9 @@ from typing import Any
 
 from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
-from heliograph.model.ledgers import pack
-from heliograph.model.names import TopicName
-from heliograph.model.policies import NamespacePolicies, TenantInfo
+from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
+from heliograph.model.ledger_metadata import pack
+from heliograph.model.topic_names import TopicName
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.wire.kafka_records import build_batch
 from region_node.kafka.errors import Code

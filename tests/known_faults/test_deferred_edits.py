@@ -12,7 +12,7 @@ from geo_tests.sim.loop import run_alone
 from global_config.admin import ConfigAdmin
 from global_config.deferred import MERGED, DeferredEdits
 from global_config.view import ConfigView
-from heliograph.model.policies import NamespacePolicies, TenantInfo, TopicPolicies
+from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo, TopicPolicies
 from heliograph.raft.embedded import EmbeddedStore
 from tests.known_faults.region_stories import given
 

@@ -9,7 +9,7 @@ import pytest
 
 from geo_tests.sim.leadership import DriftingClock
 from geo_tests.sim.loop import run_alone
-from heliograph.model.leadership import DRAINING, Leadership, leadership, subscription_name
+from heliograph.model.configuration.leadership import DRAINING, Leadership, leadership, subscription_name
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import OPS_MAX, RANGE_LIMIT, VALUE_BYTES_MAX, Put
 from region_node.dr.leases import WriteLeases

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from heliograph.model.errors import HeliographError
-from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.raft.store import MetadataStore
 from heliograph.wire.run import Run
 from local_meta import keys

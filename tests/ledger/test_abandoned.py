@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from geo_tests.sim.simulation import Machine
-from heliograph.model.ledgers import LedgerMetadata, LedgerState
+from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from local_meta import keys
 from region_node import ledger_commands
 from storage.ledger.context import LedgerContext, LedgerSettings

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from heliograph.model.errors import ConfigError
-from heliograph.model.ledgers import LedgerMetadata, LedgerState
+from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from storage.ledger.audit import (
     AutoRecoverySettings,
     LostBookies,

@@ -10,7 +10,7 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import VersionConflict
-from heliograph.model.ledgers import LedgerMetadata, LedgerState, pack
+from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState, pack
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import prefix_end
 from local_meta import keys

@@ -11,7 +11,7 @@ import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.model.errors import BookieUnavailable, CorruptData
-from heliograph.model.ledgers import LedgerMetadata, LedgerState, pack
+from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState, pack
 from heliograph.raft.store import MetadataStore, prefix_end
 from local_meta import keys
 from storage.ledger import handle

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from heliograph.model.errors import CorruptData, NoSuchLedger, NotAllowed, NotEnoughBookies, VersionConflict
-from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.context import LedgerSettings

@@ -9,7 +9,7 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import CorruptData, HeliographError, LedgerFenced, NoSuchEntry, NotEnoughBookies
-from heliograph.model.ledgers import LedgerMetadata, LedgerState
+from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.wire.block import encode_block
 from local_meta import keys

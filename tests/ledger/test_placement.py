@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from heliograph.model.errors import NotEnoughBookies
-from heliograph.model.ledgers import ANYWHERE, Affinity, LedgerMetadata
+from heliograph.model.ledger_metadata import ANYWHERE, Affinity, LedgerMetadata
 from local_meta import keys
 from storage.ledger.create import create_ledger
 from storage.ledger.handle import LedgerHandle

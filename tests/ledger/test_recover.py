@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.ledger_metadata import LedgerMetadata
 from storage.ledger.append import LedgerAppend
 from storage.ledger.recover import LedgerRecovery
 

@@ -12,7 +12,7 @@ import pytest
 from geo_tests.sim.ledgers import LedgerWorld
 from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.model.errors import CorruptData, NotAllowed, NotEnoughBookies
-from heliograph.model.ledgers import PLACED, LedgerMetadata, LedgerState
+from heliograph.model.ledger_metadata import PLACED, LedgerMetadata, LedgerState
 from heliograph.raft.embedded import EmbeddedStore
 from local_meta import keys
 from storage.ledger.context import LedgerSettings

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger
-from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run

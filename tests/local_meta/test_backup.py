@@ -10,7 +10,7 @@ import pytest
 from global_config import backup as config_rules
 from global_config import keys as config_keys
 from heliograph.model.errors import ConfigError, CorruptData
-from heliograph.model.ledgers import (
+from heliograph.model.ledger_metadata import (
     LedgerInfo,
     LedgerMetadata,
     LedgerPage,

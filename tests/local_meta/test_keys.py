@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from heliograph.model.bundles import BundleTable
-from heliograph.model.names import bundle_of
+from heliograph.model.topic_names import bundle_of
 from heliograph.raft.store import prefix_end
 from local_meta import keys
 

@@ -11,7 +11,7 @@ import pytest
 from geo_tests.sim.loop import run_alone
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import PeerError
-from heliograph.model.levels import LEVEL
+from heliograph.model.feature_levels import LEVEL
 from heliograph.raft.client import ClientSettings, MetaClient
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine

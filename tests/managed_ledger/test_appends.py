@@ -9,7 +9,7 @@ import pytest
 
 from geo_tests.sim.simulation import SimClock, Simulation
 from heliograph.model.errors import LedgerFenced
-from heliograph.model.recent import Recent
+from heliograph.runtime.recent_latencies import Recent
 from heliograph.wire.run import Run
 from region_node import metrics, storage_metrics
 from storage.managed_ledger.appends import LATENCIES_S, NAMESPACES_MAX, OTHERS, SIZES, AppendCounts, Appends

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from heliograph.model.ledgers import LedgerInfo
+from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import Position
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.trim import Retention, trim_count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heliograph.model.ledgers import LedgerMetadata, LedgerState
+from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import Op, Put
 from local_meta import keys

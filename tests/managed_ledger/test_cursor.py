@@ -8,7 +8,7 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import NotAllowed
-from heliograph.model.ledgers import LedgerInfo, pack
+from heliograph.model.ledger_metadata import LedgerInfo, pack
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.raft.store import VALUE_BYTES_MAX
 from storage.managed_ledger import cursor as cursors

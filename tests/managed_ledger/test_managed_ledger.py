@@ -20,7 +20,7 @@ from heliograph.model.errors import (
     TopicClosed,
     VersionConflict,
 )
-from heliograph.model.ledgers import TRIMMED_MS, LedgerMetadata, LedgerState, ManagedLedgerMetadata, unpack
+from heliograph.model.ledger_metadata import TRIMMED_MS, LedgerMetadata, LedgerState, ManagedLedgerMetadata, unpack
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import Op
 from local_meta import keys

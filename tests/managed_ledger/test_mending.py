@@ -11,7 +11,7 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import CorruptData, NoSuchEntry, NoSuchLedger, NotAllowed
-from heliograph.model.ledgers import LedgerMetadata, ManagedLedgerMetadata, OffloadRecord, OffloadState
+from heliograph.model.ledger_metadata import LedgerMetadata, ManagedLedgerMetadata, OffloadRecord, OffloadState
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import Op
 from heliograph.wire.run import Run

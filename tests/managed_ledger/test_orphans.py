@@ -11,7 +11,7 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import HeliographError
-from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, ManagedLedgerMetadata
+from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, ManagedLedgerMetadata
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import prefix_end
 from local_meta import keys

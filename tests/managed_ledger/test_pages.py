@@ -20,7 +20,7 @@ from heliograph.model.errors import (
     NoSuchLedger,
     OutcomeUnknown,
 )
-from heliograph.model.ledgers import PAGED, LedgerInfo, ManagedLedgerMetadata, OffloadRecord, OffloadState, pack
+from heliograph.model.ledger_metadata import PAGED, LedgerInfo, ManagedLedgerMetadata, OffloadRecord, OffloadState, pack
 from heliograph.model.positions import Position
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine

@@ -11,7 +11,7 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import MetadataUnavailable, NotEnoughBookies
-from heliograph.model.ledgers import LedgerMetadata, LedgerState
+from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import Op
 from local_meta import keys

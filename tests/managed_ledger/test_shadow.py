@@ -10,7 +10,7 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, TopicClosed
-from heliograph.model.ledgers import ManagedLedgerMetadata
+from heliograph.model.ledger_metadata import ManagedLedgerMetadata
 from local_meta import keys
 from storage.managed_ledger.managed_ledger import ManagedLedger
 from storage.managed_ledger.settings import ManagedLedgerSettings

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from heliograph.model.ledgers import TRIMMED_MS, LedgerInfo, ManagedLedgerMetadata
+from heliograph.model.ledger_metadata import TRIMMED_MS, LedgerInfo, ManagedLedgerMetadata
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from local_meta import keys

@@ -10,7 +10,7 @@ import pytest
 
 from heliograph.model.bundles import BUNDLES_MAX, HASHES, BundleTable
 from heliograph.model.errors import CorruptData, NotAllowed
-from heliograph.model.names import bundle_of
+from heliograph.model.topic_names import bundle_of
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 7, 64, 4096])

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from heliograph.model.errors import NotAllowed
-from heliograph.model.names import TopicName, bundle_of, bundle_range
+from heliograph.model.topic_names import TopicName, bundle_of, bundle_range
 
 
 def test_short_and_full_names_are_the_same() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from heliograph.model.configuration.policy_table import BY_NAME, POLICIES, applied, checked
+from heliograph.model.configuration.policy_values import WrongKind
 from heliograph.model.errors import NotAllowed
-from heliograph.model.policy_table import BY_NAME, POLICIES, applied, checked
-from heliograph.model.policy_values import WrongKind
 
 
 def test_names_and_paths_are_there_once() -> None:

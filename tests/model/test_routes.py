@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from heliograph.model.configuration.replication_routes import check_members, checked_topology, tree
 from heliograph.model.errors import NotAllowed
-from heliograph.model.routes import check_members, checked_topology, tree
 
 REGIONS = ("a", "b", "c", "d", "e")
 

@@ -8,8 +8,10 @@ from dataclasses import replace
 import msgpack
 import pytest
 
+from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
+from heliograph.model.configuration.policy_table import applied, checked
 from heliograph.model.errors import ConfigError, CorruptData
-from heliograph.model.ledgers import (
+from heliograph.model.ledger_metadata import (
     TRIMMED_MS,
     LedgerInfo,
     LedgerMetadata,
@@ -19,8 +21,6 @@ from heliograph.model.ledgers import (
     OffloadRecord,
     OffloadState,
 )
-from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
-from heliograph.model.policy_table import applied, checked
 
 
 def test_ledger_metadata() -> None:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from heliograph.model.policies import RegionInfo
+from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
 from heliograph.wire import pulsar_pb2 as pb

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import LedgerFenced, NotEnoughBookies
-from heliograph.model.policies import NamespacePolicies
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.pulsar_frames import IN_ORDER
 from region_node.topics.epochs import topic_epoch_key

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import CorruptData
-from heliograph.model.policies import PulsarCluster
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.pulsar_replication import MARKER_RECEIPT, SOURCE_POSITION, Marker, request
 from region_node.pulsar.replicated import cluster_of

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from heliograph.model.errors import HeliographError, LedgerFenced, MetadataUnavailable
-from heliograph.model.ledgers import LedgerInfo
+from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.run import Run

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.errors import HeliographError, NotOwner, PeerError
-from heliograph.model.policies import RegionInfo
 from heliograph.wire.pulsar_answers import frame
 from heliograph.wire.pulsar_frames import FRAME_BYTES_MAX, FrameCutter, Private
 from heliograph.wire.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse

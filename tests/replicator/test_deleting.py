@@ -10,7 +10,7 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import LedgerFenced
-from heliograph.model.ledgers import pack
+from heliograph.model.ledger_metadata import pack
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.link import SkipReason
 from replicator.audit_settings import AuditSettings

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from heliograph.client.pulsar import Address
+from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import LinkError, NotAllowed
-from heliograph.model.policies import PulsarCluster
 from region_node.clusters import PulsarClusters
 from region_node.instance.ca import ensure_certificates
 from replicator.causes import Cause

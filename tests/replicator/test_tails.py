@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.coordinates import Vector
-from heliograph.model.policies import RegionInfo
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire import link_audit
 from heliograph.wire.link import SkipReason, SkipRecord

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from heliograph.model.configuration.replication_routes import tree
 from heliograph.model.positions import Position
-from heliograph.model.routes import tree
 from heliograph.wire import link as wire
 from heliograph.wire.block import decode_block
 from heliograph.wire.link import Heartbeat, SkipRecord, StreamBeat

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from heliograph.runtime.offload import Offload, Overloaded
+from heliograph.runtime.compute_thread import Offload, Overloaded
 
 
 def test_offload_is_bounded() -> None:

@@ -9,14 +9,14 @@ import pytest
 
 pytest.importorskip("opentelemetry.sdk.trace")
 
-from heliograph.runtime import spans
+from heliograph.runtime import span_export
 from replicator.tracing import Span
 
 
 def test_a_collector_that_does_not_answer_holds_nobody_up_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spans, "_FLUSH_S", 0.1)
+    monkeypatch.setattr(span_export, "_FLUSH_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
-        export = spans.SpanExport(
+        export = span_export.SpanExport(
             f"http://127.0.0.1:{deaf.getsockname()[1]}/v1/traces", {}, {"service.name": "test"}, delay_ms=60_000
         )
         for number in range(1, 600):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from heliograph.model.errors import CorruptData, LinkError, MetadataUnavailable
-from heliograph.model.ledgers import pack, unpack
-from heliograph.model.names import TopicName
+from heliograph.model.ledger_metadata import pack, unpack
+from heliograph.model.topic_names import TopicName
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
 from heliograph.runtime.clock import SystemClock

@@ -9,7 +9,7 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import ConfigError, HeliographError, KeyMissing, MetadataUnavailable, NotAllowed, NotFound
-from heliograph.model.ledgers import ManagedLedgerMetadata, local_gone
+from heliograph.model.ledger_metadata import ManagedLedgerMetadata, local_gone
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.wire.block import decode_block
 from heliograph.wire.run import Run

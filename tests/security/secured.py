@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from heliograph.model.policies import NamespacePolicies, TenantInfo
+from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.wire import pulsar_pb2 as pb
 from region_node.pulsar.revoking import Revoking
 from region_node.security.authentication import Ports, build_authentication

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import pytest
 
+from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.errors import NotAllowed, PeerError
-from heliograph.model.policies import RegionInfo
 from heliograph.wire import pulsar_pb2 as pb
 from region_node.pulsar.connection import PulsarConnection
 from region_node.security.addresses import HEADER_BYTES_MAX, SIGNATURE, AddressCounts, ProxyHeader

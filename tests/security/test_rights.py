@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.model.policies import TenantInfo
+from heliograph.model.configuration.configuration_records import TenantInfo
 from heliograph.wire import pulsar_pb2 as pb
 from region_node.pulsar.requests import HANDLERS
 from tests.pulsar.codec import entry, frame, send

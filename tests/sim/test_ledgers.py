@@ -11,7 +11,7 @@ from geo_tests.sim.checkers import Violation
 from geo_tests.sim.ledgers import LedgerWorld
 from geo_tests.sim.loop import SimFailure, collect
 from heliograph.model.errors import HeliographError, VersionConflict
-from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.ledger_metadata import LedgerMetadata
 from storage.bookie.journal_dir import JournalDir
 from storage.ledger import append, recover, recovery
 from storage.ledger.copies import CopyCheck

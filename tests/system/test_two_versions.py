@@ -20,7 +20,7 @@ import pulsar
 import pytest
 
 from geo_tests.wan.instance import eventually, rest
-from heliograph.model.levels import LEVEL
+from heliograph.model.feature_levels import LEVEL
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]
 

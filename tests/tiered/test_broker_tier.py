@@ -13,7 +13,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from heliograph.model.policies import RegionInfo
+from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.wire.run import Run
 from region_node.tiering import RestoredTopic, policy_of
 from replicator.dedup import DedupSettings

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from heliograph.model.errors import CorruptData
-from heliograph.model.ledgers import LedgerInfo, ManagedLedgerMetadata, OffloadRecord, OffloadState
+from heliograph.model.ledger_metadata import LedgerInfo, ManagedLedgerMetadata, OffloadRecord, OffloadState
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from storage.tiered import names

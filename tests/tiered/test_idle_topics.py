@@ -9,7 +9,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from heliograph.model.ledgers import ManagedLedgerMetadata
+from heliograph.model.ledger_metadata import ManagedLedgerMetadata
 from heliograph.raft.client import MetaClient
 from heliograph.runtime.clock import SystemClock
 from local_meta import keys

@@ -8,9 +8,9 @@ import random
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.model.configuration.configuration_records import RegionInfo
+from heliograph.model.configuration.policy_table import applied
 from heliograph.model.errors import HeliographError
-from heliograph.model.policies import RegionInfo
-from heliograph.model.policy_table import applied
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire.run import Run
 from region_node.tiering import RestoredTopic

@@ -9,7 +9,7 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import AlreadyExists, CorruptData, NoSuchObject, NotAllowed, NotFound
-from heliograph.model.ledgers import ManagedLedgerMetadata
+from heliograph.model.ledger_metadata import ManagedLedgerMetadata
 from heliograph.model.positions import AFTER_ALL
 from heliograph.wire.run import Run
 from local_meta import keys

@@ -14,7 +14,7 @@ import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.model.errors import StoreUnavailable
-from heliograph.model.ledgers import ManagedLedgerMetadata, OffloadState
+from heliograph.model.ledger_metadata import ManagedLedgerMetadata, OffloadState
 from heliograph.model.positions import Position
 from heliograph.raft.embedded import EmbeddedStore
 from local_meta import keys

@@ -16,7 +16,7 @@ from heliograph.model.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from heliograph.model.ledgers import ManagedLedgerMetadata, OffloadState
+from heliograph.model.ledger_metadata import ManagedLedgerMetadata, OffloadState
 from heliograph.model.positions import AFTER_ALL
 from local_meta import keys
 from storage.managed_ledger.managed_ledger import ManagedLedger

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from heliograph.model.recent import Recent
+from heliograph.runtime.recent_latencies import Recent
 from storage.tiered.settings import TieredSettings
 from storage.tiered.tiering import _TOPICS_A_TICK, OffloadStatus, Tiering
 from tests.topics.fake import FakeClock

@@ -6,10 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound, TopicClosed
-from heliograph.model.ledgers import LedgerInfo
-from heliograph.model.names import topic_hash
-from heliograph.model.policies import (
+from heliograph.model.configuration.configuration_records import (
     ClusterMigration,
     NamespacePolicies,
     ResourceGroup,
@@ -17,8 +14,11 @@ from heliograph.model.policies import (
     TenantQuota,
     TopicPolicies,
 )
-from heliograph.model.policy_table import Applied
+from heliograph.model.configuration.policy_table import Applied
+from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound, TopicClosed
+from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.model.topic_names import topic_hash
 from heliograph.wire.run import Run
 from region_node.subscriptions.port import Piece
 

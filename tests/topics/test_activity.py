@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from heliograph.model.bundles import BundleTable
-from heliograph.model.policies import NamespacePolicies
+from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.wire import pulsar_pb2 as pb
 from region_node.balance.gauge import BrokerGauge
 from region_node.balance.shedding import Bundle

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from heliograph.model.names import TopicName
-from heliograph.model.policies import NamespacePolicies
+from heliograph.model.configuration.configuration_records import NamespacePolicies
+from heliograph.model.topic_names import TopicName
 from tests.pulsar.harness import TOPIC, Broker, with_broker
 
 NAMESPACE = TopicName.parse(TOPIC).namespace

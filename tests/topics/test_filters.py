@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from heliograph.model.configuration.policy_table import applied
+from heliograph.model.configuration.policy_values import WrongKind
 from heliograph.model.errors import ConfigError
-from heliograph.model.policy_table import applied
-from heliograph.model.policy_values import WrongKind
 from heliograph.wire.run import Run
 from region_node.subscriptions.consumer import SubscriptionType
 from region_node.subscriptions.filters import ACCEPT, REJECT, RESCHEDULE, Entries, EntryFilter

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from heliograph.model.bundles import HASHES, BundleTable
-from heliograph.model.names import TopicName, topic_hash
+from heliograph.model.topic_names import TopicName, topic_hash
 from region_node.topics.loaded import Loaded
 from tests.pulsar.harness import Broker, with_broker
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from heliograph.model.configuration.configuration_records import ClusterMigration, NamespacePolicies
 from heliograph.model.errors import HeliographError, RegionPassive
-from heliograph.model.policies import ClusterMigration, NamespacePolicies
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.run import Run
 from tests.pulsar.codec import entry, frame, send

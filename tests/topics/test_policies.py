@@ -10,9 +10,14 @@ from typing import Any
 
 import pytest
 
+from heliograph.model.configuration.configuration_records import (
+    NamespacePolicies,
+    ResourceGroup,
+    TenantInfo,
+    TopicPolicies,
+)
 from heliograph.model.errors import BacklogQuotaExceeded, BacklogQuotaHold, NotAllowed
-from heliograph.model.names import TopicName
-from heliograph.model.policies import NamespacePolicies, ResourceGroup, TenantInfo, TopicPolicies
+from heliograph.model.topic_names import TopicName
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
 from heliograph.wire.run import Run

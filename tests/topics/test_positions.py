@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from heliograph.model.errors import MetadataUnavailable
-from heliograph.model.ledgers import LedgerInfo
+from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from region_node.topics.memory import MemoryLedger
 from region_node.topics.positions import before_publish_time, last_visible

@@ -7,6 +7,8 @@ import random
 
 import pytest
 
+from heliograph.model.configuration.configuration_records import NamespacePolicies
+from heliograph.model.configuration.policy_table import Applied
 from heliograph.model.errors import (
     AlreadyExists,
     ConsumerBusy,
@@ -19,10 +21,8 @@ from heliograph.model.errors import (
     TopicClosed,
     TopicTerminated,
 )
-from heliograph.model.names import TopicName, bundle_of
-from heliograph.model.policies import NamespacePolicies
-from heliograph.model.policy_table import Applied
 from heliograph.model.positions import BEFORE_ALL
+from heliograph.model.topic_names import TopicName, bundle_of
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.run import Run
 from region_node.topics.port import LogPort

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from heliograph.model.configuration.configuration_records import ResourceGroup
 from heliograph.model.errors import CorruptData
-from heliograph.model.policies import ResourceGroup
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
 from local_meta import keys

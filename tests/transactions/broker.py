@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from heliograph.model.policies import NamespacePolicies
+from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.wire import pulsar_pb2 as pb
 from region_node.transactions.service import Transactions
 from replicator.transactions import TransactionBuffer

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.model.configuration.configuration_records import NamespacePolicies, TopicPolicies
 from heliograph.model.errors import MetadataUnavailable, NotFound
-from heliograph.model.ledgers import pack, unpack
-from heliograph.model.policies import NamespacePolicies, TopicPolicies
+from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.raft.store import VALUE_BYTES_MAX
 from heliograph.wire.run import FLAG_HIDDEN, Run, TxnId
 from region_node.admin.transactions import way_to_others

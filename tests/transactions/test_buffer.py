@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from heliograph.model.errors import CorruptData
-from heliograph.model.ledgers import pack, unpack
+from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.positions import Position
 from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, Run, TxnId

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.errors import CorruptData, NotFound
-from heliograph.model.policies import RegionInfo
 from heliograph.wire.run import Origin, Run, TxnId
 from region_node.admin.verdicts import _answers
 from region_node.security.urls import UrlList

@@ -16,7 +16,7 @@ from typing import Any
 
 from heliograph.client.http import Http
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from heliograph.spark.options import Access
 
 _OPT_OUT = "or say schemas = false: payloads are then written without their versions"

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from heliograph.model.errors import ConfigError, HeliographError
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from heliograph.spark.jobs.carried import Carried
 from heliograph.spark.jobs.options import access_of, refuse_unknown, source_of, started, text_of
 from heliograph.spark.options import Options

@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from heliograph.client.blocks import BlockReader
 from heliograph.model.errors import ConfigError
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from heliograph.spark.declared import Declared
 from heliograph.spark.jobs.landing import Landing, Staged
 from heliograph.spark.options import Access

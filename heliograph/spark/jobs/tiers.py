@@ -20,7 +20,7 @@ import typer
 
 from heliograph.client.http import Http
 from heliograph.model.errors import ConfigError, NotFound
-from heliograph.model.names import TopicName
+from heliograph.model.topic_names import TopicName
 from heliograph.spark.options import Options
 
 LIGHT_BYTES_S, HEAVY_BYTES_S = 100_000.0, 10_000_000.0

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from heliograph.model import policy_values as v
+from heliograph.model.configuration import policy_values as v
+from heliograph.model.configuration.policy_values import Check
+from heliograph.model.configuration.replication_routes import checked_topology
 from heliograph.model.errors import NotAllowed
-from heliograph.model.ledgers import ANYWHERE, Affinity
-from heliograph.model.policy_values import Check
-from heliograph.model.routes import checked_topology
+from heliograph.model.ledger_metadata import ANYWHERE, Affinity
 
 Level = Mapping[str, Any]
 """Name of a policy -> what is set at one level."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from heliograph.model.policies import _Value
+from heliograph.model.configuration.configuration_records import _Value
 
 LEADERSHIP = "/leadership/"
 SUBSCRIPTIONS = "/subscription-leadership/"

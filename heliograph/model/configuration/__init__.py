@@ -1,0 +1,3 @@
+"""What the global configuration holds, as values: records, policies, leadership, routes. Who changes them, and HTTP,
+are elsewhere.
+"""
