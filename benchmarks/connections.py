@@ -25,7 +25,7 @@ from benchmarks.crowd import CLIENTS_EACH, PER_TOPIC, Crowd, gathered, may_open
 from benchmarks.raw_client import simple
 from benchmarks.servers import Heliograph, rest
 from benchmarks.steady_client import Steady, quantile
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 
 NAMESPACE = "public/crowd"
 KIB_EACH = 60.0

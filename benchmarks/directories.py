@@ -23,7 +23,7 @@ from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.disk import Buffer
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.block import encode_block
-from heliograph.wire.bookie import Code, Kind, encode
+from heliograph.wire.bookie_frames import Code, Kind, encode
 from heliograph.wire.run import Run
 from storage.bookie.bookie import Bookie, BookieSettings, Place
 

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from benchmarks.raw_client import simple
 from benchmarks.servers import Heliograph
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 
 PROMISE_KIB = 40.0
 

@@ -18,7 +18,7 @@ from functools import partial
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Buffer, Disk, File
 from heliograph.runtime.system_disk import SystemDisk
-from heliograph.wire.bookie import HEAD, Kind
+from heliograph.wire.bookie_frames import HEAD, Kind
 from storage.bookie.bookie import Bookie
 from storage.bookie.compaction import Compactor
 from storage.bookie.cookie import Place, home_of

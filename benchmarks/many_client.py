@@ -17,7 +17,7 @@ from typing import Any
 import crc32c
 
 from benchmarks.raw_client import LoadConnection, simple
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.varint import read_varint, varint
 
 _U32 = struct.Struct(">I")

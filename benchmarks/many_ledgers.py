@@ -25,7 +25,7 @@ from benchmarks.cold_drain import make_cold
 from benchmarks.directories import Client, frame, started, store
 from benchmarks.metadata_store import pss_mb
 from heliograph.runtime.disk import Buffer
-from heliograph.wire.bookie import Code, Kind, encode
+from heliograph.wire.bookie_frames import Code, Kind, encode
 from storage.bookie.bookie import Bookie
 
 FEW, TURN, SHAPE = 64, 256, (1, 1)

@@ -32,7 +32,7 @@ from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.raft.client import ClientSettings, MetaClient
 from heliograph.raft.store import prefix_end
 from heliograph.runtime.clock import SystemClock
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from local_meta import keys
 
 NAMESPACE, COPIES, PARTITIONS = "public/three", 3, 3

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import crc32c
 
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 
 _U32 = struct.Struct(">I")
 _RECEIPT = 7

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import crc32c
 
 from benchmarks.raw_client import simple
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.varint import varint
 
 _U32 = struct.Struct(">I")

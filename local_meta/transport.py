@@ -16,7 +16,7 @@ from heliograph.model.errors import PeerError
 from heliograph.raft.membership import Addresses
 from heliograph.raft.messages import Config
 from heliograph.runtime.clock import Rng
-from heliograph.wire.metadata import FEATURES, FRAME_BYTES_MAX, MAGIC, Frame, body, fields, frame
+from heliograph.wire.metadata_frames import FEATURES, FRAME_BYTES_MAX, MAGIC, Frame, body, fields, frame
 
 QUEUE_BYTES_MAX = 16 << 20
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.05, 1.0

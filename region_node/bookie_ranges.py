@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl
 
 from heliograph.runtime.disk import Buffer
 from heliograph.wire.block import is_sealed, peek_block
-from heliograph.wire.bookie import Code
+from heliograph.wire.bookie_frames import Code
 from region_node.reads import ReadKeys, Refused, number
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import LinkError, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import Buffer
 from region_node.schemas.registry import SchemaRegistry
 from replicator.causes import Cause

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from heliograph.model.errors import CorruptData, LinkError
 from heliograph.model.topic_names import TopicName
 from heliograph.raft.store import MetadataStore
-from heliograph.wire.link_schemas import BYTES_MAX, SchemaRow
+from heliograph.wire.links.schema_commands import BYTES_MAX, SchemaRow
 from region_node.schemas.registry import REGION_SHIFT, SchemaRegistry, conflicting, shown
 from replicator.causes import Cause
 from replicator.schemas import SchemaConflict

@@ -13,7 +13,7 @@ from typing import Any
 
 from heliograph.client.pulsar import Address, ConnectionLost, PulsarConnection, Refused
 from heliograph.model.errors import NotFound
-from heliograph.wire.pulsar_pb2 import BaseCommand
+from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand
 from heliograph.wire.run import Buffer, Run
 
 _WINDOW = 500

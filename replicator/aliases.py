@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from heliograph.model.positions import Position
-from heliograph.wire.link import SkipReason, SkipRecord
+from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import Run
 
 UnderWay = dict[str, list[tuple[int, int]]]

@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from heliograph.model.coordinates import Origin
-from heliograph.wire.link_audit import Ask
+from heliograph.wire.links.audit_commands import Ask
 from replicator.log import ReplicatedLog
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from heliograph.model.coordinates import Origin, Range
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.wire.link import SkipRecord
-from heliograph.wire.link_audit import Ask, Row, Told, What, digest
+from heliograph.wire.links.audit_commands import Ask, Row, Told, What, digest
+from heliograph.wire.links.link_commands import SkipRecord
 from heliograph.wire.run import Run
 from replicator.audit_findings import Fault, Finding, Report
 from replicator.audit_scan import AuditStorage, Piece, Take, coordinates, hidden, walk

@@ -19,8 +19,8 @@ from typing import NamedTuple
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import HeliographError, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.wire.link import SkipReason, SkipRecord
-from heliograph.wire.link_audit import Ask, Told, What
+from heliograph.wire.links.audit_commands import Ask, Told, What
+from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import Run
 from replicator.audit_findings import Fault, Finding
 from replicator.audit_pass import HIDDEN_BY_AUDIT, AuditPass, Header, Hole

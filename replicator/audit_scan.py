@@ -16,7 +16,7 @@ import crc32c
 
 from heliograph.model.errors import CorruptData, NoSuchEntry, NoSuchLedger
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.wire.link_audit import ROWS_MAX, Ask, Row, Told, What, digest
+from heliograph.wire.links.audit_commands import ROWS_MAX, Ask, Row, Told, What, digest
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from replicator.entries import addressed_to, as_published, is_passing, published_checksums
 from replicator.late import LateMap

@@ -1,7 +1,7 @@
 """Auditor: looks, topic by topic, at whether this region holds what was published, and puts right what it does not.
 
 Is: when each topic's turn comes, one pass at a time, the rate, requests to other regions and answers to theirs, and reports. Isn't: the comparison
-(`replicator.audit_pass`), the repair (`replicator.audit_repair`), or a frame (`heliograph.wire.link_audit`).
+(`replicator.audit_pass`), the repair (`replicator.audit_repair`), or a frame (`heliograph.wire.links.audit_commands`).
 Invariants: a topic costs nothing between its passes: no task, no timer; one pass runs in a broker, and at most `answers_max` answers are made; bytes
 read for either stay within the rate; a request whose connection breaks ends within its time-out.
 Source: docs/protocols/links.md, "Audit".
@@ -19,8 +19,8 @@ from typing import Any, Protocol
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import HeliographError, LinkError, NotAllowed
 from heliograph.runtime.clock import Clock
-from heliograph.wire import link_audit as wire
-from heliograph.wire.link_audit import Ask, Told, What
+from heliograph.wire.links import audit_commands as wire
+from heliograph.wire.links.audit_commands import Ask, Told, What
 from heliograph.wire.run import Buffer
 from replicator.audit_findings import Brief, Report
 from replicator.audit_pass import AuditPass

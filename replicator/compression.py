@@ -1,6 +1,6 @@
 """RunPacker: which runs of one link go out compressed.
 
-Is: a pure core: runs in, frames out, with what is known of the link and of the runs before. Isn't: a codec (`heliograph.wire.link_compression`).
+Is: a pure core: runs in, frames out, with what is known of the link and of the runs before. Isn't: a codec (`heliograph.wire.links.link_compression`).
 Invariants: a target that did not say that it can read it gets nothing compressed; a run goes compressed only if that made it smaller by `gain_min`;
 where runs do not become smaller (clients that compress themselves), fewer and fewer are tried: one of 64 in the end.
 Source: docs/protocols/links.md, "Compression".
@@ -9,9 +9,9 @@ Source: docs/protocols/links.md, "Compression".
 from __future__ import annotations
 
 from heliograph.model.positions import Position
-from heliograph.wire import link as wire
 from heliograph.wire.block import encode_block
-from heliograph.wire.link_compression import LZ4, UNPACKED_BYTES_MAX, ZSTD, pack
+from heliograph.wire.links import link_commands as wire
+from heliograph.wire.links.link_compression import LZ4, UNPACKED_BYTES_MAX, ZSTD, pack
 from heliograph.wire.run import Buffer, Run
 from replicator.compression_settings import CompressionSettings
 

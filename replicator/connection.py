@@ -14,10 +14,10 @@ from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.errors import HeliographError, PeerError
 from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock
-from heliograph.wire import link as wire
-from heliograph.wire.link import Heartbeat, Kind, Risk, StreamBeat
-from heliograph.wire.link_audit import Ask, read_ask, read_tell
-from heliograph.wire.link_schemas import SchemaRow, close_rows
+from heliograph.wire.links import link_commands as wire
+from heliograph.wire.links.audit_commands import Ask, read_ask, read_tell
+from heliograph.wire.links.link_commands import Heartbeat, Kind, Risk, StreamBeat
+from heliograph.wire.links.schema_commands import SchemaRow, close_rows
 from heliograph.wire.run import Buffer
 from replicator.causes import Cause
 from replicator.claims import Claims, read_claims

@@ -22,7 +22,7 @@ from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
 from heliograph.raft.store import MetadataStore
-from heliograph.wire.link import SkipReason
+from heliograph.wire.links.link_commands import SkipReason
 from storage.managed_ledger import expiry
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Buffer
 from replicator.affected import Affected, AffectedList
 from replicator.entries import meant_for

@@ -18,7 +18,7 @@ from itertools import accumulate, pairwise
 import crc32c
 
 from heliograph.model.errors import CorruptData, PeerError
-from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_PASSING, Buffer, Run
 from replicator.transactions import is_commit, is_marker, read_marker, read_participants
 from replicator.trees import Tree, is_tree

@@ -12,8 +12,8 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from heliograph.wire.link import Risk
-from heliograph.wire.link_audit import Ask
+from heliograph.wire.links.audit_commands import Ask
+from heliograph.wire.links.link_commands import Risk
 
 BOUNDS_MS = (5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000)
 

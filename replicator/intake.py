@@ -14,7 +14,7 @@ from enum import Enum
 from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.empty_dict import NOTHING, own
 from heliograph.model.positions import Position
-from heliograph.wire.link import SkipRecord
+from heliograph.wire.links.link_commands import SkipRecord
 from heliograph.wire.run import Run
 
 

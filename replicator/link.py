@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.errors import LinkError
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.wire import link as wire
-from heliograph.wire.link import Risk
-from heliograph.wire.link_audit import Ask, Told, ask_frame, tell_frame
-from heliograph.wire.link_schemas import SchemaRow, overrule_frame, schemas_frame
+from heliograph.wire.links import link_commands as wire
+from heliograph.wire.links.audit_commands import Ask, Told, ask_frame, tell_frame
+from heliograph.wire.links.link_commands import Risk
+from heliograph.wire.links.schema_commands import SchemaRow, overrule_frame, schemas_frame
 from heliograph.wire.run import Buffer
 from replicator.auditor import LEVEL as AUDIT_LEVEL
 from replicator.causes import Cause

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.wire import link as wire
-from heliograph.wire.link import SkipReason, SkipRecord
+from heliograph.wire.links import link_commands as wire
+from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import Buffer, Run
 from replicator.causes import Cause
 from replicator.compression import RunPacker

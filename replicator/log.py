@@ -22,7 +22,7 @@ from heliograph.model.empty_dict import NOTHING, own
 from heliograph.model.errors import HeliographError, TopicClosed
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.runtime.clock import Clock, Rng
-from heliograph.wire.link import SkipRecord
+from heliograph.wire.links.link_commands import SkipRecord
 from heliograph.wire.run import Run
 from replicator.aliases import pieces, repeats, under_way
 from replicator.dedup import DedupSettings

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from heliograph.model.coordinates import Coordinate, Origin
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.wire.link import SkipReason
+from heliograph.wire.links.link_commands import SkipReason
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from replicator.deleting import was_removed
 from replicator.reasons import HERE

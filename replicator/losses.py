@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from heliograph.model.coordinates import Origin
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.wire.link import SkipReason, SkipRecord
+from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import Run
 from replicator.outbox import Totals
 from replicator.sends import Send, SendRun, just_before

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from heliograph.model.errors import HeliographError
-from heliograph.wire.link import SkipRecord
+from heliograph.wire.links.link_commands import SkipRecord
 from heliograph.wire.run import Run
 
 Segments = list[tuple[int, int, int]]

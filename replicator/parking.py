@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import NotAllowed
-from heliograph.wire.link_schemas import SchemaRow
+from heliograph.wire.links.schema_commands import SchemaRow
 from replicator.causes import Cause
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Reasons: why ranges of coordinates are missing, as the SKIPs said that are stored here.
 
 Is: by region that lacks it ("": this one) and origin, ranges (after, through] with the reason of each. Isn't: what is missing (the vector says that; an
-entry that came later beats a SKIP), or a SKIP itself (`heliograph.wire.link`).
+entry that came later beats a SKIP), or a SKIP itself (`heliograph.wire.links.link_commands`).
 Invariants: what is told here was said by a record; a range without one has no reason, and none is guessed. Of a region and origin the newest RANGES_MAX
 are kept.
 Source: docs/protocols/links.md, "SKIP".
@@ -15,7 +15,7 @@ from typing import Any
 from heliograph.model.coordinates import Origin, Range
 from heliograph.model.empty_dict import NOTHING, own
 from heliograph.model.positions import Position
-from heliograph.wire.link import SkipReason
+from heliograph.wire.links.link_commands import SkipReason
 
 RANGES_MAX = 128
 HERE = ""

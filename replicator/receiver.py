@@ -18,10 +18,10 @@ from heliograph.model.empty_dict import own
 from heliograph.model.errors import HeliographError, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.runtime.clock import Clock
-from heliograph.wire import link as wire
-from heliograph.wire.link import Heartbeat, Kind, SkipRecord, StreamBeat
-from heliograph.wire.link_audit import read_ask, read_tell
-from heliograph.wire.link_schemas import SchemaRow, read_schemas
+from heliograph.wire.links import link_commands as wire
+from heliograph.wire.links.audit_commands import read_ask, read_tell
+from heliograph.wire.links.link_commands import Heartbeat, Kind, SkipRecord, StreamBeat
+from heliograph.wire.links.schema_commands import SchemaRow, read_schemas
 from heliograph.wire.run import Buffer, Run
 from replicator.auditor import Auditor
 from replicator.causes import Cause

@@ -14,9 +14,9 @@ from typing import Any
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import CorruptData, HeliographError, PeerError
 from heliograph.model.positions import Position
-from heliograph.wire import link as wire
-from heliograph.wire.link import SkipRecord
-from heliograph.wire.link_audit import Ask, Told, ask_frame, tell_frame
+from heliograph.wire.links import link_commands as wire
+from heliograph.wire.links.audit_commands import Ask, Told, ask_frame, tell_frame
+from heliograph.wire.links.link_commands import SkipRecord
 from heliograph.wire.run import Buffer, Run
 from replicator.auditor import LEVEL as AUDIT_LEVEL
 from replicator.auditor import Auditor

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from heliograph.wire.link import Heartbeat
+from heliograph.wire.links.link_commands import Heartbeat
 
 WINDOW = 8
 

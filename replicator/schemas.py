@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from heliograph.model.errors import HeliographError, LinkError
-from heliograph.wire.link_schemas import SchemaRow
+from heliograph.wire.links.schema_commands import SchemaRow
 from replicator.causes import Cause
 
 if TYPE_CHECKING:

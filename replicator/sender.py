@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.empty_dict import own
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.wire.link import SkipReason, SkipRecord
+from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import Run
 from replicator.deleting import untold_from
 from replicator.entries import as_published, checked_and_addressed

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from heliograph.model.positions import Position
-from heliograph.wire.link import SkipRecord
+from heliograph.wire.links.link_commands import SkipRecord
 from heliograph.wire.run import BYTES_MAX, COUNT_MAX, Run, join
 from replicator.transactions import is_marker
 from replicator.trees import is_tree

@@ -17,7 +17,7 @@ from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.positions import Position
 from heliograph.raft.store import VALUE_BYTES_MAX
 from heliograph.runtime.clock import Rng
-from heliograph.wire.link import SkipReason, SkipRecord
+from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from replicator.affected import AffectedList
 from replicator.dedup import DedupSettings, Producers

@@ -25,9 +25,9 @@ from heliograph.model.configuration.replication_routes import Routes, delivers
 from heliograph.model.coordinates import Origin, Range
 from heliograph.model.errors import CorruptData, HeliographError, LinkError, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.wire.entry_metadata import entry_metadata
-from heliograph.wire.link import SkipReason, SkipRecord
-from heliograph.wire.link_audit import Ask, Told, What
+from heliograph.wire.links.audit_commands import Ask, Told, What
+from heliograph.wire.links.link_commands import SkipReason, SkipRecord
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Run
 from replicator.audit_channels import LinkChannels
 from replicator.audit_scan import NOTHING_HELD

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import Position
-from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Buffer, Run
 
 _NAME = "traceparent"

@@ -20,7 +20,7 @@ from geo_tests.sim.damage import flipped, with_part
 from geo_tests.sim.pulsar_client import Delivered
 from heliograph.model.errors import HeliographError, NotAllowed
 from heliograph.model.positions import Position
-from heliograph.wire.link import SkipReason, SkipRecord
+from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import Run
 from replicator.audit_findings import Fault, Report
 from replicator.audit_pass import HIDDEN_BY_AUDIT

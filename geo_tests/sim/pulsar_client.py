@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import crc32c
 
-from heliograph.wire.pulsar_pb2 import (
+from heliograph.wire.pulsar.pulsar_pb2 import (
     BaseCommand,
     CommandAck,
     CommandLookupTopicResponse,

@@ -19,7 +19,7 @@ from typing import Any
 import bcrypt
 import pytest
 
-from heliograph.wire.kafka_codec import BY_NAME, decode_fields, encode_fields
+from heliograph.wire.kafka.message_codec import BY_NAME, decode_fields, encode_fields
 from region_node.instance.ca import ensure_certificates
 from tests.broker.processes import Region
 

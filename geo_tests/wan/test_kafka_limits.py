@@ -10,7 +10,7 @@ import pulsar
 import pytest
 
 from geo_tests.wan.kafka_support import DEADLINE_S, ask, ck, consumer, create, producer, rest, send, servers, take
-from heliograph.wire.kafka_records import build_batch
+from heliograph.wire.kafka.record_batches import build_batch
 from tests.broker.processes import Region
 
 pytestmark = pytest.mark.wan

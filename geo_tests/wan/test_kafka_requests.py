@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from geo_tests.wan.kafka_support import DEADLINE_S, ask, create, producer, send, servers
-from heliograph.wire.kafka_codec import BY_NAME, decode_fields, encode_fields
+from heliograph.wire.kafka.message_codec import BY_NAME, decode_fields, encode_fields
 from tests.broker.processes import Region
 from tests.wire.test_kafka_codec import made
 

@@ -27,7 +27,7 @@ from geo_tests.wan.kafka_support import (
     send,
     servers,
 )
-from heliograph.wire.kafka_records import build_batch
+from heliograph.wire.kafka.record_batches import build_batch
 from tests.broker.processes import Region
 
 pytestmark = pytest.mark.wan

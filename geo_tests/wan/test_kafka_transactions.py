@@ -24,7 +24,7 @@ from geo_tests.wan.kafka_support import (
     take,
     transactional,
 )
-from heliograph.wire.kafka_records import HEADER_BYTES, TRANSACTIONAL, build_batch, sealed
+from heliograph.wire.kafka.record_batches import HEADER_BYTES, TRANSACTIONAL, build_batch, sealed
 from tests.broker.processes import Region
 
 pytestmark = pytest.mark.wan

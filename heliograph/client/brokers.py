@@ -17,7 +17,7 @@ from heliograph.client.http import Http
 from heliograph.client.pulsar import Address, PulsarConnection
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed
 from heliograph.model.topic_names import TopicName
-from heliograph.wire.pulsar_pb2 import BaseCommand
+from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand
 
 _ASKING_MAX = 4
 """Connections for lookups."""

@@ -25,8 +25,8 @@ from heliograph.client.brokers import Brokers, Line
 from heliograph.client.pulsar import ConnectionLost, Refused
 from heliograph.model.errors import HeliographError, NotAllowed
 from heliograph.model.topic_names import TopicName
-from heliograph.wire.pulsar_frames import IN_ORDER
-from heliograph.wire.pulsar_pb2 import BaseCommand, MessageMetadata, ServerError, SingleMessageMetadata
+from heliograph.wire.pulsar.frame_cutter import IN_ORDER
+from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand, MessageMetadata, ServerError, SingleMessageMetadata
 
 WINDOW_BYTES = 8 << 20
 """Sent and not answered, at most."""

@@ -21,9 +21,9 @@ from google.protobuf.message import DecodeError
 
 from heliograph.model.errors import HeliographError, NotFound, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.wire.entry_metadata import entry_metadata
-from heliograph.wire.link import PRIVATE_FROM, command_content, command_kind
-from heliograph.wire.pulsar_pb2 import (
+from heliograph.wire.links.link_commands import PRIVATE_FROM, command_content, command_kind
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.pulsar_pb2 import (
     BaseCommand,
     CommandLookupTopicResponse,
     CommandSubscribe,

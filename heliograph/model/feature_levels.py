@@ -1,7 +1,7 @@
 """Feature levels of a region: what all of its brokers and bookies understand.
 
 Is: the levels, and the one of this version. Isn't: who raises a region's level (`region_node.region_level`), or the level of links between regions, which
-each pair agrees on when it connects (`heliograph.wire.link`).
+each pair agrees on when it connects (`heliograph.wire.links.link_commands`).
 Rule: what older processes would misread is only written once the region's level says that there are none; so each such thing has a level here.
 
     1  the first version

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from heliograph.model.errors import MetadataUnavailable, PeerError
 from heliograph.raft.commands import open_answer
 from heliograph.raft.store import Delete, MetadataStore
-from heliograph.wire.metadata import (
+from heliograph.wire.metadata_frames import (
     FEATURE_BACKUPS,
     FEATURES,
     FRAME_BYTES_MAX,

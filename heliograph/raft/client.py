@@ -22,7 +22,7 @@ from heliograph.raft.commands import Kind, Malformed, SessionUnknown, Status, co
 from heliograph.raft.store import RANGE_LIMIT, Delete, Op, Put, WatchCallback, check_key, check_ops, check_ttl
 from heliograph.raft.watches import Watch, Watches
 from heliograph.runtime.clock import Clock, Rng
-from heliograph.wire.metadata import Frame, body, fields, frame, rows
+from heliograph.wire.metadata_frames import Frame, body, fields, frame, rows
 
 WRITES_MAX = 1000
 REQUESTS_MAX = 8192

@@ -10,7 +10,7 @@ import asyncio
 from typing import Protocol, cast
 
 from heliograph.model.errors import PeerError
-from heliograph.wire.metadata import FEATURES, FRAME_BYTES_MAX, MAGIC, Frame, FrameCutter, body, fields, frame
+from heliograph.wire.metadata_frames import FEATURES, FRAME_BYTES_MAX, MAGIC, Frame, FrameCutter, body, fields, frame
 
 
 class FrameTaker(Protocol):

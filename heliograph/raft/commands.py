@@ -1,6 +1,6 @@
 """Commands of the key-value machine, and their answers, as bytes.
 
-Is: the encoding that lies in the log. Isn't: frames (heliograph.wire.metadata), or what a command does (heliograph.raft.machine).
+Is: the encoding that lies in the log. Isn't: frames (heliograph.wire.metadata_frames), or what a command does (heliograph.raft.machine).
 Invariants: an answer says either what was done or that nothing was.
 
 A command:  u8 version (1) · msgpack [kind, session, sequence, low, ...fields]

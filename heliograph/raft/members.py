@@ -19,7 +19,7 @@ from heliograph.model.errors import NotAllowed, NotLeader
 from heliograph.raft.commands import ok
 from heliograph.raft.membership import AddLearner, Change, Promote, Remove
 from heliograph.raft.node import RaftNode
-from heliograph.wire.metadata import fields
+from heliograph.wire.metadata_frames import fields
 
 
 class MembersDesk:

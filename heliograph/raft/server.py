@@ -21,7 +21,7 @@ from heliograph.raft.commands import Status, answer_of, ok, refusal
 from heliograph.raft.image import Image, parts
 from heliograph.raft.machine import Change
 from heliograph.raft.service import MetaService
-from heliograph.wire.metadata import FEATURES, FRAME_BYTES_MAX, MAGIC, Frame, FrameCutter, body, fields, frame
+from heliograph.wire.metadata_frames import FEATURES, FRAME_BYTES_MAX, MAGIC, Frame, FrameCutter, body, fields, frame
 
 REQUESTS_MAX = 1024
 WATCHES_MAX = 1024

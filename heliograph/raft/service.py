@@ -28,7 +28,7 @@ from heliograph.raft.leases import LeaseKeeper
 from heliograph.raft.machine import Change, KvMachine
 from heliograph.raft.store import RANGE_LIMIT
 from heliograph.runtime.clock import Clock
-from heliograph.wire.metadata import Frame, fields
+from heliograph.wire.metadata_frames import Frame, fields
 
 PAGE_BYTES_MAX = 4 << 20
 _TICK_S = 0.25

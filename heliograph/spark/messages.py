@@ -22,9 +22,9 @@ from google.protobuf.message import DecodeError
 from heliograph.client.blocks import TopicSnapshot
 from heliograph.model.errors import CorruptData
 from heliograph.model.topic_names import TopicName
-from heliograph.wire import pulsar_pb2 as pb
-from heliograph.wire.kafka_compression import decompress_pulsar
-from heliograph.wire.kafka_entries import as_pulsar
+from heliograph.wire.kafka.entry_conversion import as_pulsar
+from heliograph.wire.payload_compression import decompress_pulsar
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_KAFKA, FLAG_MARKER, Run
 
 _MAGIC_CHECKSUM = b"\x0e\x01"

@@ -33,7 +33,7 @@ from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavai
 from heliograph.model.topic_names import TopicName
 from heliograph.spark.options import KNOWN, Access
 from heliograph.spark.portable import by_content, placed
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 
 _ROWS = 1000
 _BYTES = 128 << 10

@@ -46,7 +46,7 @@ FLAG_HIDDEN = 1
 FLAG_MARKER = 2
 FLAG_TRANSACTIONAL = 4
 FLAG_KAFKA = 8
-"""Its payload is a Kafka record batch: clients see it, each protocol's in its own form (`heliograph.wire.kafka_entries`)."""
+"""Its payload is a Kafka record batch: clients see it, each protocol's in its own form (`heliograph.wire.kafka.entry_conversion`)."""
 FLAG_TREE = 16
 """With FLAG_HIDDEN: by which ways the entries behind it go to other regions (`replicator.trees`)."""
 FLAG_PASSING = 32

@@ -14,10 +14,10 @@ from aiohttp import web
 
 from heliograph.model.errors import CorruptData, NotAllowed, NotFound, SubscriptionNotFound
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.wire import pulsar_pb2 as pb
-from heliograph.wire.entry_metadata import entry_metadata
-from heliograph.wire.kafka_compression import decompress_pulsar
-from heliograph.wire.kafka_entries import as_pulsar
+from heliograph.wire.kafka.entry_conversion import as_pulsar
+from heliograph.wire.payload_compression import decompress_pulsar
+from heliograph.wire.pulsar import pulsar_pb2 as pb
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import FLAG_KAFKA, Buffer
 from region_node.admin.context import Admin, Malformed, body, number
 from region_node.subscriptions.filters import ACCEPT, REJECT, RESCHEDULE, Filtering

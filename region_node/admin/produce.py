@@ -26,7 +26,7 @@ from aiohttp import web
 
 from heliograph.model.errors import HeliographError, NotAllowed, TopicClosed
 from heliograph.model.topic_names import TopicName
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import COUNT_MAX, Run
 from region_node.admin.context import Admin, Elsewhere, Malformed, number, typed_body
 from region_node.schemas.compatibility import IncompatibleSchema

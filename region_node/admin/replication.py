@@ -15,7 +15,7 @@ from aiohttp import web
 from heliograph.model.coordinates import Vector, format_coordinate, parse_coordinate
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import Position
-from heliograph.wire.link import SkipReason
+from heliograph.wire.links.link_commands import SkipReason
 from region_node.admin.context import Admin, Malformed, body
 from region_node.topics.topic import Topic
 from replicator.durability import RegionWaits

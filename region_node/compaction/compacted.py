@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger, NoSuchObject
 from heliograph.model.ledger_metadata import LedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
-from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Run
 from region_node.compaction.stored import pieces_of, position_of
 from region_node.subscriptions.port import LedgerPort, Piece

@@ -24,7 +24,7 @@ from heliograph.model.ledger_metadata import OffloadRecord, OffloadState
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock
-from heliograph.wire.kafka_entries import as_pulsar
+from heliograph.wire.kafka.entry_conversion import as_pulsar
 from heliograph.wire.run import FLAG_KAFKA, Buffer, Run
 from region_node.compaction.compacted import CURSOR, Compacted, CompactedView, properties_of, read_properties
 from region_node.compaction.entries import Opened, open_entry, without

@@ -17,9 +17,9 @@ import crc32c
 from google.protobuf.message import DecodeError
 
 from heliograph.model.errors import CorruptData
-from heliograph.wire import pulsar_pb2 as pb
-from heliograph.wire.entry_metadata import entry_metadata
-from heliograph.wire.kafka_compression import OUTPUT_BYTES_MAX, compress_pulsar, decompress_pulsar
+from heliograph.wire.payload_compression import OUTPUT_BYTES_MAX, compress_pulsar, decompress_pulsar
+from heliograph.wire.pulsar import pulsar_pb2 as pb
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Buffer
 
 PAYLOAD_MAX = OUTPUT_BYTES_MAX

@@ -19,7 +19,7 @@ import crc32c
 
 from heliograph.model.errors import HeliographError
 from heliograph.runtime.clock import Clock
-from heliograph.wire.pulsar_pb2 import MessageMetadata
+from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata
 from region_node.dr.settings import CanarySettings
 from region_node.dr.tasks import lasting
 from region_node.topics.round_trip import round_trip

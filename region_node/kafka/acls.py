@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import HeliographError
 from heliograph.model.topic_names import TopicName
-from heliograph.wire.kafka_codec import Fields, Request
+from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.kafka.errors import Code, Refused, code_of
 from region_node.security.authorization import Action
 from region_node.security.principal import ROLE_CHARS_MAX

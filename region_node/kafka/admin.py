@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from global_config.admin import PARTITIONS_MAX
 from heliograph.model.errors import AlreadyExists, HeliographError
-from heliograph.wire.kafka_codec import Fields, Request
+from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.kafka.configs import LISTS, check, kind_of
 from region_node.kafka.errors import Code, Refused, code_of
 from region_node.kafka.metadata import ensure_ids

@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 from heliograph.model.errors import HeliographError, PeerError
-from heliograph.wire.kafka_codec import Fields, Request, decode_request, encode_answer
+from heliograph.wire.kafka.message_codec import Fields, Request, decode_request, encode_answer
 from heliograph.wire.run import Buffer
 from region_node.kafka.produce import begin_produce
 from region_node.kafka.quotas import Limits, Shared

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 from heliograph.model.errors import HeliographError, VersionConflict
 from heliograph.model.topic_names import TopicName
 from heliograph.raft.store import ABSENT, pages_under
-from heliograph.wire.kafka_codec import Fields
+from heliograph.wire.kafka.message_codec import Fields
 from region_node.kafka.committed import OFFSETS, Committed, group_prefix
 from region_node.kafka.errors import Code, Refused
 from region_node.kafka.group import EMPTY, Group

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError
 from heliograph.runtime.clock import Rng
-from heliograph.wire.kafka_codec import Fields, Request
+from heliograph.wire.kafka.message_codec import Fields, Request
 from heliograph.wire.run import Buffer
 from region_node.kafka.errors import Code, Refused, code_of
 from region_node.kafka.log import KafkaLog

@@ -14,7 +14,7 @@ from typing import Any
 import msgpack
 
 from heliograph.model.errors import CorruptData
-from heliograph.wire.kafka_codec import Fields
+from heliograph.wire.kafka.message_codec import Fields
 from region_node.kafka.errors import Code
 
 FORMAT = 1

@@ -17,8 +17,8 @@ from heliograph.model.errors import HeliographError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock
-from heliograph.wire.kafka_entries import as_batch, batch_of
-from heliograph.wire.kafka_records import (
+from heliograph.wire.kafka.entry_conversion import as_batch, batch_of
+from heliograph.wire.kafka.record_batches import (
     HEADER_BYTES,
     PREFIX,
     offsets_of,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError
 from heliograph.model.topic_names import TopicName
-from heliograph.wire.kafka_codec import APIS, Fields, Request
+from heliograph.wire.kafka.message_codec import APIS, Fields, Request
 from region_node.kafka.cluster import Node
 from region_node.kafka.errors import Code, Refused, code_of
 from region_node.kafka.log import LEADER_EPOCH

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError
-from heliograph.wire.kafka_codec import Fields, Request
+from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.kafka import time_search
 from region_node.kafka.errors import Code, Refused, code_of
 from region_node.kafka.log import LEADER_EPOCH, KafkaLog

@@ -12,9 +12,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import HeliographError, LedgerFenced
-from heliograph.wire.kafka_codec import Fields, Request
-from heliograph.wire.kafka_entries import entry_in_place, entry_of
-from heliograph.wire.kafka_records import (
+from heliograph.wire.kafka.entry_conversion import entry_in_place, entry_of
+from heliograph.wire.kafka.message_codec import Fields, Request
+from heliograph.wire.kafka.record_batches import (
     CODEC,
     CONTROL,
     HEADER_BYTES,
@@ -29,7 +29,7 @@ from heliograph.wire.kafka_records import (
     records_of,
     with_append_time,
 )
-from heliograph.wire.pulsar_frames import MESSAGE_BYTES_MAX
+from heliograph.wire.pulsar.frame_cutter import MESSAGE_BYTES_MAX
 from heliograph.wire.run import FLAG_KAFKA, Buffer, Run, TxnId
 from region_node.kafka.configs import COMPACT
 from region_node.kafka.errors import Code, Refused, code_of

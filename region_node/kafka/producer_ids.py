@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError
 from heliograph.raft.store import MetadataStore
-from heliograph.wire.kafka_codec import Fields, Request
+from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.kafka.errors import Code, Refused
 from region_node.kafka.transaction_requests import opened
 

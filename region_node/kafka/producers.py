@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from heliograph.model.errors import CorruptData, HeliographError
-from heliograph.wire.kafka_records import Batch
+from heliograph.wire.kafka.record_batches import Batch
 from region_node.kafka.errors import Code, Refused
 
 LAST_BATCHES = 5

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError
-from heliograph.wire.kafka_codec import Fields, Request
+from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.kafka.errors import Code, Refused, code_of
 from region_node.kafka.quota_table import ADDRESS, DEFAULT, NONE, Entity, check, name_of, named
 from region_node.kafka.quotas import canonical

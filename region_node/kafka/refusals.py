@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from heliograph.wire.kafka_codec import Fields
+from heliograph.wire.kafka.message_codec import Fields
 from region_node.kafka.errors import Code
 
 _ORDINARY = (Code.NONE, Code.MEMBER_ID_REQUIRED, Code.REBALANCE_IN_PROGRESS)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import PeerError
-from heliograph.wire.kafka_codec import BY_NAME, Fields, Request, encode_answer
+from heliograph.wire.kafka.message_codec import BY_NAME, Fields, Request, encode_answer
 from heliograph.wire.run import Buffer
 from region_node.kafka import (
     acls,

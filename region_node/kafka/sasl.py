@@ -18,7 +18,7 @@ import re
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError, PeerError, Unauthenticated
-from heliograph.wire.kafka_codec import Fields, Request
+from heliograph.wire.kafka.message_codec import Fields, Request
 from heliograph.wire.run import Buffer
 from region_node.kafka.errors import Code
 from region_node.kafka.scram import HASHES, ScramExchange, ScramUser

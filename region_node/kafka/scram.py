@@ -22,7 +22,7 @@ import msgpack
 from heliograph.model.errors import CorruptData, HeliographError, Unauthenticated
 from heliograph.raft.store import MetadataStore, prefix_end
 from heliograph.runtime.clock import Rng
-from heliograph.wire.kafka_codec import Fields, Request
+from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.kafka.errors import Code, Refused, code_of
 
 if TYPE_CHECKING:

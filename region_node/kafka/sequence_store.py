@@ -21,8 +21,8 @@ import msgpack
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.positions import Position
 from heliograph.raft.store import MetadataStore, Put
-from heliograph.wire.kafka_entries import batch_of
-from heliograph.wire.kafka_records import CONTROL, peek_batch
+from heliograph.wire.kafka.entry_conversion import batch_of
+from heliograph.wire.kafka.record_batches import CONTROL, peek_batch
 from heliograph.wire.run import FLAG_KAFKA
 from region_node.kafka.producers import Sequences
 from region_node.kafka.time_search import UNSEEN, entries_of, highest_of

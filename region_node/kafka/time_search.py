@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import Position
-from heliograph.wire.kafka_entries import as_batch, batch_of
-from heliograph.wire.kafka_records import offsets_of, peek_batch, records_of
+from heliograph.wire.kafka.entry_conversion import as_batch, batch_of
+from heliograph.wire.kafka.record_batches import offsets_of, peek_batch, records_of
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_KAFKA, FLAG_MARKER, Buffer, Run
 from region_node.kafka.times import Times
 

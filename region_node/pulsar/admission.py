@@ -12,8 +12,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import PeerError
-from heliograph.wire import pulsar_pb2 as pb
-from heliograph.wire.pulsar_frames import Event
+from heliograph.wire.pulsar import pulsar_pb2 as pb
+from heliograph.wire.pulsar.frame_cutter import Event
 from region_node.security.addresses import ProxyHeader
 
 if TYPE_CHECKING:

@@ -15,10 +15,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 from heliograph.model.certificate_role import REPLICATOR, peer_identity
 from heliograph.model.errors import HeliographError, PeerError
-from heliograph.wire import pulsar_pb2 as pb
-from heliograph.wire.kafka_entries import for_pulsar
-from heliograph.wire.pulsar_answers import frame, messages, with_broker_metadata
-from heliograph.wire.pulsar_frames import BadSend, Event, Flow, FrameCutter, Private, ReplicatedSend, SendRun, StraySend
+from heliograph.wire.kafka.entry_conversion import for_pulsar
+from heliograph.wire.pulsar import pulsar_pb2 as pb
+from heliograph.wire.pulsar.frame_cutter import (
+    BadSend,
+    Event,
+    Flow,
+    FrameCutter,
+    Private,
+    ReplicatedSend,
+    SendRun,
+    StraySend,
+)
+from heliograph.wire.pulsar.server_frames import frame, messages, with_broker_metadata
 from heliograph.wire.run import FLAG_KAFKA, Buffer, Run
 from region_node.pulsar.admission import Admission
 from region_node.pulsar.consuming import Consuming

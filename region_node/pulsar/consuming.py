@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from heliograph.model.errors import HeliographError, NotAllowed, RegionPassive, TopicError
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.varint import signed
 from region_node.pulsar.errors import code_of
 from region_node.pulsar.producer_commands import NO_SCHEMA

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heliograph.model import errors
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.definition import InvalidSchema
 from region_node.transactions.errors import NoCoordinator, NoSuchTransaction, TransactionConflict, TransactionState

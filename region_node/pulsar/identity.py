@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError, Unauthenticated
 from heliograph.model.topic_names import TopicName
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.pulsar.errors import code_of
 from region_node.security.authorization import Action
 from region_node.security.principal import NOBODY, Credentials, Principal

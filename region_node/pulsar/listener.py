@@ -16,7 +16,7 @@ from typing import Protocol
 
 from heliograph.model.errors import ConfigError
 from heliograph.runtime.clock import Clock, Rng
-from heliograph.wire.pulsar_frames import HANDSHAKE_BYTES_MAX, MESSAGE_BYTES_MAX
+from heliograph.wire.pulsar.frame_cutter import HANDSHAKE_BYTES_MAX, MESSAGE_BYTES_MAX
 from heliograph.wire.run import Buffer
 from region_node.flow import ByteBudget, Outbox
 from region_node.lookup_metrics import LookupCounts

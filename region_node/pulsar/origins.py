@@ -16,7 +16,7 @@ import crc32c
 from heliograph.model.coordinates import Origin, format_coordinate
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import Position
-from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Buffer, Run
 from heliograph.wire.varint import varint
 from region_node.compaction.entries import with_property

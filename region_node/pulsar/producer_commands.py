@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from heliograph.model.errors import ProducerBusy, ProducerFenced, RegionPassive, TopicTerminated
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.model.topic_names import TopicName
-from heliograph.wire import pulsar_pb2 as pb
-from heliograph.wire.pulsar_frames import IN_ORDER
+from heliograph.wire.pulsar import pulsar_pb2 as pb
+from heliograph.wire.pulsar.frame_cutter import IN_ORDER
 from region_node.pulsar.publishing import ProducerHandle, send_on
 from region_node.pulsar.replicated import Replicated, cluster_of
 from region_node.schemas.compatibility import IncompatibleSchema

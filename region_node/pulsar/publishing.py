@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError, LedgerFenced, NotAllowed, RegionPassive
-from heliograph.wire import pulsar_pb2 as pb
-from heliograph.wire.pulsar_answers import receipts
-from heliograph.wire.pulsar_frames import BadSend, SendRun
+from heliograph.wire.pulsar import pulsar_pb2 as pb
+from heliograph.wire.pulsar.frame_cutter import BadSend, SendRun
+from heliograph.wire.pulsar.server_frames import receipts
 from region_node.pulsar.errors import MOVED, code_of
 from region_node.topics.port import Segments
 from region_node.topics.producers import Producer

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Protocol
 from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import CorruptData, HeliographError, Unauthorized
 from heliograph.model.positions import Position
-from heliograph.wire.entry_metadata import entry_metadata
-from heliograph.wire.pulsar_answers import receipts
-from heliograph.wire.pulsar_frames import BadSend, ReplicatedSend, SendRun, StraySend, producer_segment
-from heliograph.wire.pulsar_pb2 import MessageMetadata
-from heliograph.wire.pulsar_replication import MARKER_RECEIPT, source_of, source_position
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.frame_cutter import BadSend, ReplicatedSend, SendRun, StraySend, producer_segment
+from heliograph.wire.pulsar.geo_replication import MARKER_RECEIPT, source_of, source_position
+from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata
+from heliograph.wire.pulsar.server_frames import receipts
 from heliograph.wire.run import BYTES_MAX, COUNT_MAX, Buffer, ProducerSegment, Run
 from region_node.pulsar.publishing import ProducerHandle
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError, MetadataError, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.pulsar import consuming, producer_commands, scalable, transacting, watching
 from region_node.pulsar.errors import code_of
 from region_node.schemas.definition import Schema

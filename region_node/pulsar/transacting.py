@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import HeliographError, NotAllowed, Unauthorized
 from heliograph.model.topic_names import TopicName
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import TxnId
 from region_node.pulsar.errors import code_of
 from region_node.pulsar.publishing import NO_TRANSACTIONS

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import NotAllowed, NotFound
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.topics.listing import topic_pattern, topics_hash
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message import DecodeError
 
 from heliograph.model.errors import NotAllowed
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 
 DEFINITION_BYTES_MAX = 512 << 10
 """Of one definition: it is one value in the metadata."""

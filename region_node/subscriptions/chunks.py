@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import Position
-from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Run
 from region_node.subscriptions.consumer import Consumer
 

@@ -20,7 +20,7 @@ from typing import Protocol
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock
-from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Run
 
 SLOT_MS = 100

@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import Position
-from heliograph.wire.entry_metadata import entry_metadata
-from heliograph.wire.pulsar_pb2 import MessageMetadata
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata
 from heliograph.wire.run import Run
 
 log = logging.getLogger("region_node.topics")

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from heliograph.model.errors import ConsumerAssignError, CorruptData
-from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Buffer
 from region_node.subscriptions.consumer import Consumer
 

@@ -19,7 +19,7 @@ from heliograph.model.errors import (
     NotAllowed,
     ProducerBusy,
 )
-from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Run
 from region_node.subscriptions.consumer import SubscriptionType
 from region_node.subscriptions.delayed import delayed_entries

@@ -9,7 +9,7 @@ from bisect import bisect_left
 
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import Position
-from heliograph.wire.entry_metadata import entry_metadata, last_batch_index
+from heliograph.wire.pulsar.entry_metadata import entry_metadata, last_batch_index
 from heliograph.wire.run import FLAG_KAFKA, Buffer
 from region_node.topics.port import ManagedLedgerPort, ReadablePort
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from heliograph.client.pulsar import PulsarConnection, TopicReader
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.wire.entry_metadata import entry_metadata
-from heliograph.wire.pulsar_replication import source_position
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.geo_replication import source_position
 
 PROPERTY = "heliograph.arrived"
 """Of a link's cursor: a position in the cluster's topic, behind which everything lies that is sent and not confirmed."""

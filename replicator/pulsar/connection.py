@@ -16,7 +16,7 @@ from heliograph.client.pulsar import REDIRECTS_MAX, Address, ConnectionLost, Pul
 from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import HeliographError, LinkError, NotAllowed
 from heliograph.model.positions import Position
-from heliograph.wire.pulsar_pb2 import BaseCommand
+from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand
 from heliograph.wire.varint import signed
 from replicator.causes import Cause
 from replicator.pulsar.credentials import tls_of, token_of

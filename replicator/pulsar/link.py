@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import HeliographError, LinkError
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.wire.link_audit import Ask
-from heliograph.wire.pulsar_pb2 import MessageMetadata, Schema
-from heliograph.wire.pulsar_replication import Marker, producer_name, response, send_frame
+from heliograph.wire.links.audit_commands import Ask
+from heliograph.wire.pulsar.geo_replication import Marker, producer_name, response, send_frame
+from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata, Schema
 from heliograph.wire.run import Buffer, Run
 from replicator.causes import Cause, cause_of, schema_cause_of
 from replicator.link_stats import LinkCursor, LinkHistory, LinkStats

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.wire.entry_metadata import entry_metadata
-from heliograph.wire.kafka_entries import as_pulsar
-from heliograph.wire.pulsar_pb2 import MessageMetadata
-from heliograph.wire.pulsar_replication import MARKER_RECEIPT, SOURCE_POSITION, sources_of
+from heliograph.wire.kafka.entry_conversion import as_pulsar
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.geo_replication import MARKER_RECEIPT, SOURCE_POSITION, sources_of
+from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_KAFKA, FLAG_MARKER, Buffer, Run
 from replicator.transactions import TransactionBuffer
 

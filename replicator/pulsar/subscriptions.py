@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from heliograph.model.positions import Position
-from heliograph.wire.pulsar_replication import (
+from heliograph.wire.pulsar.geo_replication import (
     Marker,
     read_request,
     read_response,

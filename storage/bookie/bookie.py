@@ -17,7 +17,7 @@ from heliograph.model.errors import CorruptData, PeerError
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Buffer
 from heliograph.wire.block import peek_block, verify_block
-from heliograph.wire.bookie import HEAD, RANGE, Code, Kind, encode_ranges
+from heliograph.wire.bookie_frames import HEAD, RANGE, Code, Kind, encode_ranges
 from storage.bookie.cookie import Place
 from storage.bookie.directories import Directories
 from storage.bookie.journal_dir import JournalDir

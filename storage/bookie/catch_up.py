@@ -22,7 +22,7 @@ SLICE_BYTES = (256 << 10) - 64
 
 _QUIET_UNDER_WAY = _QUIET_TIMES = 2
 """Then so many slices are under way, each at most so many times as large: what is done once a slice is half as often in the way. Two of them, with the
-heads of their frames, fill one slab of whoever reads (`heliograph.wire.bookie`): one that was larger would be moved to memory of its own each second time.
+heads of their frames, fill one slab of whoever reads (`heliograph.wire.bookie_frames`): one that was larger would be moved to memory of its own each second time.
 """
 _QUIET_SLICES = 8
 """After so many slices without a record nobody publishes."""

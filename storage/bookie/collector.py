@@ -27,7 +27,7 @@ from heliograph.raft.store import MetadataStore, prefix_end
 from heliograph.runtime.clock import Rng
 from heliograph.runtime.disk import Buffer
 from heliograph.runtime.tasks import end
-from heliograph.wire.bookie import Code, Kind, encode
+from heliograph.wire.bookie_frames import Code, Kind, encode
 from local_meta import keys
 from storage.bookie.bookie import Bookie
 from storage.ledger.audit import is_surplus

@@ -14,7 +14,7 @@ from functools import partial
 
 from heliograph.model.errors import ConfigError
 from heliograph.runtime.clock import Clock, Rng
-from heliograph.wire.bookie import Code
+from heliograph.wire.bookie_frames import Code
 from storage.bookie.checkpoint import save_metadata_instance
 from storage.bookie.cookie import JOURNAL, LEDGER, Place, Where, home_of, save_dropped
 from storage.bookie.counts import Counts

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from heliograph.model.errors import CorruptData
 from heliograph.runtime.disk import Disk
 from heliograph.wire.block import peek_block, verify_block
-from heliograph.wire.bookie import HEAD, Kind
+from heliograph.wire.bookie_frames import HEAD, Kind
 from storage.bookie import entry_log
 from storage.bookie.checkpoint import Checkpoint, load_checkpoint
 from storage.bookie.cookie import JOURNAL, LEDGER, Cookie, Where, home_of, load_cookie, load_dropped

@@ -12,7 +12,7 @@ begins at a multiple of 4096 (no page is written by two records, and it may go a
     2  u8 version (1)            16 u64 sequence, of all records, consecutive, from 1
     3  u8 0                      24 u64 synced-through (0: none): every record up to this sequence was synced when this one was written
     4  u32 size of the record    32 u32 crc32c of all but itself, seeded with the directory's salt, segment number, and offset
-                                 36 frames as they came (`heliograph.wire.bookie`)
+                                 36 frames as they came (`heliograph.wire.bookie_frames`)
 
 Replay takes consecutive sequences and ends at the first record that is missing or bad. What lies behind it was never acknowledged, unless a later
 record claims that it was synced: then the disk has lost what it had promised, and the bookie starts in limbo. A start that found such a rest writes

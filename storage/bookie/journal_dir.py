@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from heliograph.runtime.disk import Buffer
-from heliograph.wire.bookie import Code
+from heliograph.wire.bookie_frames import Code
 from storage.bookie.cookie import Place
 from storage.bookie.counts import Counts
 from storage.bookie.journal import Journal, Replay, is_full

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from heliograph.wire.bookie import Kind
+from heliograph.wire.bookie_frames import Kind
 from storage.bookie import scrub
 from storage.bookie.catch_up import CatchUp
 from storage.bookie.compaction import Compactor

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from heliograph.model.errors import ConfigError, CorruptData
 from heliograph.runtime.clock import Rng
-from heliograph.wire.bookie import HEAD, Kind
+from heliograph.wire.bookie_frames import HEAD, Kind
 from storage.bookie.checkpoint import load_metadata_instance
 from storage.bookie.cookie import JOURNAL, Where, claim, home_of, save_dropped
 from storage.bookie.dead import DeadLedgers

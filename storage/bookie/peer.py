@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from heliograph.runtime.disk import Buffer
-from heliograph.wire.bookie import Code
+from heliograph.wire.bookie_frames import Code
 
 
 class Peer(Protocol):

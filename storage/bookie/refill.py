@@ -16,7 +16,7 @@ from heliograph.model.errors import DiskFailed, HeliographError, NoSuchLedger
 from heliograph.runtime.disk import Buffer
 from heliograph.runtime.tasks import end
 from heliograph.wire.block import encode_block
-from heliograph.wire.bookie import Code, Kind, encode
+from heliograph.wire.bookie_frames import Code, Kind, encode
 from storage.bookie.bookie import Bookie
 from storage.bookie.ledger_dir import LedgerDir
 from storage.bookie.scrub import Spot

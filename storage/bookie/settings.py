@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from heliograph.model.errors import ConfigError
-from heliograph.wire.bookie import FRAME_BYTES_MAX
+from heliograph.wire.bookie_frames import FRAME_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ Invariants: frames leave in the order of the calls, one gathered write a loop tu
 connection goes, every writer hears `on_lost` once and every request fails, so nothing waits for an answer that cannot come; an ack counts only for a
 writer that is open.
 The connection is made by the first call, and made again by the first call after the backoff; calls in between fail at once.
-Source: `heliograph.wire.bookie`.
+Source: `heliograph.wire.bookie_frames`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import cast
 
 from heliograph.model.errors import BookieUnavailable, HeliographError, PeerError
 from heliograph.runtime.clock import Rng
-from heliograph.wire.bookie import (
+from heliograph.wire.bookie_frames import (
     HEAD,
     RANGE,
     VERSION,

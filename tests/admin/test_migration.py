@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from tests.broker.test_admin import Rest
 from tests.live import until
 from tests.pulsar.either import ORACLE

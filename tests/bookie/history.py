@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.disk import Buffer, Disk
 from heliograph.wire.block import decode_block, encode_block
-from heliograph.wire.bookie import HEAD, Code, Kind, encode, split_blocks
+from heliograph.wire.bookie_frames import HEAD, Code, Kind, encode, split_blocks
 from heliograph.wire.run import Run
 from storage.bookie.bookie import Bookie, BookieSettings, Place
 

@@ -15,7 +15,7 @@ from heliograph.model.errors import BookieUnavailable, HeliographError, LedgerFe
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.block import decode_block, encode_block
-from heliograph.wire.bookie import HEAD
+from heliograph.wire.bookie_frames import HEAD
 from heliograph.wire.run import BYTES_MAX, Run
 from storage.bookie.bookie import Bookie, BookieSettings, Place
 from storage.bookie.server import BookieServer

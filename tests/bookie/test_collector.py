@@ -11,7 +11,7 @@ from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.model.errors import MetadataUnavailable
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
-from heliograph.wire.bookie import Code
+from heliograph.wire.bookie_frames import Code
 from local_meta import keys
 from storage.bookie.collector import Collector, CollectorSettings, GarbageRules
 from tests.bookie.boxes import Box

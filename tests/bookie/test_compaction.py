@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
-from heliograph.wire.bookie import Code, Kind
+from heliograph.wire.bookie_frames import Code, Kind
 from tests.bookie.boxes import Box
 from tests.bookie.history import SMALL, add, content, make_bookie, send
 from tests.bookie.test_bookie import scenario

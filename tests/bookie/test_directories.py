@@ -16,7 +16,7 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import ConfigError
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
-from heliograph.wire.bookie import Code, Kind, encode
+from heliograph.wire.bookie_frames import Code, Kind, encode
 from storage.bookie.bookie import Bookie, Place
 from storage.bookie.cookie import home_of
 from tests.bookie.boxes import Wide

@@ -8,7 +8,7 @@ from collections import deque
 import pytest
 
 from heliograph.model.errors import BookieUnavailable, LedgerFenced, NoSuchEntry, PeerError
-from heliograph.wire.bookie import (
+from heliograph.wire.bookie_frames import (
     HEAD,
     Code,
     FrameBuffer,

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from heliograph.model.errors import ConfigError
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
-from heliograph.wire.bookie import Kind, encode
+from heliograph.wire.bookie_frames import Kind, encode
 from region_node.bookie_commands import register
 from storage.bookie.bookie import Bookie, Place
 from storage.bookie.fsck import examine

@@ -8,7 +8,7 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import BookieUnavailable, NoSuchLedger, PeerError
-from heliograph.wire.bookie import HEAD, RANGE, Kind, decode_ranges, encode, encode_ranges
+from heliograph.wire.bookie_frames import HEAD, RANGE, Kind, decode_ranges, encode, encode_ranges
 from storage.bookie import bookie as bookie_module
 from storage.bookie import entry_log
 from storage.bookie.bookie import Bookie

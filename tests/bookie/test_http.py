@@ -17,7 +17,7 @@ from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
-from heliograph.wire.bookie import Code
+from heliograph.wire.bookie_frames import Code
 from local_meta import keys
 from region_node.admin import bookie_state
 from region_node.bookie_http import Answer, BookieHttp, HttpConnection

@@ -10,7 +10,7 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.wire.block import decode_block, encode_block
-from heliograph.wire.bookie import Code, Kind, encode, split_blocks
+from heliograph.wire.bookie_frames import Code, Kind, encode, split_blocks
 from heliograph.wire.run import Run
 from storage.bookie.cutting import Covered
 from tests.bookie.boxes import Box

@@ -20,7 +20,7 @@ from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.block import encode_block
-from heliograph.wire.bookie import Kind, encode
+from heliograph.wire.bookie_frames import Kind, encode
 from heliograph.wire.run import Run, Seal
 from region_node.admin.places import BookiePlaces
 from region_node.bookie_http import BookieHttp, HttpConnection

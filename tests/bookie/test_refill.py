@@ -11,7 +11,7 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
-from heliograph.wire.bookie import Code, Kind
+from heliograph.wire.bookie_frames import Code, Kind
 from local_meta import keys
 from storage.bookie.refill import Refill
 from storage.ledger.context import LedgerContext

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from heliograph.wire.bookie import Kind
+from heliograph.wire.bookie_frames import Kind
 from tests.bookie.boxes import Box
 from tests.bookie.history import SMALL, add, block, send
 from tests.bookie.test_bookie import scenario

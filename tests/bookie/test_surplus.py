@@ -9,7 +9,7 @@ from dataclasses import replace
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState, pack
 from heliograph.raft.machine import KvMachine
-from heliograph.wire.bookie import Code, Kind
+from heliograph.wire.bookie_frames import Code, Kind
 from local_meta import keys
 from storage.bookie.collector import Collector, Suspects
 from tests.bookie.boxes import Box

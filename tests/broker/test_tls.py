@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from heliograph.model.certificate_role import REPLICATOR, peer_identity
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.instance.ca import ensure_certificates
 from region_node.tls import client_context
 from tests.broker.processes import Region

@@ -15,8 +15,8 @@ import cramjam
 import crc32c
 import pytest
 
-from heliograph.wire import pulsar_pb2 as pb
-from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.pulsar import pulsar_pb2 as pb
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from region_node.compaction.entries import PAYLOAD_MAX, Message, last_kept_index, open_entry, without
 from tests.pulsar.codec import entry
 

@@ -10,7 +10,7 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.model.topic_names import TopicName
 from heliograph.raft.store import MetadataStore, prefix_end
-from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Run
 from local_meta import keys
 from region_node.compaction.compactor import Compactor

@@ -11,7 +11,7 @@ import pytest
 from heliograph.model.errors import HeliographError, NotEnoughBookies
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.block import decode_block
-from heliograph.wire.link import SkipRecord
+from heliograph.wire.links.link_commands import SkipRecord
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from replicator import aliases
 from replicator.dedup import DedupSettings, Producers

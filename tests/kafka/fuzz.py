@@ -12,8 +12,8 @@ from typing import Any
 
 import crc32c
 
-from heliograph.wire.kafka_codec import BY_NAME, decode_fields, encode_fields
-from heliograph.wire.kafka_records import build_batch
+from heliograph.wire.kafka.message_codec import BY_NAME, decode_fields, encode_fields
+from heliograph.wire.kafka.record_batches import build_batch
 from tests.fuzzing import PER_SEED, damaged, in_pieces, main
 from tests.kafka.harness import Client, Face, with_face
 from tests.pulsar.harness import settle

@@ -19,7 +19,7 @@ from heliograph.model.configuration.policy_table import Applied
 from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import Position
 from heliograph.raft.embedded import EmbeddedStore
-from heliograph.wire.kafka_codec import BY_NAME, decode_fields, encode_fields
+from heliograph.wire.kafka.message_codec import BY_NAME, decode_fields, encode_fields
 from region_node.kafka.broker import KafkaBroker
 from region_node.kafka.cleaning import Cleaning
 from region_node.kafka.cluster import LISTENER, Cluster, node_url

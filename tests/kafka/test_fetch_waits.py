@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from heliograph.wire.kafka_records import build_batch
+from heliograph.wire.kafka.record_batches import build_batch
 from heliograph.wire.run import Run
 from replicator.transactions import COMMIT, Key, TransactionBuffer, marker_run
 from tests.kafka.harness import Client, Face, request, with_face

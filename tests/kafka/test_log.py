@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from heliograph.wire.kafka_records import build_batch
+from heliograph.wire.kafka.record_batches import build_batch
 from region_node.kafka.errors import Code
 from region_node.kafka.time_search import at_time, newest
 from tests.kafka.harness import Client, Face, KafkaLedger, with_face

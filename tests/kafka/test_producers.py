@@ -7,7 +7,7 @@ import random
 import pytest
 
 from heliograph.model.errors import NotEnoughBookies
-from heliograph.wire.kafka_records import Batch
+from heliograph.wire.kafka.record_batches import Batch
 from region_node.kafka.errors import Code, Refused
 from region_node.kafka.producers import Sent, Sequences
 

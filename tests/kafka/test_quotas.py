@@ -11,7 +11,7 @@ import pytest
 
 from heliograph.model.errors import MetadataUnavailable
 from heliograph.raft.embedded import EmbeddedStore
-from heliograph.wire.kafka_records import build_batch
+from heliograph.wire.kafka.record_batches import build_batch
 from region_node.kafka.errors import Code
 from region_node.kafka.quota_table import (
     CONNECTIONS,

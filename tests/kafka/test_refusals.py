@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.wire.kafka_records import build_batch
+from heliograph.wire.kafka.record_batches import build_batch
 from region_node.kafka.errors import Code
 from region_node.kafka.refusals import refused
 from tests.kafka.harness import Client, Face, request, with_face

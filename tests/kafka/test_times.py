@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from heliograph.model.errors import CorruptData
-from heliograph.wire.kafka_records import build_batch
+from heliograph.wire.kafka.record_batches import build_batch
 from heliograph.wire.run import Run
 from region_node.kafka import time_search, times
 from region_node.kafka.offsets import LATEST, MAX_TIMESTAMP

@@ -12,7 +12,7 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.ledger_metadata import pack
 from heliograph.model.topic_names import TopicName
 from heliograph.raft.embedded import EmbeddedStore
-from heliograph.wire.kafka_records import build_batch
+from heliograph.wire.kafka.record_batches import build_batch
 from region_node.kafka.errors import Code
 from region_node.topics.ids import IDS, NO_ID, TopicIds
 from tests.kafka.harness import Client, Face, with_face

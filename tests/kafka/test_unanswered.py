@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from heliograph.wire.kafka_records import build_batch
+from heliograph.wire.kafka.record_batches import build_batch
 from tests.kafka.harness import Client, Face, request, with_face
 from tests.pulsar.harness import settle
 

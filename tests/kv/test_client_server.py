@@ -17,7 +17,7 @@ from heliograph.raft.machine import KvMachine
 from heliograph.raft.server import MetaServer, ServerSettings
 from heliograph.raft.service import MetaService
 from heliograph.raft.store import Check, Delete, Put, prefix_end
-from heliograph.wire.metadata import FEATURES, MAGIC, Frame, body, frame
+from heliograph.wire.metadata_frames import FEATURES, MAGIC, Frame, body, frame
 from tests.kv.replica import LogReplica, SharedLog
 
 PORT = 7001

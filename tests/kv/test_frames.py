@@ -8,7 +8,16 @@ import pytest
 
 from heliograph.model.errors import HeliographError, PeerError
 from heliograph.raft.commands import open_answer
-from heliograph.wire.metadata import FRAME_BYTES_MAX, HANDSHAKE_BYTES_MAX, Frame, FrameCutter, body, fields, frame, rows
+from heliograph.wire.metadata_frames import (
+    FRAME_BYTES_MAX,
+    HANDSHAKE_BYTES_MAX,
+    Frame,
+    FrameCutter,
+    body,
+    fields,
+    frame,
+    rows,
+)
 
 
 def cut_all(cutter: FrameCutter) -> list[tuple[int, int, bytes]]:

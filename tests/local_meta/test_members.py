@@ -18,7 +18,7 @@ from heliograph.model.errors import MetadataError, MetadataUnavailable, NotAllow
 from heliograph.raft.client import ClientSettings, MetaClient
 from heliograph.raft.core import CoreSettings
 from heliograph.raft.node import RaftSettings
-from heliograph.wire.metadata import body
+from heliograph.wire.metadata_frames import body
 from local_meta.node import LocalMetaNode, LocalMetaSettings
 from local_meta.transport import FrameTransport
 

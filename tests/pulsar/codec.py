@@ -7,7 +7,7 @@ from typing import Any
 
 import crc32c
 
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 
 FIELDS = {field.number: field.name for field in pb.BaseCommand.DESCRIPTOR.fields}
 

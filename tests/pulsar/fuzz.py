@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from tests.fuzzing import PER_SEED, damaged, in_pieces, main
 from tests.pulsar.codec import FIELDS, command, entry, frame, send
 from tests.pulsar.harness import TOPIC, Broker, Client, K, settle, with_broker

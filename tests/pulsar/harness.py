@@ -10,7 +10,7 @@ from typing import Any
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.pulsar.connection import PulsarConnection
 from region_node.pulsar.listener import ListenerSettings, LookupAnswer, PulsarListener
 from region_node.topics.service import TopicService

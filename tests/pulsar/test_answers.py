@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from heliograph.wire import pulsar_pb2 as pb
-from heliograph.wire.entry_metadata import last_batch_index
-from heliograph.wire.pulsar_answers import messages, receipts
+from heliograph.wire.pulsar import pulsar_pb2 as pb
+from heliograph.wire.pulsar.entry_metadata import last_batch_index
+from heliograph.wire.pulsar.server_frames import messages, receipts
 from heliograph.wire.run import Run
 from heliograph.wire.varint import column, column_limit, read_varint, varint
 from tests.pulsar.codec import Reader, entry

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from heliograph.model.errors import MetadataUnavailable, NotOwner
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.pulsar.listener import LookupAnswer
 from region_node.pulsar.publishing import NO_REQUEST
 from tests.pulsar.codec import entry, frame, send

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from heliograph.model.errors import PeerError
-from heliograph.wire import pulsar_pb2 as pb
-from heliograph.wire.pulsar_frames import FRAME_BYTES_MAX, BadSend, Flow, FrameCutter, Private, SendRun, StraySend
+from heliograph.wire.pulsar import pulsar_pb2 as pb
+from heliograph.wire.pulsar.frame_cutter import FRAME_BYTES_MAX, BadSend, Flow, FrameCutter, Private, SendRun, StraySend
 from heliograph.wire.run import COUNT_MAX, FLAG_MARKER
 from heliograph.wire.varint import varint
 from tests.pulsar.codec import entry, frame, send

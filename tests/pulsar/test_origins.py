@@ -8,9 +8,9 @@ from typing import Any
 import crc32c
 import pytest
 
-from heliograph.wire import pulsar_pb2 as pb
-from heliograph.wire.entry_metadata import entry_metadata
-from heliograph.wire.kafka_compression import compress_pulsar
+from heliograph.wire.payload_compression import compress_pulsar
+from heliograph.wire.pulsar import pulsar_pb2 as pb
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Buffer, Run
 from region_node.compaction import entries
 from region_node.pulsar.origins import PROPERTY, with_origin

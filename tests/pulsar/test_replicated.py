@@ -6,8 +6,8 @@ from typing import Any
 
 from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import CorruptData
-from heliograph.wire import pulsar_pb2 as pb
-from heliograph.wire.pulsar_replication import MARKER_RECEIPT, SOURCE_POSITION, Marker, request
+from heliograph.wire.pulsar import pulsar_pb2 as pb
+from heliograph.wire.pulsar.geo_replication import MARKER_RECEIPT, SOURCE_POSITION, Marker, request
 from region_node.pulsar.replicated import cluster_of
 from region_node.security.principal import Principal
 from region_node.security.service import open_security

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from tests.pulsar.codec import frame
 from tests.pulsar.harness import Broker, K, with_broker
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from tests.pulsar.codec import entry, frame, send
 from tests.pulsar.harness import Broker, Client, K, messages, with_broker
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from heliograph.model.errors import NotAllowed
-from heliograph.wire import pulsar_pb2 as pb
-from heliograph.wire.pulsar_answers import with_broker_metadata
+from heliograph.wire.pulsar import pulsar_pb2 as pb
+from heliograph.wire.pulsar.server_frames import with_broker_metadata
 from heliograph.wire.run import Run
 from local_meta import keys
 from region_node.topics.listing import topic_pattern, topics_hash

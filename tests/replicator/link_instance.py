@@ -12,9 +12,9 @@ from typing import Any
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.errors import HeliographError, NotOwner, PeerError
-from heliograph.wire.pulsar_answers import frame
-from heliograph.wire.pulsar_frames import FRAME_BYTES_MAX, FrameCutter, Private
-from heliograph.wire.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse
+from heliograph.wire.pulsar.frame_cutter import FRAME_BYTES_MAX, FrameCutter, Private
+from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse
+from heliograph.wire.pulsar.server_frames import frame
 from heliograph.wire.run import Run
 from replicator.dedup import DedupSettings
 from replicator.log import ReplicatedLog

@@ -15,10 +15,10 @@ import crc32c
 
 from heliograph.model.errors import HeliographError, NotEnoughBookies
 from heliograph.model.positions import Position
-from heliograph.wire import link as wire
 from heliograph.wire.block import decode_block
-from heliograph.wire.link import Kind, SkipRecord
-from heliograph.wire.pulsar_pb2 import MessageMetadata
+from heliograph.wire.links import link_commands as wire
+from heliograph.wire.links.link_commands import Kind, SkipRecord
+from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from replicator.compression import LEVEL, RunPacker
 from replicator.compression_settings import CompressionSettings

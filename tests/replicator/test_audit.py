@@ -18,9 +18,9 @@ from geo_tests.sim.damage import with_part
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import NotAllowed
 from heliograph.model.positions import Position
-from heliograph.wire import link_audit
-from heliograph.wire.link import SkipReason, SkipRecord
-from heliograph.wire.link_audit import Ask
+from heliograph.wire.links import audit_commands
+from heliograph.wire.links.audit_commands import Ask
+from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from replicator import audit_pass, audit_repair, audit_scan, link, receiver_stream
 from replicator.audit_findings import Fault
 from replicator.audit_settings import AuditSettings
@@ -324,7 +324,7 @@ def test_an_origin_that_knows_of_no_such_question_is_asked_for_what_is_shown() -
     def earlier(stream: int, request: int, ask: Ask) -> Any:
         return real(stream, request, dataclasses.replace(ask, passing=False))
 
-    real = link_audit.ask_frame
+    real = audit_commands.ask_frame
     play(scenario, names=("us", "eu", "ap", "sa"))
 
 

@@ -11,7 +11,7 @@ import pytest
 from heliograph.model.coordinates import Range
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.wire import link as wire
+from heliograph.wire.links import link_commands as wire
 from replicator import claims as claims_module
 from replicator.claims import PARTLY_MAX, RANGES_MAX, Claims, Epoch, insert, subtract
 from replicator.subscription_state import HERE, SubscriptionState, Todo

@@ -8,7 +8,7 @@ import pytest
 
 from heliograph.client.pulsar import Address, ConnectionLost, PulsarConnection, Refused, TopicReader
 from heliograph.model.errors import NotFound
-from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from tests.pulsar.harness import TOPIC, Broker, with_broker
 from tests.pulsar.test_connection import publish
 
@@ -56,7 +56,7 @@ def test_errors_are_told_to_who_asked() -> None:
 
 
 def _unanswered() -> object:
-    from heliograph.wire.pulsar_pb2 import BaseCommand
+    from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand
 
     command = BaseCommand(type=BaseCommand.PONG)
     command.pong.SetInParent()

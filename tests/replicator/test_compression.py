@@ -12,8 +12,8 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import ConfigError, PeerError
-from heliograph.wire import link as wire
-from heliograph.wire.link_compression import LZ4, UNPACKED_BYTES_MAX, ZSTD, pack, unpack
+from heliograph.wire.links import link_commands as wire
+from heliograph.wire.links.link_compression import LZ4, UNPACKED_BYTES_MAX, ZSTD, pack, unpack
 from heliograph.wire.run import Run
 from replicator.compression import LEVEL, RunPacker
 from replicator.compression_settings import CompressionSettings

@@ -10,7 +10,7 @@ import pytest
 from heliograph.model.coordinates import Origin
 from heliograph.model.positions import Position
 from heliograph.runtime.clock import Rng
-from heliograph.wire.link import SkipReason, SkipRecord
+from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import Run, TxnId
 from replicator.dedup import DedupSettings
 from replicator.sender import SenderSettings

@@ -12,7 +12,7 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import LedgerFenced
 from heliograph.model.ledger_metadata import pack
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.wire.link import SkipReason
+from heliograph.wire.links.link_commands import SkipReason
 from replicator.audit_settings import AuditSettings
 from replicator.deleting import DEAD_MAX, REMOVED_MAX, note_removed, recall, remember, truncate
 from replicator.log import ReplicatedLog

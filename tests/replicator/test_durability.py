@@ -14,7 +14,7 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import CorruptData, TopicClosed
 from heliograph.model.positions import Position
-from heliograph.wire.pulsar_pb2 import MessageMetadata
+from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata
 from heliograph.wire.run import Run
 from replicator import durability
 from replicator.affected import AFFECTED_MAX, DUMPED_MAX, AffectedList

@@ -7,7 +7,7 @@ import pytest
 
 from heliograph.model.errors import PeerError
 from heliograph.wire.block import decode_block, encode_block
-from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Run
 from replicator.entries import checked_and_addressed, received
 from tests.replicator.link_world import entry

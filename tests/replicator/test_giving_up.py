@@ -10,7 +10,7 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import NoSuchEntry, NotAllowed
 from heliograph.model.positions import Position
-from heliograph.wire.link import SkipReason, SkipRecord
+from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from replicator.causes import Cause
 from replicator.giving_up import give_up
 from replicator.lookup import Status, position_of

@@ -9,7 +9,7 @@ import pytest
 
 from heliograph.model.errors import HeliographError, NotEnoughBookies
 from heliograph.raft.store import VALUE_BYTES_MAX
-from heliograph.wire.link import SkipReason, SkipRecord
+from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import ProducerSegment, Run
 from replicator import state as states
 from replicator.dedup import DedupSettings

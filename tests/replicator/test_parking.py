@@ -9,7 +9,7 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from heliograph.client.pulsar import Refused
 from heliograph.model.errors import LinkError, NotAllowed
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from replicator.causes import Cause, schema_cause_of
 from replicator.parking import Choice, resolve
 from tests.replicator.link_instance import Instance

@@ -10,7 +10,7 @@ import pytest
 from heliograph.model.coordinates import Origin, format_coordinate, parse_coordinate
 from heliograph.model.errors import NotAllowed
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.wire.link import SkipReason, SkipRecord
+from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import Run
 from replicator import lookup, positions
 from replicator.dedup import DedupSettings

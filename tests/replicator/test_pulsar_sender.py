@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from heliograph.wire.entry_metadata import entry_metadata
-from heliograph.wire.pulsar_replication import MARKER_RECEIPT, SOURCE_POSITION
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.geo_replication import MARKER_RECEIPT, SOURCE_POSITION
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, Run
 from replicator.pulsar.sender import Outgoing, PulsarSender, PulsarSenderSettings
 from replicator.transactions import ABORT, COMMIT, TransactionBuffer, marker_run

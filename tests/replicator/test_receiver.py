@@ -10,7 +10,7 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import BookieUnavailable, NotFound
-from heliograph.wire import link as wire
+from heliograph.wire.links import link_commands as wire
 from heliograph.wire.run import Buffer, Run
 from replicator.causes import Cause
 from replicator.dedup import DedupSettings

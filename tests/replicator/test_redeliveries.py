@@ -194,7 +194,7 @@ def test_counts_on_the_wire() -> None:
 
 
 def test_regions_of_an_older_version_are_told_no_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heliograph.wire.link.FEATURE_LEVEL", 3)
+    monkeypatch.setattr("heliograph.wire.links.link_commands.FEATURE_LEVEL", 3)
     sent: list[int] = []
     whole = Claims.fields
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.wire import link as wire
-from heliograph.wire.link import Heartbeat, Risk, StreamBeat
+from heliograph.wire.links import link_commands as wire
+from heliograph.wire.links.link_commands import Heartbeat, Risk, StreamBeat
 from replicator.incoming import BOUNDS_MS, Latency
 from replicator.transactions import COMMIT, marker_run
 from tests.replicator.link_instance import Instance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from heliograph.wire.link import Heartbeat
+from heliograph.wire.links.link_commands import Heartbeat
 from replicator.round_trips import WINDOW, RoundTrips
 
 _AHEAD_MS = 5000

@@ -10,9 +10,9 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import LinkError, MetadataUnavailable, NotAllowed, PeerError
-from heliograph.wire import link_schemas as wire
-from heliograph.wire.link import Kind, close_frame, read_close
-from heliograph.wire.link_schemas import SchemaRow
+from heliograph.wire.links import schema_commands as wire
+from heliograph.wire.links.link_commands import Kind, close_frame, read_close
+from heliograph.wire.links.schema_commands import SchemaRow
 from replicator import schemas
 from replicator.causes import Cause
 from replicator.parking import Choice, resolve

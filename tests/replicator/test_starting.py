@@ -11,7 +11,7 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.coordinates import format_coordinate
 from heliograph.model.errors import MetadataUnavailable
-from heliograph.wire.link import SkipReason, SkipRecord
+from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from replicator import link
 from replicator.audit_settings import AuditSettings
 from replicator.lookup import Status, position_of

@@ -15,10 +15,10 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.coordinates import Vector
 from heliograph.model.positions import BEFORE_ALL
-from heliograph.wire import link_audit
-from heliograph.wire.link import SkipReason, SkipRecord
-from heliograph.wire.link_audit import Ask, What
-from heliograph.wire.pulsar_frames import MESSAGE_BYTES_MAX
+from heliograph.wire.links import audit_commands
+from heliograph.wire.links.audit_commands import Ask, What
+from heliograph.wire.links.link_commands import SkipReason, SkipRecord
+from heliograph.wire.pulsar.frame_cutter import MESSAGE_BYTES_MAX
 from heliograph.wire.run import Run
 from replicator import audit_scan, link, receiver_stream
 from replicator.audit_scan import Teller
@@ -502,7 +502,10 @@ def test_no_answer_is_larger_than_a_frame_may_be(monkeypatch: pytest.MonkeyPatch
             answer = await Teller(Copies(eu.store), take).tell(
                 eu.log, Ask(What.ENTRIES, origin, after, through, whole=True), "ap"
             )
-            assert sum(map(len, link_audit.tell_frame(1, 1, What.ENTRIES, answer))) <= bytes_max and answer.upto > after
+            assert (
+                sum(map(len, audit_commands.tell_frame(1, 1, What.ENTRIES, answer))) <= bytes_max
+                and answer.upto > after
+            )
             found += [at for run in answer.runs for i in range(run.count) if (at := run.coordinate(i)) <= answer.upto]
             after = answer.upto
         return sorted(found)
@@ -653,7 +656,7 @@ def test_half_of_a_transaction_is_made_whole_and_an_older_version_is_not_asked_f
         await asyncio.sleep(30)
         assert shown(eu) == [*mine, *behind]
 
-    real = link_audit.ask_frame
+    real = audit_commands.ask_frame
     play(10, ("us", "eu", "ap"), scenario)
     monkeypatch.setattr(audit_scan, "is_commit", lambda _: False)  # broken: their ends stay where they are
     with pytest.raises(AssertionError):

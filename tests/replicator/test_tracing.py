@@ -7,7 +7,7 @@ import random
 import pytest
 
 from heliograph.model.errors import ConfigError
-from heliograph.wire.pulsar_pb2 import MessageMetadata
+from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata
 from heliograph.wire.run import Run
 from region_node.tracing import TracingSettings
 from replicator.tracing import Span, Tracing

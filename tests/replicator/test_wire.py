@@ -10,12 +10,12 @@ import pytest
 
 from heliograph.model.coordinates import Vector
 from heliograph.model.errors import CorruptData, PeerError
-from heliograph.wire import link as wire
-from heliograph.wire import link_audit as audit
 from heliograph.wire.block import SEAL_TAG_BYTES, decode_block, encode_block
-from heliograph.wire.link import Heartbeat, Kind, SkipReason, SkipRecord, StreamBeat
-from heliograph.wire.link_audit import Ask, Told, What
-from heliograph.wire.link_schemas import close_rows, read_schemas
+from heliograph.wire.links import audit_commands as audit
+from heliograph.wire.links import link_commands as wire
+from heliograph.wire.links.audit_commands import Ask, Told, What
+from heliograph.wire.links.link_commands import Heartbeat, Kind, SkipReason, SkipRecord, StreamBeat
+from heliograph.wire.links.schema_commands import close_rows, read_schemas
 from heliograph.wire.run import FLAG_HIDDEN, Run, Seal
 from replicator.claims import Claims, read_claims
 from tests.replicator.link_world import entry, parsed

@@ -13,7 +13,7 @@ from heliograph.model.configuration.policy_table import applied
 from heliograph.model.errors import HeliographError
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.raft.embedded import EmbeddedStore
-from heliograph.wire.link import SkipReason, SkipRecord
+from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import Run
 from replicator.intake import Verdict
 from replicator.log import ReplicatedLog

@@ -11,10 +11,10 @@ from typing import Any
 
 from heliograph.model.configuration.replication_routes import tree
 from heliograph.model.positions import Position
-from heliograph.wire import link as wire
 from heliograph.wire.block import decode_block
-from heliograph.wire.link import Heartbeat, SkipRecord, StreamBeat
-from heliograph.wire.pulsar_pb2 import MessageMetadata
+from heliograph.wire.links import link_commands as wire
+from heliograph.wire.links.link_commands import Heartbeat, SkipRecord, StreamBeat
+from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_PASSING, FLAG_TREE, Run
 from replicator.planting import plant
 from replicator.trees import is_skip

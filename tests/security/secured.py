@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.pulsar.revoking import Revoking
 from region_node.security.authentication import Ports, build_authentication
 from region_node.security.authorization import Authorization

@@ -12,7 +12,7 @@ import pytest
 
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.errors import NotAllowed, PeerError
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.pulsar.connection import PulsarConnection
 from region_node.security.addresses import HEADER_BYTES_MAX, SIGNATURE, AddressCounts, ProxyHeader
 from region_node.security.urls import ListedRegions, UrlList

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from heliograph.model.errors import Unauthenticated
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.pulsar.identity import REFRESH
 from region_node.security.principal import Credentials, Principal
 from tests.pulsar.codec import entry, frame, send

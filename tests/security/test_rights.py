@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from heliograph.model.configuration.configuration_records import TenantInfo
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.pulsar.requests import HANDLERS
 from tests.pulsar.codec import entry, frame, send
 from tests.pulsar.harness import TOPIC, Broker, Client, K, settle

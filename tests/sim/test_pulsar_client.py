@@ -11,7 +11,7 @@ import pytest
 from geo_tests.sim.loop import SimFailure
 from geo_tests.sim.pulsar_client import Client, Connection, Consumer
 from geo_tests.sim.world import WorldSettings, run_seed
-from heliograph.wire.pulsar_pb2 import BaseCommand
+from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand
 
 SMALL = WorldSettings(regions=("us", "eu"), brokers=1, topics=1, messages=4, chaos_s=1.0, faults=0)
 

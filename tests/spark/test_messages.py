@@ -14,7 +14,7 @@ from heliograph.client.blocks import TopicSnapshot  # noqa: E402
 from heliograph.model.errors import CorruptData  # noqa: E402
 from heliograph.spark.messages import Rows  # noqa: E402
 from heliograph.spark.reading import RAW  # noqa: E402
-from heliograph.wire import pulsar_pb2 as pb  # noqa: E402
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import FLAG_HIDDEN, Run  # noqa: E402
 
 TOPIC = "persistent://a/b/t-partition-3"

@@ -23,7 +23,7 @@ from heliograph.spark.declared import CORRUPT, Declared  # noqa: E402
 from heliograph.spark.messages import Rows  # noqa: E402
 from heliograph.spark.registered import Registered, registered_columns  # noqa: E402
 from heliograph.spark.schemas import columns_of  # noqa: E402
-from heliograph.wire import pulsar_pb2 as pb  # noqa: E402
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import Run  # noqa: E402
 
 TOPIC = "persistent://a/b/t"

@@ -24,7 +24,7 @@ from heliograph.spark import sink as sink_module
 from heliograph.spark.messages import Rows
 from heliograph.spark.messages import _body as body_of
 from heliograph.spark.sink import SinkOptions, write_rows
-from heliograph.wire.pulsar_pb2 import BaseCommand, ServerError
+from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand, ServerError
 from tests.broker.test_admin import Rest
 from tests.live import NAMESPACE, TOPICS, until
 

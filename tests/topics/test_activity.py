@@ -9,7 +9,7 @@ import pytest
 
 from heliograph.model.bundles import BundleTable
 from heliograph.model.configuration.configuration_records import NamespacePolicies
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.balance.gauge import BrokerGauge
 from region_node.balance.shedding import Bundle
 from region_node.topics.topic import Topic

@@ -10,7 +10,7 @@ import pytest
 
 from heliograph.model.configuration.configuration_records import ClusterMigration, NamespacePolicies
 from heliograph.model.errors import HeliographError, RegionPassive
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import Run
 from tests.pulsar.codec import entry, frame, send
 from tests.pulsar.harness import TOPIC, Broker, Client, K, ids, kinds, publish, receipts, settle, with_broker

@@ -23,7 +23,7 @@ from heliograph.model.errors import (
 )
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.model.topic_names import TopicName, bundle_of
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import Run
 from region_node.topics.port import LogPort
 from region_node.topics.topic import Topic

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from tests.pulsar.codec import entry, frame, send
 from tests.pulsar.harness import TOPIC, Broker, settle, with_broker
 from tests.topics.test_policies import tick

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.transactions.service import Transactions
 from replicator.transactions import TransactionBuffer
 from tests.pulsar.codec import frame

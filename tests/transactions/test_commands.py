@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb
 from replicator.transactions import is_marker, read_participants
 from tests.pulsar.codec import entry, frame, send
 from tests.pulsar.harness import TOPIC, Client, K, ids, messages

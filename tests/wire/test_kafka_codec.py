@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from heliograph.model.errors import PeerError
-from heliograph.wire.kafka_codec import APIS, BY_NAME, decode_fields, decode_request, encode_answer, encode_fields
+from heliograph.wire.kafka.message_codec import (
+    APIS,
+    BY_NAME,
+    decode_fields,
+    decode_request,
+    encode_answer,
+    encode_fields,
+)
 
 EVERY = [
     (api.name, version, answer)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from heliograph.model.errors import PeerError
-from heliograph.wire.kafka_codec import BY_NAME, decode_any, decode_request, encode_answer, encode_any
-from heliograph.wire.kafka_produce import FIRST, LAST, decode_produce, encode_produce
+from heliograph.wire.kafka.message_codec import BY_NAME, decode_any, decode_request, encode_answer, encode_any
+from heliograph.wire.kafka.produce_codec import FIRST, LAST, decode_produce, encode_produce
 from tests.kafka.harness import request
 from tests.wire.test_kafka_codec import made
 

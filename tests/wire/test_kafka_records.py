@@ -9,10 +9,8 @@ import pytest
 
 from heliograph.model.errors import CorruptData
 from heliograph.wire.block import decode_block, encode_block
-from heliograph.wire.entry_metadata import entry_metadata, last_batch_index
-from heliograph.wire.kafka_compression import OUTPUT_BYTES_MAX, compress, decompress
-from heliograph.wire.kafka_entries import as_batch, as_pulsar, batch_of, entry_in_place, entry_of, for_pulsar
-from heliograph.wire.kafka_records import (
+from heliograph.wire.kafka.entry_conversion import as_batch, as_pulsar, batch_of, entry_in_place, entry_of, for_pulsar
+from heliograph.wire.kafka.record_batches import (
     LOG_APPEND_TIME,
     Record,
     build_batch,
@@ -24,6 +22,8 @@ from heliograph.wire.kafka_records import (
     records_of,
     with_append_time,
 )
+from heliograph.wire.payload_compression import OUTPUT_BYTES_MAX, compress, decompress
+from heliograph.wire.pulsar.entry_metadata import entry_metadata, last_batch_index
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_KAFKA, Run
 
 
@@ -114,7 +114,7 @@ def test_wrong_bytes_are_refused_and_nothing_else(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_records_whose_checksum_is_right_and_whose_content_is_not(seed: int) -> None:
-    from heliograph.wire.kafka_records import sealed
+    from heliograph.wire.kafka.record_batches import sealed
 
     rng = random.Random(seed)
     for _ in range(20):

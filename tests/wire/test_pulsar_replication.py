@@ -7,10 +7,10 @@ import random
 import pytest
 
 from heliograph.model.errors import CorruptData
-from heliograph.wire import pulsar_replication as wire
-from heliograph.wire.entry_metadata import entry_metadata
-from heliograph.wire.pulsar_frames import BadSend, FrameCutter, ReplicatedSend, SendRun
-from heliograph.wire.pulsar_pb2 import KeyValue, MessageMetadata
+from heliograph.wire.pulsar import geo_replication as wire
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.frame_cutter import BadSend, FrameCutter, ReplicatedSend, SendRun
+from heliograph.wire.pulsar.pulsar_pb2 import KeyValue, MessageMetadata
 from tests.pulsar.codec import Reader, entry, send
 
 

@@ -1,6 +1,6 @@
 """ASK and TELL: what the other side of a link holds of a range of coordinates of one origin, for the audit.
 
-Is: bytes to meaning and back. Isn't: a comparison, or a repair (`replicator.auditor`). Framing is the link's (`heliograph.wire.link`):
+Is: bytes to meaning and back. Isn't: a comparison, or a repair (`replicator.auditor`). Framing is the link's (`heliograph.wire.links.link_commands`):
 
     1009 ASK    stream, request, what (1 digest, 2 rows, 3 entries), region, epoch, incarnation, after ledger, entry, through ledger, entry, passing,
                 (1: of rows, with how many positions are taken)
@@ -32,8 +32,8 @@ from heliograph.model.coordinates import Origin
 from heliograph.model.errors import CorruptData, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.block import decode_block, encode_block
-from heliograph.wire.link import Kind, frame
-from heliograph.wire.link_fields import coordinate, fields, number, position
+from heliograph.wire.links.command_fields import coordinate, fields, number, position
+from heliograph.wire.links.link_commands import Kind, frame
 from heliograph.wire.run import Buffer, Run
 
 ROWS_MAX = 4096

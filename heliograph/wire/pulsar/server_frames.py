@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 
-from heliograph.wire.pulsar_pb2 import BaseCommand
+from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand
 from heliograph.wire.run import Buffer, Run
 from heliograph.wire.varint import column, column_limit, varint
 

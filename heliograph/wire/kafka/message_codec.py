@@ -21,8 +21,8 @@ from functools import lru_cache
 from typing import Any
 
 from heliograph.model.errors import PeerError
-from heliograph.wire.kafka_produce import decode_produce, encode_produce
-from heliograph.wire.kafka_schemas import API_ROWS
+from heliograph.wire.kafka.message_schemas import API_ROWS
+from heliograph.wire.kafka.produce_codec import decode_produce, encode_produce
 from heliograph.wire.run import Buffer
 
 Fields = dict[str, Any]

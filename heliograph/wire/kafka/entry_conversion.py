@@ -21,10 +21,10 @@ import crc32c
 from google.protobuf.message import DecodeError
 
 from heliograph.model.errors import CorruptData
-from heliograph.wire.entry_metadata import entry_metadata
-from heliograph.wire.kafka_compression import PULSAR_OF_KAFKA, compress_pulsar, decompress_pulsar
-from heliograph.wire.kafka_records import CODEC, NO_TIME, Record, build_batch, peek_batch, records_of
-from heliograph.wire.pulsar_pb2 import CompressionType, MessageMetadata, SingleMessageMetadata
+from heliograph.wire.kafka.record_batches import CODEC, NO_TIME, Record, build_batch, peek_batch, records_of
+from heliograph.wire.payload_compression import PULSAR_OF_KAFKA, compress_pulsar, decompress_pulsar
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.pulsar_pb2 import CompressionType, MessageMetadata, SingleMessageMetadata
 from heliograph.wire.run import FLAG_KAFKA, Buffer, Run
 from heliograph.wire.varint import varint
 

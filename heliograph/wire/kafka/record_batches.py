@@ -19,7 +19,7 @@ from typing import NamedTuple
 import crc32c
 
 from heliograph.model.errors import CorruptData
-from heliograph.wire.kafka_compression import NONE, compress, decompress
+from heliograph.wire.payload_compression import NONE, compress, decompress
 from heliograph.wire.run import Buffer
 
 HEADER = struct.Struct(">qiibIhiqqqhii")

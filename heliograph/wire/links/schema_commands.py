@@ -1,6 +1,6 @@
 """SCHEMAS: the versions of a topic's schema, from the source of a link to its target, before the messages that name them.
 
-Is: bytes to meaning and back. Isn't: a registry. Framing is the link's (`heliograph.wire.link`):
+Is: bytes to meaning and back. Isn't: a registry. Framing is the link's (`heliograph.wire.links.link_commands`):
 
     1011 SCHEMAS    stream, [number, value] ...
     1012 OVERRULE   the same: an operator has decided that the target takes these in place of what it has under these numbers; from level 6
@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from heliograph.model.errors import PeerError
-from heliograph.wire.link import Kind, frame
-from heliograph.wire.link_fields import fields, number
+from heliograph.wire.links.command_fields import fields, number
+from heliograph.wire.links.link_commands import Kind, frame
 from heliograph.wire.run import Buffer
 
 ROWS_MAX = 1100

@@ -24,8 +24,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from heliograph.model.errors import CorruptData, PeerError
-from heliograph.wire.entry_metadata import entry_metadata
-from heliograph.wire.pulsar_pb2 import BaseCommand, CommandSend, MessageMetadata
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSend, MessageMetadata
 from heliograph.wire.run import BYTES_MAX, COUNT_MAX, FLAG_MARKER, Buffer, ProducerSegment, Run, TxnId
 from heliograph.wire.varint import read_varint
 

@@ -26,7 +26,7 @@ import crc32c
 
 from heliograph.model.errors import CorruptData, PeerError
 from heliograph.model.positions import Position
-from heliograph.wire.pulsar_pb2 import BaseCommand, MessageMetadata
+from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand, MessageMetadata
 from heliograph.wire.run import Buffer
 from heliograph.wire.varint import read_varint, varint
 

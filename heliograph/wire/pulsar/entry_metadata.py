@@ -9,7 +9,7 @@ from __future__ import annotations
 from google.protobuf.message import DecodeError
 
 from heliograph.model.errors import CorruptData
-from heliograph.wire.pulsar_pb2 import MessageMetadata
+from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata
 from heliograph.wire.run import Buffer
 
 

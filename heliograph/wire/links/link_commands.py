@@ -9,7 +9,7 @@ with that same number, which older servers skip:
     1000 OPEN       stream, topic, source region, source's number, feature level
     1001 OPENED     stream, incarnation of the target's copy, window bytes, vector
     1002 RUN        stream, attempt, previous ledger, previous entry [, codec, size]; payload: a block (`heliograph.wire.block`) with its origin column,
-                    from level 4 compressed, where it names a codec (`heliograph.wire.link_compression`) and the size of the block
+                    from level 4 compressed, where it names a codec (`heliograph.wire.links.link_compression`) and the size of the block
     1003 RECEIPT    stream, [origin..., ledger, entry] ...: cumulative, durable through there
     1004 GAP        stream, attempt, vector: the sender rewinds; RUNs and SKIPs of that attempt are dropped from here on
     1005 SKIP       stream, attempt, SKIP record
@@ -17,8 +17,8 @@ with that same number, which older servers skip:
                     risk, from the source only: [entries, messages, bytes, broker time in ms of the oldest] that the target does not have
     1007 CLOSE      stream, cause, text: that stream ends, the connection goes on
     1008 CLAIMS     stream, subscription, claims (`replicator.claims`): what was acknowledged; between feature levels of 2 and up, both ways
-    1009 ASK, 1010 TELL: what the other side holds of a range of coordinates (`heliograph.wire.link_audit`); from level 3, both ways
-    1011 SCHEMAS    versions of the topic's schema (`heliograph.wire.link_schemas`); from level 3, source to target
+    1009 ASK, 1010 TELL: what the other side holds of a range of coordinates (`heliograph.wire.links.audit_commands`); from level 3, both ways
+    1011 SCHEMAS    versions of the topic's schema (`heliograph.wire.links.schema_commands`); from level 3, source to target
     1012 OVERRULE   versions that the target takes in place of its own; as SCHEMAS, from level 6
 
 A `stream` is one topic on one connection, numbered by the sender. `attempt` counts the sender's rewinds on this stream.
@@ -44,13 +44,13 @@ from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.errors import CorruptData, PeerError
 from heliograph.model.positions import Position
 from heliograph.wire.block import decode_block, encode_block
-from heliograph.wire.link_compression import unpack
-from heliograph.wire.link_fields import coordinate as _coordinate
-from heliograph.wire.link_fields import fields as _fields
-from heliograph.wire.link_fields import number as _number
-from heliograph.wire.link_fields import position as _position
-from heliograph.wire.link_fields import text as _text
-from heliograph.wire.link_fields import vector as _vector
+from heliograph.wire.links.command_fields import coordinate as _coordinate
+from heliograph.wire.links.command_fields import fields as _fields
+from heliograph.wire.links.command_fields import number as _number
+from heliograph.wire.links.command_fields import position as _position
+from heliograph.wire.links.command_fields import text as _text
+from heliograph.wire.links.command_fields import vector as _vector
+from heliograph.wire.links.link_compression import unpack
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, FLAG_TREE, Buffer, Run
 
 VERSION = 1
@@ -402,7 +402,7 @@ def read_heartbeat(fields: list[Any]) -> Heartbeat:
 
 
 def close_frame(stream: int, cause: str, text: str, rows: Sequence[tuple[int, bytes]] = ()) -> list[Buffer]:
-    """rows: what is here, of that which parts both sides (`heliograph.wire.link_schemas.close_rows`)."""
+    """rows: what is here, of that which parts both sides (`heliograph.wire.links.schema_commands.close_rows`)."""
     return frame(Kind.CLOSE, [stream, cause, text[:1024], *([[list(row) for row in rows]] if rows else [])])
 
 

@@ -1,0 +1,1 @@
+"""The commands between regions as bytes. It decides nothing, and knows no client's protocol."""
