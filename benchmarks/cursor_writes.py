@@ -22,10 +22,10 @@ from statistics import median
 
 from rich.console import Console
 
+from heliograph.kv.metadata_client import MetaClient
+from heliograph.kv.metadata_store import Check, Op, Put
 from heliograph.model.errors import HeliographError
 from heliograph.model.ledger_metadata import LedgerInfo, ManagedLedgerMetadata
-from heliograph.raft.client import MetaClient
-from heliograph.raft.store import Check, Op, Put
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from local_meta import keys

@@ -62,7 +62,7 @@ class Memory(Table):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        from heliograph.raft.machine import KvMachine
+        from heliograph.kv.state_machine import KvMachine
 
         self._machine = KvMachine()
         blob = folder / "snapshot"
@@ -70,7 +70,7 @@ class Memory(Table):
             self._machine.restore(blob.read_bytes())
 
     def put_all(self, rows: Sequence[Row], index: int) -> None:
-        from heliograph.raft.commands import Kind, command
+        from heliograph.kv.machine_commands import Kind, command
 
         self._machine.apply(index, command(Kind.TXN, [[[0, key, value, None, 0] for key, value in rows]]))
 

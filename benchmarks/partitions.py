@@ -28,9 +28,9 @@ from rich.table import Table
 from benchmarks.many_client import ManyProducers
 from benchmarks.raw_client import LoadConnection, simple
 from benchmarks.servers import Heliograph, rest
+from heliograph.kv.metadata_client import ClientSettings, MetaClient
+from heliograph.kv.metadata_store import prefix_end
 from heliograph.model.ledger_metadata import LedgerMetadata
-from heliograph.raft.client import ClientSettings, MetaClient
-from heliograph.raft.store import prefix_end
 from heliograph.runtime.clock import SystemClock
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from local_meta import keys

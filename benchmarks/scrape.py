@@ -27,8 +27,8 @@ import psutil
 
 from benchmarks.servers import Heliograph
 from benchmarks.topics import Report, get, name_of, names, pids, pss_mb
+from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.model.configuration.configuration_records import RegionInfo
-from heliograph.raft.client import ClientSettings, MetaClient
 from heliograph.runtime.clock import SystemClock
 from region_node.topics.bulk import create_topics
 

@@ -24,9 +24,9 @@ from rich.console import Console
 
 from benchmarks.page_cache import forget
 from benchmarks.servers import Heliograph
+from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.errors import HeliographError
 from heliograph.model.positions import AFTER_ALL
-from heliograph.raft.client import MetaClient
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.run import Run

@@ -26,9 +26,9 @@ import psutil
 
 from benchmarks.servers import Heliograph, rest
 from benchmarks.steady_client import Steady
+from heliograph.kv.metadata_client import ClientSettings, MetaClient
+from heliograph.kv.metadata_store import prefix_end
 from heliograph.model.configuration.configuration_records import RegionInfo
-from heliograph.raft.client import ClientSettings, MetaClient
-from heliograph.raft.store import prefix_end
 from heliograph.runtime.clock import SystemClock
 from local_meta import keys
 from region_node.topics.bulk import create_topics

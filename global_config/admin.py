@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 from global_config import keys, migrations
 from global_config.peers import PeerClusters
 from global_config.tries import Tries, busy
+from heliograph.kv.metadata_store import ABSENT, OPS_MAX, Check, Delete, MetadataStore, Op, Put, prefix_end
 from heliograph.model.configuration.configuration_records import (
     ClusterPeers,
     NamespacePolicies,
@@ -32,7 +33,6 @@ from heliograph.model.configuration.policy_table import checked
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.model.feature_levels import SEALED_TENANTS
 from heliograph.model.topic_names import TopicName, check_name
-from heliograph.raft.store import ABSENT, OPS_MAX, Check, Delete, MetadataStore, Op, Put, prefix_end
 from heliograph.runtime.clock import Clock, Rng
 
 V = TypeVar(

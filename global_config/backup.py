@@ -1,6 +1,6 @@
 """What a restore of the global configuration changes in what the backup holds.
 
-Is: the rules, row by row. Isn't: files (heliograph.raft.backup).
+Is: the rules, row by row. Isn't: files (heliograph.kv.backup_file).
 Invariants: a region's number is never given to another one: numbers that may have been given out since the backup are passed over. A region's epoch
 may come back lower than it was; its brokers raise it again where their metadata is another than the one it was raised for, and a topic's own
 epoch never falls.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from global_config import keys
-from heliograph.raft.rows import Row
+from heliograph.kv.engine.table_rows import Row
 
 NUMBERS_MARGIN = 1000
 

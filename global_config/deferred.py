@@ -21,11 +21,11 @@ from global_config import keys
 from global_config.edits import PROPERTIES, Conflict, Edit, difference, flat, merged, taken
 from global_config.tries import Tries, busy
 from global_config.view import ConfigView
+from heliograph.kv.metadata_store import ABSENT, Delete, MetadataStore, Op, Put, prefix_end
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TopicPolicies
 from heliograph.model.configuration.policy_table import checked
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.store import ABSENT, Delete, MetadataStore, Op, Put, prefix_end
 from heliograph.runtime.clock import Clock
 
 log = logging.getLogger("global_config")

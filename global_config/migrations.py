@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from global_config import keys
 from global_config.tries import Tries, busy
+from heliograph.kv.metadata_store import ABSENT, Check, Delete, MetadataStore, Op, Put
 from heliograph.model.configuration.configuration_records import ClusterMigration, MigratedNamespace
 from heliograph.model.errors import CorruptData, NotFound, VersionConflict
-from heliograph.raft.store import ABSENT, Check, Delete, MetadataStore, Op, Put
 from heliograph.runtime.clock import Rng
 
 

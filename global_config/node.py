@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from global_config.transport import AloneTransport, ConfigTransport
-from heliograph.raft.group_node import GroupNode, raft_settings
+from heliograph.kv.server.metadata_node import GroupNode, raft_settings
+from heliograph.kv.server.metadata_server import ServerSettings
+from heliograph.kv.server.metadata_service import ServiceSettings
+from heliograph.raft.member.raft_node import RaftSettings
 from heliograph.raft.messages import Config
-from heliograph.raft.node import RaftSettings
-from heliograph.raft.server import ServerSettings
-from heliograph.raft.service import ServiceSettings
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
 

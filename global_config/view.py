@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from global_config import keys
 from global_config.edits import PROPERTIES, Change, Fields, flat
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.configuration.configuration_records import (
     ClusterMigration,
     ClusterPeers,
@@ -28,7 +29,6 @@ from heliograph.model.configuration.configuration_records import (
     TopicPolicies,
 )
 from heliograph.model.errors import CorruptData
-from heliograph.raft.store import MetadataStore
 
 V = TypeVar(
     "V",

@@ -1,6 +1,6 @@
 """What a restore of a region's local metadata changes in what the backup holds.
 
-Is: the rules, row by row, and what must be known of the bookies for them. Isn't: files (heliograph.raft.backup), asking bookies, or the raise of the
+Is: the rules, row by row, and what must be known of the bookies for them. Isn't: files (heliograph.kv.backup_file), asking bookies, or the raise of the
 region's epoch, which the brokers see to when they find another `/instance` than the one that the global configuration knows.
 Invariants: no ledger id is given out that may have been given out before, also by a metadata that is lost; nothing is taken for deleted that a bookie
 holds, or might hold (one of its bookies was not asked); keys under a lease are gone, because whoever held it is; the restored metadata has an
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import msgpack
 
+from heliograph.kv.engine.table_rows import Row
 from heliograph.model.errors import ConfigError, CorruptData
 from heliograph.model.ledger_metadata import (
     LedgerInfo,
@@ -27,7 +28,6 @@ from heliograph.model.ledger_metadata import (
     page_ledgers,
     stored,
 )
-from heliograph.raft.rows import Row
 from heliograph.runtime.clock import Rng
 from local_meta import keys
 

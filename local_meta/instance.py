@@ -5,8 +5,8 @@ Is: reading it, and giving one to a metadata that has none. Isn't: what follows 
 
 from __future__ import annotations
 
+from heliograph.kv.metadata_store import ABSENT, MetadataStore
 from heliograph.model.errors import MetadataError, OutcomeUnknown, VersionConflict
-from heliograph.raft.store import ABSENT, MetadataStore
 from heliograph.runtime.clock import Rng
 from local_meta import keys
 from local_meta.backup import new_instance

@@ -37,8 +37,8 @@ from __future__ import annotations
 
 from urllib.parse import quote, unquote
 
+from heliograph.kv.metadata_store import prefix_end
 from heliograph.model.topic_names import TopicName, topic_hash
-from heliograph.raft.store import prefix_end
 
 BOOKIES = "/bookies/"
 BROKERS = "/brokers/"

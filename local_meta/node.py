@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from heliograph.raft.group_node import GroupNode, raft_settings
-from heliograph.raft.node import RaftSettings
-from heliograph.raft.server import ServerSettings
-from heliograph.raft.service import ServiceSettings
-from heliograph.raft.table_store import TableStore
+from heliograph.kv.engine.table_store import TableStore
+from heliograph.kv.server.metadata_node import GroupNode, raft_settings
+from heliograph.kv.server.metadata_server import ServerSettings
+from heliograph.kv.server.metadata_service import ServiceSettings
+from heliograph.raft.member.raft_node import RaftSettings
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
 from local_meta.transport import FrameTransport

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgpack
 
+from heliograph.kv.metadata_store import MetadataStore, prefix_end
 from heliograph.model.errors import HeliographError
 from heliograph.model.feature_levels import LEVEL
-from heliograph.raft.store import MetadataStore, prefix_end
 from heliograph.runtime.clock import Rng
 from heliograph.runtime.tasks import end
 from local_meta import keys

@@ -24,7 +24,7 @@ CONNECT_TIMEOUT_S = 3.0
 
 
 class FrameTransport:
-    """Implements heliograph.raft.node.RaftTransport. peers: node id -> `host:port` of its MetaServer, with or without this node."""
+    """Implements heliograph.raft.member.raft_node.RaftTransport. peers: node id -> `host:port` of its MetaServer, with or without this node."""
 
     def __init__(self, node_id: str, peers: Mapping[str, str], *, rng: Rng, ssl: tls.SSLContext | None = None) -> None:
         self.node_id, self._ssl, self._rng = node_id, ssl, rng

@@ -1,6 +1,6 @@
 """The commands `backup`, `restore`, and `confirm-restore`.
 
-Is: options, files and folders, asking the bookies, and what a person sees. Isn't: the format (`heliograph.raft.backup`), or the rules of a restore
+Is: options, files and folders, asking the bookies, and what a person sees. Isn't: the format (`heliograph.kv.backup_file`), or the rules of a restore
 (`local_meta.backup`, `global_config.backup`).
 Source: docs/operating.md, "Backup and restore".
 """
@@ -29,7 +29,7 @@ from region_node.instance.layout import HOST, InstancePlan, RegionPlan, load_pla
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from heliograph.raft.backup import BackupReader, Store
+    from heliograph.kv.backup_file import BackupReader, Store
 
 DataOption = Annotated[Path | None, typer.Option("--data", help="The data folder of an instance on this machine.")]
 RegionOption = Annotated[str, typer.Option("--region", help="The region; not needed where there is one.")]
@@ -67,7 +67,7 @@ def backup(
 
     It holds everything that was acknowledged before the command began. Messages are not in it: they lie on the bookies.
     """
-    from heliograph.raft.backup import Store
+    from heliograph.kv.backup_file import Store
 
     store = Store.GLOBAL if config else Store.LOCAL
     tls = given(ca, cert, key)
@@ -93,10 +93,10 @@ def backup(
 async def _back_up(
     store: Store, region: str, address: str, out: Path, tls: SSLContext | None, progress: Callable[[int], None]
 ) -> dict[str, Any]:
-    from heliograph.raft.backup import BackupReader, BackupWriter, Info
-    from heliograph.raft.backup_client import fetch
-    from heliograph.raft.client import MetaClient
-    from heliograph.raft.image import head_of
+    from heliograph.kv.backup_client import fetch
+    from heliograph.kv.backup_file import BackupReader, BackupWriter, Info
+    from heliograph.kv.engine.table_image import head_of
+    from heliograph.kv.metadata_client import MetaClient
     from heliograph.runtime.clock import SystemClock, system_rng
     from heliograph.runtime.system_disk import SystemDisk
 
@@ -172,7 +172,7 @@ def restore(
 
     Bookies are asked what they hold, so they must run. Nothing is deleted there until `heliograph confirm-restore`.
     """
-    from heliograph.raft.backup import BackupReader, Store
+    from heliograph.kv.backup_file import BackupReader, Store
     from heliograph.runtime.system_disk import SystemDisk
 
     if not file.is_file():
@@ -224,7 +224,7 @@ def _restore_local(
     without: Iterable[str],
     tls: SSLContext | None,
 ) -> dict[str, Any]:
-    from heliograph.raft.backup import restored_index, restored_pieces
+    from heliograph.kv.backup_file import restored_index, restored_pieces
     from heliograph.runtime.clock import SystemClock, system_rng
     from local_meta import backup as rules
 
@@ -248,7 +248,7 @@ def _restore_local(
 
 def _restore_global(reader: BackupReader, targets: list[Path], voters: list[str], bar: Progress) -> dict[str, Any]:
     from global_config import backup as rules
-    from heliograph.raft.backup import restored_index, restored_pieces
+    from heliograph.kv.backup_file import restored_index, restored_pieces
     from heliograph.runtime.clock import SystemClock
 
     count = sum(1 for _ in rules.restored_rows(_watched(reader, bar, "verifying")))
@@ -267,8 +267,8 @@ def _summary(reader: BackupReader, targets: list[Path], count: int) -> dict[str,
 
 
 def _write(target: Path, index: int, voters: list[str], pieces: Iterable[bytes]) -> None:
-    from heliograph.raft.backup import RESTORED_TERM, group_of
-    from heliograph.raft.snapshot_file import write_snapshot
+    from heliograph.kv.backup_file import RESTORED_TERM, group_of
+    from heliograph.raft.disk.snapshot_file import write_snapshot
     from heliograph.runtime.system_disk import SystemDisk
 
     disk = SystemDisk(str(target))
@@ -307,7 +307,7 @@ def _targets(
     reader: BackupReader, region: str, data: Path | None, to: Path | None, voter: list[str]
 ) -> tuple[list[Path], list[str]]:
     """The folders to fill, and the voters of the group."""
-    from heliograph.raft.backup import Store
+    from heliograph.kv.backup_file import Store
 
     info = reader.info
     part = _PARTS[info.store]
@@ -326,7 +326,7 @@ def _targets(
 
 def _of_host(reader: BackupReader, prefix: Path) -> tuple[list[Path], list[str], SSLContext]:
     """The folder of the host's metadata process, the voters of the group, and by which certificate bookies are asked."""
-    from heliograph.raft.backup import Store
+    from heliograph.kv.backup_file import Store
     from region_node.hosts.region import certificate
     from region_node.hosts.render import Manifest
 

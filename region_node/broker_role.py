@@ -22,7 +22,7 @@ from region_node.usage import Usage
 
 if TYPE_CHECKING:
     from global_config.deferred import DeferredEdits
-    from heliograph.raft.client import MetaClient
+    from heliograph.kv.metadata_client import MetaClient
     from region_node.balance.rules import IsolationRules
     from region_node.balance.service import Balancer
     from region_node.clusters import PulsarClusters

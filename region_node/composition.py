@@ -20,8 +20,8 @@ from region_node.settings import ProcessSettings
 if TYPE_CHECKING:
     from global_config.node import ConfigNode
     from global_config.transport import ConfigTransport
-    from heliograph.raft.client import MetaClient
-    from heliograph.raft.table_store import TableStore
+    from heliograph.kv.engine.table_store import TableStore
+    from heliograph.kv.metadata_client import MetaClient
     from local_meta.node import LocalMetaNode
     from local_meta.node_level import NodeLevel
     from region_node.bookie_access import BookieAccess
@@ -42,8 +42,8 @@ def system_runtime() -> Runtime:
     from heliograph.runtime.system_disk import SystemDisk
 
     def table(path: str) -> TableStore:
-        from heliograph.raft.lmdb_store import LmdbStore
-        from heliograph.raft.table_check import check_in_a_child
+        from heliograph.kv.engine.lmdb_check import check_in_a_child
+        from heliograph.kv.engine.lmdb_store import LmdbStore
 
         return LmdbStore(SystemDisk(path), path, check=check_in_a_child)
 

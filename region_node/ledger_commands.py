@@ -69,8 +69,8 @@ def _metadata_of(data: Path | None, region: str) -> str:
 
 
 async def _lacking(address: str) -> list[dict[str, object]]:
+    from heliograph.kv.metadata_store import prefix_end
     from heliograph.model.ledger_metadata import LedgerMetadata
-    from heliograph.raft.store import prefix_end
     from local_meta import keys
     from storage.ledger.holdings import look
     from storage.ledger.marks import Mark
@@ -109,7 +109,7 @@ async def _run(address: str, ledger: int, first: int, json_output: bool) -> None
 
 @asynccontextmanager
 async def _context(address: str) -> AsyncIterator[LedgerContext]:
-    from heliograph.raft.client import MetaClient
+    from heliograph.kv.metadata_client import MetaClient
     from heliograph.runtime.clock import SystemClock, system_rng
     from storage.ledger.bookie_client import BookieClient
     from storage.ledger.context import LedgerContext

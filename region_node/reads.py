@@ -15,9 +15,9 @@ import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from heliograph.kv.metadata_store import ABSENT, MetadataStore
 from heliograph.model.errors import CorruptData, MetadataUnavailable, NotAllowed, OutcomeUnknown, VersionConflict
 from heliograph.model.ledger_metadata import pack, unpack
-from heliograph.raft.store import ABSENT, MetadataStore
 from heliograph.runtime.clock import Clock
 from local_meta.keys import READ_KEYS
 

@@ -15,8 +15,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable
-from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Rng
 from local_meta import keys
 from local_meta.instance import instance_of

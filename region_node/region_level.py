@@ -14,9 +14,9 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.feature_levels import LEVEL
-from heliograph.raft.store import MetadataStore
 from local_meta import keys
 from local_meta.node_level import level_of
 from region_node.ownership.records import BrokerRecord

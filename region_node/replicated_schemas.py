@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import CorruptData, LinkError
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.store import MetadataStore
 from heliograph.wire.links.schema_commands import BYTES_MAX, SchemaRow
 from region_node.schemas.registry import REGION_SHIFT, SchemaRegistry, conflicting, shown
 from replicator.causes import Cause

@@ -20,8 +20,8 @@ from region_node.settings import ProcessSettings
 
 if TYPE_CHECKING:
     from global_config.transport import ConfigTransport
-    from heliograph.raft.client import MetaClient
-    from heliograph.raft.table_store import TableStore
+    from heliograph.kv.engine.table_store import TableStore
+    from heliograph.kv.metadata_client import MetaClient
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ def data_path(settings: ProcessSettings, *parts: str) -> str:
 
 
 def meta_client(addresses: Sequence[str], runtime: Runtime, tls: ssl.SSLContext | None = None) -> MetaClient:
-    from heliograph.raft.client import MetaClient
+    from heliograph.kv.metadata_client import MetaClient
 
     return MetaClient(addresses, clock=runtime.clock, rng=runtime.rng, ssl=tls)
 

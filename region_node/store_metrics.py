@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import accumulate
 
-from heliograph.raft.client import MetaClient
+from heliograph.kv.metadata_client import MetaClient
 from region_node.metrics import Sample
 
 BOUNDS_MS = (1, 3, 5, 10, 20, 50, 100, 200, 500, 1000)

@@ -15,11 +15,11 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
+from heliograph.kv.metadata_store import MetadataStore, prefix_end
 from heliograph.model.configuration.configuration_records import TenantQuota
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.ledger_metadata import ManagedLedgerMetadata
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.store import MetadataStore, prefix_end
 from heliograph.runtime.clock import Clock
 from local_meta import keys
 from region_node.dr.tasks import lasting

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from ssl import SSLContext
 
-    from heliograph.raft.store import MetadataStore
+    from heliograph.kv.metadata_store import MetadataStore
     from heliograph.wire.run import Run
     from storage.ledger.bookie_client import BookieClient
     from storage.ledger.unknown import Unknown
@@ -130,8 +130,8 @@ async def _bookies(
     address: str, tls: SSLContext | None
 ) -> AsyncIterator[tuple[MetadataStore, dict[str, BookieClient]]]:
     """A client of the metadata, and one of each bookie that is registered there."""
-    from heliograph.raft.client import MetaClient
-    from heliograph.raft.store import prefix_end
+    from heliograph.kv.metadata_client import MetaClient
+    from heliograph.kv.metadata_store import prefix_end
     from heliograph.runtime.clock import SystemClock, system_rng
     from local_meta import keys
     from storage.ledger.bookie_client import BookieClient

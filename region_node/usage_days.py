@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from heliograph.kv.metadata_store import ABSENT, MetadataStore
 from heliograph.model.configuration.configuration_records import _Value
 from heliograph.model.errors import (
     CorruptData,
@@ -26,7 +27,6 @@ from heliograph.model.errors import (
     OutcomeUnknown,
     VersionConflict,
 )
-from heliograph.raft.store import ABSENT, MetadataStore
 from heliograph.runtime.clock import Clock
 from region_node.dr.tasks import lasting
 from region_node.usage import Usage

@@ -16,12 +16,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.store import MetadataStore
 from heliograph.wire.links.link_commands import SkipReason
 from storage.managed_ledger import expiry
 

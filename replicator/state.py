@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from heliograph.kv.metadata_store import VALUE_BYTES_MAX
 from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.empty_dict import NOTHING, own
 from heliograph.model.errors import CorruptData
 from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.positions import Position
-from heliograph.raft.store import VALUE_BYTES_MAX
 from heliograph.runtime.clock import Rng
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import FLAG_HIDDEN, Run

@@ -18,10 +18,10 @@ from geo_tests.sim.passive_world import PassiveWorld
 from geo_tests.sim.region import CONFIG_PORT, NAMESPACE
 from global_config import keys
 from global_config.admin import ConfigAdmin
+from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.leadership import Leadership
 from heliograph.model.errors import AlreadyExists, HeliographError, MetadataUnavailable
-from heliograph.raft.client import MetaClient
 from region_node.admin.context import Admin
 from region_node.admin.disaster import facts_here
 from region_node.admin.drills import audits_here, drop_here, mark, probe_here

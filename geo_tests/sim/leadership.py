@@ -15,6 +15,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from geo_tests.sim.loop import run_alone
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import RANGE_LIMIT, Op, WatchCallback
 from heliograph.model.configuration.leadership import (
     DRAINING,
     FENCED,
@@ -26,8 +28,6 @@ from heliograph.model.configuration.leadership import (
     writer,
 )
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, OutcomeUnknown, RegionPassive
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.store import RANGE_LIMIT, Op, WatchCallback
 from region_node.dr.leases import LeaseSettings, WriteLeases
 from region_node.dr.switching import Switching, closing, reopened
 

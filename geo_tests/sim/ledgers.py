@@ -21,11 +21,11 @@ import msgpack
 
 from geo_tests.sim.checkers import Violation
 from geo_tests.sim.simulation import Machine, Simulation
+from heliograph.kv.metadata_client import MetaClient
+from heliograph.kv.metadata_store import prefix_end
 from heliograph.model.errors import HeliographError, LeaseLost
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.raft.client import MetaClient
-from heliograph.raft.store import prefix_end
 from heliograph.wire.block import peek_block
 from heliograph.wire.run import Run
 from local_meta import keys

@@ -24,9 +24,9 @@ from geo_tests.sim.pulsar_client import Client, Delivered, Producer
 from geo_tests.sim.region import CONFIG_PORT, NAMESPACE
 from geo_tests.sim.world import Verdict, World, WorldSettings
 from global_config.node import ConfigNode
+from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, Leadership, leadership
 from heliograph.model.errors import HeliographError, NotAllowed, RegionPassive
-from heliograph.raft.client import MetaClient
 from region_node.dr.switching import Switching, closing, reopened
 from region_node.dr.writing import Gate
 

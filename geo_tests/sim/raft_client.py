@@ -1,6 +1,6 @@
 """RaftClient: asks a simulated Raft group, and writes down what it saw.
 
-Is: one client of `geo_tests.sim.raft_world`, whose history is judged by `raft_history`. Isn't: the real one (`heliograph.raft.client`).
+Is: one client of `geo_tests.sim.raft_world`, whose history is judged by `raft_history`. Isn't: the real one (`heliograph.kv.metadata_client`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 from geo_tests.sim.raft_member import FAULTS_S
 from geo_tests.sim.raft_world import RaftWorld
 from heliograph.raft.core import RaftCore
-from heliograph.raft.leading import Leading
+from heliograph.raft.leader import Leading
 from heliograph.raft.messages import VoteRequest
 from heliograph.raft.progress import Progress
 

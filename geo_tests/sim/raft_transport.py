@@ -1,4 +1,4 @@
-"""RaftNetwork: the port `heliograph.raft.node.RaftTransport` on virtual time: delay, loss, repetition, reordering, cuts of each direction.
+"""RaftNetwork: the port `heliograph.raft.member.raft_node.RaftTransport` on virtual time: delay, loss, repetition, reordering, cuts of each direction.
 
 Is: messages between named members of one Raft group in one simulation. Isn't: connections (members over sockets use the simulated network).
 A message is delivered in the life of the receiver that last asked for messages; a dead one gets nothing.
@@ -54,7 +54,7 @@ class RaftNetwork:
 
 
 class MemoryTransport:
-    """Implements `heliograph.raft.node.RaftTransport` for one member."""
+    """Implements `heliograph.raft.member.raft_node.RaftTransport` for one member."""
 
     def __init__(self, network: RaftNetwork, name: str) -> None:
         self._network, self._name = network, name

@@ -21,8 +21,8 @@ from geo_tests.sim.raft_client import Client
 from geo_tests.sim.raft_history import FOREVER, Operation, is_linearizable
 from geo_tests.sim.raft_member import FAULTS_S, HEAL_S, KEEP_ENTRIES, KEYS, NOTED_S, Member, SessionKv, Violation
 from heliograph.raft.core import Actions, CoreSettings, RaftCore, Role
-from heliograph.raft.log import Log
 from heliograph.raft.messages import COMMAND, Config, Entry, Message, SnapshotChunk, SnapshotMeta, decode, encode
+from heliograph.raft.raft_log import Log
 
 
 class RaftWorld:

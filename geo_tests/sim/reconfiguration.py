@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from geo_tests.sim.region import CONFIG_PORT, NAMESPACE
 from global_config.admin import ConfigAdmin
+from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import HeliographError
-from heliograph.raft.client import MetaClient
 
 if TYPE_CHECKING:
     from geo_tests.sim.world import World

@@ -14,9 +14,9 @@ from geo_tests.sim.ledgers import QUICK_LEDGER, SMALL_BOOKIE, SMALL_LEDGERS
 from geo_tests.sim.pulsar_client import Address
 from geo_tests.sim.simulation import Machine
 from global_config.admin import ConfigAdmin
+from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.errors import HeliographError
-from heliograph.raft.client import MetaClient
 from region_node.composition import Role, Runtime, build
 from region_node.dr.leases import LeaseSettings
 from region_node.settings import BookieSettings, BrokerSettings, ConfigNodeSettings, MetaNodeSettings, ProcessSettings

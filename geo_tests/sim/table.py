@@ -1,6 +1,6 @@
 """SimTable: a table store on a simulated disk, for power cuts at any step.
 
-Is: heliograph.raft.table_store.TableStore as one file of batches, each with a checksum, that is read again from its beginning. Isn't: small, or for anything
+Is: heliograph.kv.engine.table_store.TableStore as one file of batches, each with a checksum, that is read again from its beginning. Isn't: small, or for anything
 but simulations.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 import crc32c
 import msgpack
 
-from heliograph.raft.rows import MemoryRows, Row
-from heliograph.raft.table_store import Batch, Done, Kept
+from heliograph.kv.engine.table_rows import MemoryRows, Row
+from heliograph.kv.engine.table_store import Batch, Done, Kept
 from heliograph.runtime.disk import Disk, File
 
 NAME = "table"

@@ -14,7 +14,8 @@ from __future__ import annotations
 import crc32c
 
 from heliograph.raft.actions import FOREVER, Actions, CoreSettings, Role
-from heliograph.raft.leading import Leading
+from heliograph.raft.core_state import Incoming
+from heliograph.raft.leader import Leading
 from heliograph.raft.messages import (
     NOOP,
     Append,
@@ -29,7 +30,6 @@ from heliograph.raft.messages import (
     VoteRequest,
 )
 from heliograph.raft.progress import Progress
-from heliograph.raft.state import Incoming
 
 __all__ = ["Actions", "CoreSettings", "RaftCore", "Role"]
 

@@ -1,6 +1,6 @@
 """Frames between the metadata's clients and servers, and between the voters of one region's metadata.
 
-Is: cutting and making frames, bounded. Isn't: what a command or an answer holds (heliograph.raft.commands), or any I/O.
+Is: cutting and making frames, bounded. Isn't: what a command or an answer holds (heliograph.kv.machine_commands), or any I/O.
 Invariants: a frame is accepted or PeerError is raised, nothing else; before the handshake a frame is at most HANDSHAKE_BYTES_MAX.
 
 A frame, big endian:
@@ -21,10 +21,10 @@ A frame, big endian:
     UNWATCH 7  []                                           EVENT 18     [index, [[key, version, value | nil]...]]
     RAFT 8     [sender, message], between voters            HEARTBEAT 19 [hears leader, index]
     STATUS 9   []                           -> leader | nil, leads, term, index: what this node knows, whoever leads
-    COUNT 12   [prefix]                     -> how many keys begin with it (heliograph.raft.rows: Counts)
-    MEMBERS 11 [verb, member, address]      -> a report, whether something was changed (heliograph.raft.members)
+    COUNT 12   [prefix]                     -> how many keys begin with it (heliograph.kv.engine.table_rows: Counts)
+    MEMBERS 11 [verb, member, address]      -> a report, whether something was changed (heliograph.kv.server.members_api)
     BACKUP 10  [at least]                   -> nothing, behind the last PART
-                                                            PART 20      a piece of a snapshot (heliograph.raft.image)
+                                                            PART 20      a piece of a snapshot (heliograph.kv.engine.table_image)
 
 A LISTING holds every key of the prefix, in order, in one or more frames; the value is nil where the version is not above `since` (the client has it).
 What the client knows and the listing lacks was deleted. In an EVENT nil means deleted. The server waits with the listing until it has

@@ -39,7 +39,7 @@ from region_node.usage import Usage
 
 if TYPE_CHECKING:
     from global_config.deferred import DeferredEdits
-    from heliograph.raft.store import MetadataStore
+    from heliograph.kv.metadata_store import MetadataStore
     from region_node.admin.places import BookiePlaces
     from region_node.balance.rules import IsolationRules
     from region_node.balance.service import Balancer

@@ -12,9 +12,9 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.kv.metadata_store import ABSENT
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.store import ABSENT
 from region_node.admin.context import Admin, Malformed, body
 from region_node.dr.leases import WriteLeases
 from region_node.dr.tombstones import Tombstone, Tombstones, tombstone

@@ -3,7 +3,7 @@
 Is: the paths below /heliograph/v1/metadata/members and /heliograph/v1/config/members, and the metrics of both. Isn't: a rule of membership; the group's
 leader decides, and its sentence is the answer (412).
 Invariants: a change is answered once it is committed; repeating one does no harm; `dry_run=true` asks the leader and changes nothing.
-Source: docs/protocols/admin.md, "Members"; heliograph.raft.members.
+Source: docs/protocols/admin.md, "Members"; heliograph.kv.server.members_api.
 """
 
 from __future__ import annotations

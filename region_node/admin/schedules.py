@@ -14,8 +14,8 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import ConfigError, NotAllowed, NotFound
-from heliograph.raft.store import MetadataStore
 from region_node.admin.context import Admin, Malformed, body
 from region_node.dr.conductor import Conductor
 from region_node.dr.schedule import Schedule, schedule

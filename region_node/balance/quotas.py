@@ -14,9 +14,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.bundles import BundleTable
 from heliograph.model.errors import CorruptData
-from heliograph.raft.store import MetadataStore
 from local_meta import keys
 from region_node.balance.capacity import Capacity, ResourceQuota
 from region_node.balance.shedding import Bundle

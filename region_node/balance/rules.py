@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 from global_config.view import ConfigView
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import CorruptData, NotAllowed
-from heliograph.raft.store import MetadataStore
 from local_meta import keys
 from region_node.balance.affinity import DOMAINS_MAX, FailureDomain, divide
 from region_node.balance.isolation import POLICIES_MAX, Isolation, IsolationPolicy

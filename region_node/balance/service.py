@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.bundles import BundleTable
 from heliograph.model.errors import CorruptData, HeliographError, VersionConflict
-from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from local_meta import keys
 from region_node.balance.divider import BundleDivider

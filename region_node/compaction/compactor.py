@@ -19,10 +19,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import AlreadyExists, HeliographError, NotAllowed, TopicClosed
 from heliograph.model.ledger_metadata import OffloadRecord, OffloadState
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock
 from heliograph.wire.kafka.entry_conversion import as_pulsar
 from heliograph.wire.run import FLAG_KAFKA, Buffer, Run

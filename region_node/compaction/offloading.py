@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.ledger_metadata import LedgerInfo, OffloadRecord
-from heliograph.raft.store import MetadataStore
 from local_meta import keys
 from region_node.compaction.compacted import CURSOR, read_properties
 from region_node.compaction.compactor import Compactor

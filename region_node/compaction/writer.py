@@ -13,10 +13,10 @@ from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import HeliographError, LedgerFenced, TopicClosed
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.model.positions import Position
-from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock
 from heliograph.wire.run import Buffer, Run
 from local_meta import keys

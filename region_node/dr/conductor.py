@@ -13,10 +13,10 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from heliograph.kv.metadata_store import ABSENT, MetadataStore, prefix_end
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
 from heliograph.model.configuration.leadership import DRAINING, FENCED, Leadership
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
-from heliograph.raft.store import ABSENT, MetadataStore, prefix_end
 from region_node.dr import facts
 from region_node.dr.drill import Drill
 from region_node.dr.operation import (

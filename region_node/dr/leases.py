@@ -12,9 +12,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from heliograph.kv.metadata_store import MetadataStore, prefix_end
 from heliograph.model.configuration.leadership import LEADERSHIP, SUBSCRIPTIONS, Leadership, Writer, name_of, writer
 from heliograph.model.errors import CorruptData, HeliographError, LeaseLost, MetadataError
-from heliograph.raft.store import MetadataStore, prefix_end
 from heliograph.runtime.clock import Clock
 from region_node.dr.tasks import lasting
 from region_node.dr.writing import Gate, Turn, Writing

@@ -14,9 +14,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.configuration.configuration_records import _Value
 from heliograph.model.errors import CorruptData, HeliographError, NotAllowed, VersionConflict
-from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock
 from region_node.dr.conductor import Conductor
 from region_node.dr.operation import DRILL

@@ -14,8 +14,8 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from heliograph.kv.metadata_store import ABSENT, MetadataStore
 from heliograph.model.errors import NotAllowed, VersionConflict
-from heliograph.raft.store import ABSENT, MetadataStore
 from heliograph.runtime.clock import Rng
 
 KEY = "/security/reports"

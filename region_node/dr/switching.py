@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from global_config.tries import Tries
+from heliograph.kv.metadata_store import ABSENT, Delete, MetadataStore, prefix_end
 from heliograph.model.configuration.leadership import (
     DRAINING,
     FENCED,
@@ -25,7 +26,6 @@ from heliograph.model.configuration.leadership import (
     writers,
 )
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, VersionConflict
-from heliograph.raft.store import ABSENT, Delete, MetadataStore, prefix_end
 from heliograph.runtime.clock import Rng
 
 

@@ -16,10 +16,10 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.configuration.configuration_records import _Value
 from heliograph.model.errors import CorruptData, HeliographError, VersionConflict
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock
 from region_node.dr.tasks import lasting
 

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.configuration.leadership import FENCED, OPEN, WRITERS, subscription_name
 from heliograph.model.errors import HeliographError, NotAllowed
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock
 from region_node.dr.leases import WriteLeases
 from region_node.dr.switching import Switching, closing

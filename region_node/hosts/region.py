@@ -19,9 +19,9 @@ from typing import Any
 
 import msgpack
 
+from heliograph.kv.metadata_client import MetaClient
+from heliograph.kv.metadata_store import ABSENT, prefix_end
 from heliograph.model.errors import ConfigError, HeliographError, NotAllowed, VersionConflict
-from heliograph.raft.client import MetaClient
-from heliograph.raft.store import ABSENT, prefix_end
 from heliograph.runtime.clock import SystemClock, system_rng
 from local_meta import keys
 from region_node.balance.records import Pause

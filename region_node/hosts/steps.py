@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from global_config.admin import ConfigAdmin
+from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.errors import AlreadyExists, ConfigError, HeliographError
-from heliograph.raft.client import MetaClient
 from heliograph.runtime.clock import SystemClock, system_rng
 from region_node.hosts.region import RegionWatch, certificate
 from region_node.hosts.render import Manifest

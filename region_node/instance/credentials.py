@@ -9,8 +9,8 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 
+from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.errors import HeliographError
-from heliograph.raft.client import MetaClient
 from heliograph.runtime.clock import SystemClock, system_rng
 from region_node.security.internal import KEY, InternalTokens
 

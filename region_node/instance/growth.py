@@ -17,11 +17,11 @@ from collections.abc import Awaitable, Callable
 
 from global_config import keys
 from global_config.admin import ConfigAdmin
+from heliograph.kv.metadata_client import MetaClient
+from heliograph.kv.metadata_store import prefix_end
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.model.errors import ConfigError, NotAllowed, NotFound
 from heliograph.model.topic_names import check_name
-from heliograph.raft.client import MetaClient
-from heliograph.raft.store import prefix_end
 from region_node.instance.layout import HOST, InstancePlan, RegionPlan, plan_links, plan_region, reach, round_trips
 from region_node.instance.ports import Ports
 

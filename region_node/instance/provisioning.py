@@ -14,10 +14,10 @@ from pathlib import Path
 
 from global_config import keys
 from global_config.admin import ConfigAdmin
+from heliograph.kv.metadata_client import MetaClient
+from heliograph.kv.metadata_store import prefix_end
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, OutcomeUnknown
-from heliograph.raft.client import MetaClient
-from heliograph.raft.store import prefix_end
 from heliograph.runtime.clock import SystemClock, system_rng
 from region_node.instance.growth import admit, check_dismissal, dismiss
 from region_node.instance.layout import HOST, InstancePlan, RegionPlan, link_urls

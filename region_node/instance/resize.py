@@ -20,10 +20,10 @@ from typing import Any
 
 import msgpack
 
+from heliograph.kv.metadata_client import MetaClient
+from heliograph.kv.metadata_store import prefix_end
 from heliograph.model.errors import ConfigError
 from heliograph.model.ledger_metadata import LedgerMetadata
-from heliograph.raft.client import MetaClient
-from heliograph.raft.store import prefix_end
 from heliograph.runtime.clock import SystemClock, system_rng
 from local_meta import keys
 from region_node.instance.layout import (

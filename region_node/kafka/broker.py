@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from global_config.keys import PARTITIONED
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.configuration.configuration_records import TopicPolicies
 from heliograph.model.errors import HeliographError, NotFound
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from region_node.kafka.cluster import Cluster
 from region_node.kafka.commits import Commits

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from global_config.keys import PARTITIONED
+from heliograph.kv.metadata_store import Delete, prefix_end
 from heliograph.model.configuration.configuration_records import TopicPolicies
 from heliograph.model.errors import HeliographError
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.store import Delete, prefix_end
 from region_node.kafka.sequence_store import PREFIX, key_of
 from region_node.kafka.times import PREFIX as TIMES
 from region_node.kafka.times import times_key

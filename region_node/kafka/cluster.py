@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from heliograph.kv.metadata_store import ABSENT, MetadataStore, prefix_end
 from heliograph.model.errors import AlreadyExists, HeliographError, NotAllowed, NotFound, VersionConflict
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.store import ABSENT, MetadataStore, prefix_end
 from region_node.kafka.errors import Code, Refused
 from region_node.kafka.settings import KafkaSettings
 from region_node.topics.ids import TopicIds

@@ -13,8 +13,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from heliograph.kv.metadata_store import MetadataStore, Op
 from heliograph.model.errors import HeliographError, VersionConflict
-from heliograph.raft.store import MetadataStore, Op
 from region_node.kafka.committed import Committed, Key, Row
 
 GROUPS_A_RUN = 256

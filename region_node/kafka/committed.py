@@ -16,8 +16,8 @@ from urllib.parse import quote, unquote
 
 import msgpack
 
+from heliograph.kv.metadata_store import ABSENT, MetadataStore, Put, pages_under
 from heliograph.model.errors import CorruptData, VersionConflict
-from heliograph.raft.store import ABSENT, MetadataStore, Put, pages_under
 
 OFFSETS = "/kafka/offsets/"
 FORMAT = 1

@@ -15,9 +15,9 @@ import logging
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
+from heliograph.kv.metadata_store import ABSENT, pages_under
 from heliograph.model.errors import HeliographError, VersionConflict
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.store import ABSENT, pages_under
 from heliograph.wire.kafka.message_codec import Fields
 from region_node.kafka.committed import OFFSETS, Committed, group_prefix
 from region_node.kafka.errors import Code, Refused

@@ -18,8 +18,8 @@ from urllib.parse import unquote
 
 import msgpack
 
+from heliograph.kv.metadata_store import Delete, MetadataStore, Op, Put, pages_under
 from heliograph.model.errors import CorruptData, VersionConflict
-from heliograph.raft.store import Delete, MetadataStore, Op, Put, pages_under
 from heliograph.runtime.clock import Clock
 
 log = logging.getLogger("region_node.kafka")

@@ -13,9 +13,9 @@ from bisect import bisect_right
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import HeliographError
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock
 from heliograph.wire.kafka.entry_conversion import as_batch, batch_of
 from heliograph.wire.kafka.record_batches import (

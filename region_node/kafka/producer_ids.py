@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import HeliographError
-from heliograph.raft.store import MetadataStore
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.kafka.errors import Code, Refused
 from region_node.kafka.transaction_requests import opened

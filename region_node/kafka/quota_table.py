@@ -14,9 +14,9 @@ import logging
 from collections.abc import Callable
 from urllib.parse import quote, unquote
 
+from heliograph.kv.metadata_store import ABSENT, MetadataStore
 from heliograph.model.errors import CorruptData, VersionConflict
 from heliograph.model.ledger_metadata import pack, unpack
-from heliograph.raft.store import ABSENT, MetadataStore
 from region_node.kafka.errors import Code, Refused
 
 log = logging.getLogger("region_node.kafka")

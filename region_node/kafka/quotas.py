@@ -14,7 +14,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
-from heliograph.raft.store import MetadataStore
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.runtime.clock import Clock
 from region_node.kafka.errors import Code, Refused
 from region_node.kafka.quota_table import CONNECTIONS, FETCH, MUTATION, PRODUCE, REQUEST, Entity, QuotaTable, named

@@ -19,8 +19,8 @@ from urllib.parse import quote, unquote
 
 import msgpack
 
+from heliograph.kv.metadata_store import MetadataStore, prefix_end
 from heliograph.model.errors import CorruptData, HeliographError, Unauthenticated
-from heliograph.raft.store import MetadataStore, prefix_end
 from heliograph.runtime.clock import Rng
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.kafka.errors import Code, Refused, code_of

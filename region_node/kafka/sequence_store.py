@@ -18,9 +18,9 @@ from urllib.parse import quote
 
 import msgpack
 
+from heliograph.kv.metadata_store import MetadataStore, Put
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.positions import Position
-from heliograph.raft.store import MetadataStore, Put
 from heliograph.wire.kafka.entry_conversion import batch_of
 from heliograph.wire.kafka.record_batches import CONTROL, peek_batch
 from heliograph.wire.run import FLAG_KAFKA

@@ -21,8 +21,8 @@ from urllib.parse import quote, unquote
 
 import msgpack
 
+from heliograph.kv.metadata_store import ABSENT, MetadataStore, Put, pages_under, prefix_end
 from heliograph.model.errors import CorruptData, HeliographError, NotAllowed, VersionConflict
-from heliograph.raft.store import ABSENT, MetadataStore, Put, pages_under, prefix_end
 from heliograph.wire.run import TxnId
 from region_node.kafka.committed import Committed, Row, decode, encode
 from region_node.kafka.errors import Code, Refused

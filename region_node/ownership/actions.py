@@ -13,8 +13,8 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import HeliographError, LeaseLost, VersionConflict
-from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.recent_latencies import Recent
 from local_meta import keys

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.bundles import BundleTable
 from heliograph.model.errors import CorruptData
-from heliograph.raft.store import MetadataStore
 from local_meta import keys
 
 if TYPE_CHECKING:

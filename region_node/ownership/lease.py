@@ -13,8 +13,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import HeliographError, LeaseLost
-from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from local_meta import keys
 from region_node.ownership.core import OwnershipSettings

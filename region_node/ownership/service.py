@@ -13,11 +13,11 @@ import logging
 from collections.abc import Callable, Sequence
 
 from global_config.view import ConfigView
+from heliograph.kv.metadata_store import Check, MetadataStore, Op, Put
 from heliograph.model.bundles import BundleTable
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import LeaseLost, NotAllowed, NotFound, NotOwner, VersionConflict
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.store import Check, MetadataStore, Op, Put
 from heliograph.runtime.clock import Clock, Rng
 from local_meta import keys
 from region_node.ownership.actions import BundleActions, BundleHost

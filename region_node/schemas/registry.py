@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from heliograph.kv.metadata_store import ABSENT, Delete, MetadataStore, Op, Put
 from heliograph.model.errors import CorruptData, NotAllowed, VersionConflict
 from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.store import ABSENT, Delete, MetadataStore, Op, Put
 from heliograph.runtime.clock import Clock
 from region_node.schemas.compatibility import IncompatibleSchema, check_consumer, check_new
 from region_node.schemas.counts import SchemaCounts

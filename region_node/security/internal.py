@@ -12,8 +12,8 @@ from joserfc import jws
 from joserfc.errors import JoseError
 from joserfc.jwk import OctKey
 
+from heliograph.kv.metadata_store import ABSENT, MetadataStore
 from heliograph.model.errors import Unauthenticated, VersionConflict
-from heliograph.raft.store import ABSENT, MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from region_node.security.principal import Credentials, Principal
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import Unauthenticated
-from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.compute_thread import Offload, Overloaded
 from region_node.security.authentication import Authentication, Ports, build_authentication

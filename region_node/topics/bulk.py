@@ -12,11 +12,11 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from heliograph.kv.metadata_store import ABSENT, MetadataStore, Op, Put
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.errors import VersionConflict
 from heliograph.model.ledger_metadata import ManagedLedgerMetadata
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.store import ABSENT, MetadataStore, Op, Put
 from heliograph.runtime.clock import Rng
 from local_meta import keys
 from replicator.dedup import DedupSettings

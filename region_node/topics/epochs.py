@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import OutcomeUnknown, TopicClosed, VersionConflict
 from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.store import MetadataStore
 from region_node.topics.producers import ProducerRegistry
 
 

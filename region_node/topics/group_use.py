@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import CorruptData, HeliographError
-from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock
 from local_meta import keys
 from region_node.subscriptions.ready import Tasks

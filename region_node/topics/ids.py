@@ -11,10 +11,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
+from heliograph.kv.metadata_store import ABSENT, MetadataStore, Put
 from heliograph.model.errors import CorruptData, VersionConflict
 from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.store import ABSENT, MetadataStore, Put
 from heliograph.runtime.clock import Rng
 
 log = logging.getLogger("region_node.topics")

@@ -16,9 +16,9 @@ from typing import Any
 
 import crc32c
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import NotAllowed
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.store import MetadataStore
 from local_meta import keys
 
 PATTERN_CHARS_MAX = 50

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from global_config.tries import Tries
+from heliograph.kv.metadata_store import ABSENT, MetadataStore
 from heliograph.model.configuration.configuration_records import (
     NamespacePolicies,
     TenantInfo,
@@ -25,7 +26,6 @@ from heliograph.model.configuration.configuration_records import (
 from heliograph.model.configuration.policy_table import Applied, Level, applied, checked
 from heliograph.model.errors import CorruptData, OutcomeUnknown, VersionConflict
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.store import ABSENT, MetadataStore
 from heliograph.runtime.clock import Rng
 from local_meta import keys
 

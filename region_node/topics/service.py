@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.bundles import HASHES, BundleTable
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.configuration.policy_table import Applied, Level
@@ -29,7 +30,6 @@ from heliograph.model.errors import (
     TopicClosed,
 )
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.recent_latencies import Recent
 from region_node.compaction.compactor import Compactor

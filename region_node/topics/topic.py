@@ -11,12 +11,12 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.configuration.policy_table import DEFAULTS, Applied
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import HeliographError, NotAllowed, TopicClosed, TopicTerminated
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock
 from heliograph.wire.run import Run
 from region_node.compaction.compacted import CURSOR as COMPACTION_CURSOR

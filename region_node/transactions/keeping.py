@@ -18,9 +18,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
+from heliograph.kv.metadata_store import ABSENT, Check, Delete, MetadataStore, Op, Put, pages_under
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound, VersionConflict
 from heliograph.model.ledger_metadata import pack, unpack
-from heliograph.raft.store import ABSENT, Check, Delete, MetadataStore, Op, Put, pages_under
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.run import TxnId
 from region_node.subscriptions.ready import Tasks

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from global_config import keys
 from global_config.view import ConfigView
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.configuration.configuration_records import NamespacePolicies
-from heliograph.raft.store import MetadataStore
 
 NAMESPACE = "pulsar/system"
 ASSIGN = f"persistent://{NAMESPACE}/transaction_coordinator_assign"

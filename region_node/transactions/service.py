@@ -15,10 +15,10 @@ import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.configuration.replication_routes import targets
 from heliograph.model.errors import HeliographError, NotFound, NotOwner
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.run import TxnId
 from region_node.subscriptions.ready import Tasks

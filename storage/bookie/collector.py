@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 import msgpack
 
+from heliograph.kv.metadata_store import MetadataStore, prefix_end
 from heliograph.model.errors import ConfigError, CorruptData, DiskFailed, MetadataError, VersionConflict
 from heliograph.model.ledger_metadata import LedgerMetadata
-from heliograph.raft.store import MetadataStore, prefix_end
 from heliograph.runtime.clock import Rng
 from heliograph.runtime.disk import Buffer
 from heliograph.runtime.tasks import end

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import msgpack
 
+from heliograph.kv.metadata_store import LEASE_TTL_MS, MetadataStore
 from heliograph.model.errors import LeaseLost, MetadataError, StorageError
 from heliograph.model.feature_levels import LEVEL
-from heliograph.raft.store import LEASE_TTL_MS, MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.tasks import end
 from local_meta.keys import bookie

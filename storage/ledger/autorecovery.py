@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import msgpack
 
+from heliograph.kv.metadata_store import LEASE_TTL_MS, prefix_end
 from heliograph.model.errors import HeliographError, LeaseLost, MetadataError, VersionConflict
 from heliograph.model.ledger_metadata import LedgerMetadata
-from heliograph.raft.store import LEASE_TTL_MS, prefix_end
 from local_meta import keys
 from storage.ledger.abandoned import Abandoned
 from storage.ledger.audit import AutoRecoverySettings, LostBookies, repairs, waits_for_its_writer

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import ConfigError
 from heliograph.model.striping import STRIDE
-from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Rng
 from storage.ledger.latency import Latency, ReadLatency
 from storage.ledger.pool import BookiePool

@@ -12,9 +12,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from heliograph.kv.metadata_store import prefix_end
 from heliograph.model.errors import HeliographError
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState, pack, unpack
-from heliograph.raft.store import prefix_end
 from local_meta import keys
 from storage.ledger.audit import AutoRecoverySettings
 from storage.ledger.context import LedgerContext

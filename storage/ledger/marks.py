@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import CorruptData, VersionConflict
 from heliograph.model.ledger_metadata import pack, unpack
-from heliograph.raft.store import MetadataStore
 from local_meta import keys
 
 _ATTEMPTS = 10

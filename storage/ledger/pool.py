@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgpack
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import BookieUnavailable, CorruptData, NotEnoughBookies
 from heliograph.model.ledger_metadata import ANYWHERE, Affinity
 from heliograph.model.striping import Striping
-from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Rng
 from local_meta import keys
 from storage.bookie.cookie import home_of

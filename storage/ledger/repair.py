@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 
+from heliograph.kv.metadata_store import Check, Put
 from heliograph.model.errors import (
     BookieUnavailable,
     HeliographError,
@@ -21,7 +22,6 @@ from heliograph.model.errors import (
     VersionConflict,
 )
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
-from heliograph.raft.store import Check, Put
 from heliograph.runtime.recent_latencies import Recent
 from heliograph.wire.block import encode_block
 from local_meta import keys

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from heliograph.kv.metadata_store import MetadataStore, prefix_end
 from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger
-from heliograph.raft.store import MetadataStore, prefix_end
 from heliograph.wire.block import decode_block
 from heliograph.wire.run import Run
 from local_meta import keys

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+from heliograph.kv.metadata_store import VALUE_BYTES_MAX
 from heliograph.model.errors import CorruptData, NotAllowed
 from heliograph.model.ledger_metadata import FORMAT, pack, unpack
 from heliograph.model.positions import Position
-from heliograph.raft.store import VALUE_BYTES_MAX
 from heliograph.wire.run import Run
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.intervals import CHUNK, Intervals

@@ -10,9 +10,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection
 
+from heliograph.kv.metadata_store import check_key
 from heliograph.model.errors import AlreadyExists, HeliographError, NotAllowed, NotFound, TopicClosed
 from heliograph.model.positions import Position
-from heliograph.raft.store import check_key
 from heliograph.wire.run import Run
 from local_meta import keys
 from storage.managed_ledger import expiry

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 
+from heliograph.kv.metadata_store import Delete, MetadataStore, Op, Put, prefix_end
 from heliograph.model.errors import (
     HeliographError,
     LedgerFenced,
@@ -23,7 +24,6 @@ from heliograph.model.errors import (
     VersionConflict,
 )
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, LedgerState, ManagedLedgerMetadata, local_gone
-from heliograph.raft.store import Delete, MetadataStore, Op, Put, prefix_end
 from heliograph.runtime.clock import Clock, Rng
 from local_meta import keys
 from storage.ledger.context import LedgerContext, LedgerSettings

@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
+from heliograph.kv.metadata_store import OPS_MAX, TXN_BYTES_MAX, Op, Put
 from heliograph.model.errors import HeliographError, OutcomeUnknown, VersionConflict
-from heliograph.raft.store import OPS_MAX, TXN_BYTES_MAX, Op, Put
 from storage.ledger.context import LedgerContext
 
 FLUSH_S = 0.05

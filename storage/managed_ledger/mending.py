@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
+from heliograph.kv.metadata_store import Check, Put
 from heliograph.model.errors import (
     HeliographError,
     NoSuchLedger,
@@ -23,7 +24,6 @@ from heliograph.model.errors import (
     VersionConflict,
 )
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, LedgerState, local_gone
-from heliograph.raft.store import Check, Put
 from local_meta import keys
 from storage.ledger.context import LedgerContext
 from storage.ledger.in_place import Refilled, Source, refill, unreadable

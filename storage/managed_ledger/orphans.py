@@ -14,9 +14,9 @@ from array import array
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Sequence
 
+from heliograph.kv.metadata_store import prefix_end
 from heliograph.model.errors import VersionConflict
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, ManagedLedgerMetadata, page_ledgers
-from heliograph.raft.store import prefix_end
 from local_meta import keys
 from storage.ledger.context import LedgerContext
 from storage.ledger.reader import delete_on_bookies

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import CorruptData, LedgerFenced
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerPage, ManagedLedgerMetadata, decode_page
-from heliograph.raft.store import MetadataStore
 from local_meta import keys
 from storage.managed_ledger.history import Page
 

@@ -13,10 +13,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
+from heliograph.kv.metadata_store import Check, Delete, Op, Put
 from heliograph.model.errors import HeliographError, LedgerFenced
 from heliograph.model.ledger_metadata import LedgerMetadata, ManagedLedgerMetadata
 from heliograph.model.positions import Position
-from heliograph.raft.store import Check, Delete, Op, Put
 from heliograph.wire.run import Run
 from local_meta import keys
 from storage.managed_ledger.cursor import Cursor

@@ -17,9 +17,9 @@ from typing import Protocol
 
 from global_config import keys
 from global_config.tries import Tries, busy
+from heliograph.kv.metadata_store import ABSENT, MetadataStore, prefix_end
 from heliograph.model.errors import KeyMissing, NotAllowed, NotFound, OutcomeUnknown, VersionConflict
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.store import ABSENT, MetadataStore, prefix_end
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.run import Run
 from storage.sealing.cipher import Ciphers, RunSealer

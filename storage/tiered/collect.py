@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.ledger_metadata import ManagedLedgerMetadata
-from heliograph.raft.store import MetadataStore
 from local_meta import keys
 from storage.managed_ledger.pages import stored_topic
 from storage.tiered.names import LEDGER, MANIFEST, ObjectName, parse

@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from heliograph.kv.metadata_store import MetadataStore, Op, Put
 from heliograph.model.errors import AlreadyExists, CorruptData, NotAllowed, NotFound, OutcomeUnknown, VersionConflict
 from heliograph.model.ledger_metadata import LedgerInfo, ManagedLedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
-from heliograph.raft.store import MetadataStore, Op, Put
 from heliograph.wire.run import Run
 from local_meta import keys
 from storage.managed_ledger.catalog import Catalog

@@ -14,9 +14,9 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from heliograph.kv.metadata_store import MetadataStore, prefix_end
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.ledger_metadata import LedgerInfo, ManagedLedgerMetadata
-from heliograph.raft.store import MetadataStore, prefix_end
 from local_meta import keys
 from storage.managed_ledger.pages import stored_topic
 

@@ -12,10 +12,10 @@ import pytest
 from geo_tests.sim.simulation import Machine, Simulation
 from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.errors import CorruptData, NotAllowed
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
 from local_meta import keys
 from region_node.balance.affinity import FailureDomain, divide
 from region_node.balance.isolation import IsolationPolicy

@@ -11,9 +11,9 @@ import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
 from global_config.view import ConfigView
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import CorruptData, NotAllowed
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
 from local_meta import keys
 from region_node.balance.isolation import Isolation, IsolationPolicy, together
 from region_node.balance.rules import IsolationRules, names_of

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.bundles import BundleTable
 from heliograph.model.errors import NotOwner
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
 from local_meta import keys
 from region_node.balance.load import Traffic
 from region_node.balance.records import LoadReport, Pause

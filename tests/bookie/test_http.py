@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import MetadataUnavailable
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.bookie_frames import Code

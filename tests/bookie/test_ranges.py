@@ -14,10 +14,10 @@ import pytest
 
 from heliograph.client import bookies
 from heliograph.client.bookies import BookieRange, BookiesUnread, read_bookies
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import NotAllowed
 from heliograph.model.striping import Striping
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.block import encode_block
 from heliograph.wire.bookie_frames import Kind, encode

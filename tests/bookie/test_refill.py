@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
 from heliograph.wire.bookie_frames import Code, Kind
 from local_meta import keys
 from storage.bookie.refill import Refill

@@ -7,9 +7,9 @@ import asyncio
 import msgpack
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.feature_levels import LEVEL
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
 from local_meta.keys import bookie
 from storage.bookie.registration import Registration
 

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState, pack
-from heliograph.raft.machine import KvMachine
 from heliograph.wire.bookie_frames import Code, Kind
 from local_meta import keys
 from storage.bookie.collector import Collector, Suspects

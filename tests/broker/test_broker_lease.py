@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from heliograph.raft.embedded import EmbeddedStore
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.runtime.clock import SystemClock
 from local_meta import keys
 from region_node.ownership.core import OwnershipSettings

@@ -11,11 +11,11 @@ import pytest
 from geo_tests.sim.simulation import Machine, Simulation
 from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.errors import NotAllowed, NotFound, NotOwner
 from heliograph.model.topic_names import bundle_of
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
 from local_meta import keys
 from region_node.ownership.core import OwnershipSettings, Permit
 from region_node.ownership.records import BrokerRecord, OwnerRecord

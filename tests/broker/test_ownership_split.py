@@ -11,12 +11,12 @@ import pytest
 
 from geo_tests.sim.simulation import Machine
 from global_config.admin import ConfigAdmin
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import Op, WatchCallback
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.bundles import BundleTable
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import HeliographError, NotAllowed, NotOwner
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
-from heliograph.raft.store import Op, WatchCallback
 from local_meta import keys
 from tests.broker.test_ownership_service import NAMESPACE, TOPICS, Host, World, run
 

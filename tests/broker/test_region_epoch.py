@@ -10,9 +10,9 @@ import pytest
 
 from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.errors import ConfigError, MetadataUnavailable
-from heliograph.raft.embedded import EmbeddedStore
 from local_meta import keys
 from region_node.region_epoch import RegionEpoch
 

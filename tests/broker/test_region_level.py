@@ -11,10 +11,10 @@ import pytest
 
 from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.feature_levels import LEVEL, SPLIT_BUNDLES
-from heliograph.raft.embedded import EmbeddedStore
 from local_meta import keys
 from region_node.ownership.records import BrokerRecord
 from region_node.region_level import RegionLevel

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from geo_tests.sim.loop import run_alone
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import CorruptData, NotAllowed
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
 from region_node.usage import Usage
 from region_node.usage_days import DAYS, UsageDay, UsageDays, check_month, day_of, days_of
 from region_node.usage_settings import UsageSettings

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import Op
 from heliograph.model.errors import OutcomeUnknown
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.store import Op
 from heliograph.wire.run import Run
 from local_meta.keys import LEDGERS
 from region_node.compaction.compacted import CURSOR, read_properties

@@ -8,8 +8,8 @@ import random
 import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.ledger_metadata import OffloadRecord, OffloadState
-from heliograph.raft.embedded import EmbeddedStore
 from region_node.compaction.compacted import CURSOR, read_properties
 from region_node.compaction.offloading import CompactionOffload
 from region_node.tier_metrics import TierMetrics

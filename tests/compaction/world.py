@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.metadata_store import MetadataStore, prefix_end
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.store import MetadataStore, prefix_end
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Run
 from local_meta import keys

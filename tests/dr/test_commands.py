@@ -13,10 +13,10 @@ import pytest
 
 from geo_tests.sim.loop import SimLoop
 from heliograph.cli import dr
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import Put
 from heliograph.model.configuration.leadership import OPEN, Writer, subscription_name, writer
 from heliograph.model.errors import ConfigError, HeliographError
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.store import Put
 from region_node.admin import turns
 from region_node.dr.operation import STEPS, Operation
 from region_node.dr.switching import Switching

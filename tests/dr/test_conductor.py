@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.loop import run_alone
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import Op
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
 from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, Leadership, Writer, leadership, writer
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, OutcomeUnknown
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.store import Op
 from region_node.dr import facts
 from region_node.dr.conductor import Conductor
 from region_node.dr.drill import Drill
@@ -171,7 +171,7 @@ class World:
 
 
 def _put(key: str, value: bytes) -> Op:
-    from heliograph.raft.store import Put
+    from heliograph.kv.metadata_store import Put
 
     return Put(key, value)
 

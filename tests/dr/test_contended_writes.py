@@ -10,8 +10,8 @@ import pytest
 
 from geo_tests.sim.loop import run_alone
 from global_config.tries import PATIENCE_S
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.errors import MetadataUnavailable, VersionConflict
-from heliograph.raft.embedded import EmbeddedStore
 from region_node.admin.disaster import _TIMEOUT
 from region_node.dr.switching import Switching
 from region_node.topics.policies import PolicyBook

@@ -11,8 +11,8 @@ import pytest
 
 from geo_tests.sim.leadership import Confirmed, DriftingClock, LeadershipWorld
 from geo_tests.sim.loop import run_alone
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.leadership import Leadership, Writer, leadership
-from heliograph.raft.embedded import EmbeddedStore
 from region_node.dr import switching
 from region_node.dr.leases import LeaseSettings, WriteLeases
 from region_node.dr.writing import Gate, Writing

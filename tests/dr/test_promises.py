@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.loop import run_alone
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.leadership import Leadership
 from heliograph.model.errors import ConfigError, MetadataUnavailable, NotAllowed
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.embedded import EmbeddedStore
 from region_node.dr import signing
 from region_node.dr.canary import Canary, Verdict
 from region_node.dr.drill import judged

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from geo_tests.sim.loop import run_alone
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import ABSENT
 from heliograph.model.configuration.leadership import Writer, writer
 from heliograph.model.errors import NotAllowed
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.store import ABSENT
 from region_node.dr.operation import STEPS
 from region_node.dr.schedule import DrillSchedule, Schedule, schedule
 from tests.dr.test_conductor import NS, World, failed_over, lack, link

@@ -8,10 +8,10 @@ import random
 import pytest
 
 from geo_tests.sim.loop import run_alone
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.leadership import leadership
 from heliograph.model.errors import MetadataUnavailable, VersionConflict
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.embedded import EmbeddedStore
 from region_node.dr.switching import Switching
 from region_node.dr.tombstones import Tombstone, Tombstones, tombstone
 

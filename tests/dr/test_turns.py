@@ -13,6 +13,7 @@ import pytest
 from geo_tests.sim.leadership import Confirmed, TurnWorld
 from geo_tests.sim.loop import SimLoop
 from geo_tests.sim.simulation import SimClock
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.leadership import (
     DRAINING,
     FENCED,
@@ -25,7 +26,6 @@ from heliograph.model.configuration.leadership import (
 )
 from heliograph.model.errors import RegionPassive
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.embedded import EmbeddedStore
 from region_node.dr import switching
 from region_node.dr.switching import closing
 from region_node.dr.turns import SubscriptionTurns

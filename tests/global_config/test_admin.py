@@ -16,6 +16,8 @@ from global_config import keys
 from global_config.admin import ConfigAdmin
 from global_config.tries import PATIENCE_S, PAUSE_MAX_S
 from global_config.view import ConfigView
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import Op
 from heliograph.model.configuration import configuration_records as policies
 from heliograph.model.configuration.configuration_records import (
     ClusterMigration,
@@ -34,8 +36,6 @@ from heliograph.model.errors import (
     VersionConflict,
 )
 from heliograph.model.feature_levels import SEALED_TENANTS
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.store import Op
 
 
 def run(main: Callable[[EmbeddedStore, ConfigAdmin], Coroutine[Any, Any, None]]) -> None:

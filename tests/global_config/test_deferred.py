@@ -18,10 +18,10 @@ from global_config.admin import ConfigAdmin
 from global_config.deferred import CONFLICTS, EDITS, MERGED, DeferredEdits
 from global_config.edits import Conflict, Edit
 from global_config.view import ConfigView
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import Op, WatchCallback
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo, TopicPolicies
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, OutcomeUnknown
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.store import Op, WatchCallback
 
 TOPIC, NS = "persistent://t/n/x", "t/n"
 REGIONS = ("us", "eu", "ap")

@@ -18,6 +18,7 @@ from cryptography.x509.oid import NameOID
 from benchmarks.servers import free_port
 from global_config.grpc_transport import ConfigTls, GrpcTransport, make_message, open_message
 from global_config.node import ConfigNode, ConfigNodeSettings
+from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.model.errors import (
     ConfigError,
     HeliographError,
@@ -26,9 +27,8 @@ from heliograph.model.errors import (
     OutcomeUnknown,
     PeerError,
 )
-from heliograph.raft.client import ClientSettings, MetaClient
 from heliograph.raft.core import CoreSettings
-from heliograph.raft.node import RaftSettings
+from heliograph.raft.member.raft_node import RaftSettings
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from region_node.instance.ca import authority, ensure_certificates, issue, new_authority

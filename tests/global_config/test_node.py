@@ -12,9 +12,9 @@ from geo_tests.sim.simulation import Machine, Simulation
 from global_config.admin import ConfigAdmin
 from global_config.node import ConfigNode
 from global_config.view import ConfigView
+from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.model.errors import MetadataError, MetadataUnavailable, OutcomeUnknown, VersionConflict
-from heliograph.raft.client import ClientSettings, MetaClient
 from tests.global_config.mesh import Mesh, MeshTransport
 
 PORT = 7002

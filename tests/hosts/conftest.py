@@ -16,7 +16,7 @@ import msgpack
 import pytest
 
 from benchmarks.servers import free_port
-from heliograph.raft.client import MetaClient
+from heliograph.kv.metadata_client import MetaClient
 from heliograph.runtime.clock import SystemClock, system_rng
 from local_meta import keys
 from region_node.hosts.inventory import Inventory, parse

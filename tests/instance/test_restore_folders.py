@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 from global_config import keys as config_keys
 from global_config.admin import ConfigAdmin
 from global_config.node import ConfigNode
+from heliograph.kv.backup_file import Store
+from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.errors import ConfigError
-from heliograph.raft.backup import Store
-from heliograph.raft.client import MetaClient
-from heliograph.raft.snapshot_file import load_snapshot
+from heliograph.raft.disk.snapshot_file import load_snapshot
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from local_meta import keys

@@ -13,12 +13,12 @@ from typing import Any
 
 from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.bundles import BundleTable
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.configuration.policy_table import Applied
 from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import Position
-from heliograph.raft.embedded import EmbeddedStore
 from heliograph.wire.kafka.message_codec import BY_NAME, decode_fields, encode_fields
 from region_node.kafka.broker import KafkaBroker
 from region_node.kafka.cleaning import Cleaning

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import Op, Put
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import HeliographError
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
-from heliograph.raft.store import Op, Put
 from region_node.kafka.commits import Commits
 from region_node.kafka.committed import Committed, Row, encode
 from region_node.subscriptions.ready import Tasks

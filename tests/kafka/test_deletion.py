@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import RANGE_LIMIT, Put, pages_under
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.model.errors import StorageError
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.store import RANGE_LIMIT, Put, pages_under
 from region_node.kafka.committed import Committed, Row
 from region_node.kafka.errors import Code
 from region_node.kafka.sequence_store import key_of

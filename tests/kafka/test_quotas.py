@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.errors import MetadataUnavailable
-from heliograph.raft.embedded import EmbeddedStore
 from heliograph.wire.kafka.record_batches import build_batch
 from region_node.kafka.errors import Code
 from region_node.kafka.quota_table import (

@@ -8,10 +8,10 @@ from typing import Any
 
 from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.model.ledger_metadata import pack
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.embedded import EmbeddedStore
 from heliograph.wire.kafka.record_batches import build_batch
 from region_node.kafka.errors import Code
 from region_node.topics.ids import IDS, NO_ID, TopicIds

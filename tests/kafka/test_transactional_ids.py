@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.raft.store import pages_under
+from heliograph.kv.metadata_store import pages_under
 from region_node.kafka.committed import Row
 from region_node.kafka.errors import Code, Refused
 from region_node.kafka.idle_ids import IDLE, producer_key

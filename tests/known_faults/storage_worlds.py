@@ -13,8 +13,8 @@ from typing import TypeVar
 from geo_tests.sim.ledgers import QUICK_LEDGER, SMALL_LEDGERS
 from geo_tests.sim.region import META_PORT, Node, Region
 from geo_tests.sim.simulation import Machine, Simulation
+from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.errors import HeliographError
-from heliograph.raft.client import MetaClient
 from heliograph.wire.run import Run
 from region_node.composition import BookieRole
 from storage.bookie.collector import Collector

@@ -12,8 +12,8 @@ from geo_tests.sim.loop import run_alone
 from global_config.admin import ConfigAdmin
 from global_config.deferred import MERGED, DeferredEdits
 from global_config.view import ConfigView
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo, TopicPolicies
-from heliograph.raft.embedded import EmbeddedStore
 from tests.known_faults.region_stories import given
 
 TOPIC = "persistent://t/n/x"

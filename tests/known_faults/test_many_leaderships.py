@@ -9,9 +9,9 @@ import pytest
 
 from geo_tests.sim.leadership import DriftingClock
 from geo_tests.sim.loop import run_alone
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import OPS_MAX, RANGE_LIMIT, VALUE_BYTES_MAX, Put
 from heliograph.model.configuration.leadership import DRAINING, Leadership, leadership, subscription_name
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.store import OPS_MAX, RANGE_LIMIT, VALUE_BYTES_MAX, Put
 from region_node.dr.leases import WriteLeases
 from region_node.dr.switching import Switching, closing
 from tests.known_faults.region_stories import given

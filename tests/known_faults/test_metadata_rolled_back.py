@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.raft.machine import KvMachine
+from heliograph.kv.state_machine import KvMachine
 from local_meta import keys
 from storage.bookie.collector import Collector
 from tests.bookie.boxes import Box

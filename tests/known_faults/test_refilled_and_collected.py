@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import HeliographError
 from heliograph.model.ledger_metadata import LedgerMetadata
-from heliograph.raft.store import MetadataStore
 from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.in_place import refill

@@ -10,7 +10,7 @@ import pytest
 from geo_tests.sim.region import CONFIG_PORT
 from geo_tests.sim.simulation import Machine
 from global_config.backup import restored_rows
-from heliograph.raft.client import MetaClient
+from heliograph.kv.metadata_client import MetaClient
 from region_node.dr.tombstones import Tombstone, tombstone
 from tests.known_faults.region_stories import TOPIC, Story
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from heliograph.model.errors import CorruptData
-from heliograph.raft.recovering import Recovered
+from heliograph.raft.disk.recovery import Recovered
 from tests.known_faults.storage_worlds import Broken, promised
 from tests.raft.test_storage import opened, platter, run, write
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown
-from heliograph.raft.machine import KvMachine
 
 
 class SharedLog:

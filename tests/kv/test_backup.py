@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
+from heliograph.kv.backup_client import fetch
+from heliograph.kv.backup_file import BackupReader, BackupWriter, Info, Store, group_of, restored_index, restored_pieces
+from heliograph.kv.engine import table_image as image_module
+from heliograph.kv.engine.table_image import Restoring, head_of
+from heliograph.kv.metadata_client import ClientSettings, MetaClient
+from heliograph.kv.metadata_store import Put
 from heliograph.model.errors import CorruptData, LeaseLost, MetadataUnavailable, VersionConflict
-from heliograph.raft import image as image_module
-from heliograph.raft.backup import BackupReader, BackupWriter, Info, Store, group_of, restored_index, restored_pieces
-from heliograph.raft.backup_client import fetch
-from heliograph.raft.client import ClientSettings, MetaClient
-from heliograph.raft.image import Restoring, head_of
-from heliograph.raft.snapshot_file import write_snapshot
-from heliograph.raft.store import Put
+from heliograph.raft.disk.snapshot_file import write_snapshot
 from heliograph.runtime.disk import File
 from local_meta.node import LocalMetaNode
 from tests.kv.test_machine import Driver

@@ -9,14 +9,14 @@ from typing import Any, cast
 import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
+from heliograph.kv import metadata_client as client_module
+from heliograph.kv import state_machine as machine_module
+from heliograph.kv.metadata_client import ClientSettings, MetaClient
+from heliograph.kv.metadata_store import Check, Delete, Put, prefix_end
+from heliograph.kv.server.metadata_server import MetaServer, ServerSettings
+from heliograph.kv.server.metadata_service import MetaService
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import LeaseLost, MetadataUnavailable, NotAllowed, OutcomeUnknown, VersionConflict
-from heliograph.raft import client as client_module
-from heliograph.raft import machine as machine_module
-from heliograph.raft.client import ClientSettings, MetaClient
-from heliograph.raft.machine import KvMachine
-from heliograph.raft.server import MetaServer, ServerSettings
-from heliograph.raft.service import MetaService
-from heliograph.raft.store import Check, Delete, Put, prefix_end
 from heliograph.wire.metadata_frames import FEATURES, MAGIC, Frame, body, frame
 from tests.kv.replica import LogReplica, SharedLog
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from heliograph.kv.machine_commands import open_answer
 from heliograph.model.errors import HeliographError, PeerError
-from heliograph.raft.commands import open_answer
 from heliograph.wire.metadata_frames import (
     FRAME_BYTES_MAX,
     HANDSHAKE_BYTES_MAX,

@@ -7,13 +7,13 @@ import random
 import msgpack
 import pytest
 
+from heliograph.kv.engine import table_image as image_module
+from heliograph.kv.engine.table_image import Head, rows_part
+from heliograph.kv.engine.table_rows import Row
+from heliograph.kv.machine_commands import Kind, command, open_answer, txn_fields
+from heliograph.kv.metadata_store import Delete, Op, Put
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import CorruptData
-from heliograph.raft import image as image_module
-from heliograph.raft.commands import Kind, command, open_answer, txn_fields
-from heliograph.raft.image import Head, rows_part
-from heliograph.raft.machine import KvMachine
-from heliograph.raft.rows import Row
-from heliograph.raft.store import Delete, Op, Put
 
 
 def run(machine: KvMachine, *ops: Op) -> None:

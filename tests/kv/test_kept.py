@@ -12,15 +12,15 @@ from typing import Any
 import lmdb
 import pytest
 
+from heliograph.kv.durable_state_machine import KeptMachine
+from heliograph.kv.engine import lmdb_store as lmdb_module
+from heliograph.kv.engine import table_image as image_module
+from heliograph.kv.engine.lmdb_store import LmdbStore
+from heliograph.kv.engine.table_image import Image
+from heliograph.kv.machine_commands import Kind, command, open_answer, txn_fields
+from heliograph.kv.metadata_store import Delete, Op, Put
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import CorruptData, NotAllowed
-from heliograph.raft import image as image_module
-from heliograph.raft import lmdb_store as lmdb_module
-from heliograph.raft.commands import Kind, command, open_answer, txn_fields
-from heliograph.raft.image import Image
-from heliograph.raft.kept import KeptMachine
-from heliograph.raft.lmdb_store import LmdbStore
-from heliograph.raft.machine import KvMachine
-from heliograph.raft.store import Delete, Op, Put
 
 LONG = "/long/" + "x" * 490
 KEYS = [

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.raft import image as image_module
-from heliograph.raft import server as server_module
-from heliograph.raft.store import Delete, Put
+from heliograph.kv.engine import table_image as image_module
+from heliograph.kv.metadata_store import Delete, Put
+from heliograph.kv.server import metadata_server as server_module
 from heliograph.wire.metadata_frames import Frame, body, frame
 from tests.kv import test_client_server as plain
 from tests.kv.test_client_server import HELLO, PORT, Group, Mirror, Raw, simulate

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from heliograph.kv import state_machine as machine_module
+from heliograph.kv.engine.table_rows import SortedKeys
+from heliograph.kv.machine_commands import Kind, SessionUnknown, command, open_answer, txn_fields
+from heliograph.kv.metadata_store import KEY_BYTES_MAX, VALUE_BYTES_MAX, Check, Delete, Op, Put, check_ops, prefix_end
+from heliograph.kv.state_machine import Change, KvMachine
 from heliograph.model.errors import CorruptData, LeaseLost, NotAllowed, OutcomeUnknown, VersionConflict
-from heliograph.raft import machine as machine_module
-from heliograph.raft.commands import Kind, SessionUnknown, command, open_answer, txn_fields
-from heliograph.raft.machine import Change, KvMachine
-from heliograph.raft.rows import SortedKeys
-from heliograph.raft.store import KEY_BYTES_MAX, VALUE_BYTES_MAX, Check, Delete, Op, Put, check_ops, prefix_end
 
 
 class Driver:

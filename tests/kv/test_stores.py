@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_client import MetaClient
+from heliograph.kv.metadata_store import Check, Delete, MetadataStore, Put, prefix_end
+from heliograph.kv.server.metadata_server import MetaServer
+from heliograph.kv.server.metadata_service import MetaService
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import LeaseLost, MetadataUnavailable, NotAllowed, VersionConflict
-from heliograph.raft.client import MetaClient
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
-from heliograph.raft.server import MetaServer
-from heliograph.raft.service import MetaService
-from heliograph.raft.store import Check, Delete, MetadataStore, Put, prefix_end
 from heliograph.runtime.clock import SystemClock
 from region_node.instance.ca import ensure_certificates
 from region_node.tls import client_context, server_context

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 import msgpack
 
 from geo_tests.sim.loop import LIFE
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import BookieUnavailable, LedgerFenced, NoSuchEntry, NoSuchLedger
-from heliograph.raft.store import MetadataStore
 from heliograph.wire.block import peek_block
 from heliograph.wire.run import Buffer
 from local_meta import keys

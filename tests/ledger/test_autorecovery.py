@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import prefix_end
 from heliograph.model.errors import VersionConflict
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState, pack
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.store import prefix_end
 from local_meta import keys
 from region_node import recovery_metrics
 from storage.ledger.audit import AutoRecoverySettings, is_surplus

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
+from heliograph.kv.metadata_store import MetadataStore, prefix_end
 from heliograph.model.errors import BookieUnavailable, CorruptData
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState, pack
-from heliograph.raft.store import MetadataStore, prefix_end
 from local_meta import keys
 from storage.ledger import handle
 from storage.ledger.audit import AutoRecoverySettings

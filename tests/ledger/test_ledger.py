@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.errors import CorruptData, HeliographError, LedgerFenced, NoSuchEntry, NotEnoughBookies
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
-from heliograph.raft.embedded import EmbeddedStore
 from heliograph.wire.block import encode_block
 from local_meta import keys
 from storage.ledger.context import LedgerContext, LedgerSettings

@@ -11,9 +11,9 @@ import pytest
 
 from geo_tests.sim.ledgers import LedgerWorld
 from geo_tests.sim.simulation import Machine, Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.errors import CorruptData, NotAllowed, NotEnoughBookies
 from heliograph.model.ledger_metadata import PLACED, LedgerMetadata, LedgerState
-from heliograph.raft.embedded import EmbeddedStore
 from local_meta import keys
 from storage.ledger.context import LedgerSettings
 from storage.ledger.marks import Mark

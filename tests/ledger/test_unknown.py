@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger
 from heliograph.model.ledger_metadata import LedgerMetadata
-from heliograph.raft.embedded import EmbeddedStore
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from local_meta import keys

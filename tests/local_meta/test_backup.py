@@ -9,6 +9,7 @@ import pytest
 
 from global_config import backup as config_rules
 from global_config import keys as config_keys
+from heliograph.kv.engine.table_rows import Row
 from heliograph.model.errors import ConfigError, CorruptData
 from heliograph.model.ledger_metadata import (
     LedgerInfo,
@@ -22,7 +23,6 @@ from heliograph.model.ledger_metadata import (
     local_gone,
     page_ledgers,
 )
-from heliograph.raft.rows import Row
 from local_meta import keys
 from local_meta.backup import (
     LEDGER_IDS_MARGIN,

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from heliograph.kv.engine import lmdb_store
+from heliograph.kv.engine.lmdb_check import check_in_a_child
+from heliograph.kv.engine.lmdb_store import DAMAGED, LmdbStore
+from heliograph.kv.engine.table_store import Batch
+from heliograph.kv.metadata_client import MetaClient
+from heliograph.kv.metadata_store import Put
 from heliograph.model.errors import CorruptData, NotAllowed
-from heliograph.raft import lmdb_store
-from heliograph.raft.client import MetaClient
 from heliograph.raft.core import CoreSettings
-from heliograph.raft.lmdb_store import DAMAGED, LmdbStore
-from heliograph.raft.storage import LogStorage
-from heliograph.raft.store import Put
-from heliograph.raft.table_check import check_in_a_child
-from heliograph.raft.table_store import Batch
+from heliograph.raft.disk.log_storage import LogStorage
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from local_meta.node import LocalMetaNode, LocalMetaSettings

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from heliograph.kv.metadata_store import prefix_end
 from heliograph.model.bundles import BundleTable
 from heliograph.model.topic_names import bundle_of
-from heliograph.raft.store import prefix_end
 from local_meta import keys
 
 TOPICS = [f"persistent://t/ns/{name}" for name in ("a", "a/b", "a%2Fb", "ü", "x-partition-3", " ", "a" * 200)] + [

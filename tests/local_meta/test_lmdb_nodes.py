@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from heliograph.kv.durable_state_machine import KeptMachine
+from heliograph.kv.engine.lmdb_store import LmdbStore
+from heliograph.kv.metadata_client import ClientSettings, MetaClient
+from heliograph.kv.metadata_store import Put
 from heliograph.model.errors import CorruptData, MetadataUnavailable, NotAllowed
-from heliograph.raft.client import ClientSettings, MetaClient
 from heliograph.raft.core import CoreSettings
-from heliograph.raft.kept import KeptMachine
-from heliograph.raft.lmdb_store import LmdbStore
+from heliograph.raft.disk.snapshot_file import Done
 from heliograph.raft.messages import SnapshotMeta
-from heliograph.raft.snapshot_file import Done
-from heliograph.raft.store import Put
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from local_meta.node import LocalMetaNode, LocalMetaSettings

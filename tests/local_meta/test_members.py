@@ -14,10 +14,10 @@ import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
 from geo_tests.sim.table import SimTable
+from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.model.errors import MetadataError, MetadataUnavailable, NotAllowed, PeerError
-from heliograph.raft.client import ClientSettings, MetaClient
 from heliograph.raft.core import CoreSettings
-from heliograph.raft.node import RaftSettings
+from heliograph.raft.member.raft_node import RaftSettings
 from heliograph.wire.metadata_frames import body
 from local_meta.node import LocalMetaNode, LocalMetaSettings
 from local_meta.transport import FrameTransport

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
+from heliograph.kv.metadata_client import ClientSettings, MetaClient
+from heliograph.kv.metadata_store import Put, prefix_end
 from heliograph.model.errors import DiskFailed, MetadataUnavailable, OutcomeUnknown, VersionConflict
-from heliograph.raft.client import ClientSettings, MetaClient
-from heliograph.raft.store import Put, prefix_end
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from local_meta.node import LocalMetaNode

@@ -10,11 +10,11 @@ import pytest
 
 from geo_tests.sim.loop import run_alone
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_client import ClientSettings, MetaClient
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import PeerError
 from heliograph.model.feature_levels import LEVEL
-from heliograph.raft.client import ClientSettings, MetaClient
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
 from local_meta import keys, node_level
 from local_meta.node_level import UNSAID, NodeLevel, level_of, spoken
 from tests.local_meta.test_members import PORT, Region, simulate

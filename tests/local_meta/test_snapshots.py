@@ -12,10 +12,10 @@ import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
 from geo_tests.sim.table import SimTable
+from heliograph.kv.engine import table_image as image_module
+from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.model.errors import MetadataError, MetadataUnavailable
-from heliograph.raft import image as image_module
-from heliograph.raft.client import ClientSettings, MetaClient
-from heliograph.raft.node import RaftSettings
+from heliograph.raft.member.raft_node import RaftSettings
 from local_meta.node import LocalMetaNode, LocalMetaSettings
 
 PORT = 7001

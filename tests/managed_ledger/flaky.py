@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from geo_tests.sim.loop import LIFE
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import RANGE_LIMIT, Op, Put, WatchCallback
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import HeliographError, MetadataUnavailable, OutcomeUnknown
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
-from heliograph.raft.store import RANGE_LIMIT, Op, Put, WatchCallback
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ import dataclasses
 
 import msgpack
 
-from heliograph.raft.embedded import EmbeddedStore
+from heliograph.kv.in_process_store import EmbeddedStore
 from local_meta import keys
 from region_node.admin.places import BookiePlaces
 from region_node.reads import ReadKeys

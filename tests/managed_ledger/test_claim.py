@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import Op, Put
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.store import Op, Put
 from local_meta import keys
 from tests.managed_ledger.test_managed_ledger import scenario
 from tests.managed_ledger.world import TOPIC, Broker, Region, read_all, until

@@ -7,10 +7,10 @@ import random
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.metadata_store import VALUE_BYTES_MAX
 from heliograph.model.errors import NotAllowed
 from heliograph.model.ledger_metadata import LedgerInfo, pack
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.raft.store import VALUE_BYTES_MAX
 from storage.managed_ledger import cursor as cursors
 from storage.managed_ledger import intervals
 from storage.managed_ledger.catalog import Catalog

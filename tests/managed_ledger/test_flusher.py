@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
-from heliograph.raft.store import Put
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import Put
+from heliograph.kv.state_machine import KvMachine
 from replicator.timers import Timers
 from storage.managed_ledger.flusher import MetadataFlusher
 

@@ -10,6 +10,8 @@ from dataclasses import replace
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import Op
 from heliograph.model.errors import (
     HeliographError,
     LedgerFenced,
@@ -21,8 +23,6 @@ from heliograph.model.errors import (
     VersionConflict,
 )
 from heliograph.model.ledger_metadata import TRIMMED_MS, LedgerMetadata, LedgerState, ManagedLedgerMetadata, unpack
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.store import Op
 from local_meta import keys
 from storage.ledger.context import LedgerSettings
 from storage.managed_ledger.cursor import Cursor

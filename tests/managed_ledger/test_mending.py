@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import Op
 from heliograph.model.errors import CorruptData, NoSuchEntry, NoSuchLedger, NotAllowed
 from heliograph.model.ledger_metadata import LedgerMetadata, ManagedLedgerMetadata, OffloadRecord, OffloadState
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.store import Op
 from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.in_place import Refilled, Runs

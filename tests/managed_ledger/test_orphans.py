@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import prefix_end
 from heliograph.model.errors import HeliographError
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, ManagedLedgerMetadata
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.store import prefix_end
 from local_meta import keys
 from storage.ledger.create import create_ledger
 from storage.managed_ledger.orphans import OrphanCollector, is_orphan

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import RANGE_LIMIT, VALUE_BYTES_MAX, Op, Put, prefix_end
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import (
     CorruptData,
     HeliographError,
@@ -22,9 +25,6 @@ from heliograph.model.errors import (
 )
 from heliograph.model.ledger_metadata import PAGED, LedgerInfo, ManagedLedgerMetadata, OffloadRecord, OffloadState, pack
 from heliograph.model.positions import Position
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
-from heliograph.raft.store import RANGE_LIMIT, VALUE_BYTES_MAX, Op, Put, prefix_end
 from heliograph.wire.run import Run
 from local_meta import keys
 from replicator.audit_storage import BookieCopies

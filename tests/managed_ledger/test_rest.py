@@ -10,10 +10,10 @@ from itertools import pairwise
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import Op
 from heliograph.model.errors import MetadataUnavailable, NotEnoughBookies
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.store import Op
 from local_meta import keys
 from storage.ledger.handle import LedgerHandle
 from storage.managed_ledger.settings import ManagedLedgerSettings

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.ledger_metadata import TRIMMED_MS, LedgerInfo, ManagedLedgerMetadata
-from heliograph.raft.embedded import EmbeddedStore
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from local_meta import keys
 from storage.managed_ledger.pages import stored_topic

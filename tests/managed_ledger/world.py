@@ -6,10 +6,10 @@ import asyncio
 import random
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import MetadataStore
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import HeliographError
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
-from heliograph.raft.store import MetadataStore
 from heliograph.wire.run import Run
 from storage.ledger.context import LedgerSettings
 from storage.ledger.pool import BookiePool

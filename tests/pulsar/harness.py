@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.configuration.configuration_records import RegionInfo
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.pulsar.connection import PulsarConnection
 from region_node.pulsar.listener import ListenerSettings, LookupAnswer, PulsarListener

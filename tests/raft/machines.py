@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from geo_tests.sim.raft_transport import RaftNetwork
 from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.raft.core import CoreSettings
-from heliograph.raft.node import RaftNode, RaftSettings
+from heliograph.raft.member.raft_node import RaftNode, RaftSettings
 from heliograph.raft.ports import Done
 
 SMALL = RaftSettings(

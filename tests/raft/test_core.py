@@ -16,7 +16,6 @@ from geo_tests.sim.raft_mutants import (
     VoteBeforeSync,
 )
 from heliograph.raft.core import Actions, CoreSettings, RaftCore, Role
-from heliograph.raft.log import Log
 from heliograph.raft.messages import (
     COMMAND,
     CONFIG,
@@ -36,6 +35,7 @@ from heliograph.raft.messages import (
     VoteRequest,
     encode_config,
 )
+from heliograph.raft.raft_log import Log
 
 FIVE = Config(("a", "b", "c", "d", "e"))
 THREE = Config(("a", "b", "c"))

@@ -15,9 +15,9 @@ import pytest
 from geo_tests.sim.disk import Platter
 from geo_tests.sim.loop import ProcessDied, SimLoop
 from heliograph.model.errors import CorruptData
+from heliograph.raft.disk.log_storage import Done, LogStorage, Recovered, segment_name
+from heliograph.raft.disk.snapshot_file import load_snapshot, snapshot_name
 from heliograph.raft.messages import COMMAND, Config, Entry, SnapshotMeta
-from heliograph.raft.snapshot_file import load_snapshot, snapshot_name
-from heliograph.raft.storage import Done, LogStorage, Recovered, segment_name
 
 SEGMENT = 4096 + (16 << 10)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from heliograph.kv.metadata_store import VALUE_BYTES_MAX
 from heliograph.model.errors import HeliographError, NotEnoughBookies
-from heliograph.raft.store import VALUE_BYTES_MAX
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import ProducerSegment, Run
 from replicator import state as states

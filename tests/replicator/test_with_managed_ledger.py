@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.configuration.policy_table import applied
 from heliograph.model.errors import HeliographError
 from heliograph.model.positions import BEFORE_ALL
-from heliograph.raft.embedded import EmbeddedStore
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import Run
 from replicator.intake import Verdict

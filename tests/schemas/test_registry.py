@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import CorruptData, LinkError, MetadataUnavailable
 from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
 from heliograph.runtime.clock import SystemClock
 from region_node.replicated_schemas import ReplicatedSchemas
 from region_node.schemas.compatibility import IncompatibleSchema

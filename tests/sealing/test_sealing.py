@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.errors import ConfigError, HeliographError, KeyMissing, MetadataUnavailable, NotAllowed, NotFound
 from heliograph.model.ledger_metadata import ManagedLedgerMetadata, local_gone
-from heliograph.raft.embedded import EmbeddedStore
 from heliograph.wire.block import decode_block
 from heliograph.wire.run import Run
 from region_node.admin.data_keys import may_hold

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.state_machine import KvMachine
 from storage.sealing.keyring import MasterKeys, new_master_line
 from storage.sealing.sealing import Sealing
 from tests.managed_ledger.world import Region

@@ -10,9 +10,9 @@ import pytest
 from joserfc import jws
 from joserfc.jwk import OctKey
 
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import Unauthenticated
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
 from region_node.security.authentication import Authentication
 from region_node.security.internal import KEY, LIFETIME_S, METHOD, InternalTokens, region_secret
 from region_node.security.principal import Credentials, Principal

@@ -153,8 +153,8 @@ def trimming_passes_the_slowest_cursor(patch: pytest.MonkeyPatch) -> None:
 
 def the_claim_ignores_a_conflict(patch: pytest.MonkeyPatch) -> None:
     """The topic's metadata is written without looking at the version."""
-    from heliograph.raft.client import MetaClient
-    from heliograph.raft.store import Put
+    from heliograph.kv.metadata_client import MetaClient
+    from heliograph.kv.metadata_store import Put
 
     txn = MetaClient.txn
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown
-from heliograph.raft.client import ClientSettings, MetaClient
 from heliograph.runtime.clock import SystemClock
 from tests.broker.processes import Region
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from heliograph.raft.store import Put
+from heliograph.kv.metadata_store import Put
 from tests.kv.test_kept import Node
 
 pytestmark = pytest.mark.system

@@ -9,8 +9,8 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.ledger_metadata import ManagedLedgerMetadata
-from heliograph.raft.client import MetaClient
 from heliograph.runtime.clock import SystemClock
 from local_meta import keys
 from tests.broker.processes import Region

@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.errors import StoreUnavailable
 from heliograph.model.ledger_metadata import ManagedLedgerMetadata, OffloadState
 from heliograph.model.positions import Position
-from heliograph.raft.embedded import EmbeddedStore
 from local_meta import keys
 from storage.managed_ledger.managed_ledger import ManagedLedger
 from storage.tiered.names import ledger_key

@@ -8,10 +8,10 @@ from functools import partial
 from typing import TypeVar
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import MetadataStore, Op, Put
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import CorruptData, NoSuchObject
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
-from heliograph.raft.store import MetadataStore, Op, Put
 from storage.ledger.reader import opened
 from storage.managed_ledger.managed_ledger import ManagedLedger
 from storage.managed_ledger.settings import ManagedLedgerSettings

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.store import Op, Put
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import Op, Put
 from local_meta import keys
 from region_node.subscriptions.consumer import SubscriptionType
 from region_node.subscriptions.subscription import Rules

@@ -10,8 +10,8 @@ from collections import Counter
 from typing import Any
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.configuration_records import RegionInfo
-from heliograph.raft.embedded import EmbeddedStore
 from region_node.topics.bulk import create_topics
 from region_node.topics.service import TopicService
 from replicator.dedup import DedupSettings

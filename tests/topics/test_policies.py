@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.configuration.configuration_records import (
     NamespacePolicies,
     ResourceGroup,
@@ -18,8 +20,6 @@ from heliograph.model.configuration.configuration_records import (
 )
 from heliograph.model.errors import BacklogQuotaExceeded, BacklogQuotaHold, NotAllowed
 from heliograph.model.topic_names import TopicName
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
 from heliograph.wire.run import Run
 from region_node.subscriptions.delayed import DelayWheel
 from region_node.subscriptions.throttle import Bucket, PublishGate, bucket

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.configuration.configuration_records import ResourceGroup
 from heliograph.model.errors import CorruptData
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
 from local_meta import keys
 from region_node.subscriptions.ready import Tasks
 from region_node.subscriptions.throttle import CountingBucket

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.metadata_store import VALUE_BYTES_MAX
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TopicPolicies
 from heliograph.model.errors import MetadataUnavailable, NotFound
 from heliograph.model.ledger_metadata import pack, unpack
-from heliograph.raft.store import VALUE_BYTES_MAX
 from heliograph.wire.run import FLAG_HIDDEN, Run, TxnId
 from region_node.admin.transactions import way_to_others
 from region_node.transactions.arriving import AGAIN_S, Arrivals

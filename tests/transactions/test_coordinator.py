@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import CorruptData, NotAllowed, NotFound
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
 from region_node.transactions.coordinator import Coordinator, CoordinatorSettings, Status, Txn
 from region_node.transactions.errors import NoCoordinator, NoSuchTransaction, TransactionState
 from region_node.transactions.keeping import KeptCoordinator

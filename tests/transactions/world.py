@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import HeliographError, MetadataUnavailable, OutcomeUnknown, TopicClosed
-from heliograph.raft.embedded import EmbeddedStore
-from heliograph.raft.machine import KvMachine
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, Run, TxnId
 from region_node.transactions.coordinator import CoordinatorSettings
 from region_node.transactions.errors import NoCoordinator, NoSuchTransaction, TransactionConflict, TransactionState

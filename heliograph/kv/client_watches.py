@@ -1,0 +1,105 @@
+"""Watches: what a metadata client watches, and how far each of its watches has come.
+
+Is: listings and events to changes, each told once and in order, over any number of connections. Isn't: a connection, or a frame.
+Invariants: a watch never goes back in time, and tells every deletion that happened while it was cut off; what was stopped, also by its own callback,
+is told nothing any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from heliograph.kv.metadata_store import WatchCallback
+from heliograph.model.errors import PeerError
+
+Rows = list[tuple[str, int, bytes | None]]
+"""(key, version, value)."""
+
+
+class Watch:
+    """`since`: the index that it has come to; -1: it knows nothing yet. on_synced: called once it has told what there was, or was stopped."""
+
+    __slots__ = ("callback", "known", "listed", "listing", "on_synced", "prefix", "since")
+
+    def __init__(self, prefix: str, callback: WatchCallback, on_synced: Callable[[], None]) -> None:
+        self.prefix, self.callback, self.on_synced = prefix, callback, on_synced
+        self.since = -1
+        self.known: dict[str, int] = {}
+        self.listing: Rows = []
+        self.listed = False
+        """On the present connection."""
+
+
+class Watches:
+    """By the number that the server is told."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, Watch] = {}
+
+    def __iter__(self) -> Iterator[tuple[int, Watch]]:
+        return iter(list(self._of.items()))
+
+    def add(self, number: int, watch: Watch) -> None:
+        self._of[number] = watch
+
+    def drop(self, number: int) -> bool:
+        """Returns whether it was there."""
+        watch = self._of.pop(number, None)
+        if watch is not None:
+            watch.on_synced()
+        return watch is not None
+
+    def clear(self) -> None:
+        for number in list(self._of):
+            self.drop(number)
+
+    @property
+    def listed(self) -> bool:
+        """Whether every one has caught up on the present connection."""
+        return all(watch.listed for watch in self._of.values())
+
+    def on_disconnected(self) -> None:
+        for watch in self._of.values():
+            watch.listing, watch.listed = [], False
+
+    def on_listing(self, number: int, index: int, last: bool, found: Rows) -> None:
+        """A part of what is there now, or of what has changed since. Raises PeerError."""
+        watch = self._of.get(number)
+        if watch is None:
+            return
+        watch.listing += found
+        if not last:
+            return
+        listing, watch.listing = watch.listing, []
+        present = {key for key, _, _ in listing}
+        gone = [key for key in watch.known if key not in present]
+        if any(value is None and watch.known.get(key) != version for key, version, value in listing):
+            watch.since = -1  # a change was cut in two by the loss of a connection: take everything anew
+            raise PeerError("metadata listing: it lacks a value that this side never had")
+        news = [(key, version, value) for key, version, value in listing if watch.known.get(key) != version]
+        if watch.since >= 0:
+            news.sort(key=lambda row: (row[1], row[0]))
+        watch.since = index
+        for key in gone:
+            self._tell(number, watch, key, None, index)
+        for key, version, value in news:
+            self._tell(number, watch, key, value, version)
+        watch.listed = True
+        watch.on_synced()
+
+    def on_event(self, number: int, index: int, found: Rows) -> None:
+        watch = self._of.get(number)
+        if watch is None:
+            return
+        watch.since = max(watch.since, index)
+        for key, version, value in found:
+            self._tell(number, watch, key, value, version)
+
+    def _tell(self, number: int, watch: Watch, key: str, value: bytes | None, version: int) -> None:
+        if number not in self._of:  # stopped meanwhile, maybe by its own callback
+            return
+        if value is None:
+            watch.known.pop(key, None)
+        else:
+            watch.known[key] = version
+        watch.callback(key, value, version)

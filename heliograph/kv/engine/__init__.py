@@ -1,0 +1,1 @@
+"""Where a table's rows lie: in memory, in layers above LMDB, in images. It knows rows and batches, and no command."""

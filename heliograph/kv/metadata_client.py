@@ -1,0 +1,401 @@
+"""MetaClient: a MetadataStore over frames, to one or more MetaServers.
+
+Is: one connection at a time, remade with backoff; pipelined requests, each bounded in time; a client session, so that a repeated write returns its
+first answer; watches that go on where they were. Isn't: a cache; what a watch tells (`watches`), or a connection's bytes (`client_connection`).
+Invariants: a write is repeated only under the same session and sequence; where it may have been made and no answer can be had, OutcomeUnknown;
+a watch never goes back in time, and tells every deletion that happened while it was cut off.
+Bounds: WRITES_MAX writes and REQUESTS_MAX requests without an answer, PENDING_BYTES_MAX of them in bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as tls
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from heliograph.kv.client_watches import Watch, Watches
+from heliograph.kv.machine_commands import (
+    Kind,
+    Malformed,
+    SessionUnknown,
+    Status,
+    command,
+    open_answer,
+    txn_fields,
+    unpack,
+)
+from heliograph.kv.metadata_connection import MetaConnection
+from heliograph.kv.metadata_store import RANGE_LIMIT, Delete, Op, Put, WatchCallback, check_key, check_ops, check_ttl
+from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown, PeerError
+from heliograph.runtime.clock import Clock, Rng
+from heliograph.wire.metadata_frames import Frame, body, fields, frame, rows
+
+WRITES_MAX = 1000
+REQUESTS_MAX = 8192
+PENDING_BYTES_MAX = 64 << 20
+FRESH_S = 3.0
+"""A server speaks each second; what it said longer ago than this says nothing about now."""
+_REPEAT_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    timeout_s: float = 10.0
+    """Of one call, reconnects and repetitions included."""
+    connect_timeout_s: float = 3.0
+    silence_s: float = 5.0
+    """A server says something each second; one that is silent this long is given up."""
+    backoff_min_s: float = 0.05
+    backoff_max_s: float = 1.0
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        assert 0 < self.backoff_min_s <= self.backoff_max_s and self.timeout_s > 0 and self.silence_s > 0
+
+
+class _Request:
+    __slots__ = ("answer", "payload_frame", "sent", "unsure", "write")
+
+    def __init__(self, payload_frame: bytes, answer: asyncio.Future[bytes], write: bool) -> None:
+        self.payload_frame, self.answer, self.write = payload_frame, answer, write
+        self.sent = False
+        """It is on its way, and no answer came yet."""
+        self.unsure = False
+        """A try of it may have been applied."""
+
+
+class MetaClient:
+    """Implements MetadataStore. Connects by itself at the first call or watch; `close` ends it."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        clock: Clock,
+        rng: Rng,
+        ssl: tls.SSLContext | None = None,
+        settings: ClientSettings | None = None,
+    ) -> None:
+        """addresses: `host:port` of the servers; the leader's hint may add another."""
+        assert addresses
+        self.settings = settings or ClientSettings()
+        self._addresses, self._clock, self._rng, self._ssl = list(addresses), clock, rng, ssl
+        self._at = 0
+        self._runner: asyncio.Task[None] | None = None
+        self._connection: MetaConnection | None = None
+        self._closed = False
+        self._trouble = "not connected yet"
+        self._ids = 0
+        self._pending: dict[int, _Request] = {}
+        self._pending_bytes = 0
+        self._session = 0
+        self._opening = asyncio.Lock()
+        self._sequence = 0
+        self._unanswered: dict[int, None] = {}
+        self._watches = Watches()
+        self._synced: dict[int, asyncio.Event] = {}
+        self._hears_leader = False
+        self._fresh_at = clock.monotonic()
+        self.on_done: Callable[[bool, int, float, bool], None] | None = None
+        """Called after each request: (whether it wrote, its bytes, the seconds that it took, whether an answer came)."""
+
+    # -- the store ----------------------------------------------------------------------------------------------------
+
+    async def get(self, key: str) -> tuple[bytes, int] | None:
+        check_key(key)
+        found = await self._read(Frame.GET, body(key))
+        return (found[0], found[1]) if found else None
+
+    async def put(self, key: str, value: bytes, *, expected: int | None = None, lease: int = 0) -> int:
+        return await self.txn([Put(key, value, expected, lease)])
+
+    async def delete(self, key: str, *, expected: int | None = None) -> bool:
+        ops = [Delete(key, expected)]
+        check_ops(ops)
+        there: bool = (await self._write(Kind.TXN, txn_fields(ops)))[1][0]
+        return there
+
+    async def txn(self, ops: Sequence[Op]) -> int:
+        check_ops(ops)
+        version: int = (await self._write(Kind.TXN, txn_fields(ops)))[0]
+        return version
+
+    async def range(self, start: str, end: str, *, limit: int = RANGE_LIMIT) -> list[tuple[str, bytes, int]]:
+        out: list[tuple[str, bytes, int]] = []
+        while True:
+            page, more = await self._read(Frame.RANGE, body(start, end, limit - len(out)))
+            out += [(key, value, version) for key, value, version in page]
+            if not more or len(out) >= limit:
+                return out
+            start = out[-1][0] + "\x00"
+
+    async def count(self, prefix: str) -> int:
+        counted: int = (await self._read(Frame.COUNT, body(prefix)))[0]
+        return counted
+
+    async def next_ids(self, counter: str, count: int = 1, *, at_least: int = 0) -> int:
+        check_key(counter)
+        first: int = (await self._write(Kind.NEXT_IDS, [counter, count, at_least]))[0]
+        return first
+
+    async def grant(self, ttl_ms: int) -> int:
+        check_ttl(ttl_ms)
+        lease: int = (await self._write(Kind.GRANT, [ttl_ms]))[0]
+        return lease
+
+    async def renew(self, lease: int) -> None:
+        await self._read(Frame.RENEW, body(lease))
+
+    async def revoke(self, lease: int) -> None:
+        await self._write(Kind.REVOKE, [lease])
+
+    def watch(self, prefix: str, callback: WatchCallback) -> Callable[[], None]:
+        self._ids += 1
+        number = self._ids
+        self._synced[number] = synced = asyncio.Event()
+        watch = Watch(prefix, callback, synced.set)
+        self._watches.add(number, watch)
+        self._run()
+        if self._connection is not None:
+            self._connection.write(frame(Frame.WATCH, number, body(prefix, watch.since)))
+
+        def stop() -> None:
+            self._synced.pop(number, None)
+            if self._watches.drop(number) and self._connection is not None:
+                self._connection.write(frame(Frame.UNWATCH, number, body()))
+
+        return stop
+
+    async def synced(self, prefix: str) -> None:
+        for synced in [self._synced[number] for number, watch in self._watches if watch.prefix == prefix]:
+            await synced.wait()
+
+    def stale_s(self) -> float:
+        age_s = self._clock.monotonic() - self._fresh_at
+        return 0.0 if self._is_fresh() and age_s < FRESH_S else age_s
+
+    async def status(self) -> dict[str, Any]:
+        """What the node that this client talks to knows: leader (or None), whether it leads itself, term, index; and `stale_s` of the watches here."""
+        leader, leads, term, index = await self._read(Frame.STATUS, body())
+        return {"leader": leader, "leads": leads, "term": term, "index": index, "stale_s": self.stale_s()}
+
+    async def members(self, verb: str = "show", member: str = "", address: str = "") -> tuple[dict[str, Any], bool]:
+        """The members of the group behind a verb (heliograph.kv.server.members_api), and whether it changed something. Raises NotAllowed with the reason."""
+        report, changed = await self._read(Frame.MEMBERS, body(verb, member, address))
+        return report, changed
+
+    def close(self) -> None:
+        self._closed = True
+        if self._runner is not None:
+            self._runner.cancel()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._watches.clear()
+        for request in self._pending.values():
+            if not request.answer.done():
+                if request.write and (request.sent or request.unsure):
+                    request.answer.set_exception(
+                        OutcomeUnknown("the metadata client was closed before the answer came")
+                    )
+                else:
+                    request.answer.set_exception(MetadataUnavailable("the metadata client is closed"))
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    async def _read(self, kind: Frame, payload: bytes) -> list[Any]:
+        deadline = asyncio.get_running_loop().time() + self.settings.timeout_s
+        return open_answer(await self._request(kind, payload, deadline, write=False))
+
+    async def _write(self, kind: Kind, what: list[Any]) -> list[Any]:
+        deadline = asyncio.get_running_loop().time() + self.settings.timeout_s
+        while True:
+            session = await self._open_session(deadline)
+            if len(self._unanswered) >= WRITES_MAX:
+                raise MetadataUnavailable(f"{WRITES_MAX} metadata writes wait for their answers already")
+            self._sequence += 1
+            sequence = self._sequence
+            self._unanswered[sequence] = None
+            low = next(iter(self._unanswered))
+            payload = command(kind, what, session=session, sequence=sequence, low=low)
+            try:
+                return open_answer(await self._request(Frame.COMMAND, payload, deadline, write=True))
+            except SessionUnknown:  # of a first try: nothing was done
+                if self._session == session:
+                    self._session = 0
+            finally:
+                del self._unanswered[sequence]
+
+    async def _open_session(self, deadline: float) -> int:
+        if self._session:
+            return self._session
+        async with self._opening:
+            if not self._session:
+                answer = await self._request(Frame.COMMAND, command(Kind.SESSION, []), deadline, write=False)
+                self._session = open_answer(answer)[0]
+            return self._session
+
+    async def _request(self, kind: Frame, payload: bytes, deadline: float, *, write: bool) -> bytes:
+        if self._closed:
+            raise MetadataUnavailable("the metadata client is closed")
+        if len(self._pending) >= REQUESTS_MAX or self._pending_bytes + len(payload) > PENDING_BYTES_MAX:
+            raise MetadataUnavailable(f"{len(self._pending)} metadata requests wait for their answers already")
+        began, answered = self._clock.monotonic(), False
+        self._ids += 1
+        number = self._ids
+        request = _Request(frame(kind, number, payload), asyncio.get_running_loop().create_future(), write)
+        self._pending[number] = request
+        self._pending_bytes += len(payload)
+        self._run()
+        self._send(request)
+        try:
+            async with asyncio.timeout_at(deadline):
+                answer = await request.answer
+            answered = True
+            return answer
+        except TimeoutError:
+            text = f"no answer from the metadata at {', '.join(self._addresses)} within {self.settings.timeout_s:g} s ({self._trouble})"
+            if write and (request.sent or request.unsure):
+                raise OutcomeUnknown(f"{text}; the write may or may not have been made") from None
+            raise MetadataUnavailable(text) from None
+        finally:
+            del self._pending[number]
+            if self.on_done is not None:
+                self.on_done(write, len(payload), self._clock.monotonic() - began, answered)
+            self._pending_bytes -= len(payload)
+
+    def _send(self, request: _Request) -> None:
+        if self._connection is not None and not request.answer.done():
+            request.sent = True
+            self._connection.write(request.payload_frame)
+
+    def _on_answer(self, number: int, answer: bytes) -> None:
+        """Decides whether an answer ends its request, or it is to be repeated until its deadline."""
+        request = self._pending.get(number)
+        if request is None or request.answer.done():
+            return
+        try:
+            status, *found = unpack(answer)
+        except Malformed as error:
+            raise PeerError(f"metadata answer: {error}") from error
+        request.sent = False
+        if status == Status.NOT_LEADER:
+            self._follow(found[0] if found and isinstance(found[0], str) else "")
+        elif status == Status.UNKNOWN or (status == Status.UNAVAILABLE and request.unsure):
+            self._trouble = str(found[0]) if found else "no majority"
+            request.unsure = True
+            asyncio.get_running_loop().call_later(_REPEAT_S, self._repeat, number)
+        elif status == Status.SESSION_UNKNOWN and request.unsure:
+            request.answer.set_exception(
+                OutcomeUnknown("the metadata forgot this client's session; the write may or may not have been made")
+            )
+        else:
+            request.answer.set_result(answer)
+
+    def _repeat(self, number: int) -> None:
+        request = self._pending.get(number)
+        if request is not None and not request.sent:
+            self._send(request)
+
+    # -- the connection -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        if self._runner is None and not self._closed:
+            self._runner = asyncio.get_running_loop().create_task(self._stay_connected())
+
+    async def _stay_connected(self) -> None:
+        settings = self.settings
+        backoff_s = settings.backoff_min_s
+        while not self._closed:
+            address = self._addresses[self._at]
+            connection: MetaConnection | None = None
+            try:
+                async with asyncio.timeout(settings.connect_timeout_s):
+                    connection = await self._connect(address)
+                    await connection.ready
+            except (OSError, TimeoutError, PeerError, ValueError) as error:
+                self._trouble = f"{address}: {error or 'no answer'}"
+                if connection is not None:
+                    connection.close()
+                self._at = (self._at + 1) % len(self._addresses)
+            except asyncio.CancelledError:
+                if connection is not None:
+                    connection.close()
+                raise
+            else:
+                backoff_s = settings.backoff_min_s
+                self._on_connected(connection)
+                try:
+                    self._trouble = f"{address}: {await connection.lost or 'the connection was closed'}"
+                finally:
+                    self._on_disconnected()
+            await asyncio.sleep(backoff_s * self._rng.uniform(0.5, 1.0))
+            backoff_s = min(2 * backoff_s, settings.backoff_max_s)
+
+    async def _connect(self, address: str) -> MetaConnection:
+        host, _, port = address.rpartition(":")
+        loop, settings = asyncio.get_running_loop(), self.settings
+        made = partial(MetaConnection, self, settings.name, settings.silence_s)
+        _, connection = await loop.create_connection(made, host.strip("[]"), int(port), ssl=self._ssl)
+        return connection
+
+    def _on_connected(self, connection: MetaConnection) -> None:
+        self._connection = connection
+        self._trouble = "it is connected"
+        self._touch()
+        for number, watch in self._watches:
+            connection.write(frame(Frame.WATCH, number, body(watch.prefix, watch.since)))
+        for request in self._pending.values():
+            self._send(request)
+
+    def _on_disconnected(self) -> None:
+        self._connection, self._hears_leader = None, False
+        for request in self._pending.values():
+            request.unsure |= request.sent
+            request.sent = False
+        self._watches.on_disconnected()
+
+    def _follow(self, hint: str) -> None:
+        """This server doesn't lead: go to the one that does, or to the next."""
+        if hint and hint in self._addresses:
+            self._at = self._addresses.index(hint)
+        elif hint and len(self._addresses) < 16:
+            self._addresses.append(hint)
+            self._at = len(self._addresses) - 1
+        else:
+            self._at = (self._at + 1) % len(self._addresses)
+        if self._connection is not None:
+            self._connection.close()
+
+    def on_frame(self, kind: int, number: int, payload: bytes) -> None:
+        """A frame behind the handshake. Raises PeerError."""
+        match kind:
+            case Frame.ANSWER:
+                self._on_answer(number, payload)
+            case Frame.LISTING:
+                index, last, found = fields(payload, int, bool, list)
+                self._watches.on_listing(number, index, last, rows(found))
+                self._touch()
+            case Frame.EVENT:
+                index, found = fields(payload, int, list)
+                self._watches.on_event(number, index, rows(found))
+            case Frame.HEARTBEAT:
+                hears, _index = fields(payload, bool, int)
+                self.on_leader_heard(hears)
+            case _:
+                pass  # of a newer server: it may say more than this client understands
+
+    def on_leader_heard(self, hears: bool) -> None:
+        self._hears_leader = hears
+        self._touch()
+
+    def _is_fresh(self) -> bool:
+        """Connected to a node that hears the leader, and every watch has caught up since."""
+        return self._connection is not None and self._hears_leader and self._watches.listed
+
+    def _touch(self) -> None:
+        if self._is_fresh():
+            self._fresh_at = self._clock.monotonic()

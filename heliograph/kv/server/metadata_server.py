@@ -1,0 +1,366 @@
+"""MetaServer: the listener in front of a MetaService, with the watches of its connections.
+
+Is: sockets, handshakes, frame limits, and the fan-out of changes. Isn't: what a request means (heliograph.kv.server.metadata_service).
+Invariants: a connection that says something wrong, is silent before its handshake, or doesn't read its watches is closed, and nothing else;
+a watch gets its listing first, then each change once, in order, with nothing left out in between.
+A long listing is an image of one moment, sent in pieces as they are read; the changes since wait behind it.
+Bounds: REQUESTS_MAX requests of one connection at a time (then its reading stops), BUFFER_BYTES_MAX unread bytes, and as many of changes behind a listing
+(then the connection is closed), WATCHES_MAX watches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as tls
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+from heliograph.kv.engine.table_image import Image, parts
+from heliograph.kv.machine_commands import Status, answer_of, ok, refusal
+from heliograph.kv.server.metadata_service import MetaService
+from heliograph.kv.state_machine import Change
+from heliograph.model.errors import CorruptData, MetadataUnavailable, PeerError
+from heliograph.wire.metadata_frames import FEATURES, FRAME_BYTES_MAX, MAGIC, Frame, FrameCutter, body, fields, frame
+
+REQUESTS_MAX = 1024
+WATCHES_MAX = 1024
+BUFFER_BYTES_MAX = 64 << 20
+PIECES_AT_ONCE = 8
+"""Of a listing, about 2 MiB: more of it waits until it is read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    handshake_timeout_s: float = 5.0
+    heartbeat_s: float = 1.0
+    connections_max: int = 4096
+
+    def __post_init__(self) -> None:
+        assert self.handshake_timeout_s > 0 and self.heartbeat_s > 0 and self.connections_max > 0
+
+
+class MetaServer:
+    """One listener. `start` binds it and returns its port."""
+
+    def __init__(
+        self,
+        service: MetaService,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        node: str = "",
+        ssl: tls.SSLContext | None = None,
+        settings: ServerSettings | None = None,
+        on_raft: Callable[[bytes], None] | None = None,
+    ) -> None:
+        """on_raft: takes the payload of RAFT frames where voters use this listener too; raises PeerError."""
+        self.on_raft = on_raft
+        self.service, self.node, self.settings = service, node, settings or ServerSettings()
+        self.host, self.port, self._ssl = host, port, ssl
+        self.connections: dict[_Connection, None] = {}
+        self._server: asyncio.Server | None = None
+        self._heartbeat: asyncio.TimerHandle | None = None
+        self._watches: dict[str, dict[tuple[_Connection, int], None]] = {}
+        self._early: dict[tuple[_Connection, int], tuple[str, int]] = {}
+        self._listings: dict[tuple[_Connection, int], _Listing] = {}
+        self._stop_observing = service.machine.observe(self._on_applied)
+
+    async def start(self) -> int:
+        loop = asyncio.get_running_loop()
+        timeout_s = self.settings.handshake_timeout_s if self._ssl is not None else None
+        self._server = await loop.create_server(
+            lambda: _Connection(self), self.host, self.port, ssl=self._ssl, ssl_handshake_timeout=timeout_s
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._heartbeat = loop.call_later(self.settings.heartbeat_s, self._beat)
+        return self.port
+
+    async def stop(self) -> None:
+        self._stop_observing()
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.close()
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def _beat(self) -> None:
+        self._heartbeat = asyncio.get_running_loop().call_later(self.settings.heartbeat_s, self._beat)
+        beat = frame(Frame.HEARTBEAT, 0, body(self.service.hears_leader(), self.service.machine.index))
+        for connection in list(self.connections):
+            if connection.greeted:
+                connection.write(beat)
+
+    # -- watches ------------------------------------------------------------------------------------------------------
+
+    def watch(self, connection: _Connection, watch: int, prefix: str, since: int) -> None:
+        if self.service.machine.index < since:  # this node is behind what the client has seen already
+            self._early[connection, watch] = (prefix, since)
+            return
+        self._watches.setdefault(prefix, {})[connection, watch] = None
+        self._list(connection, watch, prefix, since)
+
+    def unwatch(self, connection: _Connection, watch: int, prefix: str) -> None:
+        self._early.pop((connection, watch), None)
+        self._listings.pop((connection, watch), None)
+        watchers = self._watches.get(prefix, {})
+        watchers.pop((connection, watch), None)
+        if not watchers:
+            self._watches.pop(prefix, None)
+
+    def _list(self, connection: _Connection, watch: int, prefix: str, since: int) -> None:
+        """A short listing at once; a long one goes on in a task, no faster than it is read."""
+        listing = _Listing(self.service.machine.image_under(prefix), since)
+        for _ in range(PIECES_AT_ONCE):
+            if listing.send_piece(connection, watch):
+                self.service.machine.release(listing.image)
+                return
+        self._listings[connection, watch] = listing
+        self.service.spawn(self._list_on(connection, watch, listing))
+
+    async def _list_on(self, connection: _Connection, watch: int, listing: _Listing) -> None:
+        try:
+            while True:
+                await asyncio.sleep(0)  # whatever waits goes first
+                await connection.writable()
+                if self._listings.get((connection, watch)) is not listing:
+                    return  # nobody wants it any more
+                if listing.image.broken:
+                    connection.close()  # the table was replaced by a snapshot: the client begins anew
+                    return
+                if listing.send_piece(connection, watch):
+                    for payload in listing.events:
+                        connection.write(frame(Frame.EVENT, watch, payload))
+                    return
+        except CorruptData:
+            connection.close()  # another node may have a table that is whole
+        finally:
+            self.service.machine.release(listing.image)
+            if self._listings.get((connection, watch)) is listing:
+                del self._listings[connection, watch]
+
+    def _on_applied(self, index: int, changes: list[Change] | None) -> None:
+        if changes is None:  # another table: who watches lists it anew, on a new connection
+            for watchers in list(self._watches.values()):
+                for connection, _ in list(watchers):
+                    connection.close()
+        elif changes:
+            for prefix, watchers in list(self._watches.items()):
+                rows = [(key, version, value) for key, value, version in changes if key.startswith(prefix)]
+                if rows:
+                    for payload in _event_payloads(index, rows):
+                        for connection, watch in list(watchers):
+                            listing = self._listings.get((connection, watch))
+                            if listing is None:
+                                connection.write(frame(Frame.EVENT, watch, payload))
+                            elif not listing.keep(payload):
+                                connection.close()
+        if self._early:
+            for (connection, watch), (prefix, since) in list(self._early.items()):
+                if since <= index:
+                    del self._early[connection, watch]
+                    self.watch(connection, watch, prefix, since)
+
+
+class _Listing:
+    """The first listing of a watch: the table of one moment. What changes while it is on its way waits behind it."""
+
+    def __init__(self, image: Image, since: int) -> None:
+        self.image, self.since = image, since
+        self.events: list[bytes] = []
+        self._events_bytes = 0
+
+    def send_piece(self, connection: _Connection, watch: int) -> bool:
+        """Returns whether it was the last one."""
+        rows = [
+            (key, version, value if version > self.since else None) for key, (value, version, _) in self.image.rows()
+        ]
+        connection.write(frame(Frame.LISTING, watch, body(self.image.head.index, self.image.ended, rows)))
+        return self.image.ended
+
+    def keep(self, payload: bytes) -> bool:
+        """False: more changes than are kept for one that reads so slowly."""
+        self.events.append(payload)
+        self._events_bytes += len(payload)
+        return self._events_bytes <= BUFFER_BYTES_MAX
+
+
+def _event_payloads(index: int, rows: list[tuple[str, int, bytes | None]]) -> list[bytes]:
+    """A transaction is one event where it fits a frame; a restored snapshot's difference may be several."""
+    payloads: list[bytes] = []
+    start = size = 0
+    for at, (key, _, value) in enumerate(rows):
+        more = len(key) * 4 + 16 + len(value or b"")
+        if size + more > FRAME_BYTES_MAX - 1024:
+            payloads.append(body(index, rows[start:at]))
+            start, size = at, 0
+        size += more
+    payloads.append(body(index, rows[start:]))
+    return payloads
+
+
+class _Connection(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, server: MetaServer) -> None:
+        self._server = server
+        self._cutter = FrameCutter()
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._requests = 0
+        self._paused = False
+        self._watches: dict[int, str] = {}
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self.greeted = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # no isinstance: uvloop's are not of that class
+        server = self._server
+        if len(server.connections) >= server.settings.connections_max:
+            self._transport.abort()
+            return
+        server.connections[self] = None
+        self._deadline = asyncio.get_running_loop().call_later(server.settings.handshake_timeout_s, self.close)
+
+    async def writable(self) -> None:
+        """Until the other side has read most of what was written, or is gone."""
+        await self._writable.wait()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._writable.set()
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._server.connections.pop(self, None)
+        for watch, prefix in self._watches.items():
+            self._server.unwatch(self, watch, prefix)
+        self._watches = {}
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def write(self, data: bytes) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        transport.write(data)
+        if transport.get_write_buffer_size() > BUFFER_BYTES_MAX:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._cutter.feed(data)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        try:
+            while self._requests < REQUESTS_MAX:
+                found = self._cutter.next()
+                if found is None:
+                    break
+                self._on_frame(*found)
+        except (PeerError, CorruptData):
+            self.close()
+            return
+        full = self._requests >= REQUESTS_MAX
+        if full != self._paused and self._transport is not None and not self._transport.is_closing():
+            self._paused = full
+            if full:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def _on_frame(self, kind: int, request: int, payload: bytes) -> None:
+        if not self.greeted:
+            self._on_hello(kind, payload)
+            return
+        match kind:
+            case Frame.COMMAND | Frame.GET | Frame.RANGE | Frame.COUNT | Frame.RENEW | Frame.STATUS | Frame.MEMBERS:
+                self._requests += 1
+                self._server.service.spawn(self._answer(kind, request, payload))
+            case Frame.BACKUP:
+                (at_least,) = fields(payload, int)
+                self._requests += 1
+                self._server.service.spawn(self._send_image(request, at_least))
+            case Frame.RAFT if self._server.on_raft is not None:
+                self._server.on_raft(payload)
+            case Frame.WATCH:
+                prefix, since = fields(payload, str, int)
+                if request in self._watches or len(self._watches) >= WATCHES_MAX:
+                    raise PeerError("metadata: too many watches, or one twice")
+                self._watches[request] = prefix
+                self._server.watch(self, request, prefix, since)
+            case Frame.UNWATCH:
+                prefix_known = self._watches.pop(request, None)
+                if prefix_known is not None:
+                    self._server.unwatch(self, request, prefix_known)
+            case _:
+                raise PeerError(f"metadata frame of kind {kind} is not known here")
+
+    def _on_hello(self, kind: int, payload: bytes) -> None:
+        if kind != Frame.HELLO:
+            raise PeerError("metadata: the first frame must be HELLO")
+        magic, features, _name = fields(payload, str, int, str)
+        if magic != MAGIC:
+            raise PeerError("metadata: this is not a client of the metadata")
+        self.greeted = True
+        self._cutter.size_max = FRAME_BYTES_MAX
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        service = self._server.service
+        self.write(
+            frame(
+                Frame.HELLO,
+                0,
+                body(MAGIC, features & FEATURES, self._server.node, service.hears_leader(), service.machine.index),
+            )
+        )
+
+    async def _send_image(self, request: int, at_least: int) -> None:
+        """An image in pieces, no faster than it is read; a client that goes away ends it."""
+        service = self._server.service
+        try:
+            image = await service.backup(at_least)
+            try:
+                for piece in parts(image):
+                    self.write(frame(Frame.PART, request, piece))
+                    await asyncio.sleep(0)  # whatever waits goes first
+                    await self.writable()
+                    if self._transport is None:
+                        return
+            finally:
+                service.end_backup(image)
+            if image.broken:
+                raise MetadataUnavailable("the table was replaced during the backup: begin again")
+            self.write(frame(Frame.ANSWER, request, ok()))
+        except MetadataUnavailable as error:
+            self.write(frame(Frame.ANSWER, request, answer_of(error)))
+        except CorruptData as damage:
+            self.write(frame(Frame.ANSWER, request, refusal(Status.UNAVAILABLE, str(damage))))
+        finally:
+            self._end_request()
+
+    async def _answer(self, kind: int, request: int, payload: bytes) -> None:
+        try:
+            answer = await self._server.service.handle(kind, payload)
+            self.write(frame(Frame.ANSWER, request, answer))
+        except PeerError:
+            self.close()
+        finally:
+            self._end_request()
+
+    def _end_request(self) -> None:
+        self._requests -= 1
+        if self._paused:
+            self._go_on()

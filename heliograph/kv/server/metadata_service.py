@@ -1,0 +1,344 @@
+"""MetaService: one node's answers to reads, writes, and lease operations, whoever asks.
+
+Is: linearizable reads behind a barrier, writes through the log, leases ended by the leader, and passing requests on to the leader where a forwarder
+is given. Isn't: sockets (heliograph.kv.server.metadata_server), consensus (heliograph.raft.member.raft_node).
+Invariants: only the leader answers from its table; a request that was passed on is never passed on again; every answer comes within the bounded time;
+a renewal is confirmed only after a barrier, so that a deposed leader confirms none; a passed-on write is answered after this node applied it too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from heliograph.kv.engine.table_image import Image
+from heliograph.kv.machine_commands import (
+    Kind,
+    Malformed,
+    NotLeaderHere,
+    Status,
+    answer_of,
+    command,
+    ok,
+    refusal,
+    unpack,
+)
+from heliograph.kv.metadata_store import RANGE_LIMIT
+from heliograph.kv.server.leases import LeaseKeeper
+from heliograph.kv.state_machine import Change, KvMachine
+from heliograph.model.errors import (
+    CorruptData,
+    LeaseLost,
+    MetadataError,
+    MetadataUnavailable,
+    NotAllowed,
+    OutcomeUnknown,
+    PeerError,
+)
+from heliograph.runtime.clock import Clock
+from heliograph.wire.metadata_frames import Frame, fields
+
+PAGE_BYTES_MAX = 4 << 20
+_TICK_S = 0.25
+_PAUSE_S = 0.05
+
+
+class Desk(Protocol):
+    """Answers of a group's members (heliograph.kv.server.members_api)."""
+
+    def here(self, payload: bytes) -> bytes | None: ...
+
+    async def answer(self, payload: bytes, *, timeout_s: float) -> bytes: ...
+
+
+class Replica(Protocol):
+    """What is needed of a Raft node (heliograph.raft.member.raft_node.RaftNode)."""
+
+    @property
+    def leader(self) -> str | None: ...
+
+    @property
+    def is_leader(self) -> bool: ...
+
+    @property
+    def term(self) -> int: ...
+
+    async def propose(self, command: bytes, *, timeout_s: float) -> bytes: ...
+
+    async def read_barrier(self, *, timeout_s: float) -> None: ...
+
+
+class Forwarder(Protocol):
+    """Carries a request to the leader's `MetaService.handle_forwarded`, and its answer back."""
+
+    async def forward(self, to: str, request: bytes, *, timeout_s: float) -> bytes:
+        """Raises MetadataUnavailable where it was surely not sent, OutcomeUnknown where it may have been."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSettings:
+    request_timeout_s: float = 5.0
+    forward_timeout_s: float = 2.0
+    """Of one try to reach the leader from another node: it may just have gone, and another be elected meanwhile."""
+    unavailable_text: str = "the metadata has no leader: a majority of its voters must run and reach each other"
+
+    def __post_init__(self) -> None:
+        assert 0 < self.forward_timeout_s <= self.request_timeout_s <= 60
+
+
+class MetaService:
+    """Answers of one node. Set `replica.on_role_change = service.on_role_change` before the node starts."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        machine: KvMachine,
+        *,
+        clock: Clock,
+        settings: ServiceSettings | None = None,
+        forwarder: Forwarder | None = None,
+        hint: Callable[[str], str] = lambda node: "",
+    ) -> None:
+        """hint: node id -> the address at which clients reach it, or empty."""
+        self.replica, self.machine = replica, machine
+        self.on_damage: Callable[[CorruptData], None] = lambda damage: None
+        """Called when a read meets damage in the table here."""
+        self._clock, self._settings, self._forwarder, self._hint = clock, settings or ServiceSettings(), forwarder, hint
+        self._keeper = LeaseKeeper()
+        self._lease_changes = -1
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._closed = False
+        self._backup: Image | None = None
+        self.unavailable_text = self._settings.unavailable_text
+        self.desk: Desk | None = None
+        """Who answers MEMBERS; without one they are refused."""
+        self._stop_observing = machine.observe(self._on_applied)
+
+    async def stop(self) -> None:
+        self._closed = True
+        self._stop_observing()
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def hears_leader(self) -> bool:
+        return self.replica.leader is not None
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    async def handle(self, kind: int, payload: bytes) -> bytes:
+        """The answer to one request frame: COMMAND, GET, RANGE, RENEW, or STATUS. Raises PeerError where the payload is malformed."""
+        if kind == Frame.STATUS:
+            replica = self.replica
+            return ok(replica.leader, replica.is_leader, replica.term, self.machine.index)
+        if kind == Frame.MEMBERS and self.desk is not None and (answer := self.desk.here(payload)) is not None:
+            return answer
+        return await self._answered(self._anywhere(kind, payload))
+
+    async def handle_forwarded(self, request: bytes) -> bytes:
+        """The answer to a request that another node passed on: u8 frame kind, payload."""
+        if not request:
+            raise PeerError("an empty request was passed on")
+        return await self._answered(self._as_leader(request[0], request[1:], self._settings.request_timeout_s))
+
+    async def _answered(self, work: Awaitable[bytes]) -> bytes:
+        """Its answer, or what it raised as one."""
+        try:
+            return await work
+        except (NotAllowed, Malformed) as error:
+            return refusal(Status.REFUSED, str(error))
+        except CorruptData as damage:
+            self.on_damage(damage)
+            return refusal(Status.UNAVAILABLE, str(damage))
+        except MetadataError as error:
+            return answer_of(error)
+
+    async def _anywhere(self, kind: int, payload: bytes) -> bytes:
+        deadline = self._clock.monotonic() + self._settings.request_timeout_s
+        while True:
+            left = deadline - self._clock.monotonic()
+            if left <= 0:
+                raise MetadataUnavailable(self.unavailable_text)
+            answer: bytes | None = None
+            if self.replica.is_leader:
+                try:
+                    return await self._as_leader(kind, payload, left)
+                except NotLeaderHere:
+                    if self._forwarder is None:
+                        raise
+            elif self._forwarder is None:
+                raise self._not_leader()
+            elif self.replica.leader is not None:
+                answer = await self._passed_on(self._forwarder, self.replica.leader, kind, payload, left)
+            if answer is not None:
+                return answer
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _passed_on(
+        self, forwarder: Forwarder, leader: str, kind: int, payload: bytes, left_s: float
+    ) -> bytes | None:
+        """None: nothing was done, the caller may try again."""
+        try:
+            answer = await forwarder.forward(
+                leader, bytes([kind]) + payload, timeout_s=min(left_s, self._settings.forward_timeout_s)
+            )
+        except OutcomeUnknown as error:
+            if kind == Frame.COMMAND:
+                raise OutcomeUnknown(f"{error}; the write may or may not have been made") from error
+            return None
+        except MetadataUnavailable:
+            return None
+        status, *found = unpack(answer)
+        if status == Status.NOT_LEADER:
+            return None
+        if (
+            kind == Frame.COMMAND
+            and status == Status.OK
+            and found
+            and type(found[0]) is int
+            and payload_kind(payload) == Kind.TXN
+        ):
+            await self._applied(found[0], left_s)
+        return answer
+
+    async def _as_leader(self, kind: int, payload: bytes, left_s: float) -> bytes:
+        if kind == Frame.COMMAND:
+            unpack(payload)
+            try:
+                return await self.replica.propose(payload, timeout_s=left_s)
+            except MetadataUnavailable as error:
+                raise self._not_leader_or(error) from error
+        if kind == Frame.MEMBERS and self.desk is not None:
+            try:
+                return await self.desk.answer(payload, timeout_s=left_s)
+            except MetadataUnavailable as error:
+                raise self._not_leader_or(error) from error
+        if kind not in (Frame.GET, Frame.RANGE, Frame.COUNT, Frame.RENEW):
+            raise PeerError(f"metadata frame of kind {kind} is not known here")
+        try:
+            await self.replica.read_barrier(timeout_s=left_s)
+        except (MetadataUnavailable, OutcomeUnknown) as error:
+            raise self._not_leader_or(error) from error
+        match kind:
+            case Frame.GET:
+                (key,) = fields(payload, str)
+                found = self.machine.get(key)
+                return ok() if found is None else ok(*found)
+            case Frame.COUNT:
+                (prefix,) = fields(payload, str)
+                return ok(self.machine.count(prefix))
+            case Frame.RANGE:
+                start, end, limit = fields(payload, str, str, int)
+                found_rows, more = self.machine.range(start, end, min(limit, RANGE_LIMIT), PAGE_BYTES_MAX)
+                return ok(found_rows, more)
+            case _:
+                (lease,) = fields(payload, int)
+                if self.machine.ttl_ms(lease) is None or not self._keeper.renew(lease, self._clock.monotonic()):
+                    if self.replica.is_leader and self._keeper.leading:
+                        raise LeaseLost(f"lease {lease} has expired or is unknown")
+                    raise self._not_leader()
+                return ok()
+
+    def _not_leader(self) -> NotLeaderHere:
+        leader = self.replica.leader
+        return NotLeaderHere("" if leader is None else self._hint(leader), self.unavailable_text)
+
+    def _not_leader_or(self, error: MetadataError) -> MetadataError:
+        if self.replica.is_leader:
+            return error if isinstance(error, MetadataUnavailable) else MetadataUnavailable(str(error))
+        return self._not_leader()
+
+    async def backup(self, at_least: int) -> Image:
+        """One consistent image of this node's table, of an index from `at_least` on; one at a time. Raises MetadataUnavailable. `end_backup` it."""
+        if self._backup is not None:
+            raise MetadataUnavailable("another backup of this metadata node is under way; wait for its end")
+        await self._applied(at_least, self._settings.request_timeout_s)
+        if self.machine.index < at_least:
+            raise MetadataUnavailable(
+                f"this metadata node is behind: it is at index {self.machine.index}, and {at_least} was asked for"
+            )
+        if self._backup is not None:
+            raise MetadataUnavailable("another backup of this metadata node is under way; wait for its end")
+        self._backup = self.machine.image()
+        return self._backup
+
+    def end_backup(self, image: Image) -> None:
+        self.machine.release(image)
+        self._backup = None
+
+    async def _applied(self, index: int, timeout_s: float) -> None:
+        """Until this node applied `index`, or the time is over."""
+        if self.machine.index >= index:
+            return
+        applied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((index, applied))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await applied
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting = [waiting for waiting in self._waiting if waiting[1] is not applied]
+
+    # -- leases -------------------------------------------------------------------------------------------------------
+
+    def on_role_change(self, leading: bool) -> None:
+        if leading:
+            self._keeper.lead(self.machine.leases(), self._clock.monotonic())
+            self._lease_changes = self.machine.lease_changes
+            self._arm()
+        else:
+            self._keeper.step_down()
+
+    def _on_applied(self, index: int, _changes: list[Change] | None) -> None:
+        if self._keeper.leading and self._lease_changes != self.machine.lease_changes:
+            self._lease_changes = self.machine.lease_changes
+            self._keeper.follow_table(self.machine.leases(), self._clock.monotonic())
+            self._arm()
+        for waited, future in self._waiting:
+            if waited <= index and not future.done():
+                future.set_result(None)
+
+    def _arm(self) -> None:
+        deadline = self._keeper.next_deadline()
+        if self._timer is not None or deadline is None or self._closed:
+            return
+        delay = min(_TICK_S, max(0.0, deadline - self._clock.monotonic()) + 0.001)
+        self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        for lease in self._keeper.due(self._clock.monotonic()):
+            self.spawn(self._end(lease))
+        self._arm()
+
+    async def _end(self, lease: int) -> None:
+        """Proposes the end of a lease until the machine knows of it; its outcome may be unknown for a while, and repeating it does no harm."""
+        while self._keeper.is_ending(lease) and not self._closed:
+            try:
+                await self.replica.propose(command(Kind.REVOKE, [lease]), timeout_s=self._settings.request_timeout_s)
+            except MetadataError:
+                await asyncio.sleep(_PAUSE_S * 4)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs `work` in a task of its own, which ends with this service at the latest."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+
+def payload_kind(payload: bytes) -> int:
+    """The kind of a command; -1 where the bytes are none."""
+    try:
+        kind: int = unpack(payload)[0]
+    except Malformed:
+        return -1
+    return kind

@@ -1,0 +1,146 @@
+"""GroupCalls: what is asked of one member about its group: who is in it, another member, another leader.
+
+Is: the calls, and who waits for them. Isn't: a rule of membership (`membership`), or anything that the core says (`node` carries it out).
+Invariants: a change is answered once it is committed; one that was refused was not made; whoever hands the leadership over hears whether it was taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+
+from heliograph.model.errors import MetadataUnavailable, NotLeader, OutcomeUnknown
+from heliograph.raft.core import RaftCore, Role
+from heliograph.raft.disk.log_storage import LogStorage
+from heliograph.raft.member.waiters import Waiting
+from heliograph.raft.membership import Change
+from heliograph.raft.ports import MemberState
+from heliograph.runtime.clock import Clock
+
+CHANGE_BYTES_MAX = 256 << 10
+"""Of a configuration: MEMBERS_MAX names and addresses."""
+
+
+class GroupCalls(ABC):
+    """What `RaftNode` does of it."""
+
+    node_id: str
+    _clock: Clock
+    _loop: asyncio.AbstractEventLoop | None
+    _moved: asyncio.Future[bool] | None
+    """Whoever hands the leadership over waits for it."""
+    _storage: LogStorage
+    _waiting: Waiting
+
+    @property
+    @abstractmethod
+    def leader(self) -> str | None: ...
+
+    @abstractmethod
+    def _check(self) -> RaftCore:
+        """Raises MetadataUnavailable where this member does not take part."""
+
+    @abstractmethod
+    def _pump(self) -> None:
+        """Carries out what the core says."""
+
+    @abstractmethod
+    def _flush_soon(self) -> None:
+        """What waits to be proposed is, at the end of this loop turn."""
+
+    async def change(self, change: Change, *, timeout_s: float) -> bool:
+        """Adds, promotes, or removes a member; returns once that is committed: False where it was so already.
+
+        Raises NotAllowed (the reason), NotLeader, MetadataUnavailable: it was not made. OutcomeUnknown: it may be; repeating it does no harm.
+        """
+        core = self._check()
+        if core.role is Role.LEADER and self._storage.full and self._storage.room_bytes() < CHANGE_BYTES_MAX:
+            raise MetadataUnavailable(
+                "the disk of the leader's metadata log is full: free some space, or hand the leadership to another voter"
+            )
+        index = core.change(change, self._clock.monotonic())
+        if index is None:
+            raise NotLeader(self.leader)
+        if not index:
+            return False
+        assert self._loop is not None
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        self._waiting.expect(index, core.term, future)
+        self._pump()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await future
+        except TimeoutError:
+            raise OutcomeUnknown(
+                f"no majority answered within {timeout_s:g} s; the change of the group may still happen"
+            ) from None
+        return True
+
+    async def transfer_leadership(self, to: str) -> bool:
+        """Hands the leadership over, within one election time-out or not at all; commands wait meanwhile. False: it leads already.
+
+        Raises NotAllowed (the reason), NotLeader, MetadataUnavailable: it was not taken over, this member goes on leading.
+        """
+        core = self._check()
+        begun = core.transfer(to, self._clock.monotonic())
+        if begun is None:
+            raise NotLeader(self.leader)
+        if not begun:
+            return False
+        assert self._loop is not None
+        if self._moved is None:
+            self._moved = self._loop.create_future()
+        moved = self._moved
+        self._pump()
+        if not await asyncio.shield(moved):
+            raise MetadataUnavailable(
+                f"{to!r} did not take the leadership over in time: {self.node_id!r} goes on leading"
+            )
+        return True
+
+    def examine(self, change: Change) -> bool:
+        """Whether a change would change anything now. Raises NotAllowed (why it would be refused), NotLeader, MetadataUnavailable."""
+        core = self._check()
+        config = core.examine(change, self._clock.monotonic())
+        if config is None:
+            raise NotLeader(self.leader)
+        return config != core.config
+
+    def examine_transfer(self, to: str) -> bool:
+        """As `examine`, of the leadership."""
+        may = self._check().examine_transfer(to, self._clock.monotonic())
+        if may is None:
+            raise NotLeader(self.leader)
+        return may
+
+    def members(self) -> list[MemberState]:
+        """Of the configuration in the log; how far each is, only the leader knows."""
+        core = self._check()
+        addresses, now = dict(core.config.addresses), self._clock.monotonic()
+        rows = []
+        for member in core.config.members:
+            progress = core.progress.get(member)
+            mine = member == self.node_id
+            rows.append(
+                MemberState(
+                    member=member,
+                    voter=member in core.config.voters,
+                    address=addresses.get(member, ""),
+                    leads=member == core.leader,
+                    behind=0
+                    if mine and core.role is Role.LEADER
+                    else core.log.last_index - progress.match
+                    if progress is not None
+                    else None,
+                    silent_s=0.0 if mine else now - progress.heard if progress is not None else None,
+                )
+            )
+        return rows
+
+    def _end_transfer(self, moved: bool) -> None:
+        if self._moved is not None:
+            if not self._moved.done():
+                self._moved.set_result(moved)
+            self._moved = None
+            if self._waiting.proposals:
+                self._flush_soon()
