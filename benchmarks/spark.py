@@ -29,8 +29,8 @@ import psutil
 import pyarrow.parquet as pq
 
 from benchmarks.servers import Heliograph, rest
-from heliograph.client.blocks import BlockReader
-from heliograph.client.brokers import Brokers
+from heliograph.client.block_reader import BlockReader
+from heliograph.client.broker_connections import Brokers
 from heliograph.client.producer import Message, TopicProducer
 
 NAMESPACE = "public/spark"

@@ -11,7 +11,7 @@ import asyncio
 import struct
 from typing import Any
 
-from heliograph.client.pulsar import Address, ConnectionLost, PulsarConnection, Refused
+from heliograph.client.pulsar_connection import Address, ConnectionLost, PulsarConnection, Refused
 from heliograph.model.errors import NotFound
 from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand
 from heliograph.wire.run import Buffer, Run

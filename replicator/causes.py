@@ -8,7 +8,7 @@ from __future__ import annotations
 import ssl
 from enum import StrEnum
 
-from heliograph.client.pulsar import ConnectionLost, Refused
+from heliograph.client.pulsar_connection import ConnectionLost, Refused
 from heliograph.model.errors import (
     HeliographError,
     LinkError,

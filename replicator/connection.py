@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from heliograph.client.pulsar import Address, PulsarConnection
+from heliograph.client.pulsar_connection import Address, PulsarConnection
 from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.errors import HeliographError, PeerError
 from heliograph.model.positions import Position

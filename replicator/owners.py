@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from heliograph.client.pulsar import REDIRECTS_MAX, Address, ConnectionLost, PulsarConnection
+from heliograph.client.pulsar_connection import REDIRECTS_MAX, Address, ConnectionLost, PulsarConnection
 from heliograph.model.certificate_role import REPLICATOR, peer_identity
 from heliograph.model.errors import HeliographError, LinkError
 from heliograph.runtime.clock import Clock

@@ -23,7 +23,7 @@ import pyarrow.dataset as ds
 from geo_tests.wan.instance import Instance, eventually
 from geo_tests.wan.spark_kills import Job
 from geo_tests.wan.spark_sinks import verdict
-from heliograph.client.blocks import BlockReader
+from heliograph.client.block_reader import BlockReader
 from heliograph.model.errors import HeliographError
 from heliograph.spark.offsets import end
 from region_node.instance.control import STARTED_S, call

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from geo_tests.wan.disaster import cut_off, dr
 from geo_tests.wan.instance import PROGRAM, Instance, eventually, heliograph, rest
 from geo_tests.wan.kafka_support import DEADLINE_S, ck, take
-from heliograph.client.blocks import BlockReader
+from heliograph.client.block_reader import BlockReader
 from heliograph.model.coordinates import Coordinate
 from heliograph.wire.run import FLAG_HIDDEN
 from replicator.entries import as_published

@@ -12,7 +12,7 @@ import pytest
 
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
 from geo_tests.wan.test_audit import damage, restart_bookies
-from heliograph.client.blocks import Told
+from heliograph.client.block_reader import Told
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import ConfigError, HeliographError
 

@@ -26,8 +26,8 @@ import pytest
 from geo_tests.wan.instance import Instance
 from geo_tests.wan.spark_kills import arrived
 from geo_tests.wan.spark_sinks import STORES, wide_rows
-from heliograph.client.blocks import BlockReader
-from heliograph.client.http import Http
+from heliograph.client.admin_http import Http
+from heliograph.client.block_reader import BlockReader
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.spark.queries import state_of
 from tests.broker.processes import Region

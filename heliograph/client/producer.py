@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import crc32c
 from google.protobuf.message import EncodeError
 
-from heliograph.client.brokers import Brokers, Line
-from heliograph.client.pulsar import ConnectionLost, Refused
+from heliograph.client.broker_connections import Brokers, Line
+from heliograph.client.pulsar_connection import ConnectionLost, Refused
 from heliograph.model.errors import HeliographError, NotAllowed
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar.frame_cutter import IN_ORDER

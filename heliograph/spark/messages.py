@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
-from heliograph.client.blocks import TopicSnapshot
+from heliograph.client.block_reader import TopicSnapshot
 from heliograph.model.errors import CorruptData
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.kafka.entry_conversion import as_pulsar

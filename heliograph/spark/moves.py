@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from heliograph.client.blocks import Lookup, TopicSnapshot
+from heliograph.client.block_reader import Lookup, TopicSnapshot
 from heliograph.model.coordinates import Origin, format_coordinate
 from heliograph.model.errors import ConfigError, MetadataUnavailable, Trimmed
 from heliograph.model.positions import BEFORE_ALL, Position
@@ -23,7 +23,7 @@ from heliograph.wire.run import Run
 
 
 class Copy(Protocol):
-    """A region's copy of topics: `heliograph.client.blocks.BlockReader`."""
+    """A region's copy of topics: `heliograph.client.block_reader.BlockReader`."""
 
     def vector(self, topic: str, at: Position | None = None) -> dict[Origin, Position]: ...
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from heliograph.client.blocks import TopicSnapshot
+from heliograph.client.block_reader import TopicSnapshot
 from heliograph.model.coordinates import Origin, format_coordinate, parse_coordinate
 from heliograph.model.errors import ConfigError, CorruptData, NotAllowed, Trimmed
 from heliograph.model.positions import Position

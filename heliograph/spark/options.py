@@ -13,8 +13,8 @@ from re import compile as compile_pattern
 from re import error as PatternError
 from ssl import SSLContext
 
-from heliograph.client.blocks import PATIENCE_S, BlockReader
-from heliograph.client.http import admin_urls, tls_context
+from heliograph.client.admin_http import admin_urls, tls_context
+from heliograph.client.block_reader import PATIENCE_S, BlockReader
 from heliograph.model.coordinates import Coordinate, parse_coordinate
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.topic_names import TopicName

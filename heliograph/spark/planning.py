@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pyspark.sql.datasource import InputPartition
 
-from heliograph.client.blocks import TopicSnapshot
+from heliograph.client.block_reader import TopicSnapshot
 from heliograph.spark.moves import Kept
 from heliograph.spark.offsets import EntryRange
 

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
-from heliograph.client.blocks import BlockReader
+from heliograph.client.block_reader import BlockReader
 from heliograph.model.errors import ConfigError
 from heliograph.spark.coerce import Unfit, reader_of
 from heliograph.spark.declared import ABOUT, CORRUPT, Declared

@@ -25,9 +25,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from heliograph.client.blocks import BlockReader
-from heliograph.client.brokers import Brokers
-from heliograph.client.http import Http
+from heliograph.client.admin_http import Http
+from heliograph.client.block_reader import BlockReader
+from heliograph.client.broker_connections import Brokers
 from heliograph.client.producer import Message, TopicProducer
 from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName

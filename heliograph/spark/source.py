@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from heliograph.client.blocks import BlockReader, TopicSnapshot
+from heliograph.client.block_reader import BlockReader, TopicSnapshot
 from heliograph.model.errors import ConfigError, MetadataUnavailable, NotFound, Trimmed
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.spark.groups import replace_file

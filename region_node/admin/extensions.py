@@ -2,7 +2,7 @@
 
 Is: what Pulsar's interface has no place for. Isn't: anything a Pulsar client needs.
 A snapshot names ledgers, sizes, and the last confirmed position; blocks are `heliograph.wire.block` blocks, cut to the range, one behind another.
-Source: docs/protocols/admin.md, "Extensions"; `heliograph.client.blocks` reads both.
+Source: docs/protocols/admin.md, "Extensions"; `heliograph.client.block_reader` reads both.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Source: docs/protocols/interop.md, "Once".
 
 from __future__ import annotations
 
-from heliograph.client.pulsar import PulsarConnection, TopicReader
+from heliograph.client.pulsar_connection import PulsarConnection, TopicReader
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.pulsar.entry_metadata import entry_metadata

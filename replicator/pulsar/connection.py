@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from heliograph.client.pulsar import REDIRECTS_MAX, Address, ConnectionLost, PulsarConnection
+from heliograph.client.pulsar_connection import REDIRECTS_MAX, Address, ConnectionLost, PulsarConnection
 from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import HeliographError, LinkError, NotAllowed
 from heliograph.model.positions import Position

@@ -11,8 +11,8 @@ from typing import Any
 import pulsar
 import pytest
 
-from heliograph.client import bookies
-from heliograph.client.blocks import BlockReader
+from heliograph.client import bookie_reader
+from heliograph.client.block_reader import BlockReader
 from heliograph.model.errors import HeliographError
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from tests.broker.processes import Region
@@ -94,7 +94,7 @@ def test_what_comes_behind_a_query_is_read_from_memory(region: Region) -> None:
 def test_what_a_transaction_took_back_does_not_come_from_bookies_either(region: Region) -> None:
     topic, pad = "persistent://public/default/transactions", bytes(1 << 16)
     reader, expected = BlockReader(region.admin_url()), []
-    bookies.forget()
+    bookie_reader.forget()
     with WireClient(region.service_url()) as wire:
         wire.connect()
         producer = wire.producer(topic)
@@ -150,7 +150,7 @@ def counted(region: Region, process: str, port: str, name: str) -> float:
 
 def test_large_ranges_come_from_bookies_also_when_one_is_killed_meanwhile(tmp_path: Path) -> None:
     """The broker gives none of it while a bookie does; from one that was killed in the middle the other one takes over, and none is read twice."""
-    bookies.forget()
+    bookie_reader.forget()
     with provisioned(tmp_path) as region:
         with closing(pulsar.Client(region.service_url())) as client:
             producer = client.create_producer(TOPIC, batching_enabled=False)
@@ -204,7 +204,7 @@ def test_large_ranges_come_from_bookies_also_when_one_is_killed_meanwhile(tmp_pa
         region.spawn(
             region.settings(busy.removeprefix("us-"), ["bookie"], **region.addresses, bookie=earlier)
         ).wait_ready()
-        bookies.forget()
+        bookie_reader.forget()
         until(whole)
         assert counted(region, busy, "http", "bookie_direct_read_bytes_total") == 0
         region.processes[other].kill()

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from heliograph.client import bookies
-from heliograph.client.bookies import BookieRange, BookiesUnread, read_bookies
+from heliograph.client import bookie_reader
+from heliograph.client.bookie_reader import BookieRange, BookiesUnread, read_bookies
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import NotAllowed
@@ -325,7 +325,7 @@ def test_inside_tls_a_reader_needs_no_certificate_and_trusts_bookies_of_the_regi
             ("ours", "us", "foreign", False),
             ("ours", "eu", "ours", False),
         ):
-            bookies._away.clear()
+            bookie_reader._away.clear()
             one = Served(tmp_path, f"{folder}-{region}-{trusted}", meta, clock)
             one.tls = Certificates(settings(folder, region), region).pages("bookie")
             await one.listen()
@@ -341,7 +341,7 @@ def test_inside_tls_a_reader_needs_no_certificate_and_trusts_bookies_of_the_regi
                     await read(place, 0, 9)
                 assert not one.ranges.answers
             one.close()
-        bookies._away.clear()
+        bookie_reader._away.clear()
 
     asyncio.run(run())
 

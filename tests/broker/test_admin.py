@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.client.blocks import BlockReader
+from heliograph.client.block_reader import BlockReader
 from heliograph.model.topic_names import bundle_range
 from tests.broker.processes import Region
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from heliograph.client.blocks import BlockReader
-from heliograph.client.http import admin_urls
-from heliograph.client.objects import ObjectRange, ObjectUnread, read_object
+from heliograph.client.admin_http import admin_urls
+from heliograph.client.block_reader import BlockReader
+from heliograph.client.object_reader import ObjectRange, ObjectUnread, read_object
 from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable, NotFound, Trimmed
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run

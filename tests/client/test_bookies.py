@@ -13,8 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from heliograph.client import bookies
-from heliograph.client.bookies import BookieRange, BookiesUnread, read_bookies
+from heliograph.client import bookie_reader
+from heliograph.client.bookie_reader import BookieRange, BookiesUnread, read_bookies
 from heliograph.model.striping import Striping
 from heliograph.wire.block import encode_block, peek_block
 from heliograph.wire.run import Run, Seal
@@ -117,7 +117,7 @@ def make() -> Iterator[Any]:
     for some in made:
         some.servers.close()
         assert not some.wrong
-    bookies.forget()
+    bookie_reader.forget()
 
 
 def read(where: BookieRange, first: int, last: int, turn: int = 0) -> list[bytes]:
@@ -182,9 +182,11 @@ def test_a_bookie_that_cannot_be_reached_is_tried_once_and_left_alone_for_a_whil
         nobody = f"127.0.0.1:{taken.getsockname()[1]}"
     here = some.where().fragments[0][1][0]
     tried: list[str] = []
-    genuine = bookies.HTTPConnection.connect
+    genuine = bookie_reader.HTTPConnection.connect
     monkeypatch.setattr(
-        bookies.HTTPConnection, "connect", lambda self: (tried.append(f"{self.host}:{self.port}"), genuine(self))[1]
+        bookie_reader.HTTPConnection,
+        "connect",
+        lambda self: (tried.append(f"{self.host}:{self.port}"), genuine(self))[1],
     )
     where = some.where(fragments=((0, (nobody, here)),))
     for _ in range(3):
@@ -212,9 +214,9 @@ def test_in_another_network_two_bookies_are_waited_for_and_not_each_one(
                 read(some.where(fragments=((0, names[number : number + 2]),)), 0, 9)
         return list(tried)
 
-    monkeypatch.setattr(bookies.time, "monotonic", lambda: now)
+    monkeypatch.setattr(bookie_reader.time, "monotonic", lambda: now)
     with monkeypatch.context() as patch:
-        patch.setattr(bookies.HTTPConnection, "connect", connect)
+        patch.setattr(bookie_reader.HTTPConnection, "connect", connect)
         assert asked("a", "b", "c", "d") == ["a", "b"]
         now += 31
         assert asked("c", "d", "e", "f") == ["c", "d"] and asked("e", "f") == []
@@ -222,7 +224,7 @@ def test_in_another_network_two_bookies_are_waited_for_and_not_each_one(
         assert asked("e", "f") == [], "it is left alone for longer each time"
         now += 100
         assert asked("e", "down", "f", "down") == ["e", "down", "f"], "who refuses is there"
-    assert read(some.where(), 0, 9) and not bookies._silent, "as does who answers"
+    assert read(some.where(), 0, 9) and not bookie_reader._silent, "as does who answers"
 
 
 def test_sealed_entries_are_left_to_brokers(make: Any) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from heliograph.client.pulsar import Address, ConnectionLost, PulsarConnection, Refused, TopicReader
+from heliograph.client.pulsar_connection import Address, ConnectionLost, PulsarConnection, Refused, TopicReader
 from heliograph.model.errors import NotFound
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from tests.pulsar.harness import TOPIC, Broker, with_broker

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.client.pulsar import Refused
+from heliograph.client.pulsar_connection import Refused
 from heliograph.model.errors import LinkError, NotAllowed
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from replicator.causes import Cause, schema_cause_of

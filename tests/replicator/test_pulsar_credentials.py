@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.client.pulsar import Address
+from heliograph.client.pulsar_connection import Address
 from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import LinkError, NotAllowed
 from region_node.clusters import PulsarClusters

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadMaxBytes
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from heliograph.client.blocks import TopicSnapshot
+from heliograph.client.block_reader import TopicSnapshot
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import Trimmed
 from heliograph.model.positions import Position

@@ -10,7 +10,7 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from heliograph.client.blocks import TopicSnapshot  # noqa: E402
+from heliograph.client.block_reader import TopicSnapshot  # noqa: E402
 from heliograph.model.errors import CorruptData  # noqa: E402
 from heliograph.spark.messages import Rows  # noqa: E402
 from heliograph.spark.reading import RAW  # noqa: E402

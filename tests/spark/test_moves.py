@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from heliograph.client.blocks import Lookup, TopicSnapshot
+from heliograph.client.block_reader import Lookup, TopicSnapshot
 from heliograph.model.coordinates import Coordinate, Origin
 from heliograph.model.errors import ConfigError, MetadataUnavailable, Trimmed
 from heliograph.model.positions import BEFORE_ALL, Position

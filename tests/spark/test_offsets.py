@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from heliograph.client.blocks import TopicSnapshot
+from heliograph.client.block_reader import TopicSnapshot
 from heliograph.model.errors import ConfigError, CorruptData, Trimmed
 from heliograph.spark.offsets import (
     Place,

@@ -17,7 +17,7 @@ fastavro = pytest.importorskip("fastavro")
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # noqa: E402
 
-from heliograph.client.blocks import TopicSnapshot  # noqa: E402
+from heliograph.client.block_reader import TopicSnapshot  # noqa: E402
 from heliograph.model.errors import ConfigError  # noqa: E402
 from heliograph.spark.declared import CORRUPT, Declared  # noqa: E402
 from heliograph.spark.messages import Rows  # noqa: E402

@@ -16,9 +16,9 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.types import StructType
 
-from heliograph.client.brokers import Brokers, Line
+from heliograph.client.broker_connections import Brokers, Line
 from heliograph.client.producer import Message, TopicProducer
-from heliograph.client.pulsar import ConnectionLost
+from heliograph.client.pulsar_connection import ConnectionLost
 from heliograph.model.errors import ConfigError, MetadataUnavailable, NotAllowed
 from heliograph.spark import sink as sink_module
 from heliograph.spark.messages import Rows

@@ -15,7 +15,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from heliograph.client.blocks import Lookup, TopicSnapshot
+from heliograph.client.block_reader import Lookup, TopicSnapshot
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import ConfigError, MetadataUnavailable, NotFound
 from heliograph.model.positions import Position

@@ -14,8 +14,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from geo_tests.wan.instance import eventually
-from heliograph.client.blocks import BlockReader
-from heliograph.client.objects import ObjectRange
+from heliograph.client.block_reader import BlockReader
+from heliograph.client.object_reader import ObjectRange
 from heliograph.spark.messages import Rows
 from tests.spark import running
 from tests.system.object_store import S3, TOPIC, Standalone, payload

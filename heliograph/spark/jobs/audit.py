@@ -29,7 +29,7 @@ from typing import Any
 
 from pyspark.sql import functions as sf
 
-from heliograph.client.blocks import Told
+from heliograph.client.block_reader import Told
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import ConfigError, HeliographError, NotFound
 from heliograph.spark.jobs.options import folder_of, refuse_unknown, source_of

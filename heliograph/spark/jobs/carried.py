@@ -14,7 +14,7 @@ import urllib.parse
 from collections.abc import Iterable
 from typing import Any
 
-from heliograph.client.http import Http
+from heliograph.client.admin_http import Http
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed
 from heliograph.model.topic_names import TopicName
 from heliograph.spark.options import Access

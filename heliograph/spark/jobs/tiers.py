@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import typer
 
-from heliograph.client.http import Http
+from heliograph.client.admin_http import Http
 from heliograph.model.errors import ConfigError, NotFound
 from heliograph.model.topic_names import TopicName
 from heliograph.spark.options import Options

@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from heliograph.client.blocks import BlockReader
+from heliograph.client.block_reader import BlockReader
 from heliograph.model.errors import ConfigError, MetadataUnavailable
 from heliograph.spark.jobs import landing as landing_module
 from heliograph.spark.jobs.landing import FORMATS, Landing, Staged

@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 
-from heliograph.client.blocks import BlockReader
+from heliograph.client.block_reader import BlockReader
 from heliograph.spark.jobs.landing import Landing
 from heliograph.spark.jobs.parked import Parked
 from heliograph.spark.jobs.tables import POISON, Files, Rule

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.client.blocks import TopicSnapshot
+from heliograph.client.block_reader import TopicSnapshot
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import ConfigError, CorruptData, MetadataUnavailable
 from heliograph.model.positions import Position

@@ -18,7 +18,7 @@ from functools import lru_cache
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, NamedTuple
 
-from heliograph.client.objects import fill
+from heliograph.client.object_reader import fill
 from heliograph.model.certificate_role import peer_identity
 from heliograph.model.errors import CorruptData, StorageError
 from heliograph.model.striping import Striping

@@ -13,8 +13,8 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from heliograph.client.http import Http
-from heliograph.client.pulsar import Address, PulsarConnection
+from heliograph.client.admin_http import Http
+from heliograph.client.pulsar_connection import Address, PulsarConnection
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any, NamedTuple
 
-from heliograph.client.bookies import BookieRange, BookiesUnread, read_bookies
-from heliograph.client.http import Http
-from heliograph.client.objects import ObjectRange, ObjectUnread, fill, read_object
+from heliograph.client.admin_http import Http
+from heliograph.client.bookie_reader import BookieRange, BookiesUnread, read_bookies
+from heliograph.client.object_reader import ObjectRange, ObjectUnread, fill, read_object
 from heliograph.model.coordinates import format_coordinate, parse_coordinate
 from heliograph.model.errors import CorruptData, HeliographError, MetadataUnavailable, NotFound, Trimmed
 from heliograph.model.positions import Position
