@@ -256,7 +256,7 @@ def trigger(bench: Bench) -> dict[str, Any]:
 
 def source(bench: Bench) -> dict[str, Any]:
     """What one core reads over the network: the reader alone, payloads cut from their batches, also straight from bookies; and what that costs the region."""
-    from heliograph.spark.messages import Rows
+    from heliograph.spark.columns.entry_columns import Rows
 
     reader = BlockReader(bench.admin)
     snapshots = reader.snapshots(bench.topics()["topics"].split(","))

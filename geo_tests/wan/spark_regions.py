@@ -25,7 +25,7 @@ from geo_tests.wan.spark_kills import Job
 from geo_tests.wan.spark_sinks import verdict
 from heliograph.client.block_reader import BlockReader
 from heliograph.model.errors import HeliographError
-from heliograph.spark.offsets import end
+from heliograph.spark.scan.offsets import end
 from region_node.instance.control import STARTED_S, call
 from tests.spark.running import PATIENT
 

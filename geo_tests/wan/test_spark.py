@@ -23,7 +23,7 @@ from tests.spark.running import PATIENT, forget, started
 pyspark = pytest.importorskip("pyspark")
 import pyarrow.dataset  # noqa: E402
 
-from heliograph.spark.queries import lag_of  # noqa: E402
+from heliograph.spark.job_files.running_queries import lag_of  # noqa: E402
 
 pytestmark = pytest.mark.timeout(1800)  # the first one's includes two regions and a JVM that start
 TOPIC = "persistent://public/geo/rows"

@@ -29,7 +29,7 @@ from geo_tests.wan.spark_sinks import STORES, wide_rows
 from heliograph.client.admin_http import Http
 from heliograph.client.block_reader import BlockReader
 from heliograph.model.errors import ConfigError, NotAllowed
-from heliograph.spark.queries import state_of
+from heliograph.spark.job_files.running_queries import state_of
 from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
 from tests.live import provisioned, until
@@ -189,7 +189,7 @@ def test_topics_move_between_tiers_with_where_they_stand(
     region: Region, client: pulsar.Client, spark: Any, tmp_path: Path
 ) -> None:
     """Limits say that no topic is light, and then that all are, whatever brokers measure; each time a micro-batch is unfinished."""
-    from heliograph.spark.jobs import generations
+    from heliograph.spark.jobs import tier_generations
 
     state, lake, topics = tmp_path / "state", tmp_path / "lake", ("tier-a", "tier-b")
     options: dict[str, Any] = {
@@ -223,7 +223,7 @@ def test_topics_move_between_tiers_with_where_they_stand(
     more(busy, ["light.1", "middle-0.1"])
     forget(state / "middle-0.1")
     with dying(
-        generations, "replace_file", 1, after=False
+        tier_generations, "replace_file", 1, after=False
     ) as deaths:  # all have ended, and the new ones are told where to begin
         run(spark, "etl", region.admin_url(), {**options, "tiers": light})
     assert deaths == [1] and json.loads((state / "tiers.json").read_text())["generation"] == 1
@@ -430,8 +430,8 @@ def test_rows_of_a_topic_have_the_same_task_in_whatever_order_they_come(spark: A
 
 
 def test_the_newest_row_of_a_key_is_by_a_topics_order_and_then_by_time(spark: Any) -> None:
-    from heliograph.spark.jobs.expressions import declared
     from heliograph.spark.jobs.redis import newest
+    from heliograph.spark.jobs.sql_expressions import declared
 
     place = ("_topic", "_publish_time", "_ledger", "_entry", "_batch_index")
     schema = declared({"schema": "user string, city string, gone boolean"}, place, "here")

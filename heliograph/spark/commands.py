@@ -16,10 +16,10 @@ from typing import Annotated, Any
 import typer
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.job import EXAMPLE, Query, read_job
-from heliograph.spark.jobs.options import refuse_unknown, source_of, trigger_of
-from heliograph.spark.options import Options
+from heliograph.spark.job_files.job_file import EXAMPLE, Query, read_job
+from heliograph.spark.job_files.job_options import refuse_unknown, source_of, trigger_of
 from heliograph.spark.portable import tasks_of
+from heliograph.spark.scan.source_options import Options
 from heliograph.spark.sql import check as check_text
 from heliograph.spark.supervisor import supervise
 

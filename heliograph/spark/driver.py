@@ -22,11 +22,20 @@ from typing import Any
 
 from heliograph.model.errors import ConfigError, HeliographError
 from heliograph.spark.environment import session
-from heliograph.spark.folders import into
-from heliograph.spark.job import Job, Query, read_job
-from heliograph.spark.options import Options
+from heliograph.spark.job_files.job_file import Job, Query, read_job
+from heliograph.spark.job_files.running_queries import (
+    INITIAL_S,
+    Fixed,
+    Queries,
+    initializing,
+    lag_of,
+    say,
+    short,
+    state_of,
+)
+from heliograph.spark.lake.parquet_sink import into
 from heliograph.spark.portable import portable, tasks_of
-from heliograph.spark.queries import INITIAL_S, Fixed, Queries, initializing, lag_of, say, short, state_of
+from heliograph.spark.scan.source_options import Options
 from heliograph.spark.sql import Pipeline
 
 AGAIN = 75

@@ -31,8 +31,8 @@ from heliograph.client.broker_connections import Brokers
 from heliograph.client.producer import Message, TopicProducer
 from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
-from heliograph.spark.options import KNOWN, Access
 from heliograph.spark.portable import by_content, placed
+from heliograph.spark.scan.source_options import KNOWN, Access
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 
 _ROWS = 1000

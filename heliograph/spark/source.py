@@ -22,9 +22,7 @@ from pyspark.sql.types import StructType
 from heliograph.client.block_reader import BlockReader, TopicSnapshot
 from heliograph.model.errors import ConfigError, MetadataUnavailable, NotFound, Trimmed
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.spark.groups import replace_file
-from heliograph.spark.moves import ALL, Kept, advanced, first_unread, plan
-from heliograph.spark.offsets import (
+from heliograph.spark.scan.offsets import (
     EntryRange,
     Place,
     Places,
@@ -45,8 +43,10 @@ from heliograph.spark.offsets import (
     steady,
     tasks_of,
 )
-from heliograph.spark.options import Options, Start
-from heliograph.spark.planning import bundles, even
+from heliograph.spark.scan.region_moves import ALL, Kept, advanced, first_unread, plan
+from heliograph.spark.scan.source_options import Options, Start
+from heliograph.spark.scan.task_planning import bundles, even
+from heliograph.spark.scan.topic_groups import replace_file
 
 _HOLD_AGAIN_S = 30.0
 """How often a subscription is used though nothing came: one that nobody uses may expire."""
@@ -416,13 +416,13 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
 def _check(options: Options, schema: StructType) -> None:
     """Raises ConfigError for what cannot be declared."""
-    from heliograph.spark.reading import payload_columns
+    from heliograph.spark.scan.task_reading import payload_columns
 
     payload_columns(options, schema)
 
 
 def _read(options: Options, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    from heliograph.spark.reading import read_bundle
+    from heliograph.spark.scan.task_reading import read_bundle
 
     return read_bundle(options, schema, partition)
 
@@ -454,8 +454,8 @@ class HeliographDataSource(DataSource):
         return "heliograph"
 
     def schema(self) -> str | StructType:
-        from heliograph.spark.reading import ENTRIES, SCHEMA
-        from heliograph.spark.registered import registered_columns
+        from heliograph.spark.columns.registered_columns import registered_columns
+        from heliograph.spark.scan.task_reading import ENTRIES, SCHEMA
 
         given = dict(self.options)
         if given.get("columns") == "json":

@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.folders import FORMAT, into
-from heliograph.spark.options import Options
+from heliograph.spark.lake.parquet_sink import FORMAT, into
 from heliograph.spark.portable import portable, tasks_of
+from heliograph.spark.scan.source_options import Options
 
 _NAME = r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
 _OPTIONS = r"\((?P<options>(?:'[^']*'|[^'()])*)\)"

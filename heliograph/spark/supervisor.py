@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.spark.driver import AGAIN
-from heliograph.spark.job import Job
-from heliograph.spark.queries import say
+from heliograph.spark.job_files.job_file import Job
+from heliograph.spark.job_files.running_queries import say
 
 _HEALTHY_S = 300.0
 _LOOK_S = 0.2

@@ -9,8 +9,8 @@ from typing import Any
 import pulsar
 
 from heliograph.spark.driver import start_query
-from heliograph.spark.job import Query
-from heliograph.spark.queries import initializing
+from heliograph.spark.job_files.job_file import Query
+from heliograph.spark.job_files.running_queries import initializing
 from tests.live import until
 
 NAMESPACE = "persistent://public/default"

@@ -14,8 +14,8 @@ pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
 from heliograph.model.errors import ConfigError  # noqa: E402
-from heliograph.spark.declared import CORRUPT, Declared  # noqa: E402
-from heliograph.spark.reading import RAW  # noqa: E402
+from heliograph.spark.columns.declared_columns import CORRUPT, Declared  # noqa: E402
+from heliograph.spark.scan.task_reading import RAW  # noqa: E402
 
 SCHEMA = pa.schema(
     [

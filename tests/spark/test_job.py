@@ -16,8 +16,8 @@ from heliograph.spark import driver as driver_module
 from heliograph.spark import jobs
 from heliograph.spark.commands import JOBS, check_query
 from heliograph.spark.driver import Driver, start_query
-from heliograph.spark.job import EXAMPLE, Job, job_of, read_job
-from heliograph.spark.queries import Fixed, short
+from heliograph.spark.job_files.job_file import EXAMPLE, Job, job_of, read_job
+from heliograph.spark.job_files.running_queries import Fixed, short
 from heliograph.spark.supervisor import pauses
 from tests import live
 

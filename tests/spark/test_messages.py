@@ -12,8 +12,8 @@ pytest.importorskip("pyspark")
 
 from heliograph.client.block_reader import TopicSnapshot  # noqa: E402
 from heliograph.model.errors import CorruptData  # noqa: E402
-from heliograph.spark.messages import Rows  # noqa: E402
-from heliograph.spark.reading import RAW  # noqa: E402
+from heliograph.spark.columns.entry_columns import Rows  # noqa: E402
+from heliograph.spark.scan.task_reading import RAW  # noqa: E402
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import FLAG_HIDDEN, Run  # noqa: E402
 

@@ -12,8 +12,8 @@ from heliograph.client.block_reader import Lookup, TopicSnapshot
 from heliograph.model.coordinates import Coordinate, Origin
 from heliograph.model.errors import ConfigError, MetadataUnavailable, Trimmed
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.spark.moves import Kept, advanced, first_unread, plan
-from heliograph.spark.offsets import Place, Watermarks, begin, between, decode, encode, end, limited
+from heliograph.spark.scan.offsets import Place, Watermarks, begin, between, decode, encode, end, limited
+from heliograph.spark.scan.region_moves import Kept, advanced, first_unread, plan
 from heliograph.wire.run import Run
 
 TOPIC = "persistent://a/b/t"

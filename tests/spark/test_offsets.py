@@ -9,7 +9,7 @@ import pytest
 
 from heliograph.client.block_reader import TopicSnapshot
 from heliograph.model.errors import ConfigError, CorruptData, Trimmed
-from heliograph.spark.offsets import (
+from heliograph.spark.scan.offsets import (
     Place,
     Positions,
     begin,
@@ -22,7 +22,7 @@ from heliograph.spark.offsets import (
     sized,
     tasks_of,
 )
-from heliograph.spark.planning import pack
+from heliograph.spark.scan.task_planning import pack
 
 OWN = (1, 1, 1)
 

@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.options import INTERNAL, KNOWN, Access, Options
-from heliograph.spark.reading import RAW
+from heliograph.spark.scan.source_options import INTERNAL, KNOWN, Access, Options
+from heliograph.spark.scan.task_reading import RAW
 from heliograph.spark.sink import SinkOptions
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text()

@@ -10,8 +10,8 @@ pytest.importorskip("pyspark")
 
 import itertools
 
-from heliograph.spark.offsets import EntryRange
-from heliograph.spark.planning import even, pack
+from heliograph.spark.scan.offsets import EntryRange
+from heliograph.spark.scan.task_planning import even, pack
 
 
 @pytest.mark.parametrize("seed", range(100))

@@ -9,9 +9,9 @@ pytest.importorskip("pyspark")
 from pyspark.sql.types import ArrayType, BinaryType, DoubleType, LongType, StringType, StructType, VariantType
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.declared import Declared
-from heliograph.spark.options import Options
-from heliograph.spark.reading import payload_columns
+from heliograph.spark.columns.declared_columns import Declared
+from heliograph.spark.scan.source_options import Options
+from heliograph.spark.scan.task_reading import payload_columns
 
 
 def options(columns: str) -> Options:

@@ -19,10 +19,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # 
 
 from heliograph.client.block_reader import TopicSnapshot  # noqa: E402
 from heliograph.model.errors import ConfigError  # noqa: E402
-from heliograph.spark.declared import CORRUPT, Declared  # noqa: E402
-from heliograph.spark.messages import Rows  # noqa: E402
-from heliograph.spark.registered import Registered, registered_columns  # noqa: E402
-from heliograph.spark.schemas import columns_of  # noqa: E402
+from heliograph.spark.columns.declared_columns import CORRUPT, Declared  # noqa: E402
+from heliograph.spark.columns.entry_columns import Rows  # noqa: E402
+from heliograph.spark.columns.registered_columns import Registered, registered_columns  # noqa: E402
+from heliograph.spark.columns.registered_schemas import columns_of  # noqa: E402
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import Run  # noqa: E402
 

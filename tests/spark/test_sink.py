@@ -21,8 +21,8 @@ from heliograph.client.producer import Message, TopicProducer
 from heliograph.client.pulsar_connection import ConnectionLost
 from heliograph.model.errors import ConfigError, MetadataUnavailable, NotAllowed
 from heliograph.spark import sink as sink_module
-from heliograph.spark.messages import Rows
-from heliograph.spark.messages import _body as body_of
+from heliograph.spark.columns.entry_columns import Rows
+from heliograph.spark.columns.entry_columns import _body as body_of
 from heliograph.spark.sink import SinkOptions, write_rows
 from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand, ServerError
 from tests.broker.test_admin import Rest

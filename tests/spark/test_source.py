@@ -19,8 +19,8 @@ from heliograph.client.block_reader import Lookup, TopicSnapshot
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import ConfigError, MetadataUnavailable, NotFound
 from heliograph.model.positions import Position
-from heliograph.spark.offsets import Place, encode
-from heliograph.spark.planning import Bundle
+from heliograph.spark.scan.offsets import Place, encode
+from heliograph.spark.scan.task_planning import Bundle
 from heliograph.spark.source import HeliographDataSource, HeliographStreamReader
 from tests.client.serving import Handler, Servers
 from tests.spark import test_moves as moves

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.folders import Folders
+from heliograph.spark.lake.parquet_sink import Folders
 from heliograph.spark.sql import Pipeline, options_of, statements
 
 
@@ -301,7 +301,7 @@ def test_a_folder_is_on_the_disk_before_it_has_its_name_and_again_before_spark_h
 ) -> None:
     pytest.importorskip("pyarrow")
     rows = Table("id")
-    monkeypatch.setattr("heliograph.spark.jobs.landing.sync", lambda folder: rows.steps.append(f"sync {folder}"))
+    monkeypatch.setattr("heliograph.spark.lake.landing.sync", lambda folder: rows.steps.append(f"sync {folder}"))
     made = Folders(rows, {"path": str(tmp_path)}, "out")
     made.deliver(rows, 3)
     assert (

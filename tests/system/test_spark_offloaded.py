@@ -16,7 +16,7 @@ import pytest
 from geo_tests.wan.instance import eventually
 from heliograph.client.block_reader import BlockReader
 from heliograph.client.object_reader import ObjectRange
-from heliograph.spark.messages import Rows
+from heliograph.spark.columns.entry_columns import Rows
 from tests.spark import running
 from tests.system.object_store import S3, TOPIC, Standalone, payload
 

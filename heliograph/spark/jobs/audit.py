@@ -32,9 +32,9 @@ from pyspark.sql import functions as sf
 from heliograph.client.block_reader import Told
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import ConfigError, HeliographError, NotFound
-from heliograph.spark.jobs.options import folder_of, refuse_unknown, source_of
-from heliograph.spark.options import Access, Options
-from heliograph.spark.queries import say
+from heliograph.spark.job_files.job_options import folder_of, refuse_unknown, source_of
+from heliograph.spark.job_files.running_queries import say
+from heliograph.spark.scan.source_options import Access, Options
 
 KNOWN = ("topics", "namespace", "topics_pattern", "regions", "path", "ranges_max", "source")
 _ORIGIN = ("topic", "origin_region", "region", "epoch", "incarnation")

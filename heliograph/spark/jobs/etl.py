@@ -20,11 +20,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.declared import ABOUT, Declared
-from heliograph.spark.jobs.generations import TIERS, Folder, Member
-from heliograph.spark.jobs.landing import FORMATS, PARTITION, Landing, reserved
-from heliograph.spark.jobs.metastore import InMetastore
-from heliograph.spark.jobs.options import (
+from heliograph.spark.columns.declared_columns import ABOUT, Declared
+from heliograph.spark.job_files.job_options import (
     access_of,
     checkpoint_of,
     folder_of,
@@ -34,13 +31,16 @@ from heliograph.spark.jobs.options import (
     text_of,
     trigger_of,
 )
-from heliograph.spark.jobs.parked import Parked
-from heliograph.spark.jobs.tables import POISON, RAW, Rule, TablesSink
-from heliograph.spark.jobs.tiered import Tiered
+from heliograph.spark.job_files.running_queries import Fixed, Queries, say
+from heliograph.spark.jobs.tier_generations import TIERS, Folder, Member
+from heliograph.spark.jobs.tiered_queries import Tiered
 from heliograph.spark.jobs.tiers import TRIGGERS, Limits, loads
-from heliograph.spark.options import KNOWN as OF_SOURCE
-from heliograph.spark.queries import Fixed, Queries, say
-from heliograph.spark.reading import SCHEMA, STORED
+from heliograph.spark.lake.landing import FORMATS, PARTITION, Landing, reserved
+from heliograph.spark.lake.metastore import InMetastore
+from heliograph.spark.lake.quarantine import Parked
+from heliograph.spark.lake.tables_sink import POISON, RAW, Rule, TablesSink
+from heliograph.spark.scan.source_options import KNOWN as OF_SOURCE
+from heliograph.spark.scan.task_reading import SCHEMA, STORED
 from heliograph.spark.stores.hive import HiveTables
 
 KNOWN = (

@@ -16,8 +16,8 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.jobs.expressions import all_named, declared, query_of
-from heliograph.spark.jobs.options import refuse_unknown, source_of, started, text_of
+from heliograph.spark.job_files.job_options import refuse_unknown, source_of, started, text_of
+from heliograph.spark.jobs.sql_expressions import all_named, declared, query_of
 from heliograph.spark.stores.choice import store_of
 from heliograph.spark.stores.rows import Upsert
 

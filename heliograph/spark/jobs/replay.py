@@ -17,9 +17,9 @@ from pyspark.sql import functions as sf
 
 from heliograph.model.errors import ConfigError, HeliographError
 from heliograph.model.topic_names import TopicName
-from heliograph.spark.jobs.carried import Carried
-from heliograph.spark.jobs.options import access_of, refuse_unknown, source_of, started, text_of
-from heliograph.spark.options import Options
+from heliograph.spark.job_files.job_options import access_of, refuse_unknown, source_of, started, text_of
+from heliograph.spark.jobs.schema_copies import Carried
+from heliograph.spark.scan.source_options import Options
 
 _SWITCHES = {"follow": False, "skip_sealed": False, "schemas": True}
 KNOWN = (

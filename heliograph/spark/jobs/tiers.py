@@ -21,7 +21,7 @@ import typer
 from heliograph.client.admin_http import Http
 from heliograph.model.errors import ConfigError, NotFound
 from heliograph.model.topic_names import TopicName
-from heliograph.spark.options import Options
+from heliograph.spark.scan.source_options import Options
 
 LIGHT_BYTES_S, HEAVY_BYTES_S = 100_000.0, 10_000_000.0
 MIDDLE_BYTES_S = 10_000_000.0

@@ -22,8 +22,8 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from heliograph.model.errors import ConfigError, HeliographError
-from heliograph.spark.jobs.expressions import NAME, all_named, declared, query_of
-from heliograph.spark.jobs.options import checkpoint_of, refuse_unknown, source_of, started, text_of
+from heliograph.spark.job_files.job_options import checkpoint_of, refuse_unknown, source_of, started, text_of
+from heliograph.spark.jobs.sql_expressions import NAME, all_named, declared, query_of
 from heliograph.spark.stores.choice import store_of
 from heliograph.spark.stores.parquet import BUCKET
 from heliograph.spark.stores.rows import PERIOD, Store, Upsert

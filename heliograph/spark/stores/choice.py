@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.jobs.options import folder_of, refuse_unknown, text_of
+from heliograph.spark.job_files.job_options import folder_of, refuse_unknown, text_of
 from heliograph.spark.stores.clickhouse import ClickHouseStore, HttpEngine
 from heliograph.spark.stores.delta import DeltaStore
 from heliograph.spark.stores.embedded import ChdbEngine

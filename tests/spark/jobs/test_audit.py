@@ -143,7 +143,7 @@ def test_the_log_says_whether_the_copies_are_the_same(
 
 def test_a_topic_that_one_region_has_not_got_is_none_of_its_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     from heliograph.spark.jobs import audit
-    from heliograph.spark.options import Options
+    from heliograph.spark.scan.source_options import Options
 
     class Reader:
         def partitions(self, topic: str) -> int:

@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from heliograph.model.errors import ConfigError, HeliographError, NotAllowed
-from heliograph.spark.jobs.carried import Carried, definition
-from heliograph.spark.options import Access
+from heliograph.spark.jobs.schema_copies import Carried, definition
+from heliograph.spark.scan.source_options import Access
 
 TO = "persistent://a/b/to"
 
@@ -56,7 +56,7 @@ class Registry:
 def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     made = Registry()
     monkeypatch.setattr(Access, "reader", lambda _: made)
-    monkeypatch.setattr("heliograph.spark.jobs.carried.Http", lambda *_, **__: made)
+    monkeypatch.setattr("heliograph.spark.jobs.schema_copies.Http", lambda *_, **__: made)
     return made
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from heliograph.client.block_reader import BlockReader
 from heliograph.model.errors import ConfigError, MetadataUnavailable
-from heliograph.spark.jobs import landing as landing_module
-from heliograph.spark.jobs.landing import FORMATS, Landing, Staged
-from heliograph.spark.jobs.tables import RAW as TABLE_COLUMNS
-from heliograph.spark.jobs.tables import Files, Rule
+from heliograph.spark.lake import landing as landing_module
+from heliograph.spark.lake.landing import FORMATS, Landing, Staged
+from heliograph.spark.lake.tables_sink import RAW as TABLE_COLUMNS
+from heliograph.spark.lake.tables_sink import Files, Rule
 
 QUERY = "0123456789ab"
 
@@ -380,9 +380,9 @@ def test_what_is_no_payload_is_no_record_whatever_its_bytes_mean(tmp_path: Path)
 
 
 def test_a_task_of_nothing_but_poison_does_not_hold_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from heliograph.spark.jobs import tables
+    from heliograph.spark.lake import tables_sink
 
-    monkeypatch.setattr(tables, "_TOPIC_BYTES", 2000)
+    monkeypatch.setattr(tables_sink, "_TOPIC_BYTES", 2000)
     landing = Landing(tmp_path)
     files = Files(landing, [], "_quarantine", BlockReader("http://none"), QUERY, 0, 0)
     for number in range(20):

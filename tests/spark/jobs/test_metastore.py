@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from heliograph.spark.jobs.landing import STAGING
-from heliograph.spark.jobs.metastore import InMetastore
-from heliograph.spark.queries import Fixed
+from heliograph.spark.job_files.running_queries import Fixed
+from heliograph.spark.lake.landing import STAGING
+from heliograph.spark.lake.metastore import InMetastore
 from tests.live import until
 
 

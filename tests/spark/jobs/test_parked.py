@@ -13,10 +13,10 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 from heliograph.client.block_reader import BlockReader
-from heliograph.spark.jobs.landing import Landing
-from heliograph.spark.jobs.parked import Parked
-from heliograph.spark.jobs.tables import POISON, Files, Rule
-from heliograph.spark.queries import Fixed
+from heliograph.spark.job_files.running_queries import Fixed
+from heliograph.spark.lake.landing import Landing
+from heliograph.spark.lake.quarantine import Parked
+from heliograph.spark.lake.tables_sink import POISON, Files, Rule
 
 
 def test_what_is_in_the_quarantine_is_said_by_topic_and_reason(tmp_path: Path) -> None:

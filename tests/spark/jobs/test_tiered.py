@@ -16,11 +16,11 @@ from heliograph.client.block_reader import TopicSnapshot
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import ConfigError, CorruptData, MetadataUnavailable
 from heliograph.model.positions import Position
-from heliograph.spark import groups as groups_module
-from heliograph.spark.jobs import generations as generations_module
-from heliograph.spark.jobs.generations import Folder, Member
-from heliograph.spark.jobs.tiered import Tiered
+from heliograph.spark.jobs import tier_generations as generations_module
+from heliograph.spark.jobs.tier_generations import Folder, Member
+from heliograph.spark.jobs.tiered_queries import Tiered
 from heliograph.spark.jobs.tiers import Limits
+from heliograph.spark.scan import topic_groups as groups_module
 from tests.spark.stores.support import dying
 
 pytest.importorskip("pyspark")

@@ -19,7 +19,7 @@ from typing import Any
 
 from heliograph.model.errors import ConfigError, CorruptData
 from heliograph.model.topic_names import TopicName
-from heliograph.spark.offsets import Place, Places, decode, encode
+from heliograph.spark.scan.offsets import Place, Places, decode, encode
 
 FORMAT = 1
 

@@ -9,8 +9,8 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.declared import ABOUT
-from heliograph.spark.jobs.options import text_of
+from heliograph.spark.columns.declared_columns import ABOUT
+from heliograph.spark.job_files.job_options import text_of
 
 NAME = re.compile(r"[A-Za-z][0-9A-Za-z_]*")
 _KINDS = {

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.options import KNOWN, Options
+from heliograph.spark.scan.source_options import KNOWN, Options
 
 _TRIGGER = re.compile(
     r"(interval\s+)?(\+?\d+(\.\d+)?\s+(microsecond|millisecond|second|minute|hour|day|week)s?\s*)+", re.IGNORECASE

@@ -3,7 +3,7 @@
     CHECKPOINT/tiers.json         {"format": 1, "generation": 3, "planned_at": seconds since 1970,
                                    "groups": [{"name": "heavy-0", "tier": "heavy", "since": 2, "topics": [...]}, ...]}
     CHECKPOINT/heavy-0.2/         Spark's checkpoint of that group's query; `since` is the generation in which its topics became what they are
-    CHECKPOINT/heavy-0.2.json     what its source is told (`heliograph.spark.groups`)
+    CHECKPOINT/heavy-0.2.json     what its source is told (`heliograph.spark.scan.topic_groups`)
     CHECKPOINT/heavy-0.2.end      where it stood when it ended for a move; its source writes that
     CHECKPOINT/tiers.lock         locked by the driver that runs the job
 
@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import IO
 
 from heliograph.model.errors import ConfigError, CorruptData, MetadataUnavailable
-from heliograph.spark.groups import Told, replace_file
-from heliograph.spark.offsets import Places
+from heliograph.spark.scan.offsets import Places
+from heliograph.spark.scan.topic_groups import Told, replace_file
 
 FORMAT = 1
 LIGHT = "light"

@@ -8,7 +8,7 @@ Format (a query's checkpoint holds it; `above` and what is not known are left ou
         {"above": {origin: coordinate}, "at": "ledger:entry", "bytes": "size", "parts": "ledger:first-last,...", "region": name,
          "vector": {origin: "ledger:entry"}}}}
 Format 1, still read: {"format": 1, "topics": {full name: [ledger, entry]}}, positions of whatever region is asked.
-What places mean in another region: `heliograph.spark.moves`.
+What places mean in another region: `heliograph.spark.scan.region_moves`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from heliograph.client.block_reader import Lookup, TopicSnapshot
 from heliograph.model.coordinates import Origin, format_coordinate
 from heliograph.model.errors import ConfigError, MetadataUnavailable, Trimmed
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.spark.offsets import EntryRange, Place, Watermarks, begin, between, end
+from heliograph.spark.scan.offsets import EntryRange, Place, Watermarks, begin, between, end
 from heliograph.wire.run import Run
 
 

@@ -16,11 +16,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.declared import Declared, check_nullable
-from heliograph.spark.messages import Rows
-from heliograph.spark.options import Options
-from heliograph.spark.planning import Bundle
-from heliograph.spark.registered import Registered
+from heliograph.spark.columns.declared_columns import Declared, check_nullable
+from heliograph.spark.columns.entry_columns import Rows
+from heliograph.spark.columns.registered_columns import Registered
+from heliograph.spark.scan.source_options import Options
+from heliograph.spark.scan.task_planning import Bundle
 
 SCHEMA = (
     "topic string, key string, value binary, properties map<string,string>, publish_time timestamp, event_time timestamp, producer_name string, "

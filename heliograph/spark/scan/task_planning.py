@@ -9,8 +9,8 @@ from __future__ import annotations
 from pyspark.sql.datasource import InputPartition
 
 from heliograph.client.block_reader import TopicSnapshot
-from heliograph.spark.moves import Kept
-from heliograph.spark.offsets import EntryRange
+from heliograph.spark.scan.offsets import EntryRange
+from heliograph.spark.scan.region_moves import Kept
 
 
 class Bundle(InputPartition):

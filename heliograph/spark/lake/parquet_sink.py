@@ -66,7 +66,7 @@ class Folders:
 
 def _sync(url: str) -> None:
     """A folder of this machine's own file systems; another one keeps what it was given."""
-    from heliograph.spark.jobs.landing import (
+    from heliograph.spark.lake.landing import (
         sync,
     )  # the command line imports this module also where Spark is not installed
 

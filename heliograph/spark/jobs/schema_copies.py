@@ -17,7 +17,7 @@ from typing import Any
 from heliograph.client.admin_http import Http
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed
 from heliograph.model.topic_names import TopicName
-from heliograph.spark.options import Access
+from heliograph.spark.scan.source_options import Access
 
 _OPT_OUT = "or say schemas = false: payloads are then written without their versions"
 

@@ -18,10 +18,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from heliograph.client.block_reader import BlockReader
 from heliograph.model.errors import ConfigError
-from heliograph.spark.coerce import Unfit, reader_of
-from heliograph.spark.declared import ABOUT, CORRUPT, Declared
-from heliograph.spark.messages import Rows
-from heliograph.spark.schemas import Decode, Pairs, columns_of, decoder_of
+from heliograph.spark.columns.declared_columns import ABOUT, CORRUPT, Declared
+from heliograph.spark.columns.entry_columns import Rows
+from heliograph.spark.columns.json_coercion import Unfit, reader_of
+from heliograph.spark.columns.registered_schemas import Decode, Pairs, columns_of, decoder_of
 
 
 class Registered:

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from heliograph.spark.jobs.landing import STAGING
-from heliograph.spark.queries import Queries, say, short
+from heliograph.spark.job_files.running_queries import Queries, say, short
+from heliograph.spark.lake.landing import STAGING
 from heliograph.spark.stores.hive import HiveTables
 
 _HELD = "_held"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.jobs.options import trigger_of
+from heliograph.spark.job_files.job_options import trigger_of
 
 EXAMPLE = """\
 [heliograph]                      # options of every topic table, source, and sink of this file

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.coerce import Unfit, reader_of
-from heliograph.spark.messages import Rows
+from heliograph.spark.columns.entry_columns import Rows
+from heliograph.spark.columns.json_coercion import Unfit, reader_of
 
 CORRUPT = "_corrupt_record"
 ABOUT = (

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from heliograph.spark.jobs.landing import STAGING
-from heliograph.spark.queries import Queries, say
+from heliograph.spark.job_files.running_queries import Queries, say
+from heliograph.spark.lake.landing import STAGING
 
 _EVERY_S = 10.0
 _MOST = 3

@@ -29,10 +29,10 @@ from pyspark.sql.types import StructType
 from heliograph.client.block_reader import BlockReader
 from heliograph.model.errors import ConfigError
 from heliograph.model.topic_names import TopicName
-from heliograph.spark.declared import Declared
-from heliograph.spark.jobs.landing import Landing, Staged
-from heliograph.spark.options import Access
-from heliograph.spark.registered import Registered, keys_of, registered_columns
+from heliograph.spark.columns.declared_columns import Declared
+from heliograph.spark.columns.registered_columns import Registered, keys_of, registered_columns
+from heliograph.spark.lake.landing import Landing, Staged
+from heliograph.spark.scan.source_options import Access
 
 _TOPIC_BYTES, _TASK_BYTES = 32 << 20, 128 << 20
 RAW = ("topic", "key", "value", "properties", "publish_time", "event_time", "origin_region", "coordinate")

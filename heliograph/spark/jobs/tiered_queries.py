@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable
-from heliograph.spark.groups import read_places
-from heliograph.spark.jobs.generations import LIGHT, Folder, Generation, Member
+from heliograph.spark.job_files.running_queries import INITIAL_S, initializing
+from heliograph.spark.jobs.tier_generations import LIGHT, Folder, Generation, Member
 from heliograph.spark.jobs.tiers import Group, Limits, replanned
-from heliograph.spark.offsets import Places
-from heliograph.spark.queries import INITIAL_S, initializing
+from heliograph.spark.scan.offsets import Places
+from heliograph.spark.scan.topic_groups import read_places
 
 _AGAIN_S = 60.0
 

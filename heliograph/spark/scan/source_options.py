@@ -18,7 +18,7 @@ from heliograph.client.block_reader import PATIENCE_S, BlockReader
 from heliograph.model.coordinates import Coordinate, parse_coordinate
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.topic_names import TopicName
-from heliograph.spark.groups import Told, read_told
+from heliograph.spark.scan.topic_groups import Told, read_told
 
 COLUMNS = ("auto", "raw", "json", "registered", "entries")
 KNOWN = frozenset(

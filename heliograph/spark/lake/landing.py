@@ -26,7 +26,7 @@ from typing import Any
 import pyarrow as pa
 
 from heliograph.model.errors import ConfigError, MetadataUnavailable
-from heliograph.spark.jobs.lakes import Added, DeltaTables, IcebergTables
+from heliograph.spark.lake.lake_commits import Added, DeltaTables, IcebergTables
 from heliograph.spark.stores.hive import kind_of
 from heliograph.spark.stores.parquet import locked
 from heliograph.spark.stores.rows import same_types, types_of

@@ -1,0 +1,1 @@
+"""Payloads to columns, by declared or registered schemas. It knows no position and no Spark session."""

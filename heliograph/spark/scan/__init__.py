@@ -1,0 +1,1 @@
+"""Which entries a query reads, and how a task reads them. It writes nothing."""
