@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from heliograph.cli.servers import autoscale, metadata_members
 from heliograph.model.errors import ConfigError
 from region_node import (
     backup_commands,
@@ -24,11 +25,9 @@ from region_node import (
     host_commands,
     key_commands,
     ledger_commands,
-    member_commands,
     process_commands,
     region_commands,
     rolling_commands,
-    scaling_commands,
     support_commands,
     tier_commands,
     token_commands,
@@ -76,10 +75,10 @@ def register(app: typer.Typer) -> None:
     backup_commands.register(app)
     unknown_commands.register(app)
     ledger_commands.register(app)
-    member_commands.register(app)
+    metadata_members.register(app)
     region_commands.register(app)
     rolling_commands.register(app)
-    scaling_commands.register(app)
+    autoscale.register(app)
     support_commands.register(app)
 
 

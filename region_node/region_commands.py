@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from region_node import region_backup_commands
+from heliograph.cli.regions import region_backup
 from region_node.instance.control import STARTED_S, call
 
 Data = Annotated[Path, typer.Option("--data", help="The data folder of the instance.", show_default=True)]
@@ -31,8 +31,8 @@ def register(app: typer.Typer) -> None:
     )
     region.command()(join)
     region.command()(leave)
-    region.command()(region_backup_commands.backup)
-    region.command()(region_backup_commands.restore)
+    region.command()(region_backup.backup)
+    region.command()(region_backup.restore)
     app.add_typer(region, name="region")
 
 

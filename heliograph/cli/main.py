@@ -12,7 +12,10 @@ from importlib.metadata import entry_points
 import typer
 
 import heliograph
-from heliograph.cli import audit, conflicts, dr, messages, perf, provisioning, servers, topics, transactions, usage
+from heliograph.cli.messaging import perf, produce_consume
+from heliograph.cli.regions import copy_audit, disaster_recovery, policy_conflicts
+from heliograph.cli.resources import provisioning, topics, transactions, usage
+from heliograph.cli.servers import brokers_and_bookies
 from heliograph.model.errors import HeliographError
 
 app = typer.Typer(
@@ -35,7 +38,18 @@ def version() -> None:
     typer.echo(heliograph.__version__)
 
 
-for area in (provisioning, topics, servers, messages, perf, audit, dr, conflicts, transactions, usage):
+for area in (
+    provisioning,
+    topics,
+    brokers_and_bookies,
+    produce_consume,
+    perf,
+    copy_audit,
+    disaster_recovery,
+    policy_conflicts,
+    transactions,
+    usage,
+):
     area.register(app)
 
 

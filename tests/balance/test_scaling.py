@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from heliograph.cli.servers.autoscale import _fire, _samples
+from heliograph.cli.servers.scaling_rules import Rule, Scaler, rules_of
 from heliograph.model.errors import ConfigError
-from region_node.balance.scaling import Rule, Scaler, rules_of
-from region_node.scaling_commands import _fire, _samples
 
 RULES = """
 [[rule]]
@@ -191,10 +191,10 @@ def test_the_command_watches_each_tier_and_calls_what_it_was_given(
 ) -> None:
     import typer
 
-    from region_node import scaling_commands
+    from heliograph.cli.servers import autoscale
 
     app = typer.Typer()
-    scaling_commands.register(app)
+    autoscale.register(app)
     app.command()(lambda: None)
     Region.called = []
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Region) as server:

@@ -16,15 +16,15 @@ import typer
 from typer.testing import CliRunner
 
 from geo_tests.wan.instance import eventually
+from heliograph.cli.servers import metadata_members
 from heliograph.model.errors import HeliographError
-from region_node import member_commands
 from tests.broker.processes import Process, Region
 from tests.broker.test_admin import Rest
 
 pytestmark = [pytest.mark.wan, pytest.mark.slow]
 
 APP = typer.Typer()
-member_commands.register(APP)
+metadata_members.register(APP)
 MEMBERS = "/heliograph/v1/metadata/members"
 
 

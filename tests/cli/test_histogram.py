@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from heliograph.cli.histogram import Histogram, due_times
-from heliograph.cli.policies import parsed
+from heliograph.cli.messaging.latency_histogram import Histogram, due_times
+from heliograph.cli.resources.policies import parsed
 
 
 @pytest.mark.parametrize("seed", range(40))

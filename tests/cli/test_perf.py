@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from heliograph.cli import perf
+from heliograph.cli.messaging import perf
 
 OK, TOO_LARGE = "Ok", "MessageTooBig"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.cli.usage_plot import SHOWN_MAX, plot
+from heliograph.cli.resources.usage_plot import SHOWN_MAX, plot
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.loop import SimLoop
-from heliograph.cli import dr
+from heliograph.cli.regions import disaster_recovery
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Put
 from heliograph.model.configuration.leadership import OPEN, Writer, subscription_name, writer
@@ -76,11 +76,11 @@ def _shown(operation: Operation) -> dict[str, Any]:
 
 
 COMMANDS: dict[str, tuple[Callable[[], None], list[str], str]] = {
-    "switchover": (lambda: dr.switchover(NS, "eu"), ["switchover"], "eu"),
-    "failover": (lambda: dr.failover(NS, "eu", yes=True), ["failover"], "eu"),
-    "rejoin": (lambda: dr.rejoin(NS, "us"), ["failover", "rejoin"], "eu"),
-    "failback": (lambda: dr.failback(NS, "us"), ["failover", "rejoin", "switchover"], "us"),
-    "drill": (lambda: dr.drill(NS, "eu"), ["drill"], "us"),
+    "switchover": (lambda: disaster_recovery.switchover(NS, "eu"), ["switchover"], "eu"),
+    "failover": (lambda: disaster_recovery.failover(NS, "eu", yes=True), ["failover"], "eu"),
+    "rejoin": (lambda: disaster_recovery.rejoin(NS, "us"), ["failover", "rejoin"], "eu"),
+    "failback": (lambda: disaster_recovery.failback(NS, "us"), ["failover", "rejoin", "switchover"], "us"),
+    "drill": (lambda: disaster_recovery.drill(NS, "eu"), ["drill"], "us"),
 }
 """Command -> itself, the operations that are on record when it has ended, and the region that is active then."""
 
@@ -99,11 +99,11 @@ def lives(loop: SimLoop, monkeypatch: pytest.MonkeyPatch, command: str, at: int,
     run, operations, active = COMMANDS[command]
     world = World()
     broker = Broker(loop, world)
-    monkeypatch.setattr(dr, "Rest", lambda admin, token: broker)
-    monkeypatch.setattr(dr, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(disaster_recovery, "Rest", lambda admin, token: broker)
+    monkeypatch.setattr(disaster_recovery, "_PAUSE_S", 0.0)
     loop.run(world.conductor.switching.begin(NS, "us", {}))
     if operations[0] == "failover" and command != "failover":
-        dr.failover(NS, "eu", yes=True)
+        disaster_recovery.failover(NS, "eu", yes=True)
         world.topic("eu")["vector"] = {"1.1.a": [7, 11]}
     broker.at, broker.before, broker.calls = at, before, 0
     try:
@@ -141,8 +141,8 @@ def test_a_command_whose_operation_was_given_up_says_so_and_ends(
 ) -> None:
     world = World()
     broker = Broker(loop, world)
-    monkeypatch.setattr(dr, "Rest", lambda admin, token: broker)
-    monkeypatch.setattr(dr, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(disaster_recovery, "Rest", lambda admin, token: broker)
+    monkeypatch.setattr(disaster_recovery, "_PAUSE_S", 0.0)
     loop.run(world.conductor.switching.begin(NS, "us", {}))
     begin = broker._begin
 
@@ -153,7 +153,7 @@ def test_a_command_whose_operation_was_given_up_says_so_and_ends(
 
     monkeypatch.setattr(broker, "_begin", begin_and_be_passed_over)
     with pytest.raises(ConfigError, match="a switchover to eu was begun"):
-        dr.drill(NS, "eu")
+        disaster_recovery.drill(NS, "eu")
 
 
 # -- moving a subscription ------------------------------------------------------------------------------------------------
@@ -198,16 +198,16 @@ def test_a_move_of_a_subscription_that_is_interrupted_at_any_write_goes_on(
 
     assert inspect.iscoroutinefunction(turns._out_of_step)
     monkeypatch.setattr(turns, "_out_of_step", in_step)  # what is acknowledged here is known there
-    monkeypatch.setattr(dr, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(disaster_recovery, "_PAUSE_S", 0.0)
     for at in range(1, 20):
         store = Interrupted(0, after)
         mover = Mover(loop, store)
-        monkeypatch.setattr(dr, "Rest", lambda admin, token, mover=mover: mover)
+        monkeypatch.setattr(disaster_recovery, "Rest", lambda admin, token, mover=mover: mover)
         loop.run(mover.admin.turns.switching.begin(SUBSCRIPTION, "us", {}))
         store.at, store.writes = at, 0
         for _ in range(3):
             try:
-                dr.subscription_move(f"persistent://{NS}/x", "s", "eu", drain_s=drain_s)
+                disaster_recovery.subscription_move(f"persistent://{NS}/x", "s", "eu", drain_s=drain_s)
                 break
             except ConfigError as error:
                 assert "interrupted" in str(error)

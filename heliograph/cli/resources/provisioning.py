@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import typer
 
-from heliograph.cli import policies
 from heliograph.cli.groups import add, group
+from heliograph.cli.resources import policies
 from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption, namespace_path
 from heliograph.cli.show import done, rows, show
 

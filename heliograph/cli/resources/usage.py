@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 import typer
 
-from heliograph.cli import usage_plot
 from heliograph.cli.groups import group
+from heliograph.cli.resources import usage_plot
 from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
 from heliograph.cli.show import table
 from heliograph.model.errors import ConfigError

@@ -1,6 +1,6 @@
 """The command `autoscale`: looks at a region's measures, and runs or calls what the operator gave where a rule has come true.
 
-Is: reading the measures from the brokers, the clock, the hooks. Isn't: the decision (`region_node.balance.scaling`), or a way to make machines: that is the
+Is: reading the measures from the brokers, the clock, the hooks. Isn't: the decision (`heliograph.cli.servers.scaling_rules`), or a way to make machines: that is the
 operator's command.
 Invariants: one hook at a time, each with a time limit; a hook that fails is said and tried again after the rule's rest; brokers that do not answer are no
 measure, so that an outage scales nothing.
@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from heliograph.cli.rest import ADMIN, AdminOption, TokenOption
-from region_node.balance.scaling import METRIC, Rule, Scaler, rules_of
+from heliograph.cli.servers.scaling_rules import METRIC, Rule, Scaler, rules_of
 
 _HOOK_S = 300.0
 _ASK_S = 10.0

@@ -8,8 +8,9 @@ from urllib.parse import quote
 
 import typer
 
-from heliograph.cli import links, policies
 from heliograph.cli.groups import add, group
+from heliograph.cli.regions import links
+from heliograph.cli.resources import policies
 from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption, namespace_path, topic_path
 from heliograph.cli.show import done, rows, show
 from heliograph.model.errors import ConfigError

@@ -1,6 +1,6 @@
 """Rules that ask for more or fewer nodes of a tier, and when one of them has come true.
 
-Is: rules, and the decision over time. Isn't: reading the measures, or running what the operator gave (`region_node.scaling_commands`).
+Is: rules, and the decision over time. Isn't: reading the measures, or running what the operator gave (`heliograph.cli.servers.autoscale`).
 Invariants: a rule fires only after its condition has held for `for_s` without a break, and then rests for `rest_s`; of the rules of one tier none fires while
 another one of that tier rests, so that what was added is not taken away before it counts; a measure that is not known breaks every condition.
 Source: docs/operating/scaling.md, "Scale by itself".

@@ -18,8 +18,16 @@ from typing import Annotated, Any
 import typer
 
 from heliograph.cli.groups import add, group
-from heliograph.cli.histogram import Histogram, due_times
-from heliograph.cli.messages import SERVICE, ServiceOption, TokenOption, TopicArgument, client, official, refused
+from heliograph.cli.messaging.latency_histogram import Histogram, due_times
+from heliograph.cli.messaging.produce_consume import (
+    SERVICE,
+    ServiceOption,
+    TokenOption,
+    TopicArgument,
+    client,
+    official,
+    refused,
+)
 from heliograph.cli.show import table
 
 Size = Annotated[int, typer.Option("--size", help="Bytes of a message.", min=16, max=5 << 20)]

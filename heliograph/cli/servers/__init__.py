@@ -1,0 +1,1 @@
+"""Commands about processes: brokers, bookies, members of the metadata, scaling. They only ask REST."""
