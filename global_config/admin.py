@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from global_config import keys, migrations
-from global_config.peers import PeerClusters
-from global_config.tries import Tries, busy
+from global_config import cluster_migrations, keys
+from global_config.peer_clusters import PeerClusters
+from global_config.write_retries import Tries, busy
 from heliograph.kv.metadata_store import ABSENT, OPS_MAX, Check, Delete, MetadataStore, Op, Put, prefix_end
 from heliograph.model.configuration.configuration_records import (
     ClusterPeers,
@@ -45,7 +45,7 @@ _PAGE = 1000
 
 
 class Offline(Protocol):
-    """`global_config.deferred.DeferredEdits`."""
+    """`global_config.deferred_edits.DeferredEdits`."""
 
     def waits(self, key: str) -> bool: ...
 
@@ -69,7 +69,7 @@ class ConfigAdmin:
         clock: dates partitioned topics that are made; None: they have no date.
         """
         self._store, self._offline, self._rng, self._clock = store, offline, rng, clock
-        self.peers, self.migrations = PeerClusters(store, rng), migrations.ClusterMigrations(store, rng)
+        self.peers, self.migrations = PeerClusters(store, rng), cluster_migrations.ClusterMigrations(store, rng)
 
     # -- regions ------------------------------------------------------------------------------------------------------
 

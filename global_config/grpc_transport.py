@@ -24,7 +24,7 @@ import grpc
 import grpc.aio
 from cryptography import x509
 
-from global_config.authorities import leads_to
+from global_config.certificate_authorities import leads_to
 from global_config.transport import ForwardHandler
 from heliograph.model.errors import ConfigError, MetadataUnavailable, OutcomeUnknown, PeerError
 from heliograph.raft.membership import Addresses

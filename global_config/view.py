@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from global_config import keys
-from global_config.edits import PROPERTIES, Change, Fields, flat
+from global_config.policy_edits import PROPERTIES, Change, Fields, flat
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.configuration.configuration_records import (
     ClusterMigration,

@@ -21,7 +21,7 @@ from region_node.tls import Certificates, client_context
 from region_node.usage import Usage
 
 if TYPE_CHECKING:
-    from global_config.deferred import DeferredEdits
+    from global_config.deferred_edits import DeferredEdits
     from heliograph.kv.metadata_client import MetaClient
     from region_node.balance.rules import IsolationRules
     from region_node.balance.service import Balancer
@@ -134,7 +134,7 @@ class BrokerRole:
 
     async def _connect(self) -> None:
         from global_config.admin import ConfigAdmin
-        from global_config.deferred import DeferredEdits
+        from global_config.deferred_edits import DeferredEdits
         from region_node.dr.leases import LeaseSettings, WriteLeases
         from region_node.region_epoch import RegionEpoch
         from region_node.store_metrics import StoreCounts

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from cryptography import x509
 
-from global_config.authorities import signer
+from global_config.certificate_authorities import signer
 from heliograph.model.certificate_role import peer_identity
 from heliograph.model.errors import ConfigError
 

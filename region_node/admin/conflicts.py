@@ -1,6 +1,6 @@
 """Edits of policies that wait for the configuration, and conflicts that came of them.
 
-Is: paths of our own. Isn't: merging (`global_config.deferred`).
+Is: paths of our own. Isn't: merging (`global_config.deferred_edits`).
 Source: docs/protocols/metadata.md, "Edits while cut off".
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from global_config.deferred import DeferredEdits
+from global_config.deferred_edits import DeferredEdits
 from heliograph.model.errors import NotFound
 from region_node.admin.context import Admin, Malformed, body
 from region_node.metrics import Sample

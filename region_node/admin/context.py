@@ -38,7 +38,7 @@ from region_node.topic_series import TopicSeries
 from region_node.usage import Usage
 
 if TYPE_CHECKING:
-    from global_config.deferred import DeferredEdits
+    from global_config.deferred_edits import DeferredEdits
     from heliograph.kv.metadata_store import MetadataStore
     from region_node.admin.places import BookiePlaces
     from region_node.balance.rules import IsolationRules

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from global_config.tries import Tries
+from global_config.write_retries import Tries
 from heliograph.kv.metadata_store import ABSENT, Delete, MetadataStore, prefix_end
 from heliograph.model.configuration.leadership import (
     DRAINING,

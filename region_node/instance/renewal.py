@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
-from global_config.authorities import signer
+from global_config.certificate_authorities import signer
 from heliograph.model.errors import ConfigError
 from region_node.instance import ca
 

@@ -2,7 +2,7 @@
 
 Is: what stands before the publishers of each loaded topic, an active-passive namespace's gate or, above it, a migration that an operator began for this
 region or for a namespace in it; which clients of a migrated topic go on, and when. Isn't: who is active (`region_node.dr`), the record of a migration
-(`global_config.migrations`), or frames.
+(`global_config.cluster_migrations`), or frames.
 Invariants: from the moment this broker hears of a migration nothing is published; a producer goes on once no link has anything left of its topic, a
 consumer once its subscription has acknowledged all that was appended until then: what was published here is replicated, and read, before what is
 published there. What links bring later does not hold consumers: it is where it came from, too.

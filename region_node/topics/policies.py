@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from global_config.tries import Tries
+from global_config.write_retries import Tries
 from heliograph.kv.metadata_store import ABSENT, MetadataStore
 from heliograph.model.configuration.configuration_records import (
     NamespacePolicies,

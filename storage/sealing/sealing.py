@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from global_config import keys
-from global_config.tries import Tries, busy
+from global_config.write_retries import Tries, busy
 from heliograph.kv.metadata_store import ABSENT, MetadataStore, prefix_end
 from heliograph.model.errors import KeyMissing, NotAllowed, NotFound, OutcomeUnknown, VersionConflict
 from heliograph.model.topic_names import TopicName

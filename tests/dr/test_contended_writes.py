@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.loop import run_alone
-from global_config.tries import PATIENCE_S
+from global_config.write_retries import PATIENCE_S
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.errors import MetadataUnavailable, VersionConflict
 from region_node.admin.disaster import _TIMEOUT

@@ -14,8 +14,8 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from global_config import keys
 from global_config.admin import ConfigAdmin
-from global_config.tries import PATIENCE_S, PAUSE_MAX_S
 from global_config.view import ConfigView
+from global_config.write_retries import PATIENCE_S, PAUSE_MAX_S
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Op
 from heliograph.model.configuration import configuration_records as policies

@@ -13,10 +13,10 @@ import pytest
 
 from geo_tests.sim.leadership import DriftingClock
 from geo_tests.sim.loop import run_alone
-from global_config import deferred, edits, keys
+from global_config import deferred_edits, keys, policy_edits
 from global_config.admin import ConfigAdmin
-from global_config.deferred import CONFLICTS, EDITS, MERGED, DeferredEdits
-from global_config.edits import Conflict, Edit
+from global_config.deferred_edits import CONFLICTS, EDITS, MERGED, DeferredEdits
+from global_config.policy_edits import Conflict, Edit
 from global_config.view import ConfigView
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Op, WatchCallback
@@ -168,14 +168,14 @@ class World:
 
         def change_topic(old: TopicPolicies) -> TopicPolicies:
             if kind == 0:
-                found[:] = edits._at(old.policies, "messageTTL")
+                found[:] = policy_edits._at(old.policies, "messageTTL")
                 return TopicPolicies(policies={**old.policies, "messageTTL": number}, properties=old.properties)
-            found[:] = edits._at(old.properties, f"p{kind}")
+            found[:] = policy_edits._at(old.properties, f"p{kind}")
             return TopicPolicies(policies=old.policies, properties={**old.properties, f"p{kind}": str(number)})
 
         def change_namespace(old: NamespacePolicies) -> NamespacePolicies:
-            found[:] = edits._at(old.policies, "messageTTL")
-            return deferred.replace(old, policies={**old.policies, "messageTTL": number})
+            found[:] = policy_edits._at(old.policies, "messageTTL")
+            return deferred_edits.replace(old, policies={**old.policies, "messageTTL": number})
 
         try:
             if kind == 3:
@@ -238,11 +238,15 @@ def test_every_edit_is_merged_or_a_conflict() -> None:
 
 def _mutants() -> Mapping[str, Callable[[pytest.MonkeyPatch], None]]:
     def mine_always_wins(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(edits, "_merge", lambda out, name, path, before, after, conflicts: edits._set(out, name, after))
+        patch.setattr(
+            policy_edits,
+            "_merge",
+            lambda out, name, path, before, after, conflicts: policy_edits._set(out, name, after),
+        )
 
     def conflicts_are_dropped(patch: pytest.MonkeyPatch) -> None:
-        original = edits.merged
-        patch.setattr(deferred, "merged", lambda fields, changes: (original(fields, changes)[0], []))
+        original = policy_edits.merged
+        patch.setattr(deferred_edits, "merged", lambda fields, changes: (original(fields, changes)[0], []))
 
     def there_is_no_mark(patch: pytest.MonkeyPatch) -> None:
         original = Reach.txn
@@ -268,7 +272,7 @@ def _mutants() -> Mapping[str, Callable[[pytest.MonkeyPatch], None]]:
 
     def maps_are_taken_whole(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(
-            deferred,
+            deferred_edits,
             "merged",
             lambda fields, changes: ({**fields, **{path[0]: after[0] for path, _, after in changes if after}}, []),
         )
@@ -299,19 +303,21 @@ def test_a_conflict_is_ended_either_way_and_what_needs_a_majority_waits() -> Non
         await asyncio.sleep(1)
         region.reaches[0].cut = True
         with pytest.raises(MetadataUnavailable, match="only policies"):
-            await own.update_namespace(NS, lambda old: deferred.replace(old, allowed_regions=("us",)))
+            await own.update_namespace(NS, lambda old: deferred_edits.replace(old, allowed_regions=("us",)))
         with pytest.raises(NotFound):
             await own.update_namespace("t/none", lambda old: old)
         with pytest.raises(NotAllowed):
             await own.change_topic_policies(TOPIC, lambda _: TopicPolicies(policies={"nonsense": 1}))
         for ttl in (7, 8):
-            await own.update_namespace(NS, lambda old, ttl=ttl: deferred.replace(old, policies={"messageTTL": ttl}))  # type: ignore[misc]
+            await own.update_namespace(
+                NS, lambda old, ttl=ttl: deferred_edits.replace(old, policies={"messageTTL": ttl})
+            )  # type: ignore[misc]
             await asyncio.sleep(0.1)
             found = view.namespace(NS)
             assert found is not None and found.policies == {"messageTTL": ttl}, "it is obeyed here at once"
         await own.change_topic_policies(TOPIC, lambda _: TopicPolicies(properties={"a": "1"}))
         assert broker_edits.status()["pending"][0]["changes"] == ([["messageTTL"], [], [7]],)
-        await admin.update_namespace(NS, lambda old: deferred.replace(old, policies={"messageTTL": 100}))
+        await admin.update_namespace(NS, lambda old: deferred_edits.replace(old, policies={"messageTTL": 100}))
         region.reaches[0].heal()
         await asyncio.sleep(30)
         rows = broker_edits.status()["conflicts"]
@@ -328,7 +334,7 @@ def test_a_conflict_is_ended_either_way_and_what_needs_a_majority_waits() -> Non
         found = view.namespace(NS)
         assert found is not None and found.policies == {"messageTTL": 8} and not broker_edits.conflicts
         region.reaches[0].cut = True
-        await own.update_namespace(NS, lambda old: deferred.replace(old, policies={"messageTTL": 9}))
+        await own.update_namespace(NS, lambda old: deferred_edits.replace(old, policies={"messageTTL": 9}))
         await admin.delete_namespace(NS)
         region.reaches[0].heal()
         await asyncio.sleep(30)

@@ -10,7 +10,7 @@ import pytest
 from geo_tests.sim.leadership import DriftingClock
 from geo_tests.sim.loop import run_alone
 from global_config.admin import ConfigAdmin
-from global_config.deferred import MERGED, DeferredEdits
+from global_config.deferred_edits import MERGED, DeferredEdits
 from global_config.view import ConfigView
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo, TopicPolicies

@@ -9,7 +9,7 @@ Why in keys of their own: an earlier version that changes a region's or a namesp
 from __future__ import annotations
 
 from global_config import keys
-from global_config.tries import Tries, busy
+from global_config.write_retries import Tries, busy
 from heliograph.kv.metadata_store import ABSENT, Check, Delete, MetadataStore, Op, Put
 from heliograph.model.configuration.configuration_records import ClusterMigration, MigratedNamespace
 from heliograph.model.errors import CorruptData, NotFound, VersionConflict

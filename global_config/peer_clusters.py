@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from global_config import keys
-from global_config.tries import Tries, busy
+from global_config.write_retries import Tries, busy
 from heliograph.kv.metadata_store import Check, Delete, MetadataStore, Op, Put
 from heliograph.model.configuration.configuration_records import ClusterPeers
 from heliograph.model.errors import NotAllowed, NotFound, VersionConflict

@@ -1,7 +1,7 @@
 """DeferredEdits: a region's changes of policies while it is cut off from the configuration: stored here, obeyed here at once, merged later.
 
 Is: the policies of namespaces and of topics in all regions, as edits in the region's own metadata; what this region obeys meanwhile; merging when the
-configuration is heard again; the list of conflicts, and their end. Isn't: the rule of merging (`global_config.edits`), or any other part of the
+configuration is heard again; the list of conflicts, and their end. Isn't: the rule of merging (`global_config.policy_edits`), or any other part of the
 configuration: regions, tenants, grants, partitions, who is active wait for a majority.
 Invariants: an edit is durable in the region's metadata before anybody is told that it was made; it is merged once, also when two brokers try, or one dies
 between the two stores (its mark is written with the merge); edits of a region are merged in their order; conflicts are written with the merge.
@@ -18,9 +18,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from global_config import keys
-from global_config.edits import PROPERTIES, Conflict, Edit, difference, flat, merged, taken
-from global_config.tries import Tries, busy
+from global_config.policy_edits import PROPERTIES, Conflict, Edit, difference, flat, merged, taken
 from global_config.view import ConfigView
+from global_config.write_retries import Tries, busy
 from heliograph.kv.metadata_store import ABSENT, Delete, MetadataStore, Op, Put, prefix_end
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TopicPolicies
 from heliograph.model.configuration.policy_table import checked
