@@ -19,7 +19,7 @@ from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable
 from heliograph.runtime.clock import Rng
 from local_meta import keys
-from local_meta.instance import instance_of
+from local_meta.metadata_id import instance_of
 
 if TYPE_CHECKING:
     from global_config.admin import ConfigAdmin

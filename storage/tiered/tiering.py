@@ -27,7 +27,7 @@ from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, Offload
 from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.recent_latencies import Recent
-from local_meta.instance import instance_of
+from local_meta.metadata_id import instance_of
 from storage.ledger.context import LedgerContext
 from storage.ledger.reader import ledger_metadata
 from storage.ledger.repair import Throttle
