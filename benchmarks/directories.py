@@ -25,7 +25,7 @@ from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.block import encode_block
 from heliograph.wire.bookie_frames import Code, Kind, encode
 from heliograph.wire.run import Run
-from storage.bookie.bookie import Bookie, BookieSettings, Place
+from storage.bookie.serving.bookie import Bookie, BookieSettings, Place
 
 SHAPES = ((1, 1), (1, 2), (2, 2), (4, 4))
 LEDGERS, ENTRIES, ENTRY_BYTES = 64, 64, 1024

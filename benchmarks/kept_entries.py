@@ -19,18 +19,18 @@ from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Buffer, Disk, File
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.bookie_frames import HEAD, Kind
-from storage.bookie.bookie import Bookie
-from storage.bookie.compaction import Compactor
-from storage.bookie.cookie import Place, home_of
-from storage.bookie.entry_log import EntryLog, LedgerMark, LogWriter
-from storage.bookie.entry_logs import EntryLogs
-from storage.bookie.journal import Done, Journal, Replay, _Segment
-from storage.bookie.journal_dir import Answer, JournalDir
-from storage.bookie.ledger_dir import LedgerDir
-from storage.bookie.peer import Peer
-from storage.bookie.scrub import Scrubber
-from storage.bookie.settings import BookieSettings
-from storage.bookie.write_cache import Generation
+from storage.bookie.bookie_peer import Peer
+from storage.bookie.bookie_settings import BookieSettings
+from storage.bookie.directories.cookie import Place, home_of
+from storage.bookie.directories.journal_dir import Answer, JournalDir
+from storage.bookie.directories.ledger_dir import LedgerDir
+from storage.bookie.entry_log.compaction import Compactor
+from storage.bookie.entry_log.entry_log import EntryLog, LedgerMark, LogWriter
+from storage.bookie.entry_log.entry_logs import EntryLogs
+from storage.bookie.entry_log.scrub import Scrubber
+from storage.bookie.entry_log.write_cache import Generation
+from storage.bookie.journal.journal import Done, Journal, Replay, _Segment
+from storage.bookie.serving.bookie import Bookie
 
 LARGE_BYTES = 64 << 10
 _RECORD_HEAD_BYTES, _LOG_HEAD_BYTES = 36, 16

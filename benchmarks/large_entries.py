@@ -33,8 +33,8 @@ from heliograph.runtime.disk import Buffer, File
 from heliograph.runtime.system_disk import SystemDisk, SystemFile
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
-from storage.bookie.bookie import Bookie, BookieSettings, Place
-from storage.bookie.server import BookieServer
+from storage.bookie.serving.bookie import Bookie, BookieSettings, Place
+from storage.bookie.serving.bookie_server import BookieServer
 from storage.ledger.bookie_client import BookieClient
 
 LEDGERS, IN_FLIGHT_BYTES = 8, 8 << 20

@@ -26,7 +26,7 @@ from benchmarks.directories import Client, frame, started, store
 from benchmarks.metadata_store import pss_mb
 from heliograph.runtime.disk import Buffer
 from heliograph.wire.bookie_frames import Code, Kind, encode
-from storage.bookie.bookie import Bookie
+from storage.bookie.serving.bookie import Bookie
 
 FEW, TURN, SHAPE = 64, 256, (1, 1)
 _FEW_FROM, _HUNDREDFOLD_FROM, _MANY_FROM = 1, 100_000, 1_000_000

@@ -1,6 +1,6 @@
 """The commands for a stopped bookie's directory: `bookie inspect` and `bookie fsck`.
 
-Is: options, and what a person sees. Isn't: the examination (`storage.bookie.fsck`).
+Is: options, and what a person sees. Isn't: the examination (`storage.bookie.maintenance.fsck`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from heliograph.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from heliograph.runtime.disk import Disk
-    from storage.bookie.fsck import Examination, LedgerSummary
+    from storage.bookie.maintenance.fsck import Examination, LedgerSummary
 
 Data = Annotated[
     Path,
@@ -56,7 +56,7 @@ def inspect(
 
     Reads indexes and the journal only; `heliograph bookie fsck` reads every block.
     """
-    from storage.bookie.fsck import examine
+    from storage.bookie.maintenance.fsck import examine
 
     found = examine(*_disks(data, journal, ledgers), verify_blocks=False)
     if ledger is not None:
@@ -76,7 +76,7 @@ def fsck(data: Data, journal: JournalDirs = None, ledgers: LedgerDirs = None, js
     """Verify the checksum of everything that a bookie holds; changes nothing. Exit code 1 on damage."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from storage.bookie.fsck import examine
+    from storage.bookie.maintenance.fsck import examine
 
     disks = _disks(data, journal, ledgers)
     columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())

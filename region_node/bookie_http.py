@@ -28,10 +28,10 @@ from region_node.metrics import CONTENT_TYPE, Sample, process_samples, render, s
 if TYPE_CHECKING:
     from region_node.bookie_access import BookieAccess
     from region_node.bookie_ranges import RangeAnswer, RangeReads
-    from storage.bookie.bookie import Bookie
-    from storage.bookie.collector import Collector
-    from storage.bookie.ledger_dir import LedgerDir
-    from storage.bookie.refill import Refill
+    from storage.bookie.directories.ledger_dir import LedgerDir
+    from storage.bookie.maintenance.block_refill import Refill
+    from storage.bookie.maintenance.garbage_collector import Collector
+    from storage.bookie.serving.bookie import Bookie
 
 _REQUEST_BYTES_MAX = 8192
 _IDLE_S = 30.0

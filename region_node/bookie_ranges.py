@@ -1,7 +1,7 @@
 """Ranges of entries that a bookie gives over HTTP to whoever shows a broker's permit: GET /entries.
 
 Is: the verification of one request, and the blocks that answer it, read and sent a megabyte at a time. Isn't: a socket (`bookie_http`), or the order in
-which reads and writes have the disk (`storage.bookie.catch_up`: a reader from here waits behind records as a broker does).
+which reads and writes have the disk (`storage.bookie.entry_log.disk_reads`: a reader from here waits behind records as a broker does).
 Invariants: nothing goes out without a permit that covers it, and nothing that is encrypted at rest; blocks go as they are stored, and are not looked into;
 what is sent and not taken is bounded, and an answer of which nothing is taken for a while is broken off. Few answers at a time: a bookie is there for its
 writers first. The mark at the end says that this was all; an answer without it was broken off, or met a hole.
@@ -25,7 +25,7 @@ from heliograph.wire.bookie_frames import Code
 from region_node.reads import ReadKeys, Refused, number
 
 if TYPE_CHECKING:
-    from storage.bookie.bookie import Bookie
+    from storage.bookie.serving.bookie import Bookie
 
 _READ_BYTES = 1 << 20
 _STRIPES_A_READ = 256

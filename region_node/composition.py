@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from region_node.bookie_access import BookieAccess
     from region_node.broker_role import BrokerRole
     from region_node.tls import Certificates
-    from storage.bookie.bookie import Bookie
-    from storage.bookie.collector import Collector
-    from storage.bookie.refill import Refill
-    from storage.bookie.registration import Registration
+    from storage.bookie.maintenance.block_refill import Refill
+    from storage.bookie.maintenance.garbage_collector import Collector
+    from storage.bookie.serving.bookie import Bookie
+    from storage.bookie.serving.registration import Registration
     from storage.ledger.context import LedgerContext
 
 __all__ = ["Role", "Runtime", "build", "build_bookie", "build_broker", "build_config", "build_meta", "system_runtime"]
@@ -228,9 +228,9 @@ class BookieRole:
 
     async def start(self) -> dict[str, int]:
         from region_node.tls import Certificates
-        from storage.bookie.bookie import Bookie, BookieSettings, Place
-        from storage.bookie.registration import Registration
-        from storage.bookie.server import BookieServer
+        from storage.bookie.serving.bookie import Bookie, BookieSettings, Place
+        from storage.bookie.serving.bookie_server import BookieServer
+        from storage.bookie.serving.registration import Registration
 
         own, disk, rng = self.settings.bookie, self._runtime.disk, self._runtime.rng
         self._failed = asyncio.get_running_loop().create_future()
@@ -284,7 +284,7 @@ class BookieRole:
         self.bookie.on_state = lambda: self._on_state(registration)
         await registration.start()
         if own.gc_interval_s:
-            from storage.bookie.collector import Collector, CollectorSettings
+            from storage.bookie.maintenance.garbage_collector import Collector, CollectorSettings
 
             self.collector = Collector(self.bookie, meta, CollectorSettings(interval_s=own.gc_interval_s), rng=rng)
             self._stops.append(self.collector.stop)
@@ -293,7 +293,7 @@ class BookieRole:
         return ports
 
     def _start_refill(self, meta: MetaClient, certificates: Certificates) -> None:
-        from storage.bookie.refill import Refill
+        from storage.bookie.maintenance.block_refill import Refill
 
         async def context() -> LedgerContext:
             from storage.ledger.bookie_client import BookieClient

@@ -30,8 +30,8 @@ from heliograph.wire.block import peek_block
 from heliograph.wire.run import Run
 from local_meta import keys
 from local_meta.node import LocalMetaNode
-from storage.bookie.bookie import Bookie, BookieSettings, Place
-from storage.bookie.server import BookieServer
+from storage.bookie.serving.bookie import Bookie, BookieSettings, Place
+from storage.bookie.serving.bookie_server import BookieServer
 from storage.ledger.audit import AutoRecoverySettings
 from storage.ledger.autorecovery import AutoRecovery
 from storage.ledger.bookie_client import BookieClient, BookieClientSettings

@@ -20,7 +20,7 @@ from heliograph.model.ledger_metadata import ANYWHERE, Affinity
 from heliograph.model.striping import Striping
 from heliograph.runtime.clock import Rng
 from local_meta import keys
-from storage.bookie.cookie import home_of
+from storage.bookie.directories.cookie import home_of
 from storage.ledger.labels import Labels
 from storage.ledger.placement import Candidate, choose, racks
 from storage.ledger.port import BookiePort

@@ -7,7 +7,7 @@ import asyncio
 from geo_tests.sim.disk import Platter
 from geo_tests.sim.simulation import Simulation
 from heliograph.wire.bookie_frames import Code, Kind, encode
-from storage.bookie.bookie import Bookie, BookieSettings
+from storage.bookie.serving.bookie import Bookie, BookieSettings
 from tests.bookie.history import SMALL, NotingPeer, entries_of, make_bookie, make_wide, read, send
 
 

@@ -15,7 +15,7 @@ from heliograph.runtime.disk import Buffer, Disk
 from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.bookie_frames import HEAD, Code, Kind, encode, split_blocks
 from heliograph.wire.run import Run
-from storage.bookie.bookie import Bookie, BookieSettings, Place
+from storage.bookie.serving.bookie import Bookie, BookieSettings, Place
 
 SMALL = BookieSettings(
     segment_bytes=32 << 10,

@@ -14,7 +14,7 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import ConfigError, PeerError
 from heliograph.runtime.clock import SystemClock
 from heliograph.wire.bookie_frames import Code, Kind, encode
-from storage.bookie.bookie import Bookie, BookieSettings, Place
+from storage.bookie.serving.bookie import Bookie, BookieSettings, Place
 from tests.bookie.boxes import Box
 from tests.bookie.history import SMALL, NotingPeer, add, block, content, make_bookie, send
 

@@ -10,7 +10,7 @@ import pytest
 
 from heliograph.model.errors import CorruptData
 from heliograph.runtime.disk import Buffer
-from storage.bookie.catch_up import CatchUp
+from storage.bookie.entry_log.disk_reads import CatchUp
 from tests.bookie.history import block
 
 

@@ -17,8 +17,8 @@ from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.bookie_frames import HEAD
 from heliograph.wire.run import BYTES_MAX, Run
-from storage.bookie.bookie import Bookie, BookieSettings, Place
-from storage.bookie.server import BookieServer
+from storage.bookie.serving.bookie import Bookie, BookieSettings, Place
+from storage.bookie.serving.bookie_server import BookieServer
 from storage.ledger.bookie_client import BookieClient, BookieClientSettings
 from tests.bookie.history import SMALL, add, block, content, make_bookie
 

@@ -13,7 +13,7 @@ from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import MetadataUnavailable
 from heliograph.wire.bookie_frames import Code
 from local_meta import keys
-from storage.bookie.collector import Collector, CollectorSettings, GarbageRules
+from storage.bookie.maintenance.garbage_collector import Collector, CollectorSettings, GarbageRules
 from tests.bookie.boxes import Box
 from tests.bookie.history import NotingPeer, add, make_bookie, send
 

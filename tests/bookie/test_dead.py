@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from storage.bookie.dead import DeadLedgers
+from storage.bookie.entry_log.deleted_ledgers import DeadLedgers
 
 
 @pytest.mark.parametrize("seed", range(50))

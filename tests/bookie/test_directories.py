@@ -17,8 +17,8 @@ from heliograph.model.errors import ConfigError
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.bookie_frames import Code, Kind, encode
-from storage.bookie.bookie import Bookie, Place
-from storage.bookie.cookie import home_of
+from storage.bookie.directories.cookie import home_of
+from storage.bookie.serving.bookie import Bookie, Place
 from tests.bookie.boxes import Wide
 from tests.bookie.history import SMALL, add, content, entries_of, send
 

@@ -16,8 +16,8 @@ from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.bookie_frames import Kind, encode
 from region_node.bookie_commands import register
-from storage.bookie.bookie import Bookie, Place
-from storage.bookie.fsck import examine
+from storage.bookie.maintenance.fsck import examine
+from storage.bookie.serving.bookie import Bookie, Place
 from tests.bookie.history import SMALL, NotingPeer, add, block, send
 
 APP = typer.Typer()

@@ -9,9 +9,9 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import BookieUnavailable, NoSuchLedger, PeerError
 from heliograph.wire.bookie_frames import HEAD, RANGE, Kind, decode_ranges, encode, encode_ranges
-from storage.bookie import bookie as bookie_module
-from storage.bookie import entry_log
-from storage.bookie.bookie import Bookie
+from storage.bookie.entry_log import entry_log
+from storage.bookie.serving import bookie as bookie_module
+from storage.bookie.serving.bookie import Bookie
 from storage.ledger.bookie_client import BookieClient
 from tests.bookie.boxes import Box
 from tests.bookie.history import add, send

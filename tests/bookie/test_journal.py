@@ -9,7 +9,7 @@ from pathlib import Path
 from geo_tests.sim.disk import Platter
 from geo_tests.sim.simulation import Simulation
 from heliograph.runtime.system_disk import SystemDisk
-from storage.bookie.journal import Fork, Journal, Replay, replay
+from storage.bookie.journal.journal import Fork, Journal, Replay, replay
 
 SEGMENT = 64 << 10
 SALT = 77

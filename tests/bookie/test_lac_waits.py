@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from heliograph.model.errors import NoSuchLedger
-from storage.bookie import lac_waits
-from storage.bookie.lac_waits import LacWaits
+from storage.bookie.serving import lac_waits
+from storage.bookie.serving.lac_waits import LacWaits
 from tests.bookie.test_client_and_server import Cluster, Writer, scenario
 
 

@@ -8,7 +8,7 @@ import msgpack
 
 from heliograph.model.ledger_metadata import LedgerState
 from local_meta import keys
-from storage.bookie.cookie import home_of
+from storage.bookie.directories.cookie import home_of
 from tests.ledger.test_autorecovery import Worlds, scenario
 from tests.managed_ledger.world import until
 

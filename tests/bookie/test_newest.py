@@ -12,7 +12,7 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.bookie_frames import Code, Kind, encode, split_blocks
 from heliograph.wire.run import Run
-from storage.bookie.cutting import Covered
+from storage.bookie.entry_log.block_cutting import Covered
 from tests.bookie.boxes import Box
 from tests.bookie.history import SMALL, add, send
 

@@ -29,7 +29,7 @@ from region_node.instance.ca import ensure_certificates
 from region_node.reads import PERMIT_MS, ReadKeys, Refused
 from region_node.security.settings import TlsSettings
 from region_node.tls import Certificates
-from storage.bookie.bookie import Bookie, BookieSettings, Place
+from storage.bookie.serving.bookie import Bookie, BookieSettings, Place
 from tests.bookie.history import SMALL, NotingPeer, add, content, send
 from tests.bookie.test_http import ask
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
-from storage.bookie.entry_log import EntryLog, LedgerMark
+from storage.bookie.entry_log.entry_log import EntryLog, LedgerMark
 
 
 class Files:

@@ -13,7 +13,7 @@ from heliograph.kv.state_machine import KvMachine
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from heliograph.wire.bookie_frames import Code, Kind
 from local_meta import keys
-from storage.bookie.refill import Refill
+from storage.bookie.maintenance.block_refill import Refill
 from storage.ledger.context import LedgerContext
 from storage.ledger.pool import BookiePool
 from tests.bookie.boxes import Box

@@ -11,7 +11,7 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.feature_levels import LEVEL
 from local_meta.keys import bookie
-from storage.bookie.registration import Registration
+from storage.bookie.serving.registration import Registration
 
 
 def test_the_life_of_a_registration() -> None:

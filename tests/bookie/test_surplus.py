@@ -11,7 +11,7 @@ from heliograph.kv.state_machine import KvMachine
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState, pack
 from heliograph.wire.bookie_frames import Code, Kind
 from local_meta import keys
-from storage.bookie.collector import Collector, Suspects
+from storage.bookie.maintenance.garbage_collector import Collector, Suspects
 from tests.bookie.boxes import Box
 from tests.bookie.history import SMALL, add, send
 from tests.bookie.test_collector import QUICK, Lying

@@ -17,7 +17,7 @@ from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.errors import HeliographError
 from heliograph.wire.run import Run
 from region_node.composition import BookieRole
-from storage.bookie.collector import Collector
+from storage.bookie.maintenance.garbage_collector import Collector
 from storage.ledger.audit import AutoRecoverySettings
 from storage.ledger.bookie_client import BookieClient, BookieClientSettings
 from storage.ledger.pool import BookiePool

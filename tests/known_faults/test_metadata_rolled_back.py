@@ -10,7 +10,7 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from heliograph.kv.state_machine import KvMachine
 from local_meta import keys
-from storage.bookie.collector import Collector
+from storage.bookie.maintenance.garbage_collector import Collector
 from tests.bookie.boxes import Box
 from tests.bookie.history import add, send
 from tests.bookie.test_collector import Lying, scenario

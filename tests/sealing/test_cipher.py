@@ -10,7 +10,7 @@ import pytest
 from heliograph.model.errors import CorruptData
 from heliograph.wire.block import decode_block, encode_block, is_sealed
 from heliograph.wire.run import Run, Seal, join
-from storage.bookie.cutting import cut_block
+from storage.bookie.entry_log.block_cutting import cut_block
 from storage.sealing import cipher
 from storage.sealing.cipher import Ciphers, RunSealer
 

@@ -12,7 +12,7 @@ from geo_tests.sim.ledgers import LedgerWorld
 from geo_tests.sim.loop import SimFailure, collect
 from heliograph.model.errors import HeliographError, VersionConflict
 from heliograph.model.ledger_metadata import LedgerMetadata
-from storage.bookie.journal_dir import JournalDir
+from storage.bookie.directories.journal_dir import JournalDir
 from storage.ledger import append, recover, recovery
 from storage.ledger.copies import CopyCheck
 from storage.ledger.port import END

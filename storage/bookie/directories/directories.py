@@ -15,15 +15,15 @@ from functools import partial
 from heliograph.model.errors import ConfigError
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.bookie_frames import Code
-from storage.bookie.checkpoint import save_metadata_instance
-from storage.bookie.cookie import JOURNAL, LEDGER, Place, Where, home_of, save_dropped
-from storage.bookie.counts import Counts
-from storage.bookie.dead import DeadLedgers
-from storage.bookie.journal import is_full
-from storage.bookie.journal_dir import JournalDir
-from storage.bookie.ledger_dir import LedgerDir
-from storage.bookie.opening import Opening
-from storage.bookie.settings import BookieSettings
+from storage.bookie.bookie_counters import Counts
+from storage.bookie.bookie_settings import BookieSettings
+from storage.bookie.directories.cookie import JOURNAL, LEDGER, Place, Where, home_of, save_dropped
+from storage.bookie.directories.journal_dir import JournalDir
+from storage.bookie.directories.ledger_dir import LedgerDir
+from storage.bookie.directories.startup import Opening
+from storage.bookie.entry_log.deleted_ledgers import DeadLedgers
+from storage.bookie.journal.checkpoint import save_metadata_instance
+from storage.bookie.journal.journal import is_full
 
 
 class Directories(ABC):

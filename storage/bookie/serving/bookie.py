@@ -1,6 +1,6 @@
 """Bookie: stores blocks of ledgers, and says so once they are durable.
 
-Is: what a frame does (add, fence, read, delete), and when a connection is read no further. Isn't: sockets, timers, threads (`storage.bookie.server`, and
+Is: what a frame does (add, fence, read, delete), and when a connection is read no further. Isn't: sockets, timers, threads (`storage.bookie.serving.bookie_server`, and
 the `Disk`s given), or the directories and what state they are in (`directories`).
 Invariants: nothing is acknowledged before the journal has it; a fenced ledger takes adds of a recovery only; a segment of a journal is recycled only
 after entry log, footer, and checkpoint are synced; "no such entry" is said only where nothing was lost, elsewhere "unknown"; after a failed write or
@@ -18,14 +18,14 @@ from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Buffer
 from heliograph.wire.block import peek_block, verify_block
 from heliograph.wire.bookie_frames import HEAD, RANGE, Code, Kind, encode_ranges
-from storage.bookie.cookie import Place
-from storage.bookie.directories import Directories
-from storage.bookie.journal_dir import JournalDir
-from storage.bookie.lac_waits import LacWaits
-from storage.bookie.ledger_dir import LedgerDir
-from storage.bookie.peer import Peer
-from storage.bookie.reading import Piece, choose, held
-from storage.bookie.settings import BookieSettings
+from storage.bookie.bookie_peer import Peer
+from storage.bookie.bookie_settings import BookieSettings
+from storage.bookie.directories.cookie import Place
+from storage.bookie.directories.directories import Directories
+from storage.bookie.directories.journal_dir import JournalDir
+from storage.bookie.directories.ledger_dir import LedgerDir
+from storage.bookie.entry_log.block_reads import Piece, choose, held
+from storage.bookie.serving.lac_waits import LacWaits
 
 __all__ = ["Bookie", "BookieSettings", "Peer", "Place"]
 

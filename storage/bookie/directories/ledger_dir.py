@@ -12,19 +12,19 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from heliograph.wire.bookie_frames import Kind
-from storage.bookie import scrub
-from storage.bookie.catch_up import CatchUp
-from storage.bookie.compaction import Compactor
-from storage.bookie.cookie import Place
-from storage.bookie.entry_log import EntryLog, LedgerMark
-from storage.bookie.entry_logs import EntryLogs
-from storage.bookie.journal import is_full
-from storage.bookie.journal_dir import JournalDir
-from storage.bookie.ledgers import LedgerTable
-from storage.bookie.scrub import Scrubber
-from storage.bookie.settings import BookieSettings
-from storage.bookie.space import on, why_full
-from storage.bookie.write_cache import Generation
+from storage.bookie.bookie_settings import BookieSettings
+from storage.bookie.directories.cookie import Place
+from storage.bookie.directories.disk_space import on, why_full
+from storage.bookie.directories.journal_dir import JournalDir
+from storage.bookie.entry_log import scrub
+from storage.bookie.entry_log.compaction import Compactor
+from storage.bookie.entry_log.disk_reads import CatchUp
+from storage.bookie.entry_log.entry_log import EntryLog, LedgerMark
+from storage.bookie.entry_log.entry_logs import EntryLogs
+from storage.bookie.entry_log.ledger_table import LedgerTable
+from storage.bookie.entry_log.scrub import Scrubber
+from storage.bookie.entry_log.write_cache import Generation
+from storage.bookie.journal.journal import is_full
 
 _CONTROL_BYTES = 64
 """What a fence or a deletion counts in the write cache, so that they too are flushed in the end."""

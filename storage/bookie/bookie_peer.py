@@ -1,6 +1,6 @@
 """Peer: one connection to a bookie, as the bookie sees it.
 
-Is: the protocol. Isn't: a socket (`storage.bookie.server` has the one that is).
+Is: the protocol. Isn't: a socket (`storage.bookie.serving.bookie_server` has the one that is).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """JournalDir: one journal directory, and the record that the frames of this loop turn become.
 
-Is: what waits for the record, who is told once it is durable or failed, and what a failure means. Isn't: the record (`storage.bookie.journal`), or
+Is: what waits for the record, who is told once it is durable or failed, and what a failure means. Isn't: the record (`storage.bookie.journal.journal`), or
 what a frame does.
 Invariants: nobody is told before the record is durable; after a failed write or sync nothing goes to this directory any more.
 Several ledger directories may share a journal; each has one.
@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 from heliograph.runtime.disk import Buffer
 from heliograph.wire.bookie_frames import Code
-from storage.bookie.cookie import Place
-from storage.bookie.counts import Counts
-from storage.bookie.journal import Journal, Replay, is_full
-from storage.bookie.peer import Peer
-from storage.bookie.settings import BookieSettings
-from storage.bookie.space import on, why_full
+from storage.bookie.bookie_counters import Counts
+from storage.bookie.bookie_peer import Peer
+from storage.bookie.bookie_settings import BookieSettings
+from storage.bookie.directories.cookie import Place
+from storage.bookie.directories.disk_space import on, why_full
+from storage.bookie.journal.journal import Journal, Replay, is_full
 
 if TYPE_CHECKING:
-    from storage.bookie.ledger_dir import LedgerDir
+    from storage.bookie.directories.ledger_dir import LedgerDir
 
 Answer = Callable[[BaseException | None], None]
 

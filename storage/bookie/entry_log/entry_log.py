@@ -27,7 +27,7 @@ import crc32c
 from heliograph.model.errors import CorruptData
 from heliograph.runtime.disk import Buffer, Disk, File
 from heliograph.wire.run import COUNT_MAX
-from storage.bookie.write_cache import NEVER, Generation
+from storage.bookie.entry_log.write_cache import NEVER, Generation
 
 VERSION = 1
 _HEAD = struct.Struct("<4sB3xQ")

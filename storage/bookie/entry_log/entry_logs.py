@@ -14,13 +14,13 @@ from functools import partial
 
 from heliograph.model.errors import CorruptData
 from heliograph.runtime.disk import Disk
-from storage.bookie import entry_log
-from storage.bookie.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from storage.bookie.dead import DeadLedgers
-from storage.bookie.entry_log import EntryLog, LedgerMark
-from storage.bookie.journal import Fork
-from storage.bookie.ledgers import LedgerTable
-from storage.bookie.write_cache import Generation
+from storage.bookie.entry_log import entry_log
+from storage.bookie.entry_log.deleted_ledgers import DeadLedgers
+from storage.bookie.entry_log.entry_log import EntryLog, LedgerMark
+from storage.bookie.entry_log.ledger_table import LedgerTable
+from storage.bookie.entry_log.write_cache import Generation
+from storage.bookie.journal.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from storage.bookie.journal.journal import Fork
 
 Done = Callable[[BaseException | None], None]
 

@@ -1,7 +1,7 @@
 """Refill: brings a block that a disk has spoilt from another copy.
 
 Is: the shell that takes what the scrub and readers found bad, reads the entries from the other bookies, and stores them here again. Isn't: the finding
-(`storage.bookie.scrub`), or the copy of what a lost bookie held (`storage.ledger.repair`).
+(`storage.bookie.entry_log.scrub`), or the copy of what a lost bookie held (`storage.ledger.repair`).
 Invariants: nothing is taken for good before it is durable here; the spoilt block stays in its log until then, and goes when that log is written anew;
 what no other copy has stays named as bad. An entry has the same content wherever it is, so a block of an open ledger may be refilled as well.
 Source: docs/protocols/storage.md, "Scrub".
@@ -17,9 +17,9 @@ from heliograph.runtime.disk import Buffer
 from heliograph.runtime.tasks import end
 from heliograph.wire.block import encode_block
 from heliograph.wire.bookie_frames import Code, Kind, encode
-from storage.bookie.bookie import Bookie
-from storage.bookie.ledger_dir import LedgerDir
-from storage.bookie.scrub import Spot
+from storage.bookie.directories.ledger_dir import LedgerDir
+from storage.bookie.entry_log.scrub import Spot
+from storage.bookie.serving.bookie import Bookie
 from storage.ledger.context import LedgerContext
 from storage.ledger.reader import ledger_metadata, read_entries
 from storage.ledger.repair import READ_BYTES, Throttle

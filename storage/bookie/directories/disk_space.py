@@ -6,8 +6,8 @@ Invariants: below the lower one no adds are taken; above the upper one they are;
 
 from __future__ import annotations
 
-from storage.bookie.cookie import Place
-from storage.bookie.settings import BookieSettings
+from storage.bookie.bookie_settings import BookieSettings
+from storage.bookie.directories.cookie import Place
 
 
 def why_full(place: Place, settings: BookieSettings, before: str) -> str:

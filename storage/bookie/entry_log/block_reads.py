@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from heliograph.model.errors import CorruptData
 from heliograph.runtime.disk import Buffer, Disk
 from heliograph.wire.block import verify_block
-from storage.bookie.cutting import cut_block
-from storage.bookie.entry_log import EntryLog
-from storage.bookie.ledgers import LedgerTable
-from storage.bookie.write_cache import NEVER, Generation
+from storage.bookie.entry_log.block_cutting import cut_block
+from storage.bookie.entry_log.entry_log import EntryLog
+from storage.bookie.entry_log.ledger_table import LedgerTable
+from storage.bookie.entry_log.write_cache import NEVER, Generation
 
 Piece = memoryview | tuple[EntryLog, int, int] | tuple[EntryLog, int, int, int, int]
 """A block in memory, or (log, offset, size), or (log, offset, size, low, high): of that block entries [low, high) alone."""

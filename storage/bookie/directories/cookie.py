@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from heliograph.model.errors import ConfigError, CorruptData
 from heliograph.runtime.clock import Rng
 from heliograph.runtime.disk import Disk
-from storage.bookie.checkpoint import NEW, read_small, write_small
+from storage.bookie.journal.checkpoint import NEW, read_small, write_small
 
 JOURNAL, LEDGER = "journal", "ledger"
 _COOKIE, _DROPPED = "cookie", "dropped"

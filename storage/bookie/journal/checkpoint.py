@@ -17,7 +17,7 @@ import crc32c
 from heliograph.model.errors import CorruptData
 from heliograph.model.ledger_metadata import FORMAT, pack, unpack
 from heliograph.runtime.disk import Disk
-from storage.bookie.journal import Fork
+from storage.bookie.journal.journal import Fork
 
 _CHECKPOINT, _METADATA = "checkpoint", "metadata"
 NEW = ".new"

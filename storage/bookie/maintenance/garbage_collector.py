@@ -29,7 +29,7 @@ from heliograph.runtime.disk import Buffer
 from heliograph.runtime.tasks import end
 from heliograph.wire.bookie_frames import Code, Kind, encode
 from local_meta import keys
-from storage.bookie.bookie import Bookie
+from storage.bookie.serving.bookie import Bookie
 from storage.ledger.audit import is_surplus
 
 _DELETES_A_RECORD = 500

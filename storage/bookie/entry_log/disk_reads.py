@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from heliograph.runtime.disk import Buffer, Disk
-from storage.bookie.reading import Piece, fetch
+from storage.bookie.entry_log.block_reads import Piece, fetch
 
 SLICE_BYTES = (256 << 10) - 64
 """Unless a single block is larger. About as much as a disk of today reads in the time that it takes to sync."""

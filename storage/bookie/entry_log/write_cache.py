@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 from heliograph.wire.run import COUNT_MAX
-from storage.bookie.cutting import cut_block
+from storage.bookie.entry_log.block_cutting import cut_block
 
 NEVER = 1 << 63
 """Behind every entry."""

@@ -1,6 +1,6 @@
 """Scrubber: reads every block of the entry logs again, slowly, so that rot is found while other copies are whole.
 
-Is: one round after another at a bounded rate, and the list of what is bad. Isn't: the way back from another copy (`storage.bookie.refill`).
+Is: one round after another at a bounded rate, and the list of what is bad. Isn't: the way back from another copy (`storage.bookie.maintenance.block_refill`).
 Invariants: at most one read is under way; what is not wanted any more is not read; a finding stays until its ledger or its log is gone, or it reads
 well again. Driven by `tick`: nothing here reads a clock.
 """
@@ -13,10 +13,10 @@ from functools import partial
 from heliograph.model.errors import CorruptData
 from heliograph.runtime.disk import Disk
 from heliograph.wire.block import peek_block, verify_block
-from storage.bookie import entry_log
-from storage.bookie.entry_log import EntryLog
-from storage.bookie.entry_logs import EntryLogs
-from storage.bookie.settings import BookieSettings
+from storage.bookie.bookie_settings import BookieSettings
+from storage.bookie.entry_log import entry_log
+from storage.bookie.entry_log.entry_log import EntryLog
+from storage.bookie.entry_log.entry_logs import EntryLogs
 
 _JOB_BYTES = 1 << 20
 _FIRST_ROUND_S = 600.0

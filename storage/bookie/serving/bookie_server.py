@@ -15,7 +15,7 @@ from typing import cast
 from heliograph.model.errors import PeerError
 from heliograph.runtime.disk import Buffer
 from heliograph.wire.bookie_frames import Code, FrameBuffer, Kind, SlabPool, encode, encode_acks
-from storage.bookie.bookie import Bookie
+from storage.bookie.serving.bookie import Bookie
 
 _TICK_S = 1.0
 _WRITE_HIGH_BYTES = 8 << 20

@@ -1,7 +1,7 @@
 """Opening: the start of a bookie on its directories, after a stop, a crash, or a failure.
 
 Is: cookies, checkpoints, footers, the replay of the journals, and the new life that is written down before anything is stored. Isn't: what a frame does
-later (`storage.bookie.bookie`).
+later (`storage.bookie.serving.bookie`).
 Invariants: nothing is written where a cookie is wrong or something is lost (limbo); a record is applied to the directory of its ledger, and only where
 that directory's checkpoint is below it; the number of a life and what it voids are durable in every ledger directory before its journal is written to.
 """
@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from heliograph.model.errors import ConfigError, CorruptData
 from heliograph.runtime.clock import Rng
 from heliograph.wire.bookie_frames import HEAD, Kind
-from storage.bookie.checkpoint import load_metadata_instance
-from storage.bookie.cookie import JOURNAL, Where, claim, home_of, save_dropped
-from storage.bookie.dead import DeadLedgers
-from storage.bookie.journal import Replay, replay
-from storage.bookie.journal_dir import JournalDir
-from storage.bookie.ledger_dir import LedgerDir
+from storage.bookie.directories.cookie import JOURNAL, Where, claim, home_of, save_dropped
+from storage.bookie.directories.journal_dir import JournalDir
+from storage.bookie.directories.ledger_dir import LedgerDir
+from storage.bookie.entry_log.deleted_ledgers import DeadLedgers
+from storage.bookie.journal.checkpoint import load_metadata_instance
+from storage.bookie.journal.journal import Replay, replay
 
 
 class Opening:

@@ -15,11 +15,11 @@ from functools import partial
 from heliograph.model.errors import CorruptData
 from heliograph.runtime.disk import Disk
 from heliograph.wire.block import peek_block, verify_block
-from storage.bookie.cutting import Covered, cut_block
-from storage.bookie.entry_log import EntryLog, LedgerMark, LogWriter
-from storage.bookie.entry_logs import EntryLogs
-from storage.bookie.journal import is_full
-from storage.bookie.settings import BookieSettings
+from storage.bookie.bookie_settings import BookieSettings
+from storage.bookie.entry_log.block_cutting import Covered, cut_block
+from storage.bookie.entry_log.entry_log import EntryLog, LedgerMark, LogWriter
+from storage.bookie.entry_log.entry_logs import EntryLogs
+from storage.bookie.journal.journal import is_full
 
 _JOB_BYTES = 1 << 20
 """Copied at once; reads of clients come between."""

@@ -14,14 +14,14 @@ from heliograph.model.errors import CorruptData
 from heliograph.runtime.disk import Disk
 from heliograph.wire.block import peek_block, verify_block
 from heliograph.wire.bookie_frames import HEAD, Kind
-from storage.bookie import entry_log
-from storage.bookie.checkpoint import Checkpoint, load_checkpoint
-from storage.bookie.cookie import JOURNAL, LEDGER, Cookie, Where, home_of, load_cookie, load_dropped
-from storage.bookie.dead import DeadLedgers
-from storage.bookie.entry_log import EntryLog
-from storage.bookie.journal import replay
-from storage.bookie.ledgers import LedgerTable
-from storage.bookie.scrub import Block, verify
+from storage.bookie.directories.cookie import JOURNAL, LEDGER, Cookie, Where, home_of, load_cookie, load_dropped
+from storage.bookie.entry_log import entry_log
+from storage.bookie.entry_log.deleted_ledgers import DeadLedgers
+from storage.bookie.entry_log.entry_log import EntryLog
+from storage.bookie.entry_log.ledger_table import LedgerTable
+from storage.bookie.entry_log.scrub import Block, verify
+from storage.bookie.journal.checkpoint import Checkpoint, load_checkpoint
+from storage.bookie.journal.journal import replay
 
 _JOB_BYTES = 1 << 20
 _PROBLEMS_MAX = 1000

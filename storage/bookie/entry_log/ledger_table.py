@@ -1,7 +1,7 @@
 """LedgerTable: what a bookie knows of the ledgers of one directory, in memory.
 
 Is: per ledger the last entry, LAC, and fence; which entry logs hold some of it; which ledgers are dead; how much of each log is still wanted.
-Isn't: blocks that are in no log yet (`storage.bookie.write_cache`), or I/O.
+Isn't: blocks that are in no log yet (`storage.bookie.entry_log.write_cache`), or I/O.
 Invariants: a dead ledger is held no more and never again; a log counts as empty only when nothing in it is wanted, a fence included; nothing is
 kept per entry. Logs have an age: what the younger one holds of an entry is what was stored last. A log that compaction wrote is as old as the youngest
 of those it was made of, and leaves out what a younger one has.
@@ -12,8 +12,8 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterator, Sequence
 
-from storage.bookie.dead import DeadLedgers
-from storage.bookie.entry_log import EntryLog
+from storage.bookie.entry_log.deleted_ledgers import DeadLedgers
+from storage.bookie.entry_log.entry_log import EntryLog
 
 
 class LedgerTable:

@@ -1,0 +1,1 @@
+"""Blocks on disk, sorted by ledger: written, read, compacted, scrubbed. It decides no frame and no start."""
