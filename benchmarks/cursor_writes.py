@@ -30,8 +30,8 @@ from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from local_meta import keys
 from local_meta.node import LocalMetaNode
-from storage.ledger.context import LedgerContext
-from storage.ledger.pool import BookiePool
+from storage.ledger.bookies.bookie_pool import BookiePool
+from storage.ledger.ledger_context import LedgerContext
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.cursor import Cursor
 from storage.managed_ledger.flusher import MetadataFlusher

@@ -35,7 +35,7 @@ from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from storage.bookie.serving.bookie import Bookie, BookieSettings, Place
 from storage.bookie.serving.bookie_server import BookieServer
-from storage.ledger.bookie_client import BookieClient
+from storage.ledger.bookies.bookie_client import BookieClient
 
 LEDGERS, IN_FLIGHT_BYTES = 8, 8 << 20
 COPIED, KEPT = "copied", "kept"

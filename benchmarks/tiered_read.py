@@ -31,8 +31,8 @@ from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.run import Run
 from region_node.process import settle_memory
-from storage.ledger.bookie_client import BookieClient
-from storage.ledger.pool import BookiePool
+from storage.ledger.bookies.bookie_client import BookieClient
+from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.managed_ledger.cache import EntryCache
 from storage.managed_ledger.factory import ManagedLedgerFactory
 from storage.managed_ledger.managed_ledger import ManagedLedger

@@ -19,11 +19,11 @@ topic keys are ordered (namespace, hash, topic), so that a bundle is one range.
     /failure-domains/{name}                                  brokers that fail together
     /quotas/{tenant}/{namespace}/{low:08x}-{high:09x}        what is set aside for a hash range; /quotas/default: for every bundle without
     /ledgers/{id:020}                                        LedgerMetadata
-    /underreplicated/{id:020}                                a ledger that lacks copies: which bookies are lost (storage.ledger.audit)
+    /underreplicated/{id:020}                                a ledger that lacks copies: which bookies are lost (storage.ledger.repair.lost_bookies)
     /replicating/{id:020}                                    which broker copies it just now, under that broker's lease
     /auditor                                                 which broker looks for lost bookies, under its lease
     /decommissions/{id}                                      a bookie that is being emptied
-    /bookie-labels/{id}                                      rack and group of a bookie, as an operator says (storage.ledger.labels)
+    /bookie-labels/{id}                                      rack and group of a bookie, as an operator says (storage.ledger.bookies.bookie_labels)
     /ml/{tenant}/{namespace}/{hash:08x}/{topic}              ManagedLedgerMetadata
     /ml-pages/{tenant}/{namespace}/{hash:08x}/{topic}/{first ledger:020}  a page of its ledgers, where they are very many
     /cursors/{tenant}/{namespace}/{hash:08x}/{topic}/{name}  a durable cursor

@@ -286,7 +286,7 @@ def _watched(reader: BackupReader, bar: Progress, what: str) -> Iterator[Any]:
 async def _ask_bookies(wanted: Mapping[str, tuple[str, int]], tls: SSLContext | None) -> dict[str, list[int]]:
     """Bookie -> the ledgers it holds."""
     from heliograph.runtime.clock import system_rng
-    from storage.ledger.bookie_client import BookieClient
+    from storage.ledger.bookies.bookie_client import BookieClient
 
     held: dict[str, list[int]] = {}
     for name, (host, port) in wanted.items():

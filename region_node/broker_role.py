@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from region_node.transactions.service import Transactions
     from region_node.usage_days import UsageDays
     from replicator.manager import LinkManager
-    from storage.ledger.autorecovery import AutoRecovery
-    from storage.ledger.pool import BookiePool
+    from storage.ledger.bookies.bookie_pool import BookiePool
+    from storage.ledger.repair.autorecovery import AutoRecovery
     from storage.managed_ledger.appends import Appends
     from storage.managed_ledger.cache import EntryCache
     from storage.sealing.sealing import Sealing
@@ -203,10 +203,10 @@ class BrokerRole:
         from region_node.transactions.service import Transactions
         from replicator.audit_storage import BookieCopies
         from replicator.manager import LinkManager, LinkSettings
-        from storage.ledger.autorecovery import AutoRecovery
-        from storage.ledger.bookie_client import BookieClient
-        from storage.ledger.context import LedgerSettings
-        from storage.ledger.pool import BookiePool
+        from storage.ledger.bookies.bookie_client import BookieClient
+        from storage.ledger.bookies.bookie_pool import BookiePool
+        from storage.ledger.ledger_context import LedgerSettings
+        from storage.ledger.repair.autorecovery import AutoRecovery
         from storage.managed_ledger.cache import EntryCache
         from storage.managed_ledger.factory import ManagedLedgerFactory
         from storage.managed_ledger.orphans import OrphanCollector

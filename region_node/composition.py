@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from storage.bookie.maintenance.garbage_collector import Collector
     from storage.bookie.serving.bookie import Bookie
     from storage.bookie.serving.registration import Registration
-    from storage.ledger.context import LedgerContext
+    from storage.ledger.ledger_context import LedgerContext
 
 __all__ = ["Role", "Runtime", "build", "build_bookie", "build_broker", "build_config", "build_meta", "system_runtime"]
 
@@ -296,9 +296,9 @@ class BookieRole:
         from storage.bookie.maintenance.block_refill import Refill
 
         async def context() -> LedgerContext:
-            from storage.ledger.bookie_client import BookieClient
-            from storage.ledger.context import LedgerContext
-            from storage.ledger.pool import BookiePool
+            from storage.ledger.bookies.bookie_client import BookieClient
+            from storage.ledger.bookies.bookie_pool import BookiePool
+            from storage.ledger.ledger_context import LedgerContext
 
             rng, tls = self._runtime.rng, certificates.dialer("bookie", "bookie")
             pool = BookiePool(meta, lambda bookie, host, port: BookieClient(bookie, host, port, rng=rng, ssl=tls), rng)

@@ -1,6 +1,6 @@
 """The commands `follow-ledger` and `lacking-copies`: one ledger as its bookies confirm it, and what ledgers that lack copies wait for; without a broker.
 
-Is: options, and what a person sees. Isn't: the reading (`storage.ledger.follow`), or auto-recovery.
+Is: options, and what a person sees. Isn't: the reading (`storage.ledger.reading.ledger_follow`), or auto-recovery.
 Source: docs/operating/repair.md.
 """
 
@@ -21,7 +21,7 @@ from region_node.instance.layout import HOST
 
 if TYPE_CHECKING:
     from heliograph.wire.run import Run
-    from storage.ledger.context import LedgerContext
+    from storage.ledger.ledger_context import LedgerContext
 
 AddressOption = Annotated[str, typer.Option("--address", help="HOST:PORT of a metadata node, without a data folder.")]
 _PAGE = 200
@@ -72,9 +72,9 @@ async def _lacking(address: str) -> list[dict[str, object]]:
     from heliograph.kv.metadata_store import prefix_end
     from heliograph.model.ledger_metadata import LedgerMetadata
     from local_meta import keys
-    from storage.ledger.holdings import look
-    from storage.ledger.marks import Mark
-    from storage.ledger.waiting import waits_for
+    from storage.ledger.repair.repair_waits import waits_for
+    from storage.ledger.repair.replica_holdings import look
+    from storage.ledger.underreplicated_marks import Mark
 
     rows: list[dict[str, object]] = []
     async with _context(address) as context:
@@ -100,7 +100,7 @@ async def _lacking(address: str) -> list[dict[str, object]]:
 
 
 async def _run(address: str, ledger: int, first: int, json_output: bool) -> None:
-    from storage.ledger.follow import follow
+    from storage.ledger.reading.ledger_follow import follow
 
     async with _context(address) as context:
         async for start, run in follow(context, ledger, first):
@@ -111,9 +111,9 @@ async def _run(address: str, ledger: int, first: int, json_output: bool) -> None
 async def _context(address: str) -> AsyncIterator[LedgerContext]:
     from heliograph.kv.metadata_client import MetaClient
     from heliograph.runtime.clock import SystemClock, system_rng
-    from storage.ledger.bookie_client import BookieClient
-    from storage.ledger.context import LedgerContext
-    from storage.ledger.pool import BookiePool
+    from storage.ledger.bookies.bookie_client import BookieClient
+    from storage.ledger.bookies.bookie_pool import BookiePool
+    from storage.ledger.ledger_context import LedgerContext
 
     rng = system_rng()
     meta = MetaClient([address], clock=SystemClock(), rng=rng)

@@ -1,6 +1,6 @@
 """Metrics of auto-recovery, in BookKeeper's names: what the auditor has found, and what this broker's worker has copied.
 
-Is: numbers of `storage.ledger.autorecovery`, which runs in brokers. Isn't: bookies' own numbers (`bookie_http`).
+Is: numbers of `storage.ledger.repair.autorecovery`, which runs in brokers. Isn't: bookies' own numbers (`bookie_http`).
 Invariants: what the auditor finds is of the whole region, and is shown by the one broker that is it; a broker that is not has no series of it.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from region_node.metrics import Sample, summary
-from storage.ledger.autorecovery import AutoRecovery
+from storage.ledger.repair.autorecovery import AutoRecovery
 
 
 def samples(region: str, recovery: AutoRecovery) -> Iterator[Sample]:

@@ -35,7 +35,7 @@ from region_node.transactions.settings import TransactionSettings
 from region_node.usage_settings import UsageSettings
 from replicator.audit_settings import AuditSettings
 from replicator.compression_settings import CompressionSettings
-from storage.ledger.audit import AutoRecoverySettings
+from storage.ledger.repair.lost_bookies import AutoRecoverySettings
 from storage.managed_ledger.cache_settings import CacheSettings, Eviction
 from storage.managed_ledger.settings import ManagedLedgerSettings
 from storage.tiered.settings import TieredSettings

@@ -35,7 +35,7 @@ from region_node.metrics import Sample
 from region_node.tier_metrics import TierMetrics
 from replicator.dedup import DedupSettings
 from replicator.state import TopicState
-from storage.ledger.reader import opened
+from storage.ledger.reading.ledger_reader import opened
 from storage.managed_ledger.shadow import ShadowLedger
 from storage.tiered.cold import ColdReader
 from storage.tiered.manifest import Manifest

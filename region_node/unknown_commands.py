@@ -1,6 +1,6 @@
 """The command `unknown-ledgers`: what lies on bookies and is in no topic, because it was published after the backup that was restored.
 
-Is: options, and what a person sees. Isn't: the reading (`storage.ledger.unknown`), or the publishing (`region_node.republish`).
+Is: options, and what a person sees. Isn't: the reading (`storage.ledger.reading.unknown_ledgers`), or the publishing (`region_node.republish`).
 Source: docs/operating.md, "Backup and restore".
 """
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from heliograph.kv.metadata_store import MetadataStore
     from heliograph.wire.run import Run
-    from storage.ledger.bookie_client import BookieClient
-    from storage.ledger.unknown import Unknown
+    from storage.ledger.bookies.bookie_client import BookieClient
+    from storage.ledger.reading.unknown_ledgers import Unknown
 
 
 def register(app: typer.Typer) -> None:
@@ -82,8 +82,8 @@ def unknown_ledgers(
 
 
 async def _run(address: str, tls: SSLContext | None, wanted: int | None, topic: str, service: str) -> list[Unknown]:
-    from storage.ledger.unknown import Unknown, read_unknown
-    from storage.ledger.unknown import unknown_ledgers as find
+    from storage.ledger.reading.unknown_ledgers import Unknown, read_unknown
+    from storage.ledger.reading.unknown_ledgers import unknown_ledgers as find
 
     async with _bookies(address, tls) as (meta, bookies):
         held = await find(meta, bookies)
@@ -134,7 +134,7 @@ async def _bookies(
     from heliograph.kv.metadata_store import prefix_end
     from heliograph.runtime.clock import SystemClock, system_rng
     from local_meta import keys
-    from storage.ledger.bookie_client import BookieClient
+    from storage.ledger.bookies.bookie_client import BookieClient
 
     rng = system_rng()
     meta, clients = MetaClient([address], clock=SystemClock(), rng=rng, ssl=tls), dict[str, BookieClient]()

@@ -15,10 +15,10 @@ from heliograph.model.errors import BookieUnavailable, CorruptData, HeliographEr
 from heliograph.model.ledger_metadata import LedgerState, local_gone
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
-from storage.ledger.context import LedgerContext
-from storage.ledger.in_place import Runs
-from storage.ledger.reader import ledger_metadata, read_open
-from storage.ledger.repair import Throttle
+from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.reading.ledger_reader import ledger_metadata, read_open
+from storage.ledger.repair.in_place_repair import Runs
+from storage.ledger.repair.ledger_repair import Throttle
 
 if TYPE_CHECKING:
     from heliograph.model.ledger_metadata import LedgerMetadata

@@ -32,11 +32,11 @@ from local_meta import keys
 from local_meta.node import LocalMetaNode
 from storage.bookie.serving.bookie import Bookie, BookieSettings, Place
 from storage.bookie.serving.bookie_server import BookieServer
-from storage.ledger.audit import AutoRecoverySettings
-from storage.ledger.autorecovery import AutoRecovery
-from storage.ledger.bookie_client import BookieClient, BookieClientSettings
-from storage.ledger.context import LedgerContext, LedgerSettings
-from storage.ledger.pool import BookiePool
+from storage.ledger.bookies.bookie_client import BookieClient, BookieClientSettings
+from storage.ledger.bookies.bookie_pool import BookiePool
+from storage.ledger.ledger_context import LedgerContext, LedgerSettings
+from storage.ledger.repair.autorecovery import AutoRecovery
+from storage.ledger.repair.lost_bookies import AutoRecoverySettings
 from storage.managed_ledger.cache import EntryCache
 from storage.managed_ledger.factory import ManagedLedgerFactory
 from storage.managed_ledger.managed_ledger import ManagedLedger

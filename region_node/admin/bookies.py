@@ -10,7 +10,7 @@ from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.topic_names import check_name
 from region_node.admin.context import Admin, typed_body
 from region_node.admin.extensions import recovery_of
-from storage.ledger.labels import Labels
+from storage.ledger.bookies.bookie_labels import Labels
 
 _NO_GROUP = "default"
 _TEXT_MAX = 255

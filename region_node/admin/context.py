@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from region_node.transactions.service import Transactions
     from replicator.log import ReplicatedLog
     from replicator.manager import LinkManager
-    from storage.ledger.autorecovery import AutoRecovery
+    from storage.ledger.repair.autorecovery import AutoRecovery
     from storage.managed_ledger.appends import Appends
     from storage.managed_ledger.cache import EntryCache
     from storage.managed_ledger.managed_ledger import ManagedLedger

@@ -25,7 +25,7 @@ from replicator.lookup import own_before, vector_at
 if TYPE_CHECKING:
     from region_node.topics.port import ReadablePort
     from replicator.log import ReplicatedLog
-    from storage.ledger.autorecovery import AutoRecovery
+    from storage.ledger.repair.autorecovery import AutoRecovery
 
 log = logging.getLogger("region_node.admin.extensions")
 

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from heliograph.model.ledger_metadata import local_gone
 from region_node.admin.context import Admin, Malformed, typed_body
-from storage.ledger.in_place import Runs, Source
+from storage.ledger.repair.in_place_repair import Runs, Source
 from storage.managed_ledger.managed_ledger import ManagedLedger
 from storage.tiered.mending import Objects
 

@@ -14,7 +14,7 @@ from heliograph.model.errors import HeliographError
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata
 from region_node.reads import ReadKeys
 from region_node.trust import Following
-from storage.ledger.pool import BookiePool
+from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.managed_ledger.managed_ledger import ManagedLedger
 
 _BYTES_MIN = 1 << 20

@@ -24,8 +24,8 @@ from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Run
 from region_node.compaction.stored import pieces_of, position_of
 from region_node.subscriptions.port import LedgerPort, Piece
-from storage.ledger.context import LedgerContext
-from storage.ledger.reader import ledger_metadata, read_open
+from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.reading.ledger_reader import ledger_metadata, read_open
 from storage.managed_ledger.reading import ColdReads
 
 log = logging.getLogger("region_node.compaction")

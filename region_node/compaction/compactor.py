@@ -33,7 +33,7 @@ from region_node.compaction.settings import CompactorSettings
 from region_node.compaction.writer import CompactedWriter, WriteLatencies, delete_ledgers
 from region_node.subscriptions.port import LedgerPort, Piece, visible
 from region_node.subscriptions.ready import Tasks
-from storage.ledger.context import LedgerContext
+from storage.ledger.ledger_context import LedgerContext
 from storage.managed_ledger.reading import ColdReads
 
 if TYPE_CHECKING:

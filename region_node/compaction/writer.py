@@ -22,9 +22,9 @@ from heliograph.wire.run import Buffer, Run
 from local_meta import keys
 from region_node.compaction.compacted import CURSOR, Compacted, properties_of, read_properties
 from region_node.compaction.stored import Gather, wrap
-from storage.ledger.context import LedgerContext
-from storage.ledger.handle import LedgerHandle
-from storage.ledger.reader import delete_on_bookies
+from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.reading.ledger_reader import delete_on_bookies
+from storage.ledger.writing.ledger_handle import LedgerHandle
 from storage.managed_ledger.appends import LATENCIES_S
 
 if TYPE_CHECKING:

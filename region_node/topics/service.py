@@ -60,7 +60,7 @@ from storage.managed_ledger.shadow import SHADOW_SOURCE
 
 if TYPE_CHECKING:
     from replicator.tracing import Tracing
-    from storage.ledger.context import LedgerContext
+    from storage.ledger.ledger_context import LedgerContext
     from storage.managed_ledger.factory import ManagedLedgerFactory
     from storage.managed_ledger.reading import ColdReads
 

@@ -26,12 +26,12 @@ from heliograph.model.errors import (
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, LedgerState, ManagedLedgerMetadata, local_gone
 from heliograph.runtime.clock import Clock, Rng
 from local_meta import keys
-from storage.ledger.context import LedgerContext, LedgerSettings
-from storage.ledger.in_place import Refilled, Source
-from storage.ledger.pool import BookiePool
-from storage.ledger.reader import delete_on_bookies, ledger_metadata, read_open
-from storage.ledger.recovery import recover_ledger
-from storage.ledger.repair import Throttle
+from storage.ledger.bookies.bookie_pool import BookiePool
+from storage.ledger.ledger_context import LedgerContext, LedgerSettings
+from storage.ledger.reading.ledger_reader import delete_on_bookies, ledger_metadata, read_open
+from storage.ledger.recovery.ledger_recovery import recover_ledger
+from storage.ledger.repair.in_place_repair import Refilled, Source
+from storage.ledger.repair.ledger_repair import Throttle
 from storage.managed_ledger import mending
 from storage.managed_ledger.appends import Appends
 from storage.managed_ledger.cache import SWEEP_S, EntryCache

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from heliograph.kv.metadata_store import OPS_MAX, TXN_BYTES_MAX, Op, Put
 from heliograph.model.errors import HeliographError, OutcomeUnknown, VersionConflict
-from storage.ledger.context import LedgerContext
+from storage.ledger.ledger_context import LedgerContext
 
 FLUSH_S = 0.05
 _BYTES_MAX = TXN_BYTES_MAX // 2

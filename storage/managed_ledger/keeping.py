@@ -16,8 +16,8 @@ from heliograph.model.errors import HeliographError, LedgerFenced, NoSuchLedger
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock
-from storage.ledger.context import LedgerContext
-from storage.ledger.reader import delete_on_bookies, ledger_metadata
+from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.reading.ledger_reader import delete_on_bookies, ledger_metadata
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.cursor import Cursor
 from storage.managed_ledger.trim import Retention, trim_count

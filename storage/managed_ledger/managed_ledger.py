@@ -25,7 +25,7 @@ from heliograph.model.ledger_metadata import (
 )
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
-from storage.ledger.reader import ledger_metadata
+from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.managed_ledger import expiry
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.cursor import Cursor

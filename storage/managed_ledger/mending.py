@@ -1,7 +1,7 @@
 """Mending: a ledger of a topic that is lost or damaged here comes back under the same local ids.
 
 Is: what of a topic's ledger no copy can be read of, and its repair in place from a source, whether the topic is loaded or not. Isn't: the copying
-(`storage.ledger.in_place`), the source (another region, an object store), or a ledger that is open.
+(`storage.ledger.repair.in_place_repair`), the source (another region, an object store), or a ledger that is open.
 Invariants: only a ledger that the topic names, closed, and not left to an object store, is touched. One whose metadata is lost gets it anew, in a
 transaction that checks the topic's own: so never for a ledger that was trimmed meanwhile; and before the first entry is written, because bookies
 collect what no metadata knows. A crash after any step leaves a ledger that is as damaged as before, or less; the next attempt goes on from there.
@@ -25,10 +25,10 @@ from heliograph.model.errors import (
 )
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, LedgerState, local_gone
 from local_meta import keys
-from storage.ledger.context import LedgerContext
-from storage.ledger.in_place import Refilled, Source, refill, unreadable
-from storage.ledger.reader import ledger_metadata
-from storage.ledger.repair import Throttle
+from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.reading.ledger_reader import ledger_metadata
+from storage.ledger.repair.in_place_repair import Refilled, Source, refill, unreadable
+from storage.ledger.repair.ledger_repair import Throttle
 from storage.managed_ledger.pages import stored_topic
 
 _ATTEMPTS_MAX = 10

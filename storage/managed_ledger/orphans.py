@@ -18,8 +18,8 @@ from heliograph.kv.metadata_store import prefix_end
 from heliograph.model.errors import VersionConflict
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, ManagedLedgerMetadata, page_ledgers
 from local_meta import keys
-from storage.ledger.context import LedgerContext
-from storage.ledger.reader import delete_on_bookies
+from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.reading.ledger_reader import delete_on_bookies
 from storage.managed_ledger.pages import stored_topic
 
 _PAGE = 1000

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from heliograph.runtime.clock import Clock
-from storage.ledger.context import LedgerContext
-from storage.ledger.repair import Throttle
+from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.repair.ledger_repair import Throttle
 from storage.managed_ledger.appends import Appends
 from storage.managed_ledger.cache import EntryCache
 from storage.managed_ledger.flusher import MetadataFlusher

@@ -16,7 +16,7 @@ from typing import Any
 
 from heliograph.model.errors import HeliographError
 from heliograph.wire.run import Run
-from storage.ledger.reader import OnEnd
+from storage.ledger.reading.ledger_reader import OnEnd
 from storage.ledger.tasks import Tasks
 from storage.managed_ledger.topic_cache import RUN_BYTES, pinned_bytes
 

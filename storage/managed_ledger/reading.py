@@ -17,7 +17,7 @@ from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry,
 from heliograph.model.ledger_metadata import LedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
-from storage.ledger.reader import OnEnd, ledger_metadata, read_open
+from storage.ledger.reading.ledger_reader import OnEnd, ledger_metadata, read_open
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.parts import Parts
 from storage.managed_ledger.topic_cache import TopicCache, cut_point

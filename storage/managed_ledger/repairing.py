@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from storage.ledger.in_place import Refilled, Source
+from storage.ledger.repair.in_place_repair import Refilled, Source
 from storage.managed_ledger import mending
 from storage.managed_ledger.cursors import LogCursors
 

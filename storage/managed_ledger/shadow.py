@@ -36,9 +36,9 @@ from heliograph.model.ledger_metadata import (
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from local_meta import keys
-from storage.ledger.follow import WAIT_S, wait_for_lac
-from storage.ledger.in_place import Refilled, Source
-from storage.ledger.reader import ledger_metadata, read_open
+from storage.ledger.reading.ledger_follow import WAIT_S, wait_for_lac
+from storage.ledger.reading.ledger_reader import ledger_metadata, read_open
+from storage.ledger.repair.in_place_repair import Refilled, Source
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.managed_ledger import LogState, ManagedLedger
 from storage.managed_ledger.pages import stored_topic

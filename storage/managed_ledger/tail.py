@@ -20,9 +20,9 @@ from heliograph.model.errors import HeliographError, KeyMissing, LedgerFenced, N
 from heliograph.model.ledger_metadata import Affinity, LedgerInfo, LedgerMetadata
 from heliograph.runtime.clock import Clock
 from heliograph.wire.run import Run
-from storage.ledger.context import LedgerContext
-from storage.ledger.create import create_ledger
-from storage.ledger.handle import LedgerHandle
+from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.writing.ledger_creation import create_ledger
+from storage.ledger.writing.ledger_handle import LedgerHandle
 from storage.managed_ledger.appends import AppendCounts
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.settings import ManagedLedgerSettings

@@ -28,9 +28,9 @@ from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.recent_latencies import Recent
 from local_meta.metadata_id import instance_of
-from storage.ledger.context import LedgerContext
-from storage.ledger.reader import ledger_metadata
-from storage.ledger.repair import Throttle
+from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.reading.ledger_reader import ledger_metadata
+from storage.ledger.repair.ledger_repair import Throttle
 from storage.managed_ledger.managed_ledger import ManagedLedger
 from storage.tiered.beside import Beside
 from storage.tiered.collect import Collector

@@ -16,9 +16,9 @@ from heliograph.model.ledger_metadata import LedgerInfo, LedgerState, OffloadRec
 from heliograph.runtime.clock import Clock
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
-from storage.ledger.context import LedgerContext
-from storage.ledger.reader import ledger_metadata, read_entries
-from storage.ledger.repair import Throttle
+from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries
+from storage.ledger.repair.ledger_repair import Throttle
 from storage.tiered.format import FOOTER_BYTES, HEAD_BYTES, Index, IndexWriter, check_head, cut_blocks, encode_head
 from storage.tiered.names import ledger_key
 from storage.tiered.settings import TieredSettings

@@ -19,7 +19,7 @@ from heliograph.wire.bookie_frames import HEAD
 from heliograph.wire.run import BYTES_MAX, Run
 from storage.bookie.serving.bookie import Bookie, BookieSettings, Place
 from storage.bookie.serving.bookie_server import BookieServer
-from storage.ledger.bookie_client import BookieClient, BookieClientSettings
+from storage.ledger.bookies.bookie_client import BookieClient, BookieClientSettings
 from tests.bookie.history import SMALL, add, block, content, make_bookie
 
 PORT = 3181

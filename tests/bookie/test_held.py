@@ -12,7 +12,7 @@ from heliograph.wire.bookie_frames import HEAD, RANGE, Kind, decode_ranges, enco
 from storage.bookie.entry_log import entry_log
 from storage.bookie.serving import bookie as bookie_module
 from storage.bookie.serving.bookie import Bookie
-from storage.ledger.bookie_client import BookieClient
+from storage.ledger.bookies.bookie_client import BookieClient
 from tests.bookie.boxes import Box
 from tests.bookie.history import add, send
 from tests.bookie.test_client_and_server import Cluster, Writer, scenario

@@ -14,8 +14,8 @@ from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from heliograph.wire.bookie_frames import Code, Kind
 from local_meta import keys
 from storage.bookie.maintenance.block_refill import Refill
-from storage.ledger.context import LedgerContext
-from storage.ledger.pool import BookiePool
+from storage.ledger.bookies.bookie_pool import BookiePool
+from storage.ledger.ledger_context import LedgerContext
 from tests.bookie.boxes import Box
 from tests.bookie.history import add, block, content, entries_of, read, send
 from tests.bookie.test_scrub import QUICK, fill, rounds, ticks

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from storage.ledger.bookie_client import BookieClient
+from storage.ledger.bookies.bookie_client import BookieClient
 from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
 from tests.broker.test_takeover import TOPIC, provision, read_all

@@ -18,9 +18,9 @@ from heliograph.model.errors import HeliographError
 from heliograph.wire.run import Run
 from region_node.composition import BookieRole
 from storage.bookie.maintenance.garbage_collector import Collector
-from storage.ledger.audit import AutoRecoverySettings
-from storage.ledger.bookie_client import BookieClient, BookieClientSettings
-from storage.ledger.pool import BookiePool
+from storage.ledger.bookies.bookie_client import BookieClient, BookieClientSettings
+from storage.ledger.bookies.bookie_pool import BookiePool
+from storage.ledger.repair.lost_bookies import AutoRecoverySettings
 from storage.managed_ledger.cache import EntryCache
 from storage.managed_ledger.factory import ManagedLedgerFactory
 from storage.managed_ledger.managed_ledger import ManagedLedger

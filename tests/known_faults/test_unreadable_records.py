@@ -9,10 +9,10 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import CorruptData
 from local_meta import keys
-from storage.ledger.audit import AutoRecoverySettings
-from storage.ledger.autorecovery import AutoRecovery
-from storage.ledger.create import create_ledger
-from storage.ledger.reader import ledger_metadata
+from storage.ledger.reading.ledger_reader import ledger_metadata
+from storage.ledger.repair.autorecovery import AutoRecovery
+from storage.ledger.repair.lost_bookies import AutoRecoverySettings
+from storage.ledger.writing.ledger_creation import create_ledger
 from storage.managed_ledger.orphans import OrphanCollector
 from tests.known_faults.storage_worlds import Broken, promised
 from tests.ledger.test_ledger import Writer

@@ -15,9 +15,9 @@ from geo_tests.sim.ledgers import LedgerWorld
 from geo_tests.sim.loop import collect
 from geo_tests.sim.simulation import Machine
 from heliograph.model.errors import BookieUnavailable, HeliographError
-from storage.ledger.autorecovery import AutoRecovery
-from storage.ledger.reader import ledger_metadata
-from storage.ledger.recovery import recover_ledger
+from storage.ledger.reading.ledger_reader import ledger_metadata
+from storage.ledger.recovery.ledger_recovery import recover_ledger
+from storage.ledger.repair.autorecovery import AutoRecovery
 from tests.known_faults.storage_worlds import Broken, Owner, Premises, on_premises, promised
 
 ENTRIES = list("abcdef")

@@ -13,9 +13,9 @@ from geo_tests.sim.simulation import Machine
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from local_meta import keys
 from region_node import ledger_commands
-from storage.ledger.context import LedgerContext, LedgerSettings
-from storage.ledger.marks import Mark, mark_lacking
-from storage.ledger.waiting import waits_for
+from storage.ledger.ledger_context import LedgerContext, LedgerSettings
+from storage.ledger.repair.repair_waits import waits_for
+from storage.ledger.underreplicated_marks import Mark, mark_lacking
 from tests.ledger.test_autorecovery import SETTINGS, SMALL, Worlds, filled
 from tests.ledger.test_copies import THREE, three
 from tests.managed_ledger.world import Broker, read_all, until

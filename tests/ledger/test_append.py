@@ -7,7 +7,7 @@ import random
 import pytest
 
 from heliograph.model.striping import Striping
-from storage.ledger.append import LedgerAppend
+from storage.ledger.writing.ledger_append import LedgerAppend
 
 QUORUMS = [(1, 1, 1), (2, 2, 1), (2, 2, 2), (3, 3, 2), (3, 3, 3), (3, 2, 2), (3, 2, 1), (4, 2, 2), (5, 3, 2), (4, 3, 3)]
 """(ensemble, write quorum, ack quorum); wider than the write quorum: striped."""

@@ -8,7 +8,7 @@ import pytest
 
 from heliograph.model.errors import ConfigError
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
-from storage.ledger.audit import (
+from storage.ledger.repair.lost_bookies import (
     AutoRecoverySettings,
     LostBookies,
     Repair,

@@ -15,11 +15,11 @@ from heliograph.model.errors import VersionConflict
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState, pack
 from local_meta import keys
 from region_node import recovery_metrics
-from storage.ledger.audit import AutoRecoverySettings, is_surplus
-from storage.ledger.autorecovery import AutoRecovery
-from storage.ledger.context import LedgerSettings
-from storage.ledger.marks import Mark
-from storage.ledger.repair import LedgerRepair
+from storage.ledger.ledger_context import LedgerSettings
+from storage.ledger.repair.autorecovery import AutoRecovery
+from storage.ledger.repair.ledger_repair import LedgerRepair
+from storage.ledger.repair.lost_bookies import AutoRecoverySettings, is_surplus
+from storage.ledger.underreplicated_marks import Mark
 from storage.managed_ledger.managed_ledger import ManagedLedger
 from storage.managed_ledger.settings import ManagedLedgerSettings
 from tests.ledger.fakes import FakeBookie

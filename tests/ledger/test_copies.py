@@ -14,12 +14,12 @@ from heliograph.kv.metadata_store import MetadataStore, prefix_end
 from heliograph.model.errors import BookieUnavailable, CorruptData
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState, pack
 from local_meta import keys
-from storage.ledger import handle
-from storage.ledger.audit import AutoRecoverySettings
-from storage.ledger.autorecovery import AutoRecovery
-from storage.ledger.holdings import expected, look, union, without
-from storage.ledger.marks import Mark, mark_lacking
-from storage.ledger.repair import LedgerRepair
+from storage.ledger.repair.autorecovery import AutoRecovery
+from storage.ledger.repair.ledger_repair import LedgerRepair
+from storage.ledger.repair.lost_bookies import AutoRecoverySettings
+from storage.ledger.repair.replica_holdings import expected, look, union, without
+from storage.ledger.underreplicated_marks import Mark, mark_lacking
+from storage.ledger.writing import ledger_handle
 from tests.ledger.fakes import FakeBookie
 from tests.ledger.test_autorecovery import SETTINGS, Worlds, filled
 from tests.managed_ledger.world import Broker, read_all, until
@@ -176,7 +176,7 @@ def test_only_ledgers_with_a_gap_are_marked_and_few_at_a_time(monkeypatch: pytes
         running -= 1
         marked.append(ledger)
 
-    monkeypatch.setattr(handle, "mark_lacking", mark)
+    monkeypatch.setattr(ledger_handle, "mark_lacking", mark)
 
     async def work(world: Worlds) -> None:
         broker = world.broker()

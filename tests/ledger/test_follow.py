@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from heliograph.model.errors import BookieUnavailable
-from storage.ledger.context import LedgerSettings
-from storage.ledger.follow import follow, wait_for_lac
+from storage.ledger.ledger_context import LedgerSettings
+from storage.ledger.reading.ledger_follow import follow, wait_for_lac
 from tests.ledger.test_ledger import Writer, scenario
 from tests.managed_ledger.world import Region, names_of, run_of
 

@@ -12,10 +12,10 @@ from heliograph.model.errors import CorruptData, NoSuchLedger, NotAllowed, NotEn
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.wire.run import Run
 from local_meta import keys
-from storage.ledger.context import LedgerSettings
-from storage.ledger.in_place import Refilled, refill
-from storage.ledger.reader import ledger_metadata, read_entries
-from storage.ledger.repair import Throttle
+from storage.ledger.ledger_context import LedgerSettings
+from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries
+from storage.ledger.repair.in_place_repair import Refilled, refill
+from storage.ledger.repair.ledger_repair import Throttle
 from tests.ledger.test_ledger import Writer, scenario
 from tests.managed_ledger.world import Region, names_of, run_of
 

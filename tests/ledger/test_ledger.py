@@ -13,12 +13,12 @@ from heliograph.model.errors import CorruptData, HeliographError, LedgerFenced, 
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from heliograph.wire.block import encode_block
 from local_meta import keys
-from storage.ledger.context import LedgerContext, LedgerSettings
-from storage.ledger.create import create_ledger
-from storage.ledger.handle import LedgerHandle
-from storage.ledger.pool import BookiePool
-from storage.ledger.reader import ledger_metadata, read_entries
-from storage.ledger.recovery import recover_ledger
+from storage.ledger.bookies.bookie_pool import BookiePool
+from storage.ledger.ledger_context import LedgerContext, LedgerSettings
+from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries
+from storage.ledger.recovery.ledger_recovery import recover_ledger
+from storage.ledger.writing.ledger_creation import create_ledger
+from storage.ledger.writing.ledger_handle import LedgerHandle
 from tests.ledger.fakes import FakeClient
 from tests.managed_ledger.world import Region, names_of, run_of, until
 

@@ -12,11 +12,11 @@ import pytest
 from heliograph.model.errors import NotEnoughBookies
 from heliograph.model.ledger_metadata import ANYWHERE, Affinity, LedgerMetadata
 from local_meta import keys
-from storage.ledger.create import create_ledger
-from storage.ledger.handle import LedgerHandle
-from storage.ledger.labels import Labels
-from storage.ledger.placement import Candidate, adheres, choose
-from storage.ledger.recovery import recover_ledger
+from storage.ledger.bookies.bookie_labels import Labels
+from storage.ledger.bookies.placement import Candidate, adheres, choose
+from storage.ledger.recovery.ledger_recovery import recover_ledger
+from storage.ledger.writing.ledger_creation import create_ledger
+from storage.ledger.writing.ledger_handle import LedgerHandle
 from tests.ledger.test_ledger import Writer, scenario
 from tests.managed_ledger.world import Region, run_of, until
 

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry
-from storage.ledger.latency import ReadLatency
-from storage.ledger.quarantine import Quarantine
-from storage.ledger.reader import read_entries
+from storage.ledger.bookies.bookie_latency import ReadLatency
+from storage.ledger.bookies.quarantine import Quarantine
+from storage.ledger.reading.ledger_reader import read_entries
 from tests.ledger.test_ledger import Writer, scenario
 from tests.managed_ledger.world import Region, names_of, run_of
 

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from heliograph.model.ledger_metadata import LedgerMetadata
-from storage.ledger.append import LedgerAppend
-from storage.ledger.recover import LedgerRecovery
+from storage.ledger.recovery.recovery_rules import LedgerRecovery
+from storage.ledger.writing.ledger_append import LedgerAppend
 
 QUORUMS = [(1, 1, 1), (2, 2, 1), (2, 2, 2), (3, 3, 2), (3, 3, 3), (5, 5, 3), (3, 2, 2), (3, 2, 1), (4, 3, 2), (5, 2, 2)]
 

@@ -9,9 +9,9 @@ import pytest
 
 from heliograph.model.errors import BookieUnavailable
 from heliograph.wire.block import encode_block
-from storage.ledger.bookie_client import BookieClient, BookieClientSettings
-from storage.ledger.context import LedgerSettings
-from storage.ledger.quarantine import FIRST_S, LONGEST_S, Quarantine
+from storage.ledger.bookies.bookie_client import BookieClient, BookieClientSettings
+from storage.ledger.bookies.quarantine import FIRST_S, LONGEST_S, Quarantine
+from storage.ledger.ledger_context import LedgerSettings
 from tests.ledger.test_ledger import Writer, scenario
 from tests.managed_ledger.world import Region, run_of, until
 

@@ -15,12 +15,12 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.errors import CorruptData, NotAllowed, NotEnoughBookies
 from heliograph.model.ledger_metadata import PLACED, LedgerMetadata, LedgerState
 from local_meta import keys
-from storage.ledger.context import LedgerSettings
-from storage.ledger.marks import Mark
-from storage.ledger.placement import Candidate, choose
-from storage.ledger.reader import ledger_metadata, read_entries
-from storage.ledger.recovery import recover_ledger
-from storage.ledger.repair import LedgerRepair
+from storage.ledger.bookies.placement import Candidate, choose
+from storage.ledger.ledger_context import LedgerSettings
+from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries
+from storage.ledger.recovery.ledger_recovery import recover_ledger
+from storage.ledger.repair.ledger_repair import LedgerRepair
+from storage.ledger.underreplicated_marks import Mark
 from storage.managed_ledger.factory import ManagedLedgerFactory
 from tests.ledger.fakes import FakeBookie
 from tests.ledger.test_ledger import Writer, scenario

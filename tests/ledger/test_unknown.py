@@ -13,7 +13,7 @@ from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from local_meta import keys
-from storage.ledger.unknown import Unknown, read_unknown, unknown_ledgers
+from storage.ledger.reading.unknown_ledgers import Unknown, read_unknown, unknown_ledgers
 
 
 def run_of(first: int, count: int) -> Run:

@@ -24,7 +24,7 @@ from heliograph.model.errors import (
 )
 from heliograph.model.ledger_metadata import TRIMMED_MS, LedgerMetadata, LedgerState, ManagedLedgerMetadata, unpack
 from local_meta import keys
-from storage.ledger.context import LedgerSettings
+from storage.ledger.ledger_context import LedgerSettings
 from storage.managed_ledger.cursor import Cursor
 from storage.managed_ledger.managed_ledger import ManagedLedger
 from storage.managed_ledger.pages import stored_topic

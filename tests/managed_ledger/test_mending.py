@@ -16,7 +16,7 @@ from heliograph.model.errors import CorruptData, NoSuchEntry, NoSuchLedger, NotA
 from heliograph.model.ledger_metadata import LedgerMetadata, ManagedLedgerMetadata, OffloadRecord, OffloadState
 from heliograph.wire.run import Run
 from local_meta import keys
-from storage.ledger.in_place import Refilled, Runs
+from storage.ledger.repair.in_place_repair import Refilled, Runs
 from storage.managed_ledger.managed_ledger import ManagedLedger
 from tests.managed_ledger.flaky import FlakyStore
 from tests.managed_ledger.test_managed_ledger import scenario, small

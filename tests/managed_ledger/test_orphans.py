@@ -15,7 +15,7 @@ from heliograph.kv.metadata_store import prefix_end
 from heliograph.model.errors import HeliographError
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, ManagedLedgerMetadata
 from local_meta import keys
-from storage.ledger.create import create_ledger
+from storage.ledger.writing.ledger_creation import create_ledger
 from storage.managed_ledger.orphans import OrphanCollector, is_orphan
 from storage.managed_ledger.settings import ManagedLedgerSettings
 from tests.managed_ledger.flaky import FlakyStore

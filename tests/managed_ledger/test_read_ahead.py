@@ -12,7 +12,7 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import BookieUnavailable
 from heliograph.wire.run import Run
-from storage.ledger.reader import OnEnd
+from storage.ledger.reading.ledger_reader import OnEnd
 from storage.ledger.tasks import Tasks
 from storage.managed_ledger.managed_ledger import ManagedLedger
 from storage.managed_ledger.read_ahead import ReadAhead

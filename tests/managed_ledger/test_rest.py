@@ -15,7 +15,7 @@ from heliograph.kv.metadata_store import Op
 from heliograph.model.errors import MetadataUnavailable, NotEnoughBookies
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from local_meta import keys
-from storage.ledger.handle import LedgerHandle
+from storage.ledger.writing.ledger_handle import LedgerHandle
 from storage.managed_ledger.settings import ManagedLedgerSettings
 from storage.managed_ledger.tail import Tail
 from tests.managed_ledger.test_managed_ledger import scenario

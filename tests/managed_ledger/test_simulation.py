@@ -17,7 +17,7 @@ import pytest
 from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.model.errors import HeliographError
 from heliograph.model.positions import Position
-from storage.ledger.context import LedgerSettings
+from storage.ledger.ledger_context import LedgerSettings
 from storage.managed_ledger.managed_ledger import ManagedLedger
 from storage.managed_ledger.settings import ManagedLedgerSettings
 from tests.managed_ledger.flaky import FlakyStore

@@ -11,8 +11,8 @@ from heliograph.kv.metadata_store import MetadataStore
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import HeliographError
 from heliograph.wire.run import Run
-from storage.ledger.context import LedgerSettings
-from storage.ledger.pool import BookiePool
+from storage.ledger.bookies.bookie_pool import BookiePool
+from storage.ledger.ledger_context import LedgerSettings
 from storage.managed_ledger.cache import EntryCache
 from storage.managed_ledger.factory import ManagedLedgerFactory
 from storage.managed_ledger.managed_ledger import ManagedLedger

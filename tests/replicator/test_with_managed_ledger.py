@@ -17,7 +17,7 @@ from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import Run
 from replicator.intake import Verdict
 from replicator.log import ReplicatedLog
-from storage.ledger.pool import BookiePool
+from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.managed_ledger.cache import EntryCache
 from storage.managed_ledger.factory import ManagedLedgerFactory
 from storage.managed_ledger.settings import ManagedLedgerSettings

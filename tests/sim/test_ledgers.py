@@ -13,10 +13,11 @@ from geo_tests.sim.loop import SimFailure, collect
 from heliograph.model.errors import HeliographError, VersionConflict
 from heliograph.model.ledger_metadata import LedgerMetadata
 from storage.bookie.directories.journal_dir import JournalDir
-from storage.ledger import append, recover, recovery
-from storage.ledger.copies import CopyCheck
-from storage.ledger.port import END
-from storage.ledger.repair import LedgerRepair
+from storage.ledger.bookies.bookie_port import END
+from storage.ledger.recovery import ledger_recovery, recovery_rules
+from storage.ledger.repair.ledger_repair import LedgerRepair
+from storage.ledger.repair.replica_check import CopyCheck
+from storage.ledger.writing import ledger_append
 from storage.managed_ledger import cursor, keeping, tail, trim
 from tests.sim.mutants import the_mark_delete_position_jumps_over_gaps
 
@@ -56,45 +57,47 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 def lac_does_not_wait_for_the_recorded_ensemble(patch: pytest.MonkeyPatch) -> None:
-    def advance(self: append.LedgerAppend) -> bool:
+    def advance(self: ledger_append.LedgerAppend) -> bool:
         reached = sorted(self._durable.values())[-self._ack_quorum]
         if reached <= self.lac:
             return False
         self.lac = reached
         return True
 
-    patch.setattr(append.LedgerAppend, "_advance", advance)
+    patch.setattr(ledger_append.LedgerAppend, "_advance", advance)
 
 
 def one_ack_is_enough(patch: pytest.MonkeyPatch) -> None:
-    made = append.LedgerAppend.__init__
+    made = ledger_append.LedgerAppend.__init__
     patch.setattr(
-        append.LedgerAppend, "__init__", lambda self, ensemble, quorum, striping: made(self, ensemble, 1, striping)
+        ledger_append.LedgerAppend,
+        "__init__",
+        lambda self, ensemble, quorum, striping: made(self, ensemble, 1, striping),
     )
 
 
 def recovery_does_not_fence(patch: pytest.MonkeyPatch) -> None:
-    async def fence(context: Any, core: recover.LedgerRecovery, ledger: int) -> None:
+    async def fence(context: Any, core: recovery_rules.LedgerRecovery, ledger: int) -> None:
         for bookie in core.ensemble:
             core.on_fenced(bookie, -1)
 
-    patch.setattr(recovery, "_fence", fence)
+    patch.setattr(ledger_recovery, "_fence", fence)
 
 
 def one_fence_is_enough(patch: pytest.MonkeyPatch) -> None:
     """With three bookies and an ack quorum of two, the writer can still confirm on the other two."""
-    patch.setattr(recover.LedgerRecovery, "fenced", property(lambda self: len(self._fenced) >= 1))
-    patch.setattr(recovery, "FENCE_GRACE_S", 0.0)
+    patch.setattr(recovery_rules.LedgerRecovery, "fenced", property(lambda self: len(self._fenced) >= 1))
+    patch.setattr(ledger_recovery, "FENCE_GRACE_S", 0.0)
 
 
 def a_time_out_is_absence(patch: pytest.MonkeyPatch) -> None:
-    async def read_tail(context: Any, core: recover.LedgerRecovery, ledger: int) -> list[Any]:
+    async def read_tail(context: Any, core: recovery_rules.LedgerRecovery, ledger: int) -> list[Any]:
         tail: list[Any] = []
         while not core.ended:
             for bookie in core.to_ask():
                 try:
-                    blocks = await context.pool.client(bookie).read(ledger, core.next, END, recovery.READ_BYTES)
-                    pieces = recovery._pieces(ledger, core.next, blocks)
+                    blocks = await context.pool.client(bookie).read(ledger, core.next, END, ledger_recovery.READ_BYTES)
+                    pieces = ledger_recovery._pieces(ledger, core.next, blocks)
                 except HeliographError:
                     core.on_absent(bookie)
                     if core.ended:
@@ -105,7 +108,7 @@ def a_time_out_is_absence(patch: pytest.MonkeyPatch) -> None:
                     break
         return tail
 
-    patch.setattr(recovery, "_read_tail", read_tail)
+    patch.setattr(ledger_recovery, "_read_tail", read_tail)
 
 
 def the_recovered_tail_is_not_written_again(patch: pytest.MonkeyPatch) -> None:
@@ -114,7 +117,7 @@ def the_recovered_tail_is_not_written_again(patch: pytest.MonkeyPatch) -> None:
     ) -> tuple[tuple[str, ...], dict[str, None]]:
         return metadata.fragments[-1][1], {}
 
-    patch.setattr(recovery, "_write_tail", write_tail)
+    patch.setattr(ledger_recovery, "_write_tail", write_tail)
 
 
 def a_bookie_acknowledges_before_its_sync(patch: pytest.MonkeyPatch) -> None:

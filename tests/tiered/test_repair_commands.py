@@ -11,7 +11,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from storage.ledger.bookie_client import BookieClient
+from storage.ledger.bookies.bookie_client import BookieClient
 from tests.broker.processes import Region
 from tests.live import until
 from tests.tiered.test_broker_tier import HELIOGRAPH, TOPIC, provisioned, read_all

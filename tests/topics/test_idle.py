@@ -16,7 +16,7 @@ from region_node.topics.bulk import create_topics
 from region_node.topics.service import TopicService
 from replicator.dedup import DedupSettings
 from replicator.state import TopicState
-from storage.ledger.handle import LedgerHandle
+from storage.ledger.writing.ledger_handle import LedgerHandle
 from tests.managed_ledger.world import Broker, Region
 from tests.topics.fake import FakeLinks, FakeView
 

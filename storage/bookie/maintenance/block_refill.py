@@ -1,7 +1,7 @@
 """Refill: brings a block that a disk has spoilt from another copy.
 
 Is: the shell that takes what the scrub and readers found bad, reads the entries from the other bookies, and stores them here again. Isn't: the finding
-(`storage.bookie.entry_log.scrub`), or the copy of what a lost bookie held (`storage.ledger.repair`).
+(`storage.bookie.entry_log.scrub`), or the copy of what a lost bookie held (`storage.ledger.repair.ledger_repair`).
 Invariants: nothing is taken for good before it is durable here; the spoilt block stays in its log until then, and goes when that log is written anew;
 what no other copy has stays named as bad. An entry has the same content wherever it is, so a block of an open ledger may be refilled as well.
 Source: docs/protocols/storage.md, "Scrub".
@@ -20,9 +20,9 @@ from heliograph.wire.bookie_frames import Code, Kind, encode
 from storage.bookie.directories.ledger_dir import LedgerDir
 from storage.bookie.entry_log.scrub import Spot
 from storage.bookie.serving.bookie import Bookie
-from storage.ledger.context import LedgerContext
-from storage.ledger.reader import ledger_metadata, read_entries
-from storage.ledger.repair import READ_BYTES, Throttle
+from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries
+from storage.ledger.repair.ledger_repair import READ_BYTES, Throttle
 
 _AGAIN_S = 60.0
 """Before what could not be brought is tried again."""

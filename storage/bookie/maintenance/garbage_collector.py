@@ -30,7 +30,7 @@ from heliograph.runtime.tasks import end
 from heliograph.wire.bookie_frames import Code, Kind, encode
 from local_meta import keys
 from storage.bookie.serving.bookie import Bookie
-from storage.ledger.audit import is_surplus
+from storage.ledger.repair.lost_bookies import is_surplus
 
 _DELETES_A_RECORD = 500
 _FIRST_PASS_S = 60.0

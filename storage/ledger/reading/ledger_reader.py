@@ -17,7 +17,7 @@ from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.wire.block import decode_block
 from heliograph.wire.run import Buffer, Run
 from local_meta import keys
-from storage.ledger.context import LedgerContext
+from storage.ledger.ledger_context import LedgerContext
 
 OnEnd = Callable[[int], None]
 """Called with the entry behind what a read will bring, before it has brought it: the next one may begin there."""

@@ -32,9 +32,9 @@ from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from local_meta import keys
-from storage.ledger.context import LedgerContext
-from storage.ledger.reader import read_entries
-from storage.ledger.repair import READ_BYTES, Throttle
+from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.reading.ledger_reader import read_entries
+from storage.ledger.repair.ledger_repair import READ_BYTES, Throttle
 
 _ATTEMPTS_MAX = 5
 

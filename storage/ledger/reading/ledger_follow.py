@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator
 from heliograph.model.errors import BookieUnavailable, HeliographError
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from heliograph.wire.run import Run
-from storage.ledger.context import LedgerContext
-from storage.ledger.reader import ledger_metadata, read_open
+from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.reading.ledger_reader import ledger_metadata, read_open
 
 WAIT_S = 2.0
 _READ_BYTES = 1 << 20

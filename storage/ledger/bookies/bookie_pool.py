@@ -21,10 +21,10 @@ from heliograph.model.striping import Striping
 from heliograph.runtime.clock import Rng
 from local_meta import keys
 from storage.bookie.directories.cookie import home_of
-from storage.ledger.labels import Labels
-from storage.ledger.placement import Candidate, choose, racks
-from storage.ledger.port import BookiePort
-from storage.ledger.quarantine import Quarantine
+from storage.ledger.bookies.bookie_labels import Labels
+from storage.ledger.bookies.bookie_port import BookiePort
+from storage.ledger.bookies.placement import Candidate, choose, racks
+from storage.ledger.bookies.quarantine import Quarantine
 
 log = logging.getLogger("storage.ledger.pool")
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from heliograph.model.errors import HeliographError
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from local_meta import keys
-from storage.ledger.context import LedgerContext
-from storage.ledger.recovery import recover_ledger
+from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.recovery.ledger_recovery import recover_ledger
 
 log = logging.getLogger("storage.ledger.abandoned")
 

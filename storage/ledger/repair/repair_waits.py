@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from heliograph.model.ledger_metadata import LedgerMetadata
-from storage.ledger.audit import repairs, waits_for_its_writer
-from storage.ledger.marks import Mark
-from storage.ledger.pool import BookiePool
+from storage.ledger.bookies.bookie_pool import BookiePool
+from storage.ledger.repair.lost_bookies import repairs, waits_for_its_writer
+from storage.ledger.underreplicated_marks import Mark
 
 
 def waits_for(pool: BookiePool, metadata: LedgerMetadata | None, mark: Mark, silent: Collection[str] = ()) -> str:

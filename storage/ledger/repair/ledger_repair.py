@@ -1,6 +1,6 @@
 """Repair: copies what lost bookies held of one ledger to spares, and records the new place; and to bookies that are there what they lack.
 
-Is: the shell around `storage.ledger.audit.repairs` and `storage.ledger.holdings` for one ledger that is marked. Isn't: the choice of
+Is: the shell around `storage.ledger.repair.lost_bookies.repairs` and `storage.ledger.repair.replica_holdings` for one ledger that is marked. Isn't: the choice of
 ledgers, or the judgement of who is lost.
 Invariants: a spare is recorded, by compare-and-set, only once it has made every entry durable that the lost one had there; the mark of the ledger
 stands, unchanged, from before the first copied entry until after the record (a bookie's garbage collection keeps a marked ledger). Two that repair the
@@ -25,11 +25,11 @@ from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from heliograph.runtime.recent_latencies import Recent
 from heliograph.wire.block import encode_block
 from local_meta import keys
-from storage.ledger.audit import Repair, repairs, with_copy
-from storage.ledger.context import LedgerContext
-from storage.ledger.holdings import look
-from storage.ledger.marks import Mark
-from storage.ledger.reader import read_entries
+from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.reading.ledger_reader import read_entries
+from storage.ledger.repair.lost_bookies import Repair, repairs, with_copy
+from storage.ledger.repair.replica_holdings import look
+from storage.ledger.underreplicated_marks import Mark
 
 READ_BYTES = 1 << 20
 

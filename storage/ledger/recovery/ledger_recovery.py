@@ -29,10 +29,10 @@ from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.run import Buffer
 from local_meta import keys
-from storage.ledger.context import LedgerContext
-from storage.ledger.marks import mark_lacking
-from storage.ledger.port import END
-from storage.ledger.recover import LedgerRecovery
+from storage.ledger.bookies.bookie_port import END
+from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.recovery.recovery_rules import LedgerRecovery
+from storage.ledger.underreplicated_marks import mark_lacking
 
 READ_BYTES = 1 << 20
 FENCE_GRACE_S = 0.2

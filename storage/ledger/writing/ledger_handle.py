@@ -29,10 +29,10 @@ from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Buffer, Run
 from local_meta import keys
-from storage.ledger.append import LedgerAppend
-from storage.ledger.context import LedgerContext
-from storage.ledger.marks import mark_lacking
-from storage.ledger.port import BookiePort
+from storage.ledger.bookies.bookie_port import BookiePort
+from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.underreplicated_marks import mark_lacking
+from storage.ledger.writing.ledger_append import LedgerAppend
 from storage.sealing.cipher import RunSealer
 
 _MARK_ATTEMPTS = 8

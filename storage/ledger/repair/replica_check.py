@@ -16,10 +16,10 @@ from heliograph.kv.metadata_store import prefix_end
 from heliograph.model.errors import HeliographError
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState, pack, unpack
 from local_meta import keys
-from storage.ledger.audit import AutoRecoverySettings
-from storage.ledger.context import LedgerContext
-from storage.ledger.holdings import Holdings, look
-from storage.ledger.marks import mark_lacking
+from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.repair.lost_bookies import AutoRecoverySettings
+from storage.ledger.repair.replica_holdings import Holdings, look
+from storage.ledger.underreplicated_marks import mark_lacking
 
 log = logging.getLogger("storage.ledger.copies")
 

@@ -11,8 +11,8 @@ from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import ConfigError
 from heliograph.model.striping import STRIDE
 from heliograph.runtime.clock import Rng
-from storage.ledger.latency import Latency, ReadLatency
-from storage.ledger.pool import BookiePool
+from storage.ledger.bookies.bookie_latency import Latency, ReadLatency
+from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.ledger.tasks import Tasks
 from storage.ledger.ticker import Ticker
 from storage.sealing.sealing import Sealing

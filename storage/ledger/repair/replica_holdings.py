@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from heliograph.model.errors import HeliographError, NoSuchLedger
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
-from storage.ledger.audit import Repair
-from storage.ledger.context import LedgerContext
+from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.repair.lost_bookies import Repair
 
 Ranges = Sequence[tuple[int, int]]
 """[first, last] of each, ascending and disjoint."""

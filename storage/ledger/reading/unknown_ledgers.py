@@ -17,7 +17,7 @@ from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry,
 from heliograph.wire.block import decode_block
 from heliograph.wire.run import Run
 from local_meta import keys
-from storage.ledger.port import BookiePort
+from storage.ledger.bookies.bookie_port import BookiePort
 
 _READ_BYTES = 1 << 20
 

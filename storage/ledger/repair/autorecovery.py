@@ -20,14 +20,14 @@ from heliograph.kv.metadata_store import LEASE_TTL_MS, prefix_end
 from heliograph.model.errors import HeliographError, LeaseLost, MetadataError, VersionConflict
 from heliograph.model.ledger_metadata import LedgerMetadata
 from local_meta import keys
-from storage.ledger.abandoned import Abandoned
-from storage.ledger.audit import AutoRecoverySettings, LostBookies, repairs, waits_for_its_writer
-from storage.ledger.context import LedgerContext
-from storage.ledger.copies import CopyCheck
-from storage.ledger.labels import Labels
-from storage.ledger.marks import Mark
-from storage.ledger.placement import adheres, racks
-from storage.ledger.repair import LedgerRepair
+from storage.ledger.bookies.bookie_labels import Labels
+from storage.ledger.bookies.placement import adheres, racks
+from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.recovery.abandoned_ledgers import Abandoned
+from storage.ledger.repair.ledger_repair import LedgerRepair
+from storage.ledger.repair.lost_bookies import AutoRecoverySettings, LostBookies, repairs, waits_for_its_writer
+from storage.ledger.repair.replica_check import CopyCheck
+from storage.ledger.underreplicated_marks import Mark
 
 log = logging.getLogger("storage.ledger.autorecovery")
 

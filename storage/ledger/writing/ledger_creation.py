@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from heliograph.model.ledger_metadata import ANYWHERE, Affinity, LedgerMetadata
 from local_meta import keys
-from storage.ledger.context import LedgerContext
+from storage.ledger.ledger_context import LedgerContext
 
 
 async def create_ledger(

@@ -1,6 +1,6 @@
 """BookiePort: what the ledger layer needs of one bookie's client.
 
-Is: the protocol that `storage.ledger.bookie_client` (a connection) and the simulations (in memory) implement.
+Is: the protocol that `storage.ledger.bookies.bookie_client` (a connection) and the simulations (in memory) implement.
 Isn't: placement, quorums, or any decision about failures.
 """
 

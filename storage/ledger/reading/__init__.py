@@ -1,0 +1,1 @@
+"""Reads of confirmed entries. It changes nothing."""

@@ -1,0 +1,1 @@
+"""A ledger without a writer is fenced and closed where it ends."""

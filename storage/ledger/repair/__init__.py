@@ -1,0 +1,1 @@
+"""Copies that are lost are found and made again. An open ledger's writer is never touched."""
