@@ -20,10 +20,10 @@ from rich.console import Console
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
-from storage.managed_ledger.cache import EntryCache
-from storage.managed_ledger.cache_settings import CacheSettings, Eviction
-from storage.managed_ledger.managed_ledger import ManagedLedger
-from storage.managed_ledger.settings import ManagedLedgerSettings
+from storage.managed_ledger.cache.cache_settings import CacheSettings, Eviction
+from storage.managed_ledger.cache.entry_cache import EntryCache
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from tests.managed_ledger.world import Broker, Region
 
 WANTED = 0.95

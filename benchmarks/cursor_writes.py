@@ -32,9 +32,9 @@ from local_meta import keys
 from local_meta.node import LocalMetaNode
 from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.ledger.ledger_context import LedgerContext
-from storage.managed_ledger.catalog import Catalog
-from storage.managed_ledger.cursor import Cursor
-from storage.managed_ledger.flusher import MetadataFlusher
+from storage.managed_ledger.cursors.cursor import Cursor
+from storage.managed_ledger.metadata.ledger_catalog import Catalog
+from storage.managed_ledger.metadata.metadata_flusher import MetadataFlusher
 
 ROUNDS = 9
 

@@ -33,9 +33,9 @@ from heliograph.wire.run import Run
 from region_node.process import settle_memory
 from storage.ledger.bookies.bookie_client import BookieClient
 from storage.ledger.bookies.bookie_pool import BookiePool
-from storage.managed_ledger.cache import EntryCache
-from storage.managed_ledger.factory import ManagedLedgerFactory
-from storage.managed_ledger.managed_ledger import ManagedLedger
+from storage.managed_ledger.cache.entry_cache import EntryCache
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
+from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
 from storage.tiered.cold import ColdReader
 from storage.tiered.plan import OffloadPolicy
 from storage.tiered.settings import TieredSettings

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from replicator.manager import LinkManager
     from storage.ledger.bookies.bookie_pool import BookiePool
     from storage.ledger.repair.autorecovery import AutoRecovery
-    from storage.managed_ledger.appends import Appends
-    from storage.managed_ledger.cache import EntryCache
+    from storage.managed_ledger.append_counts import Appends
+    from storage.managed_ledger.cache.entry_cache import EntryCache
     from storage.sealing.sealing import Sealing
 
 
@@ -207,10 +207,10 @@ class BrokerRole:
         from storage.ledger.bookies.bookie_pool import BookiePool
         from storage.ledger.ledger_context import LedgerSettings
         from storage.ledger.repair.autorecovery import AutoRecovery
-        from storage.managed_ledger.cache import EntryCache
-        from storage.managed_ledger.factory import ManagedLedgerFactory
-        from storage.managed_ledger.orphans import OrphanCollector
-        from storage.managed_ledger.settings import ManagedLedgerSettings
+        from storage.managed_ledger.cache.entry_cache import EntryCache
+        from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
+        from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
+        from storage.managed_ledger.retention.orphan_ledgers import OrphanCollector
 
         clock, rng, own = self.runtime.clock, self.runtime.rng, self.settings.broker
         tls = self.certificates.dialer("broker", "bookie")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from heliograph.runtime.recent_latencies import Recent
 
 if TYPE_CHECKING:
-    from storage.managed_ledger.cache import EntryCache
+    from storage.managed_ledger.cache.entry_cache import EntryCache
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

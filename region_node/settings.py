@@ -36,8 +36,8 @@ from region_node.usage_settings import UsageSettings
 from replicator.audit_settings import AuditSettings
 from replicator.compression_settings import CompressionSettings
 from storage.ledger.repair.lost_bookies import AutoRecoverySettings
-from storage.managed_ledger.cache_settings import CacheSettings, Eviction
-from storage.managed_ledger.settings import ManagedLedgerSettings
+from storage.managed_ledger.cache.cache_settings import CacheSettings, Eviction
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from storage.tiered.settings import TieredSettings
 
 FORMAT = 1

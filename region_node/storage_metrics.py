@@ -1,6 +1,6 @@
 """Metrics of appends and reads, in Pulsar's names: latencies and sizes by namespace, and how long the newest appends took.
 
-Is: what `storage.managed_ledger.appends` counts, as text in pieces, and the broker's part of it as samples. Isn't: a row of one topic
+Is: what `storage.managed_ledger.append_counts` counts, as text in pieces, and the broker's part of it as samples. Isn't: a row of one topic
 (`topic_metrics`).
 Invariants: as many series as there are namespaces that something was appended to, times a constant; no piece takes long. Buckets are apart, as
 Pulsar's are: each counts what is above the bound before it.
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from region_node.metrics import Sample, escaped, summary
-from storage.managed_ledger.appends import LATENCIES_S, SIZES, AppendCounts, Appends
+from storage.managed_ledger.append_counts import LATENCIES_S, SIZES, AppendCounts, Appends
 
 _ROWS = 200
 """Namespaces in one piece of text."""

@@ -36,7 +36,7 @@ from region_node.tier_metrics import TierMetrics
 from replicator.dedup import DedupSettings
 from replicator.state import TopicState
 from storage.ledger.reading.ledger_reader import opened
-from storage.managed_ledger.shadow import ShadowLedger
+from storage.managed_ledger.log.shadow_ledger import ShadowLedger
 from storage.tiered.cold import ColdReader
 from storage.tiered.manifest import Manifest
 from storage.tiered.plan import OffloadPolicy, stored
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from global_config.view import ConfigView
     from region_node.ownership.service import Ownership
     from region_node.topics.service import TopicService
-    from storage.managed_ledger.factory import ManagedLedgerFactory
-    from storage.managed_ledger.managed_ledger import ManagedLedger
+    from storage.managed_ledger.log.managed_ledger import ManagedLedger
+    from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
 
 _LINK_CURSORS = "pulsar.repl."
 _TENANT, _NAMESPACE, _TOPIC, _TOPIC_EVERYWHERE, _SCHEMAS = "tenant", "namespace", "topic", "topic-everywhere", "schemas"

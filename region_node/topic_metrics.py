@@ -27,7 +27,7 @@ from region_node.subscriptions.subscription import Subscription
 from region_node.topic_series import TopicSeries, TopTopics
 from region_node.topics.incoming_rates import NOTHING
 from region_node.topics.topic import Topic
-from storage.managed_ledger.cursor import Cursor
+from storage.managed_ledger.cursors.cursor import Cursor
 
 SLICE = 500
 _LINES = 4000

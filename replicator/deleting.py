@@ -23,7 +23,7 @@ from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.links.link_commands import SkipReason
-from storage.managed_ledger import expiry
+from storage.managed_ledger.cursors import cursor_expiry
 
 if TYPE_CHECKING:
     from replicator.log import ReplicatedLog
@@ -53,7 +53,7 @@ async def truncate(log: ReplicatedLog) -> dict[str, int]:
     ):
         note_removed(state, ledger.first_position(), upto)
         await ledger.store_state()
-        given_up = await expiry.move(ledger, upto, links)
+        given_up = await cursor_expiry.move(ledger, upto, links)
     # A link that came meanwhile stays where it is, too: of what was published since, nothing is written down.
     return given_up | await ledger.truncate([name for name in ledger.cursors if not name.startswith(LINK_CURSORS)])
 

@@ -36,8 +36,8 @@ from replicator.subscription_sync import SubscriptionHost, SubscriptionSync
 
 if TYPE_CHECKING:
     from replicator.tracing import Tracing
-    from storage.managed_ledger.factory import ManagedLedgerFactory
-    from storage.managed_ledger.managed_ledger import ManagedLedger
+    from storage.managed_ledger.log.managed_ledger import ManagedLedger
+    from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
 
 Stop = Callable[[], None]
 Watcher = TypeVar("Watcher", bound=Callable[..., None])

@@ -47,7 +47,7 @@ from replicator.subscription_sync import SubscriptionHost
 from replicator.tails import Tails
 from replicator.timers import Timers
 from replicator.yielding import Yielding
-from storage.managed_ledger.appends import Appends
+from storage.managed_ledger.append_counts import Appends
 
 events = logging.getLogger("replicator")
 

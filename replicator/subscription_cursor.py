@@ -21,7 +21,7 @@ from replicator.entries import addressed_to
 from replicator.lookup import Status, coordinate_of, entries_until, position_of, vector_at
 from replicator.redeliveries import Redeliveries
 from replicator.subscription_state import HERE, PROPERTY, SubscriptionState, Todo
-from storage.managed_ledger.expiry import GIVEN_UP, read_given_up
+from storage.managed_ledger.cursors.cursor_expiry import GIVEN_UP, read_given_up
 
 if TYPE_CHECKING:
     from replicator.log import ReplicatedLog

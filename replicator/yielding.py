@@ -19,7 +19,7 @@ from typing import Generic, Protocol
 
 from replicator.courtesy import LIVE_BYTES
 from replicator.turns import Budget, M
-from storage.managed_ledger.appends import Appends
+from storage.managed_ledger.append_counts import Appends
 
 _WITHOUT_BOUND = 1e12
 _START_BYTES_PER_S = 16e6

@@ -37,10 +37,10 @@ from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.ledger.ledger_context import LedgerContext, LedgerSettings
 from storage.ledger.repair.autorecovery import AutoRecovery
 from storage.ledger.repair.lost_bookies import AutoRecoverySettings
-from storage.managed_ledger.cache import EntryCache
-from storage.managed_ledger.factory import ManagedLedgerFactory
-from storage.managed_ledger.managed_ledger import ManagedLedger
-from storage.managed_ledger.settings import ManagedLedgerSettings
+from storage.managed_ledger.cache.entry_cache import EntryCache
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
+from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 
 TOPIC = "persistent://sim/ns/log"
 META = "meta"

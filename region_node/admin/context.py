@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     from replicator.log import ReplicatedLog
     from replicator.manager import LinkManager
     from storage.ledger.repair.autorecovery import AutoRecovery
-    from storage.managed_ledger.appends import Appends
-    from storage.managed_ledger.cache import EntryCache
-    from storage.managed_ledger.managed_ledger import ManagedLedger
+    from storage.managed_ledger.append_counts import Appends
+    from storage.managed_ledger.cache.entry_cache import EntryCache
+    from storage.managed_ledger.log.managed_ledger import ManagedLedger
     from storage.sealing.sealing import Sealing
 
 _CALL_TIMEOUT_S = 15.0

@@ -1,7 +1,7 @@
 """What of a topic no bookie of this region has any more, and its repair in place.
 
 Is: paths of our own, below /heliograph/v1/topics; the object store as a source, and the audit between regions for what that does not have. Isn't: the
-repair (`storage.managed_ledger.mending`), or the audit (`replicator.auditor`).
+repair (`storage.managed_ledger.log.damaged_ledgers`), or the audit (`replicator.auditor`).
 Invariants: a repair changes no message id, and never a message that can be read.
 Source: docs/operating/repair.md.
 """
@@ -15,7 +15,7 @@ from aiohttp import web
 from heliograph.model.ledger_metadata import local_gone
 from region_node.admin.context import Admin, Malformed, typed_body
 from storage.ledger.repair.in_place_repair import Runs, Source
-from storage.managed_ledger.managed_ledger import ManagedLedger
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.tiered.mending import Objects
 
 

@@ -15,7 +15,7 @@ from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata
 from region_node.reads import ReadKeys
 from region_node.trust import Following
 from storage.ledger.bookies.bookie_pool import BookiePool
-from storage.managed_ledger.managed_ledger import ManagedLedger
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
 
 _BYTES_MIN = 1 << 20
 """Of a range; a reader gets smaller ones from the broker, hundreds in one answer."""

@@ -16,7 +16,7 @@ from aiohttp import web
 from heliograph.model.errors import AlreadyExists, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.admin.context import Admin, Malformed, body
-from storage.managed_ledger.shadow import SHADOW_SOURCE
+from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE
 
 _LIST = "shadowTopics"
 

@@ -20,7 +20,7 @@ from region_node.admin.messages import nth_unacked, position_of
 from region_node.replicated_subscriptions import replicate
 from region_node.subscriptions.subscription import Subscription
 from region_node.topics.topic import Topic
-from storage.managed_ledger.cursor import check_properties
+from storage.managed_ledger.cursors.cursor import check_properties
 
 OnTopic = Callable[[Admin, web.Request, TopicName], Awaitable[Any]]
 Handler = Callable[[Admin, web.Request], Awaitable[Any]]

@@ -16,7 +16,7 @@ from heliograph.model.topic_names import TopicName
 from region_node.admin.context import Admin, flag
 from region_node.admin.topics import partitions_of
 from region_node.subscriptions.meter import iso_time
-from storage.managed_ledger.managed_ledger import ManagedLedger
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.tiered.plan import stored
 
 

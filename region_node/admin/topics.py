@@ -22,7 +22,7 @@ from region_node.admin import permissions
 from region_node.admin.context import Admin, Malformed, body, flag, number
 from region_node.admin.shadows import check_kept, checked_source
 from region_node.topics.creation import TooManyTopics
-from storage.managed_ledger.shadow import SHADOW_SOURCE
+from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE
 
 _PARTITIONS_MAX = 4096
 

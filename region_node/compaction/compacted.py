@@ -26,7 +26,7 @@ from region_node.compaction.stored import pieces_of, position_of
 from region_node.subscriptions.port import LedgerPort, Piece
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import ledger_metadata, read_open
-from storage.managed_ledger.reading import ColdReads
+from storage.managed_ledger.log.log_reader import ColdReads
 
 log = logging.getLogger("region_node.compaction")
 

@@ -34,7 +34,7 @@ from region_node.compaction.writer import CompactedWriter, WriteLatencies, delet
 from region_node.subscriptions.port import LedgerPort, Piece, visible
 from region_node.subscriptions.ready import Tasks
 from storage.ledger.ledger_context import LedgerContext
-from storage.managed_ledger.reading import ColdReads
+from storage.managed_ledger.log.log_reader import ColdReads
 
 if TYPE_CHECKING:
     from region_node.topics.compacting import CompactingTopic

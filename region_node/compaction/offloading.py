@@ -15,7 +15,7 @@ from heliograph.model.ledger_metadata import LedgerInfo, OffloadRecord
 from local_meta import keys
 from region_node.compaction.compacted import CURSOR, read_properties
 from region_node.compaction.compactor import Compactor
-from storage.managed_ledger.cursor import Cursor
+from storage.managed_ledger.cursors.cursor import Cursor
 from storage.tiered.names import ledger_key
 from storage.tiered.store import Stores
 

@@ -25,7 +25,7 @@ from region_node.compaction.stored import Gather, wrap
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import delete_on_bookies
 from storage.ledger.writing.ledger_handle import LedgerHandle
-from storage.managed_ledger.appends import LATENCIES_S
+from storage.managed_ledger.append_counts import LATENCIES_S
 
 if TYPE_CHECKING:
     from region_node.compaction.compactor import TopicCompaction

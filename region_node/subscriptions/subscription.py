@@ -29,7 +29,7 @@ from region_node.transactions.acking import SubscriptionTransactions
 from region_node.transactions.pending import PROPERTY as TRANSACTIONS
 from region_node.transactions.pending import PendingAcks
 from replicator.subscription_state import BEGAN, PROPERTY
-from storage.managed_ledger.expiry import GIVEN_UP
+from storage.managed_ledger.cursors.cursor_expiry import GIVEN_UP
 
 _INTERNAL = (PROPERTY, BEGAN, TRANSACTIONS, GIVEN_UP)
 """Properties of a cursor that are no client's."""

@@ -23,7 +23,7 @@ from region_node.topics.port import FactoryPort, LinksPort, ViewPort
 from region_node.topics.topic import Topic
 
 if TYPE_CHECKING:
-    from storage.managed_ledger.factory import ManagedLedgerFactory
+    from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
 
 
 class NamedTopics(ABC):

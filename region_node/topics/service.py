@@ -56,13 +56,13 @@ from region_node.topics.port import FactoryPort, LinksPort, LogPort, TurnOf, Vie
 from region_node.topics.topic import Topic
 from replicator.deleting import recall, remember
 from replicator.log import ReplicatedLog
-from storage.managed_ledger.shadow import SHADOW_SOURCE
+from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE
 
 if TYPE_CHECKING:
     from replicator.tracing import Tracing
     from storage.ledger.ledger_context import LedgerContext
-    from storage.managed_ledger.factory import ManagedLedgerFactory
-    from storage.managed_ledger.reading import ColdReads
+    from storage.managed_ledger.log.log_reader import ColdReads
+    from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
 
 log = logging.getLogger("region_node.topics")
 

@@ -19,10 +19,10 @@ from replicator.dedup import DedupSettings
 from replicator.log import ReplicatedLog
 from replicator.order import Done, Failed
 from replicator.state import TopicState
-from storage.managed_ledger.shadow import REFUSAL
+from storage.managed_ledger.log.shadow_ledger import REFUSAL
 
 if TYPE_CHECKING:
-    from storage.managed_ledger.factory import ManagedLedgerFactory
+    from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
 
 
 class _ShadowState(TopicState):

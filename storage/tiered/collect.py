@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.ledger_metadata import ManagedLedgerMetadata
 from local_meta import keys
-from storage.managed_ledger.pages import stored_topic
+from storage.managed_ledger.metadata.ledger_pages import stored_topic
 from storage.tiered.names import LEDGER, MANIFEST, ObjectName, parse
 from storage.tiered.store import ObjectStore
 

@@ -1,6 +1,6 @@
 """Objects: what an object store has of a topic's ledgers, as a source of an in-place repair.
 
-Is: a `Source` over ledgers whose object was committed. Isn't: the repair (`storage.managed_ledger.mending`), or the reading (`cold`).
+Is: a `Source` over ledgers whose object was committed. Isn't: the repair (`storage.managed_ledger.log.damaged_ledgers`), or the reading (`cold`).
 Source: docs/protocols/tiered.md; docs/protocols/storage.md, "In-place repair".
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from heliograph.model.errors import NoSuchEntry, NoSuchObject
 from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.wire.run import Run
-from storage.managed_ledger.reading import ColdReads
+from storage.managed_ledger.log.log_reader import ColdReads
 from storage.tiered.plan import stored
 
 

@@ -19,8 +19,8 @@ from heliograph.model.ledger_metadata import LedgerInfo, ManagedLedgerMetadata, 
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from local_meta import keys
-from storage.managed_ledger.catalog import Catalog
-from storage.managed_ledger.cursor import Cursor
+from storage.managed_ledger.cursors.cursor import Cursor
+from storage.managed_ledger.metadata.ledger_catalog import Catalog
 from storage.tiered.cold import ColdReader
 from storage.tiered.manifest import Manifest
 from storage.tiered.names import MANIFEST, ObjectName, parse

@@ -18,7 +18,7 @@ from heliograph.kv.metadata_store import MetadataStore, prefix_end
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.ledger_metadata import LedgerInfo, ManagedLedgerMetadata
 from local_meta import keys
-from storage.managed_ledger.pages import stored_topic
+from storage.managed_ledger.metadata.ledger_pages import stored_topic
 
 log = logging.getLogger("storage.tiered.sweep")
 

@@ -31,7 +31,7 @@ from local_meta.metadata_id import instance_of
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.ledger.repair.ledger_repair import Throttle
-from storage.managed_ledger.managed_ledger import ManagedLedger
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.tiered.beside import Beside
 from storage.tiered.collect import Collector
 from storage.tiered.manifest import Manifest, State, States, merge_states, stored_end

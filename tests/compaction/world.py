@@ -19,9 +19,9 @@ from region_node.subscriptions.port import LedgerPort
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue, Tasks
 from region_node.topics.topic import Topic
 from replicator.transactions import TransactionBuffer
-from storage.managed_ledger.cache import EntryCache
-from storage.managed_ledger.managed_ledger import ManagedLedger
-from storage.managed_ledger.settings import ManagedLedgerSettings
+from storage.managed_ledger.cache.entry_cache import EntryCache
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from tests.managed_ledger.world import Broker, Region, until
 from tests.pulsar.codec import entry
 

@@ -21,9 +21,9 @@ from storage.bookie.maintenance.garbage_collector import Collector
 from storage.ledger.bookies.bookie_client import BookieClient, BookieClientSettings
 from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.ledger.repair.lost_bookies import AutoRecoverySettings
-from storage.managed_ledger.cache import EntryCache
-from storage.managed_ledger.factory import ManagedLedgerFactory
-from storage.managed_ledger.managed_ledger import ManagedLedger
+from storage.managed_ledger.cache.entry_cache import EntryCache
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
+from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
 from tests.managed_ledger.world import TOPIC, Names, names_of, read_all, run_of, until
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.ledger.repair.autorecovery import AutoRecovery
 from storage.ledger.repair.lost_bookies import AutoRecoverySettings
 from storage.ledger.writing.ledger_creation import create_ledger
-from storage.managed_ledger.orphans import OrphanCollector
+from storage.managed_ledger.retention.orphan_ledgers import OrphanCollector
 from tests.known_faults.storage_worlds import Broken, promised
 from tests.ledger.test_ledger import Writer
 from tests.ledger.test_ledger import scenario as with_writer

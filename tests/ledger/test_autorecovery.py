@@ -20,8 +20,8 @@ from storage.ledger.repair.autorecovery import AutoRecovery
 from storage.ledger.repair.ledger_repair import LedgerRepair
 from storage.ledger.repair.lost_bookies import AutoRecoverySettings, is_surplus
 from storage.ledger.underreplicated_marks import Mark
-from storage.managed_ledger.managed_ledger import ManagedLedger
-from storage.managed_ledger.settings import ManagedLedgerSettings
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from tests.ledger.fakes import FakeBookie
 from tests.managed_ledger.world import Broker, Region, read_all, until
 

@@ -9,7 +9,7 @@ import pytest
 from geo_tests.sim.world import WorldSettings, run_seed
 from storage.ledger.repair.ledger_repair import LedgerRepair
 from storage.ledger.repair.lost_bookies import AutoRecoverySettings
-from storage.managed_ledger.orphans import OrphanCollector
+from storage.managed_ledger.retention.orphan_ledgers import OrphanCollector
 
 QUICK = AutoRecoverySettings(lost_after_s=0.4, rescan_s=0.3, tick_s=0.1, orphan_grace_s=0.2, scan_s=0.5)
 LOSSES = (

@@ -21,7 +21,7 @@ from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries
 from storage.ledger.recovery.ledger_recovery import recover_ledger
 from storage.ledger.repair.ledger_repair import LedgerRepair
 from storage.ledger.underreplicated_marks import Mark
-from storage.managed_ledger.factory import ManagedLedgerFactory
+from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
 from tests.ledger.fakes import FakeBookie
 from tests.ledger.test_ledger import Writer, scenario
 from tests.managed_ledger.world import Broker, Region, names_of, read_all, run_of, until

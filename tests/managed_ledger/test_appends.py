@@ -12,7 +12,7 @@ from heliograph.model.errors import LedgerFenced
 from heliograph.runtime.recent_latencies import Recent
 from heliograph.wire.run import Run
 from region_node import metrics, storage_metrics
-from storage.managed_ledger.appends import LATENCIES_S, NAMESPACES_MAX, OTHERS, SIZES, AppendCounts, Appends
+from storage.managed_ledger.append_counts import LATENCIES_S, NAMESPACES_MAX, OTHERS, SIZES, AppendCounts, Appends
 from tests.managed_ledger.world import TOPIC, Broker, Region, run_of, until
 
 

@@ -11,7 +11,7 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from local_meta import keys
 from region_node.admin.places import BookiePlaces
 from region_node.reads import ReadKeys
-from storage.managed_ledger.cache import EntryCache
+from storage.managed_ledger.cache.entry_cache import EntryCache
 from tests.managed_ledger.test_managed_ledger import scenario
 from tests.managed_ledger.world import Broker, Region, names_of, until
 

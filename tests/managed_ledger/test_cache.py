@@ -12,10 +12,10 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import ConfigError
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
-from storage.managed_ledger.cache import EntryCache
-from storage.managed_ledger.cache_settings import CacheSettings, Eviction
-from storage.managed_ledger.cursor import Cursor
-from storage.managed_ledger.topic_cache import RUN_BYTES, TopicCache, cut_point, pinned_bytes
+from storage.managed_ledger.cache.cache_settings import CacheSettings, Eviction
+from storage.managed_ledger.cache.entry_cache import EntryCache
+from storage.managed_ledger.cache.topic_cache import RUN_BYTES, TopicCache, cut_point, pinned_bytes
+from storage.managed_ledger.cursors.cursor import Cursor
 from tests.managed_ledger.world import Broker, Region, names_of, run_of, until
 
 

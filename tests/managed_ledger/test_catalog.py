@@ -8,8 +8,8 @@ import pytest
 
 from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import Position
-from storage.managed_ledger.catalog import Catalog
-from storage.managed_ledger.trim import Retention, trim_count
+from storage.managed_ledger.metadata.ledger_catalog import Catalog
+from storage.managed_ledger.retention.trim_rule import Retention, trim_count
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -11,10 +11,10 @@ from heliograph.kv.metadata_store import VALUE_BYTES_MAX
 from heliograph.model.errors import NotAllowed
 from heliograph.model.ledger_metadata import LedgerInfo, pack
 from heliograph.model.positions import BEFORE_ALL, Position
-from storage.managed_ledger import cursor as cursors
-from storage.managed_ledger import intervals
-from storage.managed_ledger.catalog import Catalog
-from storage.managed_ledger.cursor import Cursor
+from storage.managed_ledger.cursors import ack_intervals
+from storage.managed_ledger.cursors import cursor as cursors
+from storage.managed_ledger.cursors.cursor import Cursor
+from storage.managed_ledger.metadata.ledger_catalog import Catalog
 from tests.managed_ledger.world import Broker, Region, names_of, run_of, until
 
 
@@ -32,8 +32,8 @@ def test_the_mark_delete_position_never_passes_what_is_not_acknowledged(
 ) -> None:
     rng = random.Random(seed)
     if seed % 2:  # as bits
-        monkeypatch.setattr(intervals, "RANGES_MAX", seed % 3)
-        for module in (intervals, cursors):
+        monkeypatch.setattr(ack_intervals, "RANGES_MAX", seed % 3)
+        for module in (ack_intervals, cursors):
             monkeypatch.setattr(module, "CHUNK", 8)
     catalog = Catalog([LedgerInfo(1)])
     cursor = cursor_of(catalog)
@@ -237,11 +237,11 @@ def test_parts_of_batches_survive_and_go_with_a_reset_and_are_bounded(monkeypatc
     assert again.ack_batch((1, 3), 0b1101) == 0 and again.is_acked((1, 3)) and again.backlog_entries == 99
     cursor.reset((-1, -1))
     assert cursor.partly_acked == {}
-    monkeypatch.setattr("storage.managed_ledger.cursor.PARTLY_MAX", 5)
+    monkeypatch.setattr("storage.managed_ledger.cursors.cursor.PARTLY_MAX", 5)
     for entry in range(20):
         cursor.ack_batch((1, entry), 1 << 200)
     assert list(cursor.partly_acked) == [(1, e) for e in range(15, 20)]
-    monkeypatch.setattr("storage.managed_ledger.cursor.PARTLY_BYTES_MAX", 100)
+    monkeypatch.setattr("storage.managed_ledger.cursors.cursor.PARTLY_BYTES_MAX", 100)
     again.restore(cursor.encode())
     assert len(again.partly_acked) == 2
 

@@ -12,9 +12,9 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import NotEnoughBookies, NotFound
-from storage.managed_ledger import expiry
-from storage.managed_ledger.managed_ledger import ManagedLedger
-from storage.managed_ledger.settings import ManagedLedgerSettings
+from storage.managed_ledger.cursors import cursor_expiry
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from tests.managed_ledger.world import Broker, Region, read_all, until
 
 SMALL = ManagedLedgerSettings(ledger_entries_max=10, checkpoint_entries=16, pending_timeout_s=3.0)
@@ -109,7 +109,7 @@ def test_an_expired_move_is_durable_and_trimming_follows() -> None:
             mark = log.cursors["c"].mark_delete
             killed, log = log, await Broker(region, settings=SMALL).open()  # at once
             assert killed.failed is None and mark > (-1, -1) and log.cursors["c"].mark_delete == mark
-            assert expiry.read_given_up(log.cursors["c"].properties) == [((-1, -1), mark)], (
+            assert cursor_expiry.read_given_up(log.cursors["c"].properties) == [((-1, -1), mark)], (
                 "it is known that nobody acknowledged that"
             )
             log.set_retention(0, 0)
@@ -120,7 +120,7 @@ def test_an_expired_move_is_durable_and_trimming_follows() -> None:
             assert log.cursors["c"].backlog_entries in range(26, 32)
             other = Broker(region, settings=SMALL)  # takes over at once, as after a crash
             found = (await other.open()).cursors["c"]
-            assert found.mark_delete == mark and expiry.read_given_up(found.properties) == [((-1, -1), mark)]
+            assert found.mark_delete == mark and cursor_expiry.read_given_up(found.properties) == [((-1, -1), mark)]
 
         simulate(main(), sim)
 
@@ -134,7 +134,7 @@ def test_a_backlog_is_brought_below_a_bound_and_not_further() -> None:
             assert await log.drop_to(10_000, ["c"]) == {} and cursor.backlog_entries == 100
             assert await log.drop_to(2_550, ["c"]) == {"c": 75}
             assert cursor.backlog_entries == 25 and cursor.backlog_bytes == 2_500
-            assert expiry.read_given_up(cursor.properties) == [((-1, -1), cursor.mark_delete)]
+            assert cursor_expiry.read_given_up(cursor.properties) == [((-1, -1), cursor.mark_delete)]
             assert (
                 await log.drop_to(0, ["c"]) == {"c": 25} and cursor.backlog_entries == 0 and held.backlog_entries == 100
             )
@@ -211,7 +211,7 @@ def test_truncation_of_an_empty_or_idle_topic_and_without_bookies() -> None:
         simulate(main(), sim)
 
 
-@pytest.mark.parametrize("holes", (0, 1, 40, expiry._HOLES_MAX + 1))
+@pytest.mark.parametrize("holes", (0, 1, 40, cursor_expiry._HOLES_MAX + 1))
 def test_what_nobody_acknowledged_is_noted_in_a_bounded_number_of_ranges(holes: int) -> None:
     """Each second entry is acknowledged."""
     log: Any = SimpleNamespace(entries_between=lambda after, through: max(0, through[1] - after[1]))
@@ -219,10 +219,10 @@ def test_what_nobody_acknowledged_is_noted_in_a_bounded_number_of_ranges(holes: 
         mark_delete=(1, -1), holes=holes, acked_ranges=[(1, 2 * n + 1, 2 * n + 1) for n in range(holes)], properties={}
     )
     upto = (1, 2 * holes + 4)
-    noted = [((a, b), (c, d)) for a, b, c, d in expiry._noted(log, cursor, upto)]
-    assert len(noted) <= expiry.GIVEN_UP_MAX and noted == sorted(noted)
+    noted = [((a, b), (c, d)) for a, b, c, d in cursor_expiry._noted(log, cursor, upto)]
+    assert len(noted) <= cursor_expiry.GIVEN_UP_MAX and noted == sorted(noted)
     acked = {2 * n + 1 for n in range(holes)}
     named = {entry for (_, after), (_, through) in noted for entry in range(after + 1, through + 1)}
     assert named >= set(range(upto[1] + 1)) - acked and max(named) == upto[1], "never too little"
-    if holes < expiry.GIVEN_UP_MAX:
+    if holes < cursor_expiry.GIVEN_UP_MAX:
         assert named.isdisjoint(acked), "nor too much where there is room"

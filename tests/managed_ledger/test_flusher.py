@@ -11,7 +11,7 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Put
 from heliograph.kv.state_machine import KvMachine
 from replicator.timers import Timers
-from storage.managed_ledger.flusher import MetadataFlusher
+from storage.managed_ledger.metadata.metadata_flusher import MetadataFlusher
 
 uvloop = pytest.importorskip("uvloop")
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage.managed_ledger import intervals
-from storage.managed_ledger.intervals import Intervals
+from storage.managed_ledger.cursors import ack_intervals
+from storage.managed_ledger.cursors.ack_intervals import Intervals
 
 _STEP = st.one_of(
     st.tuples(st.just("add"), st.integers(0, 60), st.integers(0, 12)),
@@ -25,8 +25,8 @@ _STEP = st.one_of(
 def test_it_is_a_set_in_as_few_ranges_as_can_be(
     ranges_max: int, chunk: int, steps: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intervals, "RANGES_MAX", ranges_max)
-    monkeypatch.setattr(intervals, "CHUNK", chunk)
+    monkeypatch.setattr(ack_intervals, "RANGES_MAX", ranges_max)
+    monkeypatch.setattr(ack_intervals, "CHUNK", chunk)
     ours, model = Intervals(), set[int]()
     for what, at, size in steps:
         if what == "add":

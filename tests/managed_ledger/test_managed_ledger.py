@@ -25,10 +25,10 @@ from heliograph.model.errors import (
 from heliograph.model.ledger_metadata import TRIMMED_MS, LedgerMetadata, LedgerState, ManagedLedgerMetadata, unpack
 from local_meta import keys
 from storage.ledger.ledger_context import LedgerSettings
-from storage.managed_ledger.cursor import Cursor
-from storage.managed_ledger.managed_ledger import ManagedLedger
-from storage.managed_ledger.pages import stored_topic
-from storage.managed_ledger.settings import ManagedLedgerSettings
+from storage.managed_ledger.cursors.cursor import Cursor
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
+from storage.managed_ledger.metadata.ledger_pages import stored_topic
 from tests.ledger.fakes import FakeBookie
 from tests.managed_ledger.world import TOPIC, Broker, Region, read_all, until
 

@@ -17,7 +17,7 @@ from heliograph.model.ledger_metadata import LedgerMetadata, ManagedLedgerMetada
 from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.repair.in_place_repair import Refilled, Runs
-from storage.managed_ledger.managed_ledger import ManagedLedger
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from tests.managed_ledger.flaky import FlakyStore
 from tests.managed_ledger.test_managed_ledger import scenario, small
 from tests.managed_ledger.world import TOPIC, Broker, Region, read_all, until

@@ -16,8 +16,8 @@ from heliograph.model.errors import HeliographError
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, ManagedLedgerMetadata
 from local_meta import keys
 from storage.ledger.writing.ledger_creation import create_ledger
-from storage.managed_ledger.orphans import OrphanCollector, is_orphan
-from storage.managed_ledger.settings import ManagedLedgerSettings
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
+from storage.managed_ledger.retention.orphan_ledgers import OrphanCollector, is_orphan
 from tests.managed_ledger.flaky import FlakyStore
 from tests.managed_ledger.world import TOPIC, Broker, Region, read_all, until
 

@@ -28,13 +28,13 @@ from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from local_meta import keys
 from replicator.audit_storage import BookieCopies
-from storage.managed_ledger import catalog as catalogs
-from storage.managed_ledger.catalog import Catalog
-from storage.managed_ledger.cursor import Cursor
-from storage.managed_ledger.mending import stored_info
-from storage.managed_ledger.orphans import OrphanCollector
-from storage.managed_ledger.pages import stored_topic
-from storage.managed_ledger.settings import ManagedLedgerSettings
+from storage.managed_ledger.cursors.cursor import Cursor
+from storage.managed_ledger.log.damaged_ledgers import stored_info
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
+from storage.managed_ledger.metadata import ledger_catalog as catalogs
+from storage.managed_ledger.metadata.ledger_catalog import Catalog
+from storage.managed_ledger.metadata.ledger_pages import stored_topic
+from storage.managed_ledger.retention.orphan_ledgers import OrphanCollector
 from tests.managed_ledger.test_simulation import Model
 from tests.managed_ledger.world import TOPIC, Broker, Region, read_all, run_of, until
 

@@ -14,9 +14,9 @@ from heliograph.model.errors import BookieUnavailable
 from heliograph.wire.run import Run
 from storage.ledger.reading.ledger_reader import OnEnd
 from storage.ledger.tasks import Tasks
-from storage.managed_ledger.managed_ledger import ManagedLedger
-from storage.managed_ledger.read_ahead import ReadAhead
-from storage.managed_ledger.settings import ManagedLedgerSettings
+from storage.managed_ledger.cache.read_ahead import ReadAhead
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from tests.ledger.fakes import FakeBookie
 from tests.managed_ledger.world import Broker, Region, names_of, run_of, until
 

@@ -16,8 +16,8 @@ from heliograph.model.errors import MetadataUnavailable, NotEnoughBookies
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from local_meta import keys
 from storage.ledger.writing.ledger_handle import LedgerHandle
-from storage.managed_ledger.settings import ManagedLedgerSettings
-from storage.managed_ledger.tail import Tail
+from storage.managed_ledger.log.log_tail import Tail
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from tests.managed_ledger.test_managed_ledger import scenario
 from tests.managed_ledger.world import Broker, Region, read_all, until
 

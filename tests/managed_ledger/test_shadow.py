@@ -12,9 +12,9 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, TopicClosed
 from heliograph.model.ledger_metadata import ManagedLedgerMetadata
 from local_meta import keys
-from storage.managed_ledger.managed_ledger import ManagedLedger
-from storage.managed_ledger.settings import ManagedLedgerSettings
-from storage.managed_ledger.shadow import ShadowLedger
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
+from storage.managed_ledger.log.shadow_ledger import ShadowLedger
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from tests.managed_ledger.world import TOPIC, Broker, Names, Region, read_all, run_of, until
 
 SHADOW = f"{TOPIC}-shadow"

@@ -18,8 +18,8 @@ from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.model.errors import HeliographError
 from heliograph.model.positions import Position
 from storage.ledger.ledger_context import LedgerSettings
-from storage.managed_ledger.managed_ledger import ManagedLedger
-from storage.managed_ledger.settings import ManagedLedgerSettings
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from tests.managed_ledger.flaky import FlakyStore
 from tests.managed_ledger.world import Broker, Names, Region, read_all, run_of, until
 

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from storage.managed_ledger.keeping import Keeping
-from storage.managed_ledger.managed_ledger import ManagedLedger
-from storage.managed_ledger.settings import ManagedLedgerSettings
-from storage.managed_ledger.sweeping import LATER_MAX_S, NEVER, Sweeping
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
+from storage.managed_ledger.retention.ledger_retention import Keeping
+from storage.managed_ledger.retention.sweep_schedule import LATER_MAX_S, NEVER, Sweeping
 from tests.managed_ledger.test_managed_ledger import scenario
 from tests.managed_ledger.world import Broker, Region, until
 

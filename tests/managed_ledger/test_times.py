@@ -11,8 +11,8 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.ledger_metadata import TRIMMED_MS, LedgerInfo, ManagedLedgerMetadata
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from local_meta import keys
-from storage.managed_ledger.pages import stored_topic
-from storage.managed_ledger.times import CREATED_MS, PUBLISHED, created_ms, dated, published_ms
+from storage.managed_ledger.metadata.ledger_pages import stored_topic
+from storage.managed_ledger.metadata.topic_times import CREATED_MS, PUBLISHED, created_ms, dated, published_ms
 from tests.managed_ledger.test_managed_ledger import scenario
 from tests.managed_ledger.world import TOPIC, Broker, Region, until
 

@@ -13,10 +13,10 @@ from heliograph.model.errors import HeliographError
 from heliograph.wire.run import Run
 from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.ledger.ledger_context import LedgerSettings
-from storage.managed_ledger.cache import EntryCache
-from storage.managed_ledger.factory import ManagedLedgerFactory
-from storage.managed_ledger.managed_ledger import ManagedLedger
-from storage.managed_ledger.settings import ManagedLedgerSettings
+from storage.managed_ledger.cache.entry_cache import EntryCache
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
+from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from storage.sealing.sealing import Sealing
 from tests.ledger.fakes import FakeBookie, FakeClient
 

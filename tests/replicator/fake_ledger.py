@@ -16,7 +16,7 @@ from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.run import Run
-from storage.managed_ledger.cursor import Cursor
+from storage.managed_ledger.cursors.cursor import Cursor
 
 
 class FakeCursor:

@@ -15,7 +15,7 @@ from replicator.manager import LinkSettings
 from replicator.sender import SenderSettings
 from replicator.sends import Send
 from replicator.yielding import Yielding
-from storage.managed_ledger.appends import Appends
+from storage.managed_ledger.append_counts import Appends
 from tests.replicator.link_instance import Instance
 
 _MB = 1_000_000

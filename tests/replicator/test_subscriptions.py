@@ -22,8 +22,8 @@ from replicator.manager import LinkSettings
 from replicator.subscription_state import BEGAN, began
 from replicator.subscription_sync import SubscriptionSync
 from replicator.trees import is_skip
-from storage.managed_ledger import expiry
-from storage.managed_ledger.cursor import Cursor
+from storage.managed_ledger.cursors import cursor_expiry
+from storage.managed_ledger.cursors.cursor import Cursor
 from tests.replicator.link_instance import Instance, TestRegion
 
 SUBSCRIPTION = "orders"
@@ -73,7 +73,7 @@ class Consumer:
             for body, position in self.messages().items()
             if position <= upto and not self.cursor.is_acked(position)
         }
-        await expiry.move(self.region.log.ledger, upto, [SUBSCRIPTION], noted=True)  # type: ignore[arg-type]
+        await cursor_expiry.move(self.region.log.ledger, upto, [SUBSCRIPTION], noted=True)  # type: ignore[arg-type]
 
     def consume(self, rng: random.Random, count: int) -> None:
         """Some in order, some at random, as Shared consumers do; or everything up to somewhere."""
@@ -251,7 +251,7 @@ def test_what_comes_late_behind_what_expired_is_given_out() -> None:
         await asyncio.sleep(1)
         for _ in range(3):  # what expires one after the other is one range
             await us.expire(sorted(p for p in us.messages().values() if p > us.cursor.mark_delete)[9])
-        assert len(expiry.read_given_up(us.cursor.properties)) <= 2 and len(us.expired) >= 30
+        assert len(cursor_expiry.read_given_up(us.cursor.properties)) <= 2 and len(us.expired) >= 30
         await us.region.move(0)
         heal(sim)
         await asyncio.sleep(8)
@@ -259,7 +259,7 @@ def test_what_comes_late_behind_what_expired_is_given_out() -> None:
         eu.consume(random.Random(2), 40)
         us.cursor.reset(BEFORE_ALL)
         await asyncio.sleep(3)
-        assert expiry.read_given_up(us.cursor.properties) == [] and not eu.done()
+        assert cursor_expiry.read_given_up(us.cursor.properties) == [] and not eu.done()
         us.cursor.ack_cumulative(max(us.messages().values()))
         acked |= set(us.messages())
         await asyncio.sleep(3)

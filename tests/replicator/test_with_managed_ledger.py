@@ -18,9 +18,9 @@ from heliograph.wire.run import Run
 from replicator.intake import Verdict
 from replicator.log import ReplicatedLog
 from storage.ledger.bookies.bookie_pool import BookiePool
-from storage.managed_ledger.cache import EntryCache
-from storage.managed_ledger.factory import ManagedLedgerFactory
-from storage.managed_ledger.settings import ManagedLedgerSettings
+from storage.managed_ledger.cache.entry_cache import EntryCache
+from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from tests.ledger.fakes import FakeClient
 from tests.managed_ledger.world import TOPIC, Region
 

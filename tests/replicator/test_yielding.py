@@ -13,7 +13,7 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from replicator.turns import Budget
 from replicator.yielding import Yielding
-from storage.managed_ledger.appends import Appends
+from storage.managed_ledger.append_counts import Appends
 from tests.replicator.link_instance import Instance
 
 _MB = 1_000_000

@@ -14,8 +14,8 @@ from heliograph.model.ledger_metadata import ManagedLedgerMetadata, local_gone
 from heliograph.wire.block import decode_block
 from heliograph.wire.run import Run
 from region_node.admin.data_keys import may_hold
-from storage.managed_ledger.managed_ledger import ManagedLedger
-from storage.managed_ledger.settings import ManagedLedgerSettings
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from storage.sealing.sealing import Sealing
 from tests.managed_ledger.world import Broker, Region, names_of, read_all, run_of
 from tests.sealing.world import ONE, TWO, Config, Masters, leaks

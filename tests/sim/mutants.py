@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage.managed_ledger import cursor
+from storage.managed_ledger.cursors import cursor
 
 
 def the_mark_delete_position_jumps_over_gaps(patch: pytest.MonkeyPatch) -> None:

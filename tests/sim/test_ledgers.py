@@ -18,7 +18,9 @@ from storage.ledger.recovery import ledger_recovery, recovery_rules
 from storage.ledger.repair.ledger_repair import LedgerRepair
 from storage.ledger.repair.replica_check import CopyCheck
 from storage.ledger.writing import ledger_append
-from storage.managed_ledger import cursor, keeping, tail, trim
+from storage.managed_ledger.cursors import cursor
+from storage.managed_ledger.log import log_tail as tail
+from storage.managed_ledger.retention import ledger_retention, trim_rule
 from tests.sim.mutants import the_mark_delete_position_jumps_over_gaps
 
 SEEDS = 60
@@ -150,8 +152,10 @@ def an_acknowledgement_is_not_stored(patch: pytest.MonkeyPatch) -> None:
 
 
 def trimming_passes_the_slowest_cursor(patch: pytest.MonkeyPatch) -> None:
-    count = trim.trim_count
-    patch.setattr(keeping, "trim_count", lambda infos, slowest, through, *more: count(infos, through, through, *more))
+    count = trim_rule.trim_count
+    patch.setattr(
+        ledger_retention, "trim_count", lambda infos, slowest, through, *more: count(infos, through, through, *more)
+    )
 
 
 def the_claim_ignores_a_conflict(patch: pytest.MonkeyPatch) -> None:

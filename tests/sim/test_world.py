@@ -19,7 +19,7 @@ from heliograph.wire.run import Run
 from region_node.topics.topic import Topic
 from replicator import audit_pass, audit_repair, dedup, intake, link, receiver, sender, starting
 from replicator.audit_storage import BookieCopies
-from storage.managed_ledger import managed_ledger
+from storage.managed_ledger.log import managed_ledger
 from tests.sim.mutants import the_mark_delete_position_jumps_over_gaps
 
 SEEDS = 200
@@ -144,7 +144,7 @@ def a_retry_is_answered_at_once(patch: pytest.MonkeyPatch) -> None:
 
 def the_state_is_stored_ahead_of_its_position(patch: pytest.MonkeyPatch) -> None:
     """A new owner believes that the snapshot lacks nothing."""
-    from storage.managed_ledger.factory import ManagedLedgerFactory
+    from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
 
     async def replay(self: Any, state: Any, catalog: Any, stored: Any) -> int:
         return int(stored.next_index)

@@ -14,7 +14,7 @@ from heliograph.model.positions import AFTER_ALL
 from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.reading.ledger_reader import ledger_metadata
-from storage.managed_ledger import catalog as catalogs
+from storage.managed_ledger.metadata import ledger_catalog as catalogs
 from storage.tiered.manifest import Manifest
 from storage.tiered.plan import OffloadPolicy
 from storage.tiered.restore import Restored, restore_topic

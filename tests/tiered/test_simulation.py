@@ -18,7 +18,7 @@ from heliograph.model.errors import StoreUnavailable
 from heliograph.model.ledger_metadata import ManagedLedgerMetadata, OffloadState
 from heliograph.model.positions import Position
 from local_meta import keys
-from storage.managed_ledger.managed_ledger import ManagedLedger
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.tiered.names import ledger_key
 from storage.tiered.plan import OffloadPolicy, stored
 from storage.tiered.upload import check

@@ -6,7 +6,7 @@ import asyncio
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import NotFound
-from storage.managed_ledger.managed_ledger import ManagedLedger
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.tiered.plan import OffloadPolicy
 from storage.tiered.sweep import BORROWED_MAX, TopicSweep
 from storage.tiered.tiering import Tiering

@@ -19,7 +19,7 @@ from heliograph.model.errors import (
 from heliograph.model.ledger_metadata import ManagedLedgerMetadata, OffloadState
 from heliograph.model.positions import AFTER_ALL
 from local_meta import keys
-from storage.managed_ledger.managed_ledger import ManagedLedger
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.tiered.format import Index
 from storage.tiered.manifest import Manifest
 from storage.tiered.names import MANIFEST, parse

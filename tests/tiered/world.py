@@ -13,8 +13,8 @@ from heliograph.kv.metadata_store import MetadataStore, Op, Put
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import CorruptData, NoSuchObject
 from storage.ledger.reading.ledger_reader import opened
-from storage.managed_ledger.managed_ledger import ManagedLedger
-from storage.managed_ledger.settings import ManagedLedgerSettings
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from storage.sealing.sealing import Sealing
 from storage.tiered.cold import ColdReader
 from storage.tiered.plan import OffloadPolicy

@@ -13,8 +13,8 @@ from heliograph.kv.metadata_store import Op, Put
 from local_meta import keys
 from region_node.subscriptions.consumer import SubscriptionType
 from region_node.subscriptions.subscription import Rules
-from storage.managed_ledger import cursor as cursors
-from storage.managed_ledger.managed_ledger import ManagedLedger
+from storage.managed_ledger.cursors import cursor as cursors
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from tests.managed_ledger.world import TOPIC as STORED
 from tests.managed_ledger.world import Broker as Storage
 from tests.managed_ledger.world import Region, until

@@ -2,7 +2,7 @@
 
 Is: for each fragment, spares for the bookies that are gone or refuse the ledger, entries from the copies that can be read, and all others from a
 `Source`: another region of a replicated topic, or an object store; and which entries no copy can be read of. Isn't: the source, or the choice of
-ledgers (`storage.managed_ledger.mending`); where the copies suffice, auto-recovery does the same alone.
+ledgers (`storage.managed_ledger.log.damaged_ledgers`); where the copies suffice, auto-recovery does the same alone.
 Invariants: a spare is recorded, by compare-and-set, only once everything that its place holds of the fragment is durable on it. What the source
 gives goes to the whole write set: adds are idempotent by entry, so a copy that was only out of reach loses nothing by it. Nothing beyond the
 ledger's last entry, and nothing of a ledger that is not closed, is ever written: so nothing is confirmed here that was not. What a source gives is

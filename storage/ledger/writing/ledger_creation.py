@@ -1,6 +1,6 @@
 """Creation of a ledger: where it lies, its id, and its first metadata.
 
-Is: one placement, and one write. Isn't: a topic's decision to have another ledger (`storage.managed_ledger.tail`), or its writer (`handle`).
+Is: one placement, and one write. Isn't: a topic's decision to have another ledger (`storage.managed_ledger.log.log_tail`), or its writer (`handle`).
 Invariants: an id is given once; the write quorum is a promise, the width of the ensemble is not.
 Source: docs/protocols/ledger.md, "Metadata of a ledger".
 """

@@ -11,8 +11,8 @@ from abc import ABC, abstractmethod
 from heliograph.model.errors import MetadataUnavailable, NoSuchLedger
 from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import BEFORE_ALL, Position
-from storage.managed_ledger.catalog import Catalog
-from storage.managed_ledger.record import TopicRecord
+from storage.managed_ledger.log.topic_record import TopicRecord
+from storage.managed_ledger.metadata.ledger_catalog import Catalog
 
 
 class LogExtent(ABC):

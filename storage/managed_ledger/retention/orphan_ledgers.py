@@ -20,7 +20,7 @@ from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, Managed
 from local_meta import keys
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import delete_on_bookies
-from storage.managed_ledger.pages import stored_topic
+from storage.managed_ledger.metadata.ledger_pages import stored_topic
 
 _PAGE = 1000
 _PAGES = 64

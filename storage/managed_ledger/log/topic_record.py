@@ -19,10 +19,10 @@ from heliograph.model.ledger_metadata import LedgerMetadata, ManagedLedgerMetada
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from local_meta import keys
-from storage.managed_ledger.cursor import Cursor
-from storage.managed_ledger.flusher import FLUSH_S
-from storage.managed_ledger.parts import Parts
-from storage.managed_ledger.times import created_ms, dated, published_by, published_ms
+from storage.managed_ledger.cursors.cursor import Cursor
+from storage.managed_ledger.log.shared_parts import Parts
+from storage.managed_ledger.metadata.metadata_flusher import FLUSH_S
+from storage.managed_ledger.metadata.topic_times import created_ms, dated, published_by, published_ms
 
 _CURSORS_A_WRITE = 400
 _BYTES_A_WRITE = 1 << 20

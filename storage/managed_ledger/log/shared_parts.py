@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, TypeVar
 from heliograph.runtime.clock import Clock
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.repair.ledger_repair import Throttle
-from storage.managed_ledger.appends import Appends
-from storage.managed_ledger.cache import EntryCache
-from storage.managed_ledger.flusher import MetadataFlusher
-from storage.managed_ledger.read_ahead import ReadAhead
-from storage.managed_ledger.settings import ManagedLedgerSettings
+from storage.managed_ledger.append_counts import Appends
+from storage.managed_ledger.cache.entry_cache import EntryCache
+from storage.managed_ledger.cache.read_ahead import ReadAhead
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
+from storage.managed_ledger.metadata.metadata_flusher import MetadataFlusher
 
 if TYPE_CHECKING:
-    from storage.managed_ledger.managed_ledger import ManagedLedger
-    from storage.managed_ledger.reading import ColdReads
+    from storage.managed_ledger.log.log_reader import ColdReads
+    from storage.managed_ledger.log.managed_ledger import ManagedLedger
 
 T = TypeVar("T", bound=Hashable)
 _SAME_MAX = 1000

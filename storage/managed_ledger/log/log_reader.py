@@ -18,9 +18,9 @@ from heliograph.model.ledger_metadata import LedgerMetadata, OffloadRecord, Offl
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from storage.ledger.reading.ledger_reader import OnEnd, ledger_metadata, read_open
-from storage.managed_ledger.catalog import Catalog
-from storage.managed_ledger.parts import Parts
-from storage.managed_ledger.topic_cache import TopicCache, cut_point
+from storage.managed_ledger.cache.topic_cache import TopicCache, cut_point
+from storage.managed_ledger.log.shared_parts import Parts
+from storage.managed_ledger.metadata.ledger_catalog import Catalog
 
 _ENDS_KEPT = 16
 _FETCHES_AHEAD = 2

@@ -21,9 +21,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from heliograph.model.positions import Position
-from storage.managed_ledger.cache_settings import CacheSettings, Eviction
-from storage.managed_ledger.cursor import Cursor
-from storage.managed_ledger.topic_cache import TopicCache
+from storage.managed_ledger.cache.cache_settings import CacheSettings, Eviction
+from storage.managed_ledger.cache.topic_cache import TopicCache
+from storage.managed_ledger.cursors.cursor import Cursor
 
 SWEEP_S = 0.1
 """How often what nobody needs is looked for while there is anything at all."""

@@ -18,9 +18,9 @@ from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import delete_on_bookies, ledger_metadata
-from storage.managed_ledger.catalog import Catalog
-from storage.managed_ledger.cursor import Cursor
-from storage.managed_ledger.trim import Retention, trim_count
+from storage.managed_ledger.cursors.cursor import Cursor
+from storage.managed_ledger.metadata.ledger_catalog import Catalog
+from storage.managed_ledger.retention.trim_rule import Retention, trim_count
 
 _LEDGERS_A_TRIM = 256
 _ALL = 1 << 62

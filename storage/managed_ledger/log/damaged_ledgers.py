@@ -29,7 +29,7 @@ from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.ledger.repair.in_place_repair import Refilled, Source, refill, unreadable
 from storage.ledger.repair.ledger_repair import Throttle
-from storage.managed_ledger.pages import stored_topic
+from storage.managed_ledger.metadata.ledger_pages import stored_topic
 
 _ATTEMPTS_MAX = 10
 

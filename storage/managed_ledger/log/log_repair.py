@@ -10,8 +10,8 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from storage.ledger.repair.in_place_repair import Refilled, Source
-from storage.managed_ledger import mending
-from storage.managed_ledger.cursors import LogCursors
+from storage.managed_ledger.log import damaged_ledgers
+from storage.managed_ledger.log.log_cursors import LogCursors
 
 
 class LogRepair(LogCursors):
@@ -33,7 +33,7 @@ class LogRepair(LogCursors):
         """[first, last] of the entries in that range of a closed ledger that no bookie has; reads all of it. Raises NoSuchLedger."""
         self._check_open()
         info = await self.ledger_info(ledger)
-        return await mending.damaged(self._parts.context, info, self._parts.mending, first, last)
+        return await damaged_ledgers.damaged(self._parts.context, info, self._parts.mending, first, last)
 
     async def refill(self, ledger: int, source: Source, first: int = 0, last: int | None = None) -> Refilled:
         """Brings back, under the same ids, what no bookie has of these entries of a closed ledger; the open one is closed first. Idempotent.
@@ -46,6 +46,8 @@ class LogRepair(LogCursors):
             await self.roll_over()
         parts = self._parts
         info = await self.ledger_info(ledger)
-        done = await mending.mend(parts.context, self.topic, info, self.quorums, source, parts.mending, first, last)
+        done = await damaged_ledgers.mend(
+            parts.context, self.topic, info, self.quorums, source, parts.mending, first, last
+        )
         self.forget_cached(ledger)
         return done

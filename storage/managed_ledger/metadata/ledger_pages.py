@@ -15,7 +15,7 @@ from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import CorruptData, LedgerFenced
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerPage, ManagedLedgerMetadata, decode_page
 from local_meta import keys
-from storage.managed_ledger.history import Page
+from storage.managed_ledger.metadata.ledger_history import Page
 
 
 async def read_pages(meta: MetadataStore, topic: str, owner: int, pages: Sequence[Page]) -> None:

@@ -15,9 +15,9 @@ from heliograph.model.errors import AlreadyExists, HeliographError, NotAllowed, 
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from local_meta import keys
-from storage.managed_ledger import expiry
-from storage.managed_ledger.cursor import Cursor, check_properties
-from storage.managed_ledger.paging import LogPages
+from storage.managed_ledger.cursors import cursor_expiry
+from storage.managed_ledger.cursors.cursor import Cursor, check_properties
+from storage.managed_ledger.log.log_pages import LogPages
 
 
 class LogCursors(LogPages):
@@ -108,15 +108,15 @@ class LogCursors(LogPages):
 
     async def oldest_unacked_ms(self, name: str) -> int:
         """Broker time of the first entry that this cursor has not acknowledged; 0: there is none. Raises NotFound; what `read` raises."""
-        return await expiry.oldest_unacked_ms(self, name)
+        return await cursor_expiry.oldest_unacked_ms(self, name)
 
     async def expire_before(self, time_ms: int, names: Collection[str]) -> dict[str, int]:
         """Moves these cursors over all that is older than that broker time. Returns how many entries each of them gave up, unacknowledged."""
-        return await expiry.expire_before(self, time_ms, names)
+        return await cursor_expiry.expire_before(self, time_ms, names)
 
     async def drop_to(self, size_bytes: int, names: Collection[str]) -> dict[str, int]:
         """Moves these cursors until at most about so many bytes lie before each. Returns how many entries each of them gave up, unacknowledged."""
-        return await expiry.drop_to(self, size_bytes, names)
+        return await cursor_expiry.drop_to(self, size_bytes, names)
 
     def _check_open(self) -> None:
         if self.failed is not None:

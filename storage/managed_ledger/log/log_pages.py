@@ -14,10 +14,10 @@ from contextlib import suppress
 from heliograph.model.errors import HeliographError, LedgerFenced
 from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import Position
-from storage.managed_ledger.extent import LogExtent
-from storage.managed_ledger.history import Page
-from storage.managed_ledger.pages import read_pages
-from storage.managed_ledger.parts import Parts
+from storage.managed_ledger.log.log_extent import LogExtent
+from storage.managed_ledger.log.shared_parts import Parts
+from storage.managed_ledger.metadata.ledger_history import Page
+from storage.managed_ledger.metadata.ledger_pages import read_pages
 
 
 class LogPages(LogExtent):

@@ -20,8 +20,8 @@ from heliograph.model.errors import CorruptData, NotAllowed
 from heliograph.model.ledger_metadata import FORMAT, pack, unpack
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
-from storage.managed_ledger.catalog import Catalog
-from storage.managed_ledger.intervals import CHUNK, Intervals
+from storage.managed_ledger.cursors.ack_intervals import CHUNK, Intervals
+from storage.managed_ledger.metadata.ledger_catalog import Catalog
 
 ACKED_BYTES_MAX = VALUE_BYTES_MAX - (16 << 10)
 PROPERTIES_BYTES_MAX = 512 << 10

@@ -39,13 +39,13 @@ from local_meta import keys
 from storage.ledger.reading.ledger_follow import WAIT_S, wait_for_lac
 from storage.ledger.reading.ledger_reader import ledger_metadata, read_open
 from storage.ledger.repair.in_place_repair import Refilled, Source
-from storage.managed_ledger.catalog import Catalog
-from storage.managed_ledger.managed_ledger import LogState, ManagedLedger
-from storage.managed_ledger.pages import stored_topic
-from storage.managed_ledger.parts import Parts
-from storage.managed_ledger.reading import LogReader
-from storage.managed_ledger.tail import Done, Failed
-from storage.managed_ledger.times import dated, published_by, published_ms
+from storage.managed_ledger.log.log_reader import LogReader
+from storage.managed_ledger.log.log_tail import Done, Failed
+from storage.managed_ledger.log.managed_ledger import LogState, ManagedLedger
+from storage.managed_ledger.log.shared_parts import Parts
+from storage.managed_ledger.metadata.ledger_catalog import Catalog
+from storage.managed_ledger.metadata.ledger_pages import stored_topic
+from storage.managed_ledger.metadata.topic_times import dated, published_by, published_ms
 
 log = logging.getLogger("storage.managed_ledger")
 

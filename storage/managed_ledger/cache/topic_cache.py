@@ -13,7 +13,7 @@ from typing import Protocol
 
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
-from storage.managed_ledger.cursor import Cursor
+from storage.managed_ledger.cursors.cursor import Cursor
 
 _COMPACT_ABOVE = 64
 RUN_BYTES = 400

@@ -18,7 +18,7 @@ from heliograph.model.errors import HeliographError
 from heliograph.wire.run import Run
 from storage.ledger.reading.ledger_reader import OnEnd
 from storage.ledger.tasks import Tasks
-from storage.managed_ledger.topic_cache import RUN_BYTES, pinned_bytes
+from storage.managed_ledger.cache.topic_cache import RUN_BYTES, pinned_bytes
 
 Runs = list[tuple[int, Run]]
 """(first entry, run), without a hole."""

@@ -26,19 +26,19 @@ from heliograph.model.ledger_metadata import (
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from storage.ledger.reading.ledger_reader import ledger_metadata
-from storage.managed_ledger import expiry
-from storage.managed_ledger.catalog import Catalog
-from storage.managed_ledger.cursor import Cursor
-from storage.managed_ledger.keeping import Keeping
-from storage.managed_ledger.parts import Parts
-from storage.managed_ledger.reading import LogReader
-from storage.managed_ledger.record import Stored, TopicRecord
-from storage.managed_ledger.repairing import LogRepair
-from storage.managed_ledger.sweeping import NEVER
-from storage.managed_ledger.tail import Done, Failed, Tail
-from storage.managed_ledger.times import dated
-from storage.managed_ledger.topic_cache import TopicCache
-from storage.managed_ledger.trim import Retention
+from storage.managed_ledger.cache.topic_cache import TopicCache
+from storage.managed_ledger.cursors import cursor_expiry
+from storage.managed_ledger.cursors.cursor import Cursor
+from storage.managed_ledger.log.log_reader import LogReader
+from storage.managed_ledger.log.log_repair import LogRepair
+from storage.managed_ledger.log.log_tail import Done, Failed, Tail
+from storage.managed_ledger.log.shared_parts import Parts
+from storage.managed_ledger.log.topic_record import Stored, TopicRecord
+from storage.managed_ledger.metadata.ledger_catalog import Catalog
+from storage.managed_ledger.metadata.topic_times import dated
+from storage.managed_ledger.retention.ledger_retention import Keeping
+from storage.managed_ledger.retention.sweep_schedule import NEVER
+from storage.managed_ledger.retention.trim_rule import Retention
 
 _LEDGERS_LATER = 8
 """With so many ledgers a topic may be idle twice as long before its open one is closed, and so on."""
@@ -350,7 +350,7 @@ class ManagedLedger(LogRepair):
         """
         self._check_open()
         upto = self.last_confirmed
-        given_up = await expiry.move(self, upto, self.cursors if names is None else names)
+        given_up = await cursor_expiry.move(self, upto, self.cursors if names is None else names)
         keeping = self._keeping()
         keeping.truncating = max(keeping.truncating, upto)
         if (

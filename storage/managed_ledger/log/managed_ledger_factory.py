@@ -32,22 +32,22 @@ from storage.ledger.reading.ledger_reader import delete_on_bookies, ledger_metad
 from storage.ledger.recovery.ledger_recovery import recover_ledger
 from storage.ledger.repair.in_place_repair import Refilled, Source
 from storage.ledger.repair.ledger_repair import Throttle
-from storage.managed_ledger import mending
-from storage.managed_ledger.appends import Appends
-from storage.managed_ledger.cache import SWEEP_S, EntryCache
-from storage.managed_ledger.catalog import Catalog
-from storage.managed_ledger.cursor import Cursor
-from storage.managed_ledger.flusher import MetadataFlusher
-from storage.managed_ledger.history import History
-from storage.managed_ledger.managed_ledger import LogState, ManagedLedger
-from storage.managed_ledger.pages import read_pages, stored_topic
-from storage.managed_ledger.parts import Parts
-from storage.managed_ledger.read_ahead import ReadAhead
-from storage.managed_ledger.reading import ColdReads
-from storage.managed_ledger.settings import ManagedLedgerSettings
-from storage.managed_ledger.shadow import SHADOW_SOURCE, NoState, ShadowLedger
-from storage.managed_ledger.sweeping import Sweeping
-from storage.managed_ledger.times import CREATED_MS, created_ms, dated, published_by, published_ms
+from storage.managed_ledger.append_counts import Appends
+from storage.managed_ledger.cache.entry_cache import SWEEP_S, EntryCache
+from storage.managed_ledger.cache.read_ahead import ReadAhead
+from storage.managed_ledger.cursors.cursor import Cursor
+from storage.managed_ledger.log import damaged_ledgers
+from storage.managed_ledger.log.log_reader import ColdReads
+from storage.managed_ledger.log.managed_ledger import LogState, ManagedLedger
+from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE, NoState, ShadowLedger
+from storage.managed_ledger.log.shared_parts import Parts
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
+from storage.managed_ledger.metadata.ledger_catalog import Catalog
+from storage.managed_ledger.metadata.ledger_history import History
+from storage.managed_ledger.metadata.ledger_pages import read_pages, stored_topic
+from storage.managed_ledger.metadata.metadata_flusher import MetadataFlusher
+from storage.managed_ledger.metadata.topic_times import CREATED_MS, created_ms, dated, published_by, published_ms
+from storage.managed_ledger.retention.sweep_schedule import Sweeping
 from storage.sealing.sealing import Sealing
 
 _REPLAY_BYTES = 1 << 20
@@ -261,8 +261,12 @@ class ManagedLedgerFactory:
         opened = self._open.get(topic)
         if opened is not None:
             return await opened.damaged(ledger, first, last)
-        return await mending.damaged(
-            self.context, await mending.stored_info(self.context, topic, ledger), self._parts.mending, first, last
+        return await damaged_ledgers.damaged(
+            self.context,
+            await damaged_ledgers.stored_info(self.context, topic, ledger),
+            self._parts.mending,
+            first,
+            last,
         )
 
     async def refill(
@@ -278,8 +282,10 @@ class ManagedLedgerFactory:
         opened = self._open.get(topic)
         if opened is not None:
             return await opened.refill(ledger, source, first, last)
-        info = await mending.stored_info(self.context, topic, ledger)
-        return await mending.mend(self.context, topic, info, persistence, source, self._parts.mending, first, last)
+        info = await damaged_ledgers.stored_info(self.context, topic, ledger)
+        return await damaged_ledgers.mend(
+            self.context, topic, info, persistence, source, self._parts.mending, first, last
+        )
 
     async def close(self) -> None:
         """Closes every topic that is still open, and ends the background work."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerPage, OffloadRecord, OffloadState, stored
 from heliograph.model.positions import Position
-from storage.managed_ledger.history import History
+from storage.managed_ledger.metadata.ledger_history import History
 
 PAGE_LEDGERS = 512
 """Of a page, about 30 KiB; a topic has pages once it has twice as many ledgers."""

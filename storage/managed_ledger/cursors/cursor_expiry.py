@@ -20,7 +20,7 @@ from heliograph.model.errors import CorruptData, NotFound
 from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
-from storage.managed_ledger.cursor import Cursor
+from storage.managed_ledger.cursors.cursor import Cursor
 
 GIVEN_UP = "heliograph.given_up"
 """Of a cursor: ranges (after, through] at or below its mark-delete position that nobody acknowledged."""

@@ -23,9 +23,9 @@ from heliograph.wire.run import Run
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.writing.ledger_creation import create_ledger
 from storage.ledger.writing.ledger_handle import LedgerHandle
-from storage.managed_ledger.appends import AppendCounts
-from storage.managed_ledger.catalog import Catalog
-from storage.managed_ledger.settings import ManagedLedgerSettings
+from storage.managed_ledger.append_counts import AppendCounts
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
+from storage.managed_ledger.metadata.ledger_catalog import Catalog
 from storage.sealing.cipher import RunSealer
 
 Done = Callable[[int, int, Run], None]

@@ -1,0 +1,1 @@
+"""What one subscription or link has acknowledged. Values: they store nothing themselves."""
