@@ -36,12 +36,12 @@ from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.managed_ledger.cache.entry_cache import EntryCache
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
-from storage.tiered.cold import ColdReader
-from storage.tiered.plan import OffloadPolicy
-from storage.tiered.settings import TieredSettings
+from storage.tiered.objects.builtin_stores import maker
+from storage.tiered.offload.offload_plan import OffloadPolicy
+from storage.tiered.offload.offloader import Described, Tiering
+from storage.tiered.reading.cold_reader import ColdReader
 from storage.tiered.store import Stores
-from storage.tiered.stores import maker
-from storage.tiered.tiering import Described, Tiering
+from storage.tiered.tiered_settings import TieredSettings
 
 TOPIC = "persistent://public/default/tiered-read"
 RUN, ENTRY_BYTES = 64, 1024

@@ -38,7 +38,7 @@ from replicator.compression_settings import CompressionSettings
 from storage.ledger.repair.lost_bookies import AutoRecoverySettings
 from storage.managed_ledger.cache.cache_settings import CacheSettings, Eviction
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
-from storage.tiered.settings import TieredSettings
+from storage.tiered.tiered_settings import TieredSettings
 
 FORMAT = 1
 ROLES = ("meta", "config", "bookie", "broker")

@@ -73,10 +73,10 @@ def _options(given: list[str]) -> dict[str, str]:
 async def _listed(url: str, options: dict[str, str], timeout_s: float) -> list[dict[str, Any]]:
     from heliograph.model.errors import CorruptData
     from heliograph.runtime.system_disk import SystemDisk
-    from storage.tiered.names import LEDGER, key
-    from storage.tiered.plan import stored_prefix
-    from storage.tiered.restore import newest_manifest, objects
-    from storage.tiered.stores import maker
+    from storage.tiered.objects.builtin_stores import maker
+    from storage.tiered.objects.object_names import LEDGER, key
+    from storage.tiered.offload.offload_plan import stored_prefix
+    from storage.tiered.reading.topic_restore import newest_manifest, objects
 
     store = maker(lambda path: SystemDisk(Path(path)))(url, options, timeout_s)
     rows: dict[tuple[str, str], dict[str, Any]] = {}

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
 from region_node.metrics import Sample, summary
-from storage.tiered.cold import ColdReader
-from storage.tiered.tiering import Tiering
+from storage.tiered.offload.offloader import Tiering
+from storage.tiered.reading.cold_reader import ColdReader
 
 _PERIOD_S = 1.0
 

@@ -37,14 +37,14 @@ from replicator.dedup import DedupSettings
 from replicator.state import TopicState
 from storage.ledger.reading.ledger_reader import opened
 from storage.managed_ledger.log.shadow_ledger import ShadowLedger
-from storage.tiered.cold import ColdReader
-from storage.tiered.manifest import Manifest
-from storage.tiered.plan import OffloadPolicy, stored
-from storage.tiered.restore import Restored, manifests, restore_topic
-from storage.tiered.settings import TieredSettings
+from storage.tiered.objects.builtin_stores import maker
+from storage.tiered.offload.offload_plan import OffloadPolicy, stored
+from storage.tiered.offload.offloader import Described, Tiering
+from storage.tiered.offload.topic_manifest import Manifest
+from storage.tiered.reading.cold_reader import ColdReader
+from storage.tiered.reading.topic_restore import Restored, manifests, restore_topic
 from storage.tiered.store import Stores
-from storage.tiered.stores import maker
-from storage.tiered.tiering import Described, Tiering
+from storage.tiered.tiered_settings import TieredSettings
 
 if TYPE_CHECKING:
     from global_config.admin import ConfigAdmin

@@ -16,7 +16,7 @@ from heliograph.model.ledger_metadata import local_gone
 from region_node.admin.context import Admin, Malformed, typed_body
 from storage.ledger.repair.in_place_repair import Runs, Source
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
-from storage.tiered.mending import Objects
+from storage.tiered.reading.object_source import Objects
 
 
 async def damage(admin: Admin, request: web.Request) -> Any:

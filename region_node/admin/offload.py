@@ -14,8 +14,8 @@ from heliograph.model.errors import NotAllowed, StoreRefused
 from heliograph.model.positions import AFTER_ALL, Position
 from heliograph.model.topic_names import TopicName
 from region_node.admin.context import Admin, Malformed, body, flag, typed_body
-from storage.tiered.names import LEDGER
-from storage.tiered.restore import objects
+from storage.tiered.objects.object_names import LEDGER
+from storage.tiered.reading.topic_restore import objects
 
 if TYPE_CHECKING:
     from region_node.tiering import BrokerTier

@@ -17,7 +17,7 @@ from region_node.admin.context import Admin, flag
 from region_node.admin.topics import partitions_of
 from region_node.subscriptions.meter import iso_time
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
-from storage.tiered.plan import stored
+from storage.tiered.offload.offload_plan import stored
 
 
 async def stats(admin: Admin, request: web.Request) -> Any:

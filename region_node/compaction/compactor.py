@@ -173,7 +173,7 @@ class Compactor:
             await self._forget_object(topic, compacted)
 
     async def set_offload(self, topic: CompactingTopic, ledger: int, record: OffloadRecord) -> bool:
-        """As `storage.tiered.beside` has it. Nothing is changed while the topic is being compacted: what is there may be replaced at any moment."""
+        """As `storage.tiered.offload.side_ledgers` has it. Nothing is changed while the topic is being compacted: what is there may be replaced at any moment."""
         state, cursor = topic.compaction(), topic.ledger.cursors.get(CURSOR)
         compacted = state.view.compacted
         if (

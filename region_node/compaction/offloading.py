@@ -1,6 +1,6 @@
 """CompactionOffload: the compacted ledgers of one broker's topics, as tiered storage moves them to an object store.
 
-Is: the port `storage.tiered.beside` over `Compactor`. Isn't: the steps of an offload, or their record (the cursor `__compaction` has it).
+Is: the port `storage.tiered.offload.side_ledgers` over `Compactor`. Isn't: the steps of an offload, or their record (the cursor `__compaction` has it).
 Invariants: only what is not being compacted anew is offered; an object is deleted by this region only where this region made it.
 Source: docs/protocols/tiered.md, "Compacted topics".
 """
@@ -16,7 +16,7 @@ from local_meta import keys
 from region_node.compaction.compacted import CURSOR, read_properties
 from region_node.compaction.compactor import Compactor
 from storage.managed_ledger.cursors.cursor import Cursor
-from storage.tiered.names import ledger_key
+from storage.tiered.objects.object_names import ledger_key
 from storage.tiered.store import Stores
 
 if TYPE_CHECKING:

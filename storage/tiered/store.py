@@ -1,6 +1,6 @@
 """ObjectStore: the port to a place that keeps objects; what an offloader plugs in.
 
-Is: the few calls that tiering makes, and how a URL finds its implementation. Isn't: an implementation (`storage.tiered.stores` has the built-in ones).
+Is: the few calls that tiering makes, and how a URL finds its implementation. Isn't: an implementation (`storage.tiered.objects.builtin_stores` has the built-in ones).
 Rules that every implementation keeps:
 - An object appears whole or not at all; once `put` has returned it is there for every later call, also after a power cut.
 - "Not there" is said only where that is known; anything else that fails raises StoreUnavailable or StoreRefused.

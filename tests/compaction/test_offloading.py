@@ -13,8 +13,8 @@ from heliograph.model.ledger_metadata import OffloadRecord, OffloadState
 from region_node.compaction.compacted import CURSOR, read_properties
 from region_node.compaction.offloading import CompactionOffload
 from region_node.tier_metrics import TierMetrics
-from storage.tiered.names import LEDGER, parse
-from storage.tiered.plan import OffloadPolicy
+from storage.tiered.objects.object_names import LEDGER, parse
+from storage.tiered.offload.offload_plan import OffloadPolicy
 from tests.compaction.test_compactor import made_up
 from tests.compaction.world import TOPIC, Owner, Row, latest, ledgers_without_topic, rows_of, settled
 from tests.managed_ledger.world import Region, until

@@ -32,7 +32,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import RSAKey
 
 from heliograph.model.errors import StoreRefused
-from storage.tiered.stores import ObstoreStore
+from storage.tiered.objects.builtin_stores import ObstoreStore
 from tests.system.object_store import ACCESS, BUCKET, S3, SECRET
 from tests.system.tier_round_trip import offloaded_and_restored
 from tests.tiered.test_stores import MAKE, check_whole_or_not_at_all, pieces

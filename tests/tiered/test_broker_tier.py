@@ -18,7 +18,7 @@ from heliograph.wire.run import Run
 from region_node.tiering import RestoredTopic, policy_of
 from replicator.dedup import DedupSettings
 from replicator.state import TopicState
-from storage.tiered.plan import OffloadPolicy
+from storage.tiered.offload.offload_plan import OffloadPolicy
 from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
 from tests.live import until

@@ -10,10 +10,18 @@ from heliograph.model.errors import CorruptData
 from heliograph.model.ledger_metadata import LedgerInfo, ManagedLedgerMetadata, OffloadRecord, OffloadState
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
-from storage.tiered import names
-from storage.tiered.format import FOOTER_BYTES, HEAD_BYTES, Index, IndexWriter, check_head, cut_blocks, encode_head
-from storage.tiered.manifest import Manifest, merge_states
-from storage.tiered.plan import OffloadPolicy, stored_prefix, to_drop, to_offload
+from storage.tiered.objects import object_names
+from storage.tiered.objects.object_format import (
+    FOOTER_BYTES,
+    HEAD_BYTES,
+    Index,
+    IndexWriter,
+    check_head,
+    cut_blocks,
+    encode_head,
+)
+from storage.tiered.offload.offload_plan import OffloadPolicy, stored_prefix, to_drop, to_offload
+from storage.tiered.offload.topic_manifest import Manifest, merge_states
 
 TOPIC = "persistent://public/default/a topic/with ünusual=name"
 ATTEMPT = "00112233445566778899aabbccddeeff"
@@ -98,12 +106,16 @@ def test_what_is_cut_off_or_anothers_is_refused() -> None:
     "topic", ["persistent://a/b/c", "persistent://a/b/c-partition-3", TOPIC, "persistent://t=1/n:2/%2F~.x"]
 )
 def test_keys_lead_back_to_topic_ledger_and_attempt(topic: str) -> None:
-    for kind in (names.LEDGER, names.MANIFEST):
-        name = names.ObjectName(names.holder_of("us-1", "ab" * 16), topic, kind, 42, ATTEMPT)
-        key = names.key(name)
-        assert names.parse(key) == name and key.startswith(names.folder(name.holder, topic)) and "%" not in key
+    for kind in (object_names.LEDGER, object_names.MANIFEST):
+        name = object_names.ObjectName(object_names.holder_of("us-1", "ab" * 16), topic, kind, 42, ATTEMPT)
+        key = object_names.key(name)
+        assert (
+            object_names.parse(key) == name
+            and key.startswith(object_names.folder(name.holder, topic))
+            and "%" not in key
+        )
     for key in ("", "a/b/c", "h/a/b/c/ledger/x-y", "h/a/b/c/other/1-y", "h/a/b/c/ledger/1"):
-        assert names.parse(key) is None
+        assert object_names.parse(key) is None
 
 
 def infos(*ledgers: tuple[int, int, int, OffloadState | None]) -> list[LedgerInfo]:

@@ -16,8 +16,8 @@ from heliograph.wire.run import Run
 from region_node.tiering import RestoredTopic
 from replicator.intake import Verdict
 from replicator.log import ReplicatedLog
-from storage.tiered.manifest import Manifest
-from storage.tiered.restore import restore_topic
+from storage.tiered.offload.topic_manifest import Manifest
+from storage.tiered.reading.topic_restore import restore_topic
 from tests.managed_ledger.world import TOPIC, Region
 from tests.tiered.world import AT_ONCE, OFF, FakeStore, TierBroker, settled, simulated, until
 

@@ -15,9 +15,9 @@ from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.managed_ledger.metadata import ledger_catalog as catalogs
-from storage.tiered.manifest import Manifest
-from storage.tiered.plan import OffloadPolicy
-from storage.tiered.restore import Restored, restore_topic
+from storage.tiered.offload.offload_plan import OffloadPolicy
+from storage.tiered.offload.topic_manifest import Manifest
+from storage.tiered.reading.topic_restore import Restored, restore_topic
 from tests.managed_ledger.world import TOPIC, Names, Region, names_of, read_all
 from tests.tiered.world import AT_ONCE, OFF, FakeStore, TierBroker, filled, more, settled, simulated, until
 

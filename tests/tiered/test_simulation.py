@@ -19,9 +19,9 @@ from heliograph.model.ledger_metadata import ManagedLedgerMetadata, OffloadState
 from heliograph.model.positions import Position
 from local_meta import keys
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
-from storage.tiered.names import ledger_key
-from storage.tiered.plan import OffloadPolicy, stored
-from storage.tiered.upload import check
+from storage.tiered.objects.object_names import ledger_key
+from storage.tiered.offload.ledger_upload import check
+from storage.tiered.offload.offload_plan import OffloadPolicy, stored
 from tests.managed_ledger.flaky import FlakyStore
 from tests.managed_ledger.test_simulation import tried
 from tests.managed_ledger.world import TOPIC, Region, names_of, run_of

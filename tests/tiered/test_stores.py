@@ -13,8 +13,8 @@ import pytest
 
 from heliograph.model.errors import ConfigError, CorruptData, NoSuchObject, StoreRefused, StoreUnavailable
 from heliograph.runtime.system_disk import SystemDisk
+from storage.tiered.objects.builtin_stores import ObstoreStore, maker
 from storage.tiered.store import ObjectStore, Stores
-from storage.tiered.stores import ObstoreStore, maker
 from tests.tiered.world import FakeStore
 
 MAKE = maker(lambda path: SystemDisk(Path(path)))

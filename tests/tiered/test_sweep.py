@@ -7,9 +7,9 @@ import asyncio
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import NotFound
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
-from storage.tiered.plan import OffloadPolicy
-from storage.tiered.sweep import BORROWED_MAX, TopicSweep
-from storage.tiered.tiering import Tiering
+from storage.tiered.offload.offload_plan import OffloadPolicy
+from storage.tiered.offload.offloader import Tiering
+from storage.tiered.offload.unloaded_topics import BORROWED_MAX, TopicSweep
 from tests.managed_ledger.world import Names, Region, read_all
 from tests.tiered.world import AT_ONCE, OFF, FakeStore, TierBroker, simulated, until
 

@@ -20,10 +20,10 @@ from heliograph.model.ledger_metadata import ManagedLedgerMetadata, OffloadState
 from heliograph.model.positions import AFTER_ALL
 from local_meta import keys
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
-from storage.tiered.format import Index
-from storage.tiered.manifest import Manifest
-from storage.tiered.names import MANIFEST, parse
-from storage.tiered.plan import OffloadPolicy, stored
+from storage.tiered.objects.object_format import Index
+from storage.tiered.objects.object_names import MANIFEST, parse
+from storage.tiered.offload.offload_plan import OffloadPolicy, stored
+from storage.tiered.offload.topic_manifest import Manifest
 from tests.managed_ledger.world import TOPIC, Region, names_of, read_all
 from tests.tiered.world import AT_ONCE, OFF, FakeStore, Steps, TierBroker, filled, more, settled, simulated, until
 

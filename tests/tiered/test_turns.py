@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from heliograph.runtime.recent_latencies import Recent
-from storage.tiered.settings import TieredSettings
-from storage.tiered.tiering import _TOPICS_A_TICK, OffloadStatus, Tiering
+from storage.tiered.offload.offloader import _TOPICS_A_TICK, OffloadStatus, Tiering
+from storage.tiered.tiered_settings import TieredSettings
 from tests.topics.fake import FakeClock
 
 

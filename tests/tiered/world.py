@@ -16,11 +16,11 @@ from storage.ledger.reading.ledger_reader import opened
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from storage.sealing.sealing import Sealing
-from storage.tiered.cold import ColdReader
-from storage.tiered.plan import OffloadPolicy
-from storage.tiered.settings import TieredSettings
+from storage.tiered.offload.offload_plan import OffloadPolicy
+from storage.tiered.offload.offloader import Described, Tiering
+from storage.tiered.reading.cold_reader import ColdReader
 from storage.tiered.store import Stores
-from storage.tiered.tiering import Described, Tiering
+from storage.tiered.tiered_settings import TieredSettings
 from tests.managed_ledger.world import Broker, Region
 
 T = TypeVar("T")

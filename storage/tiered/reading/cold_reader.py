@@ -21,10 +21,10 @@ from heliograph.runtime.recent_latencies import Recent
 from heliograph.wire.block import is_sealed
 from heliograph.wire.run import Run
 from storage.ledger.tasks import Tasks
-from storage.tiered.format import HEAD_BYTES, Index, cut_blocks
-from storage.tiered.names import ledger_key
-from storage.tiered.settings import TieredSettings
+from storage.tiered.objects.object_format import HEAD_BYTES, Index, cut_blocks
+from storage.tiered.objects.object_names import ledger_key
 from storage.tiered.store import ObjectStore, Stores
+from storage.tiered.tiered_settings import TieredSettings
 
 T = TypeVar("T")
 _ENDS_KEPT = 256

@@ -14,7 +14,7 @@ from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.ledger_metadata import ManagedLedgerMetadata
 from local_meta import keys
 from storage.managed_ledger.metadata.ledger_pages import stored_topic
-from storage.tiered.names import LEDGER, MANIFEST, ObjectName, parse
+from storage.tiered.objects.object_names import LEDGER, MANIFEST, ObjectName, parse
 from storage.tiered.store import ObjectStore
 
 _MANIFESTS_KEPT = 2

@@ -21,13 +21,13 @@ from heliograph.wire.run import Run
 from local_meta import keys
 from storage.managed_ledger.cursors.cursor import Cursor
 from storage.managed_ledger.metadata.ledger_catalog import Catalog
-from storage.tiered.cold import ColdReader
-from storage.tiered.manifest import Manifest
-from storage.tiered.names import MANIFEST, ObjectName, parse
-from storage.tiered.names import key as key_of
-from storage.tiered.plan import stored_prefix
+from storage.tiered.objects.object_names import MANIFEST, ObjectName, parse
+from storage.tiered.objects.object_names import key as key_of
+from storage.tiered.offload.ledger_upload import check
+from storage.tiered.offload.offload_plan import stored_prefix
+from storage.tiered.offload.topic_manifest import Manifest
+from storage.tiered.reading.cold_reader import ColdReader
 from storage.tiered.store import ObjectStore, Stores
-from storage.tiered.upload import check
 
 _READ_BYTES = 1 << 20
 _ENTRIES_A_READ = 4096

@@ -12,7 +12,7 @@ from heliograph.model.errors import NoSuchEntry, NoSuchObject
 from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.wire.run import Run
 from storage.managed_ledger.log.log_reader import ColdReads
-from storage.tiered.plan import stored
+from storage.tiered.offload.offload_plan import stored
 
 
 class Objects:

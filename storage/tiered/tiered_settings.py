@@ -1,6 +1,6 @@
 """Settings of tiered storage: where objects go, and how much is moved at a time.
 
-Is: what a broker is set to. Isn't: a policy of a namespace or a topic (`storage.tiered.plan`), or credentials' meaning (`storage.tiered.stores`).
+Is: what a broker is set to. Isn't: a policy of a namespace or a topic (`storage.tiered.offload.offload_plan`), or credentials' meaning (`storage.tiered.objects.builtin_stores`).
 """
 
 from __future__ import annotations

@@ -32,15 +32,15 @@ from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.ledger.repair.ledger_repair import Throttle
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
-from storage.tiered.beside import Beside
-from storage.tiered.collect import Collector
-from storage.tiered.manifest import Manifest, State, States, merge_states, stored_end
-from storage.tiered.names import MANIFEST, ObjectName, folder, holder_of, key, parse
-from storage.tiered.plan import OffloadPolicy, stored, to_drop, to_offload
-from storage.tiered.settings import TieredSettings
+from storage.tiered.objects.object_names import MANIFEST, ObjectName, folder, holder_of, key, parse
+from storage.tiered.offload.ledger_upload import check, upload
+from storage.tiered.offload.object_collector import Collector
+from storage.tiered.offload.offload_plan import OffloadPolicy, stored, to_drop, to_offload
+from storage.tiered.offload.side_ledgers import Beside
+from storage.tiered.offload.topic_manifest import Manifest, State, States, merge_states, stored_end
+from storage.tiered.offload.unloaded_topics import Lender, TopicSweep
 from storage.tiered.store import ObjectStore, Stores
-from storage.tiered.sweep import Lender, TopicSweep
-from storage.tiered.upload import check, upload
+from storage.tiered.tiered_settings import TieredSettings
 
 log = logging.getLogger("storage.tiered.tiering")
 

@@ -24,7 +24,7 @@ import msgpack
 from heliograph.model.errors import CorruptData
 from heliograph.model.ledger_metadata import ManagedLedgerMetadata
 from heliograph.model.positions import Position
-from storage.tiered.plan import stored_prefix
+from storage.tiered.offload.offload_plan import stored_prefix
 
 VERSION = 1
 _HEAD = struct.Struct(">4sB3xII")

@@ -1,6 +1,6 @@
 """Upload: copies one closed ledger to an object, and verifies what arrived.
 
-Is: the steps of one attempt between its begin and its commit. Isn't: the metadata's changes (`storage.tiered.tiering`), or the choice of ledgers.
+Is: the steps of one attempt between its begin and its commit. Isn't: the metadata's changes (`storage.tiered.offload.offloader`), or the choice of ledgers.
 Invariants: an object that `upload` returned is whole: every block was read back and fits its checksum, its place, and the number of entries. Of a topic
 that is to be sealed nothing in it is in the clear, whatever bookies hold.
 What fails leaves at most one object, which no metadata ever calls stored.
@@ -19,10 +19,18 @@ from heliograph.wire.run import Run
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries
 from storage.ledger.repair.ledger_repair import Throttle
-from storage.tiered.format import FOOTER_BYTES, HEAD_BYTES, Index, IndexWriter, check_head, cut_blocks, encode_head
-from storage.tiered.names import ledger_key
-from storage.tiered.settings import TieredSettings
+from storage.tiered.objects.object_format import (
+    FOOTER_BYTES,
+    HEAD_BYTES,
+    Index,
+    IndexWriter,
+    check_head,
+    cut_blocks,
+    encode_head,
+)
+from storage.tiered.objects.object_names import ledger_key
 from storage.tiered.store import ObjectStore
+from storage.tiered.tiered_settings import TieredSettings
 
 _READ_BYTES = 1 << 20
 

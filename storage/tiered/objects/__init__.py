@@ -1,0 +1,1 @@
+"""What an object is: names, format, the stores that come with us. No topics."""

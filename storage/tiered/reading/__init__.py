@@ -1,0 +1,1 @@
+"""The way back: cold reads, and whole topics restored."""
