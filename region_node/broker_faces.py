@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from region_node.ownership.service import Ownership
     from region_node.pulsar.listener import LookupAnswer
     from region_node.topics.service import TopicService
-    from replicator.log import ReplicatedLog
-    from replicator.receiver import LinkReceiver
+    from replicator.log.replicated_log import ReplicatedLog
+    from replicator.receiving.link_receiver import LinkReceiver
 
 
 class PulsarLookup:
@@ -65,9 +65,9 @@ class BrokerFaces:
         from heliograph.runtime.process_usage import open_files_max
         from region_node.pulsar.listener import ListenerSettings, PulsarListener
         from region_node.pulsar.revoking import Revoking
-        from replicator.causes import Cause
-        from replicator.receiver import LinkReceiver, ReceiverSettings
-        from replicator.receiver_budget import ReceiverBudget
+        from replicator.health.link_causes import Cause
+        from replicator.receiving.link_receiver import LinkReceiver, ReceiverSettings
+        from replicator.receiving.receiver_budget import ReceiverBudget
 
         own, bind = broker.settings.broker, broker.settings.bind
 

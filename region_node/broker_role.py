@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from region_node.transactions.naming import RegionView
     from region_node.transactions.service import Transactions
     from region_node.usage_days import UsageDays
-    from replicator.manager import LinkManager
+    from replicator.manager.link_manager import LinkManager
     from storage.ledger.bookies.bookie_pool import BookiePool
     from storage.ledger.repair.autorecovery import AutoRecovery
     from storage.managed_ledger.append_counts import Appends
@@ -201,8 +201,8 @@ class BrokerRole:
         from region_node.topics.filter_book import load_filters
         from region_node.topics.service import TopicService, TopicSettings
         from region_node.transactions.service import Transactions
-        from replicator.audit_storage import BookieCopies
-        from replicator.manager import LinkManager, LinkSettings
+        from replicator.audit.bookie_copies import BookieCopies
+        from replicator.manager.link_manager import LinkManager, LinkSettings
         from storage.ledger.bookies.bookie_client import BookieClient
         from storage.ledger.bookies.bookie_pool import BookiePool
         from storage.ledger.ledger_context import LedgerSettings
@@ -416,7 +416,7 @@ class BrokerRole:
         own = self.settings.broker.tracing
         if own.endpoint:
             from heliograph.runtime.span_export import SpanExport, now_ns
-            from replicator.tracing import Tracing
+            from replicator.health.tracing import Tracing
 
             resource = {
                 "service.name": "heliograph",

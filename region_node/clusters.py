@@ -22,10 +22,10 @@ from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import Buffer
 from region_node.schemas.registry import SchemaRegistry
-from replicator.causes import Cause
-from replicator.manager import LinkManager
-from replicator.pulsar.credentials import ClientCredentials, lasts_s, secret_may_go_to, tls_of, token_of
-from replicator.pulsar.link import PulsarLink
+from replicator.health.link_causes import Cause
+from replicator.manager.link_manager import LinkManager
+from replicator.pulsar.cluster_credentials import ClientCredentials, lasts_s, secret_may_go_to, tls_of, token_of
+from replicator.pulsar.pulsar_link import PulsarLink
 
 _TIMEOUT = ClientTimeout(total=10)
 
@@ -39,7 +39,7 @@ class ClusterView(Protocol):
 
 
 class PulsarClusters:
-    """Of one broker. Implements `replicator.pulsar.link.ClusterHost` and `region_node.pulsar.replicated.ClusterPort`."""
+    """Of one broker. Implements `replicator.pulsar.pulsar_link.ClusterHost` and `region_node.pulsar.replicated.ClusterPort`."""
 
     def __init__(
         self, region: str, view: ClusterView, links: LinkManager, schemas: Callable[[], SchemaRegistry]

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from region_node.metrics import Sample
-from replicator.audit_findings import Fault
-from replicator.auditor import Auditor
-from replicator.manager import LinkManager
+from replicator.audit.audit_findings import Fault
+from replicator.audit.auditor import Auditor
+from replicator.manager.link_manager import LinkManager
 
 
 def samples(links: LinkManager) -> Iterator[Sample]:

@@ -1,7 +1,7 @@
 """RegionEpoch: lets a broker serve topics only under an epoch that stands for the metadata it serves them from.
 
 Is: comparing the metadata's `/instance` with the one that the global configuration knows for this region, raising the epoch where they differ, and
-noticing that the metadata was replaced under a running broker. Isn't: what an epoch is used for (replicator.state).
+noticing that the metadata was replaced under a running broker. Isn't: what an epoch is used for (replicator.log.topic_state).
 Invariants: no topic is opened while the region's epoch stands for another metadata than this one; a region whose metadata was never known to the
 configuration may be served at once, because nothing of it can have been restored before; only who has just read `/instance` speaks for it, so that
 a broker of the old metadata never raises the epoch again; nor does one whose metadata has held the epoch and lost it to another.

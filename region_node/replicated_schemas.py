@@ -17,8 +17,8 @@ from heliograph.model.errors import CorruptData, LinkError
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.links.schema_commands import BYTES_MAX, SchemaRow
 from region_node.schemas.registry import REGION_SHIFT, SchemaRegistry, conflicting, shown
-from replicator.causes import Cause
-from replicator.schemas import SchemaConflict
+from replicator.health.link_causes import Cause
+from replicator.links.schema_feed import SchemaConflict
 
 log = logging.getLogger("region_node.schemas")
 
@@ -40,7 +40,7 @@ def _told(rows: Sequence[SchemaRow]) -> list[SchemaRow]:
 
 
 class ReplicatedSchemas:
-    """Implements `replicator.schemas.SchemaHost`. partitions(topic): how many; 0: it is not partitioned. changed(topic, or one of its partitions):
+    """Implements `replicator.links.schema_feed.SchemaHost`. partitions(topic): how many; 0: it is not partitioned. changed(topic, or one of its partitions):
     there is a new version of this region's own. unpark(topic): its links that are parked look again."""
 
     def __init__(

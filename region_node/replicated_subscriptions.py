@@ -1,6 +1,6 @@
 """ReplicatedSubscriptions: this broker's subscriptions, as their replication asks for them.
 
-Is: making one, moving one, and saying when a client or an operator moved one. Isn't: a rule (`replicator.subscription_state`).
+Is: making one, moving one, and saying when a client or an operator moved one. Isn't: a rule (`replicator.subscriptions.subscription_state`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from heliograph.model.positions import Position
 from region_node.subscriptions.subscription import Subscription
 from region_node.topics.service import TopicService
 from region_node.topics.topic import Topic
-from replicator.subscription_sync import SubscriptionSync
+from replicator.subscriptions.subscription_sync import SubscriptionSync
 
 
 def replicate(topic: Topic, subscription: Subscription, *, on: bool = True) -> None:
@@ -40,7 +40,7 @@ def replicate_by_policy(topic: Topic) -> None:
 
 
 class ReplicatedSubscriptions:
-    """Implements `replicator.subscription_sync.SubscriptionHost`."""
+    """Implements `replicator.subscriptions.subscription_sync.SubscriptionHost`."""
 
     def __init__(self, topics: Callable[[], TopicService]) -> None:
         self._topics = topics

@@ -33,8 +33,8 @@ from region_node.topic_series import TopicSeries
 from region_node.tracing import TracingSettings
 from region_node.transactions.settings import TransactionSettings
 from region_node.usage_settings import UsageSettings
-from replicator.audit_settings import AuditSettings
-from replicator.compression_settings import CompressionSettings
+from replicator.audit.audit_settings import AuditSettings
+from replicator.bandwidth.compression_settings import CompressionSettings
 from storage.ledger.repair.lost_bookies import AutoRecoverySettings
 from storage.managed_ledger.cache.cache_settings import CacheSettings, Eviction
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings

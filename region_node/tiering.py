@@ -33,8 +33,8 @@ from heliograph.wire.run import Run
 from region_node.compaction.offloading import CompactionOffload
 from region_node.metrics import Sample
 from region_node.tier_metrics import TierMetrics
-from replicator.dedup import DedupSettings
-from replicator.state import TopicState
+from replicator.dedup.producer_dedup import DedupSettings
+from replicator.log.topic_state import TopicState
 from storage.ledger.reading.ledger_reader import opened
 from storage.managed_ledger.log.shadow_ledger import ShadowLedger
 from storage.tiered.objects.builtin_stores import maker

@@ -1,6 +1,6 @@
 """Tracing as a broker is set to it.
 
-Is: the section of the settings. Isn't: the choice of messages (`replicator.tracing`), or the export (`heliograph.runtime.span_export`).
+Is: the section of the settings. Isn't: the choice of messages (`replicator.health.tracing`), or the export (`heliograph.runtime.span_export`).
 """
 
 from __future__ import annotations

@@ -22,10 +22,10 @@ from heliograph.model.errors import HeliographError, NotAllowed
 from heliograph.model.positions import Position
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import Run
-from replicator.audit_findings import Fault, Report
-from replicator.audit_pass import HIDDEN_BY_AUDIT
-from replicator.auditor import Auditor
-from replicator.log import ReplicatedLog
+from replicator.audit.audit_findings import Fault, Report
+from replicator.audit.audit_pass import HIDDEN_BY_AUDIT
+from replicator.audit.auditor import Auditor
+from replicator.log.replicated_log import ReplicatedLog
 
 if TYPE_CHECKING:
     from geo_tests.sim.world import World

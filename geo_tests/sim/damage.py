@@ -11,7 +11,7 @@ from typing import Any
 import crc32c
 
 from heliograph.wire.run import Run
-from replicator.entries import published_checksums
+from replicator.log.replicated_entries import published_checksums
 
 MAGIC_AND_CHECKSUM = 6
 

@@ -31,7 +31,7 @@ from geo_tests.sim.pulsar_client import Client, Consumer, Delivered, Producer, R
 from geo_tests.sim.reconfiguration import Reconfiguration
 from geo_tests.sim.region import NAMESPACE, Node, Region
 from geo_tests.sim.simulation import Simulation
-from replicator.lookup import coordinate_of, position_of
+from replicator.log.coordinate_lookup import coordinate_of, position_of
 from storage.ledger.repair.lost_bookies import AutoRecoverySettings
 
 START_S = 40.0

@@ -28,7 +28,7 @@ from geo_tests.wan.kafka_support import DEADLINE_S, ck, take
 from heliograph.client.block_reader import BlockReader
 from heliograph.model.coordinates import Coordinate
 from heliograph.wire.run import FLAG_HIDDEN
-from replicator.entries import as_published
+from replicator.log.replicated_entries import as_published
 
 pytestmark = pytest.mark.wan
 VERSIONS = b"\0\0\0\x0b\0\x12\0\0\0\0\0\x07\0\x01c"

@@ -64,7 +64,7 @@ class TopicSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Where a coordinate lies in a region: `replicator.lookup.Found`, as the region tells it."""
+    """Where a coordinate lies in a region: `replicator.log.coordinate_lookup.Found`, as the region tells it."""
 
     status: str
     position: Position | None

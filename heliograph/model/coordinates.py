@@ -1,6 +1,6 @@
 """Coordinates: where an entry was first published, and the vector of what a region holds of each origin.
 
-Is: values, their text, and the vector's encoding. Isn't: a decision about a run that arrives (`replicator.intake`).
+Is: values, their text, and the vector's encoding. Isn't: a decision about a run that arrives (`replicator.dedup.version_vector`).
 Invariants: a prefix only grows; the missing ranges of an origin are disjoint, ascending, apart, and at or below its prefix; a range is half-open
 at its lower end: (after, through]. Origins of one region with different epochs or incarnations are components of their own.
 

@@ -48,7 +48,7 @@ FLAG_TRANSACTIONAL = 4
 FLAG_KAFKA = 8
 """Its payload is a Kafka record batch: clients see it, each protocol's in its own form (`heliograph.wire.kafka.entry_conversion`)."""
 FLAG_TREE = 16
-"""With FLAG_HIDDEN: by which ways the entries behind it go to other regions (`replicator.trees`)."""
+"""With FLAG_HIDDEN: by which ways the entries behind it go to other regions (`replicator.log.routing_trees`)."""
 FLAG_PASSING = 32
 """With FLAG_HIDDEN: an entry for regions further down that is not meant for this one."""
 

@@ -1,6 +1,6 @@
 """The audit between regions, as people ask for it: a topic's newest pass, and a pass now.
 
-Is: paths of our own, below /heliograph/v1. Isn't: the audit (`replicator.auditor`), or the list of changes by admins (`region_node.admin.audit`).
+Is: paths of our own, below /heliograph/v1. Isn't: the audit (`replicator.audit.auditor`), or the list of changes by admins (`region_node.admin.audit`).
 Source: docs/protocols/links.md, "Audit".
 """
 

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from region_node.topics.service import TopicService
     from region_node.topics.topic import Topic
     from region_node.transactions.service import Transactions
-    from replicator.log import ReplicatedLog
-    from replicator.manager import LinkManager
+    from replicator.log.replicated_log import ReplicatedLog
+    from replicator.manager.link_manager import LinkManager
     from storage.ledger.repair.autorecovery import AutoRecovery
     from storage.managed_ledger.append_counts import Appends
     from storage.managed_ledger.cache.entry_cache import EntryCache

@@ -20,11 +20,11 @@ from heliograph.model.topic_names import check_name
 from heliograph.wire.block import encode_block
 from region_node.admin.context import Admin, Malformed, flag
 from region_node.admin.context import number as whole_number
-from replicator.lookup import own_before, vector_at
+from replicator.log.coordinate_lookup import own_before, vector_at
 
 if TYPE_CHECKING:
     from region_node.topics.port import ReadablePort
-    from replicator.log import ReplicatedLog
+    from replicator.log.replicated_log import ReplicatedLog
     from storage.ledger.repair.autorecovery import AutoRecovery
 
 log = logging.getLogger("region_node.admin.extensions")

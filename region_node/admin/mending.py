@@ -1,7 +1,7 @@
 """What of a topic no bookie of this region has any more, and its repair in place.
 
 Is: paths of our own, below /heliograph/v1/topics; the object store as a source, and the audit between regions for what that does not have. Isn't: the
-repair (`storage.managed_ledger.log.damaged_ledgers`), or the audit (`replicator.auditor`).
+repair (`storage.managed_ledger.log.damaged_ledgers`), or the audit (`replicator.audit.auditor`).
 Invariants: a repair changes no message id, and never a message that can be read.
 Source: docs/operating/repair.md.
 """

@@ -1,6 +1,6 @@
 """A topic's links, what is decided about parked ones, and what is given up where entries are lost.
 
-Is: paths of our own, below /heliograph/v1/topics. Isn't: the decision's effect (`replicator.parking`).
+Is: paths of our own, below /heliograph/v1/topics. Isn't: the decision's effect (`replicator.links.parked_links`).
 Invariants: a dry run changes nothing; every decision is in the audit log, as each changing call is.
 Source: docs/protocols/links.md, "Parked links".
 """
@@ -15,10 +15,10 @@ from aiohttp import web
 from heliograph.model.errors import NotAllowed, NotFound
 from region_node.admin.context import Admin, Malformed, body
 from region_node.schemas.differences import differences
-from replicator.giving_up import give_up
-from replicator.link import Link
-from replicator.parking import Choice, look_again, resolve
-from replicator.pulsar.link import PulsarLink
+from replicator.links.give_up_lost import give_up
+from replicator.links.link import Link
+from replicator.links.parked_links import Choice, look_again, resolve
+from replicator.pulsar.pulsar_link import PulsarLink
 
 
 async def links(admin: Admin, request: web.Request) -> Any:

@@ -1,7 +1,7 @@
 """What a topic knows of other regions: where a coordinate lies here, what each region holds, seeking by coordinate,
 and how far a replicated subscription is in step.
 
-Is: paths of our own, below /heliograph/v1/topics. Isn't: the lookup (`replicator.lookup`).
+Is: paths of our own, below /heliograph/v1/topics. Isn't: the lookup (`replicator.log.coordinate_lookup`).
 Invariants: what is gone is an answer (`trimmed`, `lost`, ...), never an error; an error means that nothing is known now.
 Source: docs/protocols/links.md, "Where a coordinate lies", "Replicated subscriptions".
 """
@@ -18,10 +18,10 @@ from heliograph.model.positions import Position
 from heliograph.wire.links.link_commands import SkipReason
 from region_node.admin.context import Admin, Malformed, body
 from region_node.topics.topic import Topic
-from replicator.durability import RegionWaits
-from replicator.log import ReplicatedLog
-from replicator.lookup import Status, coordinate_of, position_of
-from replicator.reasons import HERE
+from replicator.coordinates.skip_reasons import HERE
+from replicator.log.coordinate_lookup import Status, coordinate_of, position_of
+from replicator.log.region_durability import RegionWaits
+from replicator.log.replicated_log import ReplicatedLog
 
 
 async def position(admin: Admin, request: web.Request) -> Any:

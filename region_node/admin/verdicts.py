@@ -1,7 +1,7 @@
 """Verdicts: the end of a transaction here whose own region is lost, as an operator decides it, topic by topic.
 
 Is: which open transactions of other regions a topic holds, the check that their region does not answer, and writing the end. Isn't: what an end does
-(`replicator.transactions`).
+(`replicator.log.transaction_buffer`).
 Invariants: nothing is decided while the region answers: then its own coordinator ends the transaction; what is decided is durable before it is answered,
 and holds in this region only.
 Source: docs/protocols/transactions.md, "A region that is lost".
@@ -18,10 +18,10 @@ from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import Origin
 from region_node.admin.context import Admin, Malformed, typed_body
 from region_node.topics.topic import Topic
-from replicator.transactions import Open
+from replicator.log.transaction_buffer import Open
 
 if TYPE_CHECKING:
-    from replicator.log import ReplicatedLog
+    from replicator.log.replicated_log import ReplicatedLog
 
 _ASK = ClientTimeout(total=5.0)
 _PATH = "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/transactions"

@@ -14,8 +14,8 @@ from heliograph.model.errors import NotAllowed
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from region_node.topics.topic import Topic
-from replicator.log import ReplicatedLog
-from replicator.manager import LinkManager
+from replicator.log.replicated_log import ReplicatedLog
+from replicator.manager.link_manager import LinkManager
 
 _CLOCKS_S = 1.0
 """What the clocks of two regions, or of two who conduct one operation, may differ."""

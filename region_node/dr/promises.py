@@ -20,8 +20,8 @@ from region_node.metrics import Sample
 if TYPE_CHECKING:
     from global_config.view import ConfigView
     from region_node.topics.topic import Topic
-    from replicator.incoming import IncomingLink
-    from replicator.manager import LinkManager
+    from replicator.health.incoming_stats import IncomingLink
+    from replicator.manager.link_manager import LinkManager
 
 log = logging.getLogger("region_node.dr")
 

@@ -1,7 +1,7 @@
 """GroupPositions: offsets of groups as replicated subscriptions, so that a group that moves to another region goes on at the right message.
 
 Is: the way between a row of committed offsets and a cursor `kafka.GROUP` of the partition, both ways, in namespaces of several regions. Isn't: how
-cursors of two regions are kept in step (`replicator.subscription_sync`), or an offset's meaning in another region: it has none there.
+cursors of two regions are kept in step (`replicator.subscriptions.subscription_sync`), or an offset's meaning in another region: it has none there.
 Invariants: a cursor passes only what the group has committed in some region; a row is moved by a cursor only where another region has moved that. With
 one origin the message is the exact one; with several it is the first that is not covered, and what was covered behind it comes again.
 In namespaces of one region nothing of this happens.

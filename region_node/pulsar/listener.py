@@ -54,7 +54,7 @@ class Lookup(Protocol):
 
 
 class LinkFrames(Protocol):
-    """`replicator.receiver.LinkReceiver`: the other half of one connection on a link listener."""
+    """`replicator.receiving.link_receiver.LinkReceiver`: the other half of one connection on a link listener."""
 
     hold: Callable[[bool], None] | None
     """Given to it: stops and continues reading."""

@@ -1,6 +1,6 @@
 """What parts two regions' versions of a topic's schema, for people.
 
-Is: both sides of each number, and a unified diff of them. Isn't: finding a conflict (`registry.conflicting`), or deciding it (`replicator.parking`).
+Is: both sides of each number, and a unified diff of them. Isn't: finding a conflict (`registry.conflicting`), or deciding it (`replicator.links.parked_links`).
 Source: docs/protocols/links.md, "Parked links".
 """
 

@@ -86,7 +86,7 @@ class Tasks:
 
 
 class Yielding(Protocol):
-    """How fast backlog is read while somebody publishes on this broker (`replicator.yielding`)."""
+    """How fast backlog is read while somebody publishes on this broker (`replicator.bandwidth.drain_throttle`)."""
 
     def may(self, member: Any) -> bool:
         """Whether it may go now; else its turn comes."""

@@ -28,7 +28,7 @@ from region_node.subscriptions.throttle import Throttle
 from region_node.transactions.acking import SubscriptionTransactions
 from region_node.transactions.pending import PROPERTY as TRANSACTIONS
 from region_node.transactions.pending import PendingAcks
-from replicator.subscription_state import BEGAN, PROPERTY
+from replicator.subscriptions.subscription_state import BEGAN, PROPERTY
 from storage.managed_ledger.cursors.cursor_expiry import GIVEN_UP
 
 _INTERNAL = (PROPERTY, BEGAN, TRANSACTIONS, GIVEN_UP)

@@ -19,8 +19,8 @@ from heliograph.model.ledger_metadata import ManagedLedgerMetadata
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Rng
 from local_meta import keys
-from replicator.dedup import DedupSettings
-from replicator.state import TopicState
+from replicator.dedup.producer_dedup import DedupSettings
+from replicator.log.topic_state import TopicState
 
 TOPICS_A_WRITE = 250
 WRITES_AT_ONCE = 2

@@ -14,7 +14,7 @@ from region_node.compaction.compactor import Compactor, TopicCompaction
 from region_node.compaction.entries import last_kept_index
 from region_node.topics.positions import last_visible
 from region_node.topics.subscribing import SubscribingTopic
-from replicator.deleting import truncate
+from replicator.log.deletion import truncate
 
 
 class CompactingTopic(SubscribingTopic):

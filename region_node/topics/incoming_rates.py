@@ -1,6 +1,6 @@
 """IncomingRates: how much of a topic comes from other regions, as rates.
 
-Is: a meter for each region whose link has brought anything, ticked by the topic. Isn't: the counting (`replicator.incoming`), or how old it is.
+Is: a meter for each region whose link has brought anything, ticked by the topic. Isn't: the counting (`replicator.health.incoming_stats`), or how old it is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ NOTHING = (0.0, 0.0)
 
 
 class Counted(Protocol):
-    """`replicator.incoming.IncomingLink`, as a topic uses it."""
+    """`replicator.health.incoming_stats.IncomingLink`, as a topic uses it."""
 
     messages: int
     size_bytes: int

@@ -1,4 +1,4 @@
-"""What topics ask of the layers below. `replicator.log`, `storage.managed_ledger`, `global_config.view` provide it; tests give small fakes."""
+"""What topics ask of the layers below. `replicator.log.replicated_log`, `storage.managed_ledger`, `global_config.view` provide it; tests give small fakes."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class ReadablePort(LedgerPort, Protocol):
 
 
 class LogPort(Protocol):
-    """`replicator.log.ReplicatedLog`, as a topic uses it."""
+    """`replicator.log.replicated_log.ReplicatedLog`, as a topic uses it."""
 
     deduplication: bool
     aliases: bool
@@ -206,7 +206,7 @@ class FactoryPort(Protocol):
 
 
 class LinksPort(Protocol):
-    """`replicator.manager.LinkManager`, as the service uses it."""
+    """`replicator.manager.link_manager.LinkManager`, as the service uses it."""
 
     def attach(self, log: Any, targets: Sequence[str]) -> None: ...
 

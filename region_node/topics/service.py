@@ -54,12 +54,12 @@ from region_node.topics.named import NamedTopics
 from region_node.topics.policies import PolicyBook
 from region_node.topics.port import FactoryPort, LinksPort, LogPort, TurnOf, ViewPort
 from region_node.topics.topic import Topic
-from replicator.deleting import recall, remember
-from replicator.log import ReplicatedLog
+from replicator.log.deletion import recall, remember
+from replicator.log.replicated_log import ReplicatedLog
 from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE
 
 if TYPE_CHECKING:
-    from replicator.tracing import Tracing
+    from replicator.health.tracing import Tracing
     from storage.ledger.ledger_context import LedgerContext
     from storage.managed_ledger.log.log_reader import ColdReads
     from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory

@@ -15,10 +15,10 @@ from heliograph.model.configuration.policy_table import Applied
 from heliograph.model.errors import NotAllowed
 from heliograph.runtime.clock import Rng
 from heliograph.wire.run import FLAG_HIDDEN, Run
-from replicator.dedup import DedupSettings
-from replicator.log import ReplicatedLog
-from replicator.order import Done, Failed
-from replicator.state import TopicState
+from replicator.dedup.producer_dedup import DedupSettings
+from replicator.log.replicated_log import ReplicatedLog
+from replicator.log.topic_state import TopicState
+from replicator.log.write_order import Done, Failed
 from storage.managed_ledger.log.shadow_ledger import REFUSAL
 
 if TYPE_CHECKING:

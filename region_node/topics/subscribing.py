@@ -29,7 +29,7 @@ from region_node.topics.limits import SubscribeRate, check_new_subscription
 from region_node.topics.port import LogPort, ManagedLedgerPort, ReadablePort, TurnOf
 from region_node.topics.positions import before_publish_time
 from region_node.topics.rates import TopicRates
-from replicator.subscription_state import BEGAN, began
+from replicator.subscriptions.subscription_state import BEGAN, began
 
 log = logging.getLogger("region_node.topics")
 

@@ -1,6 +1,6 @@
 """Arrivals: when what another region committed over several topics is shown here: once every topic has its part, so that all show it at once.
 
-Is: asking the owners of the other topics, being asked, and giving up. Isn't: what readers see meanwhile (`replicator.transactions`), or the end of a
+Is: asking the owners of the other topics, being asked, and giving up. Isn't: what readers see meanwhile (`replicator.log.transaction_buffer`), or the end of a
 transaction in a topic (`participant`).
 Invariants: a topic shows a held transaction when each topic that its marker names has its own marker stored in this region, is not replicated here (as this
 region's policies or the source's say), takes nothing more (deleted, terminated), had no part in it after all, or was waited for `wait_s`; nothing is kept
@@ -19,7 +19,7 @@ from heliograph.model.errors import HeliographError, NotFound
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
 from region_node.subscriptions.ready import Tasks
-from replicator.transactions import Held, Key, destination
+from replicator.log.transaction_buffer import Held, Key, destination
 
 if TYPE_CHECKING:
     from global_config.view import ConfigView

@@ -1,6 +1,6 @@
 """TopicTransactions: one topic as a participant: what may be published into a transaction, and its end in the topic's log.
 
-Is: refusals, markers, waiting for them to be durable. Isn't: which entries readers see (`replicator.transactions`, `reading`), or whether a
+Is: refusals, markers, waiting for them to be durable. Isn't: which entries readers see (`replicator.log.transaction_buffer`, `reading`), or whether a
 transaction commits (the coordinator).
 Invariants: a marker stands behind every entry of its transaction that was taken, and nothing is taken behind it; ending again is answered by what the
 log holds; an end that could not be stored is as if it had not been asked for, but for publishes, which stay refused until it is.
@@ -17,7 +17,7 @@ from heliograph.model.errors import HeliographError, NotAllowed, NotFound, Topic
 from heliograph.wire.run import Origin, Run, TxnId
 from region_node.transactions.errors import TransactionState
 from region_node.transactions.reading import CommittedView
-from replicator.transactions import ABORT, COMMIT, TransactionBuffer, marker_run, verdict_run
+from replicator.log.transaction_buffer import ABORT, COMMIT, TransactionBuffer, marker_run, verdict_run
 
 if TYPE_CHECKING:
     from region_node.topics.topic import Topic

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import Position
 from region_node.subscriptions.port import LedgerPort, Piece
-from replicator.transactions import below
+from replicator.log.transaction_buffer import below
 
 if TYPE_CHECKING:
     from region_node.topics.port import ManagedLedgerPort
-    from replicator.transactions import TransactionBuffer
+    from replicator.log.transaction_buffer import TransactionBuffer
 
 
 class CommittedView(LedgerPort):

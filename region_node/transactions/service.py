@@ -27,7 +27,7 @@ from region_node.transactions.errors import NoCoordinator
 from region_node.transactions.keeping import COORDINATORS, KeptCoordinator
 from region_node.transactions.naming import ASSIGN, NAMESPACE
 from region_node.transactions.settings import TransactionSettings
-from replicator.transactions import only_to
+from replicator.log.transaction_buffer import only_to
 
 if TYPE_CHECKING:
     from global_config.view import ConfigView

@@ -18,7 +18,7 @@ from region_node.compaction.settings import CompactorSettings
 from region_node.subscriptions.port import LedgerPort
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue, Tasks
 from region_node.topics.topic import Topic
-from replicator.transactions import TransactionBuffer
+from replicator.log.transaction_buffer import TransactionBuffer
 from storage.managed_ledger.cache.entry_cache import EntryCache
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings

@@ -13,11 +13,11 @@ from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.block import decode_block
 from heliograph.wire.links.link_commands import SkipRecord
 from heliograph.wire.run import FLAG_HIDDEN, Run
-from replicator import aliases
-from replicator.dedup import DedupSettings, Producers
-from replicator.intake import Verdict
-from replicator.log import ReplicatedLog
-from replicator.state import TopicState
+from replicator.dedup import aliases
+from replicator.dedup.producer_dedup import DedupSettings, Producers
+from replicator.dedup.version_vector import Verdict
+from replicator.log.replicated_log import ReplicatedLog
+from replicator.log.topic_state import TopicState
 from tests.replicator.fake_ledger import FakeLedger, Store
 
 
@@ -194,10 +194,10 @@ def test_each_rule_is_needed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> No
     if mutant == "a maximum":
         monkeypatch.setattr(Producers, "holds", lambda self, name, low, high: high <= self.last_sequence(name))
     elif mutant == "what arrives is overlooked":
-        monkeypatch.setattr("replicator.log.under_way", lambda runs: {})
-        monkeypatch.setattr("replicator.log.repeats", aliases.repeats)
+        monkeypatch.setattr("replicator.log.replicated_log.under_way", lambda runs: {})
+        monkeypatch.setattr("replicator.log.replicated_log.repeats", aliases.repeats)
     else:
-        monkeypatch.setattr("replicator.log.repeats", judged(mutant))
+        monkeypatch.setattr("replicator.log.replicated_log.repeats", judged(mutant))
     with pytest.raises(AssertionError):
         for seed in range(300):
             run(seed)

@@ -7,7 +7,7 @@ from typing import Any
 
 from heliograph.wire.kafka.record_batches import build_batch
 from heliograph.wire.run import Run
-from replicator.transactions import COMMIT, Key, TransactionBuffer, marker_run
+from replicator.log.transaction_buffer import COMMIT, Key, TransactionBuffer, marker_run
 from tests.kafka.harness import Client, Face, request, with_face
 from tests.pulsar.harness import settle
 from tests.transactions.test_buffer import run as run_of

@@ -8,8 +8,8 @@ import tracemalloc
 import pytest
 
 from heliograph.wire.run import Run
-from replicator.dedup import DedupSettings
-from replicator.state import TopicState
+from replicator.dedup.producer_dedup import DedupSettings
+from replicator.log.topic_state import TopicState
 from tests.known_faults.storage_worlds import Broken, promised
 
 DOCUMENTED_BYTES = 18 << 10

@@ -8,7 +8,7 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.wire.run import Run
-from replicator.entries import checked_and_addressed
+from replicator.log.replicated_entries import checked_and_addressed
 from tests.known_faults.region_stories import given
 from tests.replicator.link_instance import Instance
 from tests.replicator.link_world import entry

@@ -10,7 +10,7 @@ import pytest
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Put
 from heliograph.kv.state_machine import KvMachine
-from replicator.timers import Timers
+from replicator.links.timer_wheel import Timers
 from storage.managed_ledger.metadata.metadata_flusher import MetadataFlusher
 
 uvloop = pytest.importorskip("uvloop")

@@ -27,7 +27,7 @@ from heliograph.model.ledger_metadata import PAGED, LedgerInfo, ManagedLedgerMet
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from local_meta import keys
-from replicator.audit_storage import BookieCopies
+from replicator.audit.bookie_copies import BookieCopies
 from storage.managed_ledger.cursors.cursor import Cursor
 from storage.managed_ledger.log.damaged_ledgers import stored_info
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings

@@ -16,8 +16,8 @@ from heliograph.model.errors import CorruptData
 from heliograph.model.positions import Position
 from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.run import FLAG_HIDDEN, Run
-from replicator.entries import is_passing
-from replicator.log import ReplicatedLog
+from replicator.log.replicated_entries import is_passing
+from replicator.log.replicated_log import ReplicatedLog
 from tests.replicator.fake_ledger import Store
 from tests.replicator.link_instance import Instance, TestRegion
 

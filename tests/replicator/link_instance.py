@@ -16,11 +16,11 @@ from heliograph.wire.pulsar.frame_cutter import FRAME_BYTES_MAX, FrameCutter, Pr
 from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse
 from heliograph.wire.pulsar.server_frames import frame
 from heliograph.wire.run import Run
-from replicator.dedup import DedupSettings
-from replicator.log import ReplicatedLog
-from replicator.manager import LinkManager, LinkSettings
-from replicator.receiver import LinkReceiver
-from replicator.state import TopicState
+from replicator.dedup.producer_dedup import DedupSettings
+from replicator.log.replicated_log import ReplicatedLog
+from replicator.log.topic_state import TopicState
+from replicator.manager.link_manager import LinkManager, LinkSettings
+from replicator.receiving.link_receiver import LinkReceiver
 from tests.replicator.fake_ledger import FakeLedger, Store
 from tests.replicator.link_world import entry
 

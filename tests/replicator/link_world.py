@@ -20,16 +20,16 @@ from heliograph.wire.links import link_commands as wire
 from heliograph.wire.links.link_commands import Kind, SkipRecord
 from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata
 from heliograph.wire.run import FLAG_HIDDEN, Run
-from replicator.compression import LEVEL, RunPacker
-from replicator.compression_settings import CompressionSettings
-from replicator.dedup import DedupSettings
-from replicator.deleting import note_removed, past_removed
-from replicator.intake import Intake
-from replicator.log import ReplicatedLog
-from replicator.receiver_stream import ReceiverStream
-from replicator.sender import LinkSender, SenderSettings
-from replicator.sends import Send, SendRun, joined
-from replicator.state import TopicState
+from replicator.bandwidth.compression import LEVEL, RunPacker
+from replicator.bandwidth.compression_settings import CompressionSettings
+from replicator.dedup.producer_dedup import DedupSettings
+from replicator.dedup.version_vector import Intake
+from replicator.log.deletion import note_removed, past_removed
+from replicator.log.replicated_log import ReplicatedLog
+from replicator.log.topic_state import TopicState
+from replicator.receiving.receiver_stream import ReceiverStream
+from replicator.sending.link_sender import LinkSender, SenderSettings
+from replicator.sending.outgoing_runs import Send, SendRun, joined
 from tests.replicator.fake_ledger import FakeLedger, Store
 
 NAMES = ("us", "eu", "ap")

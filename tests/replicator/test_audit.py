@@ -21,12 +21,14 @@ from heliograph.model.positions import Position
 from heliograph.wire.links import audit_commands
 from heliograph.wire.links.audit_commands import Ask
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
-from replicator import audit_pass, audit_repair, audit_scan, link, receiver_stream
-from replicator.audit_findings import Fault
-from replicator.audit_settings import AuditSettings
-from replicator.entries import is_passing
-from replicator.late import LateMap
-from replicator.manager import LinkSettings
+from replicator.audit import audit_pass, audit_repair, audit_scan
+from replicator.audit.audit_findings import Fault
+from replicator.audit.audit_settings import AuditSettings
+from replicator.coordinates.late_entries import LateMap
+from replicator.links import link
+from replicator.log.replicated_entries import is_passing
+from replicator.manager.link_manager import LinkSettings
+from replicator.receiving import receiver_stream
 from tests.replicator.audit_world import Damaged, held
 from tests.replicator.link_instance import Instance, TestRegion
 
@@ -619,7 +621,7 @@ def test_topics_take_turns_within_the_period_and_an_idle_one_costs_nothing_betwe
 
 
 def test_what_was_asked_for_is_kept_of_however_many_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replicator.auditor.REPORTS_MAX", 0)
+    monkeypatch.setattr("replicator.audit.auditor.REPORTS_MAX", 0)
 
     async def scenario(damaged: Damaged, rng: random.Random) -> None:
         await fill(damaged, rng, turns=3)

@@ -12,9 +12,9 @@ from heliograph.model.coordinates import Range
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links import link_commands as wire
-from replicator import claims as claims_module
-from replicator.claims import PARTLY_MAX, RANGES_MAX, Claims, Epoch, insert, subtract
-from replicator.subscription_state import HERE, SubscriptionState, Todo
+from replicator.subscriptions import ack_claims as claims_module
+from replicator.subscriptions.ack_claims import PARTLY_MAX, RANGES_MAX, Claims, Epoch, insert, subtract
+from replicator.subscriptions.subscription_state import HERE, SubscriptionState, Todo
 
 ORIGIN = (1, 1, 7)
 UNIVERSE: list[Position] = [(ledger, entry) for ledger in range(4) for entry in range(8)]

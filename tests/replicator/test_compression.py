@@ -15,9 +15,9 @@ from heliograph.model.errors import ConfigError, PeerError
 from heliograph.wire.links import link_commands as wire
 from heliograph.wire.links.link_compression import LZ4, UNPACKED_BYTES_MAX, ZSTD, pack, unpack
 from heliograph.wire.run import Run
-from replicator.compression import LEVEL, RunPacker
-from replicator.compression_settings import CompressionSettings
-from replicator.manager import LinkSettings
+from replicator.bandwidth.compression import LEVEL, RunPacker
+from replicator.bandwidth.compression_settings import CompressionSettings
+from replicator.manager.link_manager import LinkSettings
 from tests.replicator.link_instance import Instance
 from tests.replicator.link_world import World, parsed
 
@@ -78,7 +78,9 @@ def test_small_runs_near_regions_and_mode_none_are_left_alone() -> None:
 
 def test_what_clients_compressed_already_goes_as_it_is_and_is_tried_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
-    monkeypatch.setattr("replicator.compression.pack", lambda codec, data: tried.append(len(data)) or pack(codec, data))
+    monkeypatch.setattr(
+        "replicator.bandwidth.compression.pack", lambda codec, data: tried.append(len(data)) or pack(codec, data)
+    )
     of, rng = packer(), random.Random(1)
     for size in (10_000, 200_000):
         for _ in range(300):
@@ -212,7 +214,7 @@ def test_bytes_that_make_no_sense_end_that_connection_and_lose_nothing(monkeypat
                     good[len(good) // 2] ^= 0xFF
                 return bytes(good)
 
-            monkeypatch.setattr("replicator.compression.pack", broken)
+            monkeypatch.setattr("replicator.bandwidth.compression.pack", broken)
             for _ in range(10):
                 us.publish(50)
                 await asyncio.sleep(1)

@@ -9,12 +9,12 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.wire.run import Run
-from replicator import yielding
-from replicator.courtesy import SHORT_TURN_BYTES, TURN_BYTES, Publishing, Window
-from replicator.manager import LinkSettings
-from replicator.sender import SenderSettings
-from replicator.sends import Send
-from replicator.yielding import Yielding
+from replicator.bandwidth import drain_throttle
+from replicator.bandwidth.drain_throttle import Yielding
+from replicator.bandwidth.send_window import SHORT_TURN_BYTES, TURN_BYTES, Publishing, Window
+from replicator.manager.link_manager import LinkSettings
+from replicator.sending.link_sender import SenderSettings
+from replicator.sending.outgoing_runs import Send
 from storage.managed_ledger.append_counts import Appends
 from tests.replicator.link_instance import Instance
 
@@ -95,7 +95,7 @@ def test_a_drain_gives_the_loop_back_after_each_turn(live: bool) -> None:
 @pytest.mark.parametrize("live", [False, True])
 def test_a_drain_is_slowed_beside_publishers_for_whom_it_is_dear(live: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The link alone brings 2.5 MB a second: so much fits into its window on that way."""
-    monkeypatch.setattr(yielding, "_START_BYTES_PER_S", 200_000.0)
+    monkeypatch.setattr(drain_throttle, "_START_BYTES_PER_S", 200_000.0)
     with Simulation(5) as sim:
 
         async def scenario() -> None:

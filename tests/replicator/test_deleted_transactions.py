@@ -12,10 +12,10 @@ from heliograph.model.positions import Position
 from heliograph.runtime.clock import Rng
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import Run, TxnId
-from replicator.dedup import DedupSettings
-from replicator.sender import SenderSettings
-from replicator.state import TopicState
-from replicator.transactions import ABORT, COMMIT, TransactionBuffer, marker_run
+from replicator.dedup.producer_dedup import DedupSettings
+from replicator.log.topic_state import TopicState
+from replicator.log.transaction_buffer import ABORT, COMMIT, TransactionBuffer, marker_run
+from replicator.sending.link_sender import SenderSettings
 from tests.replicator.audit_world import Damaged
 from tests.replicator.link_instance import Instance, TestRegion
 from tests.replicator.test_deleting import Metadata, made_again, play

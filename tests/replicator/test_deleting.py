@@ -13,14 +13,14 @@ from heliograph.model.errors import LedgerFenced
 from heliograph.model.ledger_metadata import pack
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links.link_commands import SkipReason
-from replicator.audit_settings import AuditSettings
-from replicator.deleting import DEAD_MAX, REMOVED_MAX, note_removed, recall, remember, truncate
-from replicator.log import ReplicatedLog
-from replicator.lookup import Status, coordinate_of, position_of
-from replicator.manager import LinkSettings
-from replicator.reasons import HERE, RANGES_MAX, Reasons
-from replicator.sender import SenderSettings
-from replicator.transactions import COMMIT, marker_run
+from replicator.audit.audit_settings import AuditSettings
+from replicator.coordinates.skip_reasons import HERE, RANGES_MAX, Reasons
+from replicator.log.coordinate_lookup import Status, coordinate_of, position_of
+from replicator.log.deletion import DEAD_MAX, REMOVED_MAX, note_removed, recall, remember, truncate
+from replicator.log.replicated_log import ReplicatedLog
+from replicator.log.transaction_buffer import COMMIT, marker_run
+from replicator.manager.link_manager import LinkSettings
+from replicator.sending.link_sender import SenderSettings
 from tests.replicator.audit_world import Damaged
 from tests.replicator.fake_ledger import Store
 from tests.replicator.link_instance import TOPIC, Instance, TestRegion

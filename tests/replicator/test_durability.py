@@ -16,12 +16,12 @@ from heliograph.model.errors import CorruptData, TopicClosed
 from heliograph.model.positions import Position
 from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata
 from heliograph.wire.run import Run
-from replicator import durability
-from replicator.affected import AFFECTED_MAX, DUMPED_MAX, AffectedList
-from replicator.dedup import DedupSettings
-from replicator.durability import RegionWaits
-from replicator.log import ReplicatedLog
-from replicator.state import TopicState
+from replicator.dedup.producer_dedup import DedupSettings
+from replicator.log import region_durability
+from replicator.log.affected_ranges import AFFECTED_MAX, DUMPED_MAX, AffectedList
+from replicator.log.region_durability import RegionWaits
+from replicator.log.replicated_log import ReplicatedLog
+from replicator.log.topic_state import TopicState
 from tests.replicator.fake_ledger import FakeLedger
 from tests.replicator.link_instance import Instance, TestRegion
 from tests.replicator.link_world import entry
@@ -112,10 +112,10 @@ class Publisher:
 
 async def cuts_and_receipts(instance: Instance, sim: Simulation, rng: random.Random) -> None:
     us = instance.regions["us"]
-    regions = rng.choice((2, 3, durability.ALL))
+    regions = rng.choice((2, 3, region_durability.ALL))
     waits = require(us, regions, 2000)
     publisher = Publisher(instance, us)
-    publisher.enough = 3 if regions in (3, durability.ALL) else 2
+    publisher.enough = 3 if regions in (3, region_durability.ALL) else 2
     cut: set[str] = set()
     for _ in range(60):
         roll = rng.random()
@@ -217,7 +217,7 @@ def test_a_message_may_ask_for_a_class_of_its_own() -> None:
 def test_switched_off_what_waits_is_answered() -> None:
     async def scenario(instance: Instance, sim: Simulation, rng: random.Random) -> None:
         us = instance.regions["us"]
-        require(us, durability.ALL, 0)
+        require(us, region_durability.ALL, 0)
         sim.network.cut("us", "ap")
         answers: list[Any] = []
         parts = [entry(1, "p", 0)]
@@ -322,7 +322,7 @@ def test_mutant_it_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("regions", "to", "waits_for"),
-    [(2, ("ap",), "ap"), (3, ("ap",), "ap"), (durability.ALL, ("eu",), "eu"), (2, ("us",), ""), (2, (), "eu")],
+    [(2, ("ap",), "ap"), (3, ("ap",), "ap"), (region_durability.ALL, ("eu",), "eu"), (2, ("us",), ""), (2, (), "eu")],
 )
 def test_a_region_that_a_message_was_not_published_for_does_not_count(
     regions: int, to: tuple[str, ...], waits_for: str
@@ -352,6 +352,6 @@ def test_a_region_that_a_message_was_not_published_for_does_not_count(
 
 
 def test_mutant_whoever_passes_an_entry_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durability, "meant_for", lambda _: None)
+    monkeypatch.setattr(region_durability, "meant_for", lambda _: None)
     with pytest.raises(AssertionError, match="nobody else was to have it"):
         test_a_region_that_a_message_was_not_published_for_does_not_count(2, ("ap",), "ap")

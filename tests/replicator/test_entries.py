@@ -9,7 +9,7 @@ from heliograph.model.errors import PeerError
 from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Run
-from replicator.entries import checked_and_addressed, received
+from replicator.log.replicated_entries import checked_and_addressed, received
 from tests.replicator.link_world import entry
 
 EU = frozenset(("eu",))

@@ -11,10 +11,10 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import NoSuchEntry, NotAllowed
 from heliograph.model.positions import Position
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
-from replicator.causes import Cause
-from replicator.giving_up import give_up
-from replicator.lookup import Status, position_of
-from replicator.trees import is_skip
+from replicator.health.link_causes import Cause
+from replicator.links.give_up_lost import give_up
+from replicator.log.coordinate_lookup import Status, position_of
+from replicator.log.routing_trees import is_skip
 from tests.replicator.link_instance import Instance, TestRegion
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from heliograph.model.coordinates import Origin
 from heliograph.model.positions import Position
-from replicator.intake import Intake, Verdict
-from replicator.receiver_stream import ReceiverStream
-from replicator.sender import LinkSender
+from replicator.dedup.version_vector import Intake, Verdict
+from replicator.receiving.receiver_stream import ReceiverStream
+from replicator.sending.link_sender import LinkSender
 from tests.replicator.link_world import World
 
 SEEDS = 320

@@ -9,11 +9,11 @@ from typing import Any
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.positions import BEFORE_ALL
-from replicator.causes import Cause
-from replicator.leaving import PROPERTY
-from replicator.manager import LinkSettings
-from replicator.pulsar.link import PulsarLink
-from replicator.sender import SenderSettings
+from replicator.health.link_causes import Cause
+from replicator.manager.departed_regions import PROPERTY
+from replicator.manager.link_manager import LinkSettings
+from replicator.pulsar.pulsar_link import PulsarLink
+from replicator.sending.link_sender import SenderSettings
 from tests.replicator.link_instance import Instance
 
 Scenario = Callable[[Instance, Simulation], Coroutine[Any, Any, None]]

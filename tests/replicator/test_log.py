@@ -11,11 +11,11 @@ from heliograph.kv.metadata_store import VALUE_BYTES_MAX
 from heliograph.model.errors import HeliographError, NotEnoughBookies
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import ProducerSegment, Run
-from replicator import state as states
-from replicator.dedup import DedupSettings
-from replicator.intake import Verdict
-from replicator.log import ReplicatedLog
-from replicator.state import TopicState
+from replicator.dedup.producer_dedup import DedupSettings
+from replicator.dedup.version_vector import Verdict
+from replicator.log import topic_state as states
+from replicator.log.replicated_log import ReplicatedLog
+from replicator.log.topic_state import TopicState
 from tests.replicator.fake_ledger import FakeLedger, Store, coordinates
 
 OTHER = (2, 1, 77)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from heliograph.model.positions import BEFORE_ALL
-from replicator.outbox import DUMPED_MAX, POINTS_MAX, Outbox
+from replicator.coordinates.published_totals import DUMPED_MAX, POINTS_MAX, Outbox
 
 
 def test_newest_runs_are_exact_older_ones_err_to_the_safe_side_and_a_dump_stays_small() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from replicator.manager import LinkSettings
-from replicator.pace import Pace
-from replicator.sender import SenderSettings
+from replicator.bandwidth.rate_limit import Pace
+from replicator.manager.link_manager import LinkSettings
+from replicator.sending.link_sender import SenderSettings
 from tests.replicator.link_instance import Instance
 
 

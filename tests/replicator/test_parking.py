@@ -10,8 +10,8 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.client.pulsar_connection import Refused
 from heliograph.model.errors import LinkError, NotAllowed
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from replicator.causes import Cause, schema_cause_of
-from replicator.parking import Choice, resolve
+from replicator.health.link_causes import Cause, schema_cause_of
+from replicator.links.parked_links import Choice, resolve
 from tests.replicator.link_instance import Instance
 
 

@@ -12,13 +12,14 @@ from heliograph.model.errors import NotAllowed
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import Run
-from replicator import lookup, positions
-from replicator.dedup import DedupSettings
-from replicator.intake import Verdict
-from replicator.log import ReplicatedLog
-from replicator.lookup import Status, coordinate_of, own_before, position_of, vector_at
-from replicator.positions import PositionMap
-from replicator.state import TopicState
+from replicator.coordinates import position_map
+from replicator.coordinates.position_map import PositionMap
+from replicator.dedup.producer_dedup import DedupSettings
+from replicator.dedup.version_vector import Verdict
+from replicator.log import coordinate_lookup
+from replicator.log.coordinate_lookup import Status, coordinate_of, own_before, position_of, vector_at
+from replicator.log.replicated_log import ReplicatedLog
+from replicator.log.topic_state import TopicState
 from tests.replicator.fake_ledger import FakeLedger, Store
 
 OTHERS: tuple[Origin, ...] = ((2, 1, 77), (3, 1, 78), (3, 2, 78))
@@ -157,10 +158,10 @@ class Copy:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_lookups_agree_with_a_reader_of_the_whole_topic(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(positions, "EVERY_ENTRIES", 5)
-    monkeypatch.setattr(positions, "POINTS_MAX", 30)
-    monkeypatch.setattr(positions, "DUMPED_MAX", 12)
-    monkeypatch.setattr(lookup, "_BACK", (1, 2, 1 << 20))
+    monkeypatch.setattr(position_map, "EVERY_ENTRIES", 5)
+    monkeypatch.setattr(position_map, "POINTS_MAX", 30)
+    monkeypatch.setattr(position_map, "DUMPED_MAX", 12)
+    monkeypatch.setattr(coordinate_lookup, "_BACK", (1, 2, 1 << 20))
     copy = Copy(seed)
 
     async def main() -> None:
@@ -198,7 +199,7 @@ def test_own_positions() -> None:
 
 def test_memory_is_bounded_whatever_is_stored() -> None:
     found = PositionMap()
-    for number in range(3 * positions.POINTS_MAX):
+    for number in range(3 * position_map.POINTS_MAX):
         run = Run([b"y"] * 512, [1] * 512, origin=OTHERS[0], spans=((number, 0, 512),))
         found.add(run, number // 7, (number % 7) * 512)
         found.add(
@@ -206,12 +207,12 @@ def test_memory_is_bounded_whatever_is_stored() -> None:
             number // 7,
             (number % 7) * 1024 + 4096,
         )
-    assert found.count <= positions.POINTS_MAX
-    low, high = found.around(OTHERS[1], (3 * positions.POINTS_MAX - 9, 0))
+    assert found.count <= position_map.POINTS_MAX
+    low, high = found.around(OTHERS[1], (3 * position_map.POINTS_MAX - 9, 0))
     assert high is not None and high[0] - low[0] <= 2, "the newest entries are found in one scan"
     again = PositionMap()
     again.load(found.dump())
-    assert again.count <= positions.DUMPED_MAX + 2 and again.newest() == found.newest()
+    assert again.count <= position_map.DUMPED_MAX + 2 and again.newest() == found.newest()
 
 
 def test_coordinates_as_text() -> None:

@@ -17,9 +17,9 @@ from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import LinkError, NotAllowed
 from region_node.clusters import PulsarClusters
 from region_node.instance.ca import ensure_certificates
-from replicator.causes import Cause
-from replicator.pulsar.connection import ClusterConnections
-from replicator.pulsar.credentials import ClientCredentials, lasts_s, tls_of
+from replicator.health.link_causes import Cause
+from replicator.pulsar.cluster_connections import ClusterConnections
+from replicator.pulsar.cluster_credentials import ClientCredentials, lasts_s, tls_of
 from tests.security.test_issuers import Issuer
 
 CLOUD = PulsarCluster(name="cloud", gateway="us", service_url="pulsar+ssl://127.0.0.1:1")

@@ -7,8 +7,8 @@ import random
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.pulsar.geo_replication import MARKER_RECEIPT, SOURCE_POSITION
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, Run
-from replicator.pulsar.sender import Outgoing, PulsarSender, PulsarSenderSettings
-from replicator.transactions import ABORT, COMMIT, TransactionBuffer, marker_run
+from replicator.log.transaction_buffer import ABORT, COMMIT, TransactionBuffer, marker_run
+from replicator.pulsar.pulsar_sender import Outgoing, PulsarSender, PulsarSenderSettings
 from tests.pulsar.codec import entry
 
 START = (5, -1)

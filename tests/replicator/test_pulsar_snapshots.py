@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from replicator.pulsar.snapshots import Snapshots, SnapshotSettings
+from replicator.pulsar.subscription_snapshots import Snapshots, SnapshotSettings
 
 Item = tuple[str, int]
 """(where it was published, its number)."""

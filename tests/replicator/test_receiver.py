@@ -12,12 +12,12 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import BookieUnavailable, NotFound
 from heliograph.wire.links import link_commands as wire
 from heliograph.wire.run import Buffer, Run
-from replicator.causes import Cause
-from replicator.dedup import DedupSettings
-from replicator.log import ReplicatedLog
-from replicator.receiver import LinkReceiver
-from replicator.receiver_budget import ReceiverBudget
-from replicator.state import TopicState
+from replicator.dedup.producer_dedup import DedupSettings
+from replicator.health.link_causes import Cause
+from replicator.log.replicated_log import ReplicatedLog
+from replicator.log.topic_state import TopicState
+from replicator.receiving.link_receiver import LinkReceiver
+from replicator.receiving.receiver_budget import ReceiverBudget
 from tests.replicator.fake_ledger import FakeLedger, Store
 from tests.replicator.link_world import entry
 

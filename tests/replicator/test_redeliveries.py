@@ -12,8 +12,8 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
-from replicator.claims import COUNTS_MAX, Claims, read_claims
-from replicator.manager import LinkSettings
+from replicator.manager.link_manager import LinkSettings
+from replicator.subscriptions.ack_claims import COUNTS_MAX, Claims, read_claims
 from tests.replicator.link_instance import Instance, TestRegion
 
 SUBSCRIPTION = "orders"

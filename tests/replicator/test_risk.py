@@ -7,8 +7,8 @@ import asyncio
 from geo_tests.sim.simulation import Simulation
 from heliograph.wire.links import link_commands as wire
 from heliograph.wire.links.link_commands import Heartbeat, Risk, StreamBeat
-from replicator.incoming import BOUNDS_MS, Latency
-from replicator.transactions import COMMIT, marker_run
+from replicator.health.incoming_stats import BOUNDS_MS, Latency
+from replicator.log.transaction_buffer import COMMIT, marker_run
 from tests.replicator.link_instance import Instance
 from tests.replicator.test_links import play
 from tests.replicator.test_transactions import append, publish

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from heliograph.wire.links.link_commands import Heartbeat
-from replicator.round_trips import WINDOW, RoundTrips
+from replicator.health.round_trips import WINDOW, RoundTrips
 
 _AHEAD_MS = 5000
 """The other side's clock."""

@@ -13,10 +13,10 @@ from heliograph.model.errors import LinkError, MetadataUnavailable, NotAllowed, 
 from heliograph.wire.links import schema_commands as wire
 from heliograph.wire.links.link_commands import Kind, close_frame, read_close
 from heliograph.wire.links.schema_commands import SchemaRow
-from replicator import schemas
-from replicator.causes import Cause
-from replicator.parking import Choice, resolve
-from replicator.schemas import SchemaConflict
+from replicator.health.link_causes import Cause
+from replicator.links import schema_feed
+from replicator.links.parked_links import Choice, resolve
+from replicator.links.schema_feed import SchemaConflict
 from tests.replicator.link_instance import TOPIC, Instance
 from tests.replicator.link_world import parsed
 
@@ -111,7 +111,7 @@ def test_versions_come_before_the_messages_that_name_them() -> None:
 
 
 def test_mutant_runs_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schemas.SchemaFeed, "sending", property(lambda self: False))
+    monkeypatch.setattr(schema_feed.SchemaFeed, "sending", property(lambda self: False))
     with pytest.raises(AssertionError, match="before the messages"):
         play(versions_and_messages)
 

@@ -10,9 +10,9 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.coordinates import Vector
 from heliograph.model.positions import Position
-from replicator.audit_settings import AuditSettings
-from replicator.log import ReplicatedLog
-from replicator.manager import LinkSettings
+from replicator.audit.audit_settings import AuditSettings
+from replicator.log.replicated_log import ReplicatedLog
+from replicator.manager.link_manager import LinkSettings
 from tests.replicator.link_instance import Instance
 
 NAMES = ("us", "eu", "ap", "sa")

@@ -12,11 +12,11 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.model.coordinates import format_coordinate
 from heliograph.model.errors import MetadataUnavailable
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
-from replicator import link
-from replicator.audit_settings import AuditSettings
-from replicator.lookup import Status, position_of
-from replicator.manager import LinkSettings
-from replicator.trees import is_skip
+from replicator.audit.audit_settings import AuditSettings
+from replicator.links import link
+from replicator.log.coordinate_lookup import Status, position_of
+from replicator.log.routing_trees import is_skip
+from replicator.manager.link_manager import LinkSettings
 from tests.replicator.audit_world import Damaged
 from tests.replicator.link_instance import Instance
 

@@ -15,13 +15,13 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
-from replicator import claims as claims_module
-from replicator import subscription_cursor
-from replicator.claims import Claims
-from replicator.manager import LinkSettings
-from replicator.subscription_state import BEGAN, began
-from replicator.subscription_sync import SubscriptionSync
-from replicator.trees import is_skip
+from replicator.log.routing_trees import is_skip
+from replicator.manager.link_manager import LinkSettings
+from replicator.subscriptions import ack_claims as claims_module
+from replicator.subscriptions import subscription_cursor
+from replicator.subscriptions.ack_claims import Claims
+from replicator.subscriptions.subscription_state import BEGAN, began
+from replicator.subscriptions.subscription_sync import SubscriptionSync
 from storage.managed_ledger.cursors import cursor_expiry
 from storage.managed_ledger.cursors.cursor import Cursor
 from tests.replicator.link_instance import Instance, TestRegion

@@ -20,15 +20,17 @@ from heliograph.wire.links.audit_commands import Ask, What
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.pulsar.frame_cutter import MESSAGE_BYTES_MAX
 from heliograph.wire.run import Run
-from replicator import audit_scan, link, receiver_stream
-from replicator.audit_scan import Teller
-from replicator.entries import checked_and_addressed, is_passing, received
-from replicator.late import ROWS_MAX, LateMap, _Row
-from replicator.lookup import Status, position_of, vector_at
-from replicator.sends import SendRun
-from replicator.tails import Tails, common, in_order, may_be_lost
-from replicator.transactions import ABORT, COMMIT, marker_run
-from replicator.trees import Tree, is_skip
+from replicator.audit import audit_scan
+from replicator.audit.audit_scan import Teller
+from replicator.coordinates.late_entries import ROWS_MAX, LateMap, _Row
+from replicator.links import link
+from replicator.log.coordinate_lookup import Status, position_of, vector_at
+from replicator.log.replicated_entries import checked_and_addressed, is_passing, received
+from replicator.log.routing_trees import Tree, is_skip
+from replicator.log.transaction_buffer import ABORT, COMMIT, marker_run
+from replicator.manager.ended_origins import Tails, common, in_order, may_be_lost
+from replicator.receiving import receiver_stream
+from replicator.sending.outgoing_runs import SendRun
 from tests.replicator.audit_world import Copies, Damaged
 from tests.replicator.link_instance import Instance, TestRegion
 from tests.replicator.test_transactions import append, publish, shown

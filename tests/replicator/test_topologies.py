@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from replicator.sender import LinkSender
+from replicator.sending.link_sender import LinkSender
 from tests.replicator.link_instance import Instance
 
 NAMES = ("us", "eu", "ap", "sa")

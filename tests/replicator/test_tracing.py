@@ -10,7 +10,7 @@ from heliograph.model.errors import ConfigError
 from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata
 from heliograph.wire.run import Run
 from region_node.tracing import TracingSettings
-from replicator.tracing import Span, Tracing
+from replicator.health.tracing import Span, Tracing
 
 ORIGIN, TOPIC = (1, 1, 77), "persistent://public/default/t"
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-"

@@ -9,9 +9,9 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, Run, TxnId
-from replicator.causes import Cause
-from replicator.entries import checked_and_addressed
-from replicator.transactions import ABORT, COMMIT, below, marker_run
+from replicator.health.link_causes import Cause
+from replicator.log.replicated_entries import checked_and_addressed
+from replicator.log.transaction_buffer import ABORT, COMMIT, below, marker_run
 from tests.replicator.link_instance import Instance, TestRegion
 from tests.replicator.link_world import entry
 from tests.replicator.test_links import play

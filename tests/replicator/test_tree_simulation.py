@@ -8,8 +8,8 @@ from heliograph.model.coordinates import Origin
 from heliograph.model.errors import HeliographError
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
-from replicator.sender import LinkSender
-from replicator.trees import Tree
+from replicator.log.routing_trees import Tree
+from replicator.sending.link_sender import LinkSender
 from tests.replicator.tree_world import TreeWorld
 
 SEEDS = 184

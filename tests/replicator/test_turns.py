@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from replicator.turns import BACKLOG_EVERY, Budget, Turns
+from replicator.bandwidth.fair_shares import BACKLOG_EVERY, Budget, Turns
 
 LIVE_BYTES = 1 << 20
 

@@ -10,12 +10,12 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.positions import Position
-from replicator.causes import Cause
-from replicator.log import ReplicatedLog
-from replicator.receiver import LinkReceiver
-from replicator.receiver_stream import ReceiverStream
-from replicator.sender import SenderSettings
-from replicator.watchdog import Facts, Watchdog
+from replicator.health.link_causes import Cause
+from replicator.health.watchdog import Facts, Watchdog
+from replicator.log.replicated_log import ReplicatedLog
+from replicator.receiving.link_receiver import LinkReceiver
+from replicator.receiving.receiver_stream import ReceiverStream
+from replicator.sending.link_sender import SenderSettings
 from tests.replicator.link_instance import Instance, TestRegion
 from tests.replicator.test_links import play
 

@@ -17,7 +17,7 @@ from heliograph.wire.links.audit_commands import Ask, Told, What
 from heliograph.wire.links.link_commands import Heartbeat, Kind, SkipReason, SkipRecord, StreamBeat
 from heliograph.wire.links.schema_commands import close_rows, read_schemas
 from heliograph.wire.run import FLAG_HIDDEN, Run, Seal
-from replicator.claims import Claims, read_claims
+from replicator.subscriptions.ack_claims import Claims, read_claims
 from tests.replicator.link_world import entry, parsed
 
 ORIGIN = (1, 1, 7)

@@ -15,8 +15,8 @@ from heliograph.model.errors import HeliographError
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import Run
-from replicator.intake import Verdict
-from replicator.log import ReplicatedLog
+from replicator.dedup.version_vector import Verdict
+from replicator.log.replicated_log import ReplicatedLog
 from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.managed_ledger.cache.entry_cache import EntryCache
 from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory

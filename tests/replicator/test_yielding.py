@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from replicator.turns import Budget
-from replicator.yielding import Yielding
+from replicator.bandwidth.drain_throttle import Yielding
+from replicator.bandwidth.fair_shares import Budget
 from storage.managed_ledger.append_counts import Appends
 from tests.replicator.link_instance import Instance
 

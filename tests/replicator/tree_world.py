@@ -16,8 +16,8 @@ from heliograph.wire.links import link_commands as wire
 from heliograph.wire.links.link_commands import Heartbeat, SkipRecord, StreamBeat
 from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_PASSING, FLAG_TREE, Run
-from replicator.planting import plant
-from replicator.trees import is_skip
+from replicator.log.routing_trees import is_skip
+from replicator.log.tree_planting import plant
 from tests.replicator.link_world import Coordinate, Region, SimLink, World
 
 

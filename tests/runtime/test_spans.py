@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("opentelemetry.sdk.trace")
 
 from heliograph.runtime import span_export
-from replicator.tracing import Span
+from replicator.health.tracing import Span
 
 
 def test_a_collector_that_does_not_answer_holds_nobody_up_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,8 @@ from region_node.replicated_schemas import ReplicatedSchemas
 from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.differences import differences
 from region_node.schemas.registry import SchemaRegistry, conflicting
-from replicator.causes import Cause
-from replicator.schemas import SchemaConflict
+from replicator.health.link_causes import Cause
+from replicator.links.schema_feed import SchemaConflict
 from tests.schemas.test_compatibility import INT, LONG, OPTIONAL, avro, plain
 
 TOPIC = TopicName.parse("persistent://public/default/t-partition-3")

@@ -9,7 +9,7 @@ import pytest
 from geo_tests.sim.checkers import Violation
 from geo_tests.sim.loop import SimFailure
 from geo_tests.sim.world import WorldSettings, run_seed
-from replicator import subscription_cursor
+from replicator.subscriptions import subscription_cursor
 
 SETTINGS = WorldSettings(replicated=True, messages=40, chaos_s=10.0)
 SEEDS = 6

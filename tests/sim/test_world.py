@@ -17,8 +17,12 @@ from heliograph.model.errors import HeliographError, TopicClosed
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from region_node.topics.topic import Topic
-from replicator import audit_pass, audit_repair, dedup, intake, link, receiver, sender, starting
-from replicator.audit_storage import BookieCopies
+from replicator.audit import audit_pass, audit_repair
+from replicator.audit.bookie_copies import BookieCopies
+from replicator.dedup import producer_dedup, version_vector
+from replicator.links import link, start_position
+from replicator.receiving import link_receiver
+from replicator.sending import link_sender
 from storage.managed_ledger.log import managed_ledger
 from tests.sim.mutants import the_mark_delete_position_jumps_over_gaps
 
@@ -63,72 +67,74 @@ def test_the_same_seed_gives_the_same_run() -> None:
 def what_is_above_the_prefix_is_accepted(patch: pytest.MonkeyPatch) -> None:
     """The watermark rule: no look at the previous coordinate, and no rewind after a failed append."""
 
-    def judge(self: intake.Intake, origin: Any, previous: Position, last: Position) -> intake.Verdict:
-        return intake.Verdict.DUPLICATE if last <= self.submitted(origin) else intake.Verdict.ACCEPT
+    def judge(self: version_vector.Intake, origin: Any, previous: Position, last: Position) -> version_vector.Verdict:
+        return version_vector.Verdict.DUPLICATE if last <= self.submitted(origin) else version_vector.Verdict.ACCEPT
 
-    patch.setattr(intake.Intake, "judge", judge)
-    patch.setattr(receiver.ReceiverStream, "_on_rollback", lambda self: None)  # the other half of the same rule
+    patch.setattr(version_vector.Intake, "judge", judge)
+    patch.setattr(link_receiver.ReceiverStream, "_on_rollback", lambda self: None)  # the other half of the same rule
 
 
 def submitted_does_not_fall_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(intake.Intake, "rollback", lambda self: None)
+    patch.setattr(version_vector.Intake, "rollback", lambda self: None)
 
 
 def duplicates_are_accepted(patch: pytest.MonkeyPatch) -> None:
     """What comes again is stored again."""
 
-    def judge(self: intake.Intake, origin: Any, previous: Position, last: Position) -> intake.Verdict:
-        return intake.Verdict.GAP if previous > self.submitted(origin) else intake.Verdict.ACCEPT
+    def judge(self: version_vector.Intake, origin: Any, previous: Position, last: Position) -> version_vector.Verdict:
+        return version_vector.Verdict.GAP if previous > self.submitted(origin) else version_vector.Verdict.ACCEPT
 
-    patch.setattr(intake.Intake, "judge", judge)
-    patch.setattr(intake.Intake, "accept", lambda self, run: run)
+    patch.setattr(version_vector.Intake, "judge", judge)
+    patch.setattr(version_vector.Intake, "accept", lambda self, run: run)
 
 
 def receipts_say_submitted(patch: pytest.MonkeyPatch) -> None:
     """The target acknowledges what it has not stored yet."""
-    patch.setattr(receiver.ReceiverStream, "_durable", lambda self, origin: self.log.state.intake.submitted(origin))
-    on_run = receiver.ReceiverStream.on_run
+    patch.setattr(
+        link_receiver.ReceiverStream, "_durable", lambda self, origin: self.log.state.intake.submitted(origin)
+    )
+    on_run = link_receiver.ReceiverStream.on_run
 
-    def eager(self: receiver.ReceiverStream, attempt: int, previous: Position, run: Run) -> None:
+    def eager(self: link_receiver.ReceiverStream, attempt: int, previous: Position, run: Run) -> None:
         on_run(self, attempt, previous, run)
         assert run.origin is not None
         self._on_vector(run.origin)
 
-    patch.setattr(receiver.ReceiverStream, "on_run", eager)
+    patch.setattr(link_receiver.ReceiverStream, "on_run", eager)
 
 
 def the_cursor_moves_when_a_run_is_sent(patch: pytest.MonkeyPatch) -> None:
-    take = sender.LinkSender.take
+    take = link_sender.LinkSender.take
 
-    def taken(self: sender.LinkSender, ledger: int, first: int, run: Run, now: float) -> Any:
+    def taken(self: link_sender.LinkSender, ledger: int, first: int, run: Run, now: float) -> Any:
         sent = take(self, ledger, first, run, now)
         if sent is not None:
             self.mark = max(self.mark, (ledger, first + run.count - 1))
         return sent
 
-    patch.setattr(sender.LinkSender, "take", taken)
+    patch.setattr(link_sender.LinkSender, "take", taken)
 
 
 def the_link_begins_at_the_end(patch: pytest.MonkeyPatch) -> None:
     """A link that comes back goes on behind what it has read, whatever the target holds."""
-    rewind = sender.LinkSender._rewind
+    rewind = link_sender.LinkSender._rewind
 
-    def forward(self: sender.LinkSender, vector: Any) -> bool:
+    def forward(self: link_sender.LinkSender, vector: Any) -> bool:
         before = self.read_at
         went_back = rewind(self, vector)
         self.read_at = max(self.read_at, before)
         return went_back
 
-    patch.setattr(sender.LinkSender, "_rewind", forward)
+    patch.setattr(link_sender.LinkSender, "_rewind", forward)
 
 
 def producers_are_not_deduplicated(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(dedup.Producers, "submit", lambda self, run: None)
+    patch.setattr(producer_dedup.Producers, "submit", lambda self, run: None)
 
 
 def a_retry_is_answered_at_once(patch: pytest.MonkeyPatch) -> None:
     """A duplicate is acknowledged although what it repeats is not durable."""
-    from replicator import log
+    from replicator.log import replicated_log as log
 
     def settle(self: Any) -> None:
         for waiting in list(self._order):
@@ -204,21 +210,21 @@ def clients_of_an_unloaded_topic_are_not_told(patch: pytest.MonkeyPatch) -> None
 def nobody_passes_on(patch: pytest.MonkeyPatch) -> None:
     """Of a star, a chain, or a ring, a region gets only what its neighbours published."""
 
-    def is_parent(self: sender.LinkSender, origin: Any, tree: Any, at: Position) -> bool:
+    def is_parent(self: link_sender.LinkSender, origin: Any, tree: Any, at: Position) -> bool:
         return self.state.is_own(origin) and asked(self, origin, tree, at)
 
-    asked = sender.LinkSender._is_parent
-    patch.setattr(sender.LinkSender, "_is_parent", is_parent)
+    asked = link_sender.LinkSender._is_parent
+    patch.setattr(link_sender.LinkSender, "_is_parent", is_parent)
 
 
 def the_cursor_passes_what_another_region_delivers(patch: pytest.MonkeyPatch) -> None:
-    def advance(self: sender.LinkSender) -> None:
+    def advance(self: link_sender.LinkSender) -> None:
         advanced(self)
         if len(self._steps) and self._steps.last.held:
             self.mark = max(self.mark, self._steps.last.end)
 
-    advanced = sender.LinkSender._advance
-    patch.setattr(sender.LinkSender, "_advance", advance)
+    advanced = link_sender.LinkSender._advance
+    patch.setattr(link_sender.LinkSender, "_advance", advance)
 
 
 def a_region_that_comes_back_gets_what_is_new(patch: pytest.MonkeyPatch) -> None:
@@ -226,7 +232,7 @@ def a_region_that_comes_back_gets_what_is_new(patch: pytest.MonkeyPatch) -> None
         last: Position = log.ledger.last_confirmed
         return (last[0], last[1] + 1) if last[0] >= 0 else last
 
-    patch.setattr(starting, "_begins", begins)
+    patch.setattr(start_position, "_begins", begins)
 
 
 def audits_compare_nothing(patch: pytest.MonkeyPatch) -> None:

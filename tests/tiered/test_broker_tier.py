@@ -16,8 +16,8 @@ import pytest
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.wire.run import Run
 from region_node.tiering import RestoredTopic, policy_of
-from replicator.dedup import DedupSettings
-from replicator.state import TopicState
+from replicator.dedup.producer_dedup import DedupSettings
+from replicator.log.topic_state import TopicState
 from storage.tiered.offload.offload_plan import OffloadPolicy
 from tests.broker.processes import Region
 from tests.broker.test_admin import Rest

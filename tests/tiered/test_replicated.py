@@ -14,8 +14,8 @@ from heliograph.model.errors import HeliographError
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire.run import Run
 from region_node.tiering import RestoredTopic
-from replicator.intake import Verdict
-from replicator.log import ReplicatedLog
+from replicator.dedup.version_vector import Verdict
+from replicator.log.replicated_log import ReplicatedLog
 from storage.tiered.offload.topic_manifest import Manifest
 from storage.tiered.reading.topic_restore import restore_topic
 from tests.managed_ledger.world import TOPIC, Region

@@ -329,7 +329,7 @@ class FakeLedger:
 
 
 class FakeLog:
-    """`replicator.log.ReplicatedLog` without links: deduplication by the highest sequence."""
+    """`replicator.log.replicated_log.ReplicatedLog` without links: deduplication by the highest sequence."""
 
     def __init__(self, ledger: FakeLedger) -> None:
         self.ledger = ledger

@@ -14,8 +14,8 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.configuration_records import RegionInfo
 from region_node.topics.bulk import create_topics
 from region_node.topics.service import TopicService
-from replicator.dedup import DedupSettings
-from replicator.state import TopicState
+from replicator.dedup.producer_dedup import DedupSettings
+from replicator.log.topic_state import TopicState
 from storage.ledger.writing.ledger_handle import LedgerHandle
 from tests.managed_ledger.world import Broker, Region
 from tests.topics.fake import FakeLinks, FakeView

@@ -8,9 +8,9 @@ import pytest
 
 from heliograph.wire.run import Run
 from region_node.topics.shadow import _ShadowState
-from replicator.dedup import DedupSettings
-from replicator.state import TopicState
-from replicator.transactions import ABORT, COMMIT, marker_run
+from replicator.dedup.producer_dedup import DedupSettings
+from replicator.log.topic_state import TopicState
+from replicator.log.transaction_buffer import ABORT, COMMIT, marker_run
 
 
 def state_of(kind: type[TopicState]) -> TopicState:

@@ -11,14 +11,14 @@ from typing import Any
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.transactions.service import Transactions
-from replicator.transactions import TransactionBuffer
+from replicator.log.transaction_buffer import TransactionBuffer
 from tests.pulsar.codec import frame
 from tests.pulsar.harness import Broker, Client, K
 from tests.topics.fake import FakeLedger, FakeLog
 
 
 class State:
-    """The part of `replicator.state.TopicState` that transactions use."""
+    """The part of `replicator.log.topic_state.TopicState` that transactions use."""
 
     def __init__(self, ledger: FakeLedger) -> None:
         self.transactions: TransactionBuffer | None = None

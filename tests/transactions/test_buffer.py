@@ -12,8 +12,16 @@ from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.positions import Position
 from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, Run, TxnId
-from replicator import transactions
-from replicator.transactions import ABORT, COMMIT, TransactionBuffer, below, is_marker, marker_run, read_marker
+from replicator.log import transaction_buffer
+from replicator.log.transaction_buffer import (
+    ABORT,
+    COMMIT,
+    TransactionBuffer,
+    below,
+    is_marker,
+    marker_run,
+    read_marker,
+)
 
 ORIGIN = (2, 1, 77)
 
@@ -161,14 +169,14 @@ def test_a_topic_with_very_many_aborted_transactions(monkeypatch: pytest.MonkeyP
     again.load(unpack("buffer", blob))
     assert set(again.aborted) == set(buffer.aborted)
     assert all(0 <= again.aborted[key][1] - last[1] <= 4 * 512 for key, last in buffer.aborted.items())
-    monkeypatch.setattr(transactions, "ABORTED_MAX", 20_000)
+    monkeypatch.setattr(transaction_buffer, "ABORTED_MAX", 20_000)
     assert "retention" in buffer.refuses((0, 99_999))
-    monkeypatch.setattr(transactions, "OPEN_MAX", 0)
+    monkeypatch.setattr(transaction_buffer, "OPEN_MAX", 0)
     assert "open" in TransactionBuffer().refuses((0, 1))
 
 
 def test_of_what_is_forgotten_before_its_time_the_highest_number_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "ENDED_MAX", 3)
+    monkeypatch.setattr(transaction_buffer, "ENDED_MAX", 3)
     buffer = TransactionBuffer()
     for number in range(5, 10):  # transaction 5 has not ended for its coordinator: the watermark stands still
         buffer.confirm(1, number, marker_run((0, number), COMMIT, 5))
@@ -193,7 +201,7 @@ def test_of_what_is_forgotten_before_its_time_the_highest_number_stays(monkeypat
 
 
 def test_what_is_held_has_ended_however_many_ended_since(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "ENDED_MAX", 3)
+    monkeypatch.setattr(transaction_buffer, "ENDED_MAX", 3)
     buffer = TransactionBuffer()
     buffer.confirm(1, 0, run((0, 5), b"there", origin=ORIGIN))
     buffer.confirm(1, 1, marker_run((0, 5), COMMIT, 5, ["persistent://t/n/other"]).as_replicated(ORIGIN, 9, 5, [1]))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from replicator.transactions import is_marker, read_participants
+from replicator.log.transaction_buffer import is_marker, read_participants
 from tests.pulsar.codec import entry, frame, send
 from tests.pulsar.harness import TOPIC, Client, K, ids, messages
 from tests.transactions.broker import TransactionalBroker, ask, begin, with_transactions
@@ -358,7 +358,7 @@ def test_a_commit_tells_other_regions_of_no_topic_that_had_no_part_in_it() -> No
 
 def test_a_terminated_topic_that_has_forgotten_a_commit_had_a_part_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its coordinator told this topic, and crashed before all were told: in other regions nothing is shown without this topic's part."""
-    monkeypatch.setattr("replicator.transactions.ENDED_MAX", 2)
+    monkeypatch.setattr("replicator.log.transaction_buffer.ENDED_MAX", 2)
 
     async def test(broker: TransactionalBroker) -> None:
         client = await broker.client()

@@ -14,8 +14,16 @@ from heliograph.model.errors import CorruptData, NotFound
 from heliograph.wire.run import Origin, Run, TxnId
 from region_node.admin.verdicts import _answers
 from region_node.security.urls import UrlList
-from replicator.entries import checked_and_addressed
-from replicator.transactions import ABORT, COMMIT, TransactionBuffer, marker_run, read_marker, read_verdict, verdict_run
+from replicator.log.replicated_entries import checked_and_addressed
+from replicator.log.transaction_buffer import (
+    ABORT,
+    COMMIT,
+    TransactionBuffer,
+    marker_run,
+    read_marker,
+    read_verdict,
+    verdict_run,
+)
 from tests.pulsar.codec import entry
 from tests.pulsar.harness import TOPIC, settle
 from tests.transactions.broker import TransactionalBroker, with_transactions

@@ -20,7 +20,7 @@ from region_node.transactions.coordinator import CoordinatorSettings
 from region_node.transactions.errors import NoCoordinator, NoSuchTransaction, TransactionConflict, TransactionState
 from region_node.transactions.keeping import KeptCoordinator
 from region_node.transactions.pending import PendingAcks
-from replicator.transactions import ABORT, COMMIT, TransactionBuffer, below, marker_run
+from replicator.log.transaction_buffer import ABORT, COMMIT, TransactionBuffer, below, marker_run
 
 MESSAGES = 12
 

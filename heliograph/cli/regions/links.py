@@ -1,6 +1,6 @@
 """`topics links`, `topics unpark`, `topics give-up`: the links of a topic, what parts a parked one from its target, and what is decided about them.
 
-Is: what these print. Isn't: the decision (`replicator.parking`), or other commands of topics (`heliograph.cli.resources.topics`).
+Is: what these print. Isn't: the decision (`replicator.links.parked_links`), or other commands of topics (`heliograph.cli.resources.topics`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which region delivers to which: the policies `replicationRoutes` (who gets what was published where) and `replicationTopology` (by which way).
 
 Is: both as values: routes (source -> targets; without them everyone to everyone), and of a topology the tree of each origin: target -> parent, the
-region that delivers to it. Isn't: when a tree takes effect (`replicator.trees`).
+region that delivers to it. Isn't: when a tree takes effect (`replicator.log.routing_trees`).
 Invariants: the tree of an origin leads to every member, each by one way: nothing loops, nothing comes twice. A region that a topology does not name, or
 whose parent is no member any more, gets what it would have got by the nearest region before that is one; in the end the origin delivers itself.
 Source: docs/protocols/links.md, "Topologies".

@@ -1,6 +1,6 @@
 """ASK and TELL: what the other side of a link holds of a range of coordinates of one origin, for the audit.
 
-Is: bytes to meaning and back. Isn't: a comparison, or a repair (`replicator.auditor`). Framing is the link's (`heliograph.wire.links.link_commands`):
+Is: bytes to meaning and back. Isn't: a comparison, or a repair (`replicator.audit.auditor`). Framing is the link's (`heliograph.wire.links.link_commands`):
 
     1009 ASK    stream, request, what (1 digest, 2 rows, 3 entries), region, epoch, incarnation, after ledger, entry, through ledger, entry, passing,
                 (1: of rows, with how many positions are taken)

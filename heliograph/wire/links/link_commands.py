@@ -1,6 +1,6 @@
 """The replication link's private commands, and the SKIP record that both regions store.
 
-Is: bytes to meaning and back. Isn't: a decision about what to send or accept (`replicator.sender`, `replicator.intake`).
+Is: bytes to meaning and back. Isn't: a decision about what to send or accept (`replicator.sending.link_sender`, `replicator.dedup.version_vector`).
 Framing is Pulsar's; a private command is a protobuf message of field 1 = its type (varint, 1000 and up) and one length-delimited field
 with that same number, which older servers skip:
 
@@ -16,7 +16,7 @@ with that same number, which older servers skip:
     1006 HEARTBEAT  wall ms, echoed wall ms, ms since that arrived, [stream, last confirmed coordinate or nil, {region: vector}, risk] ...
                     risk, from the source only: [entries, messages, bytes, broker time in ms of the oldest] that the target does not have
     1007 CLOSE      stream, cause, text: that stream ends, the connection goes on
-    1008 CLAIMS     stream, subscription, claims (`replicator.claims`): what was acknowledged; between feature levels of 2 and up, both ways
+    1008 CLAIMS     stream, subscription, claims (`replicator.subscriptions.ack_claims`): what was acknowledged; between feature levels of 2 and up, both ways
     1009 ASK, 1010 TELL: what the other side holds of a range of coordinates (`heliograph.wire.links.audit_commands`); from level 3, both ways
     1011 SCHEMAS    versions of the topic's schema (`heliograph.wire.links.schema_commands`); from level 3, source to target
     1012 OVERRULE   versions that the target takes in place of its own; as SCHEMAS, from level 6

@@ -1,6 +1,6 @@
 """Compressed payloads on a link: bytes to bytes, of a size that is known before.
 
-Is: codecs 1 (lz4 block) and 2 (zstd, level 1), bounded both ways. Isn't: a decision what is compressed (`replicator.compression`), or a frame.
+Is: codecs 1 (lz4 block) and 2 (zstd, level 1), bounded both ways. Isn't: a decision what is compressed (`replicator.bandwidth.compression`), or a frame.
 Invariants: exactly the size that was named comes out, at most UNPACKED_BYTES_MAX, or PeerError; a frame of zstd cannot ask for a window larger than
 WINDOW_LOG_MAX allows.   Source: docs/protocols/links.md, "Compression"; RFC 8878 3.1.1.1 (the header of a frame).
 """

@@ -1,0 +1,109 @@
+"""BookieCopies: a topic's entries as its bookies hold them, for the audit.
+
+Is: reads past the broker's caches, and writes under ids that are there already. Isn't: a judgement of what is right (`replicator.audit.audit_pass`).
+Invariants: only entries of closed ledgers are written, at most to the ledger's last one; the open ledger is closed first. Ledgers whose only copy is in
+an object store are read from there.
+Source: docs/protocols/storage.md, "In-place repair".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from heliograph.model.errors import BookieUnavailable, CorruptData, HeliographError, NoSuchLedger
+from heliograph.model.ledger_metadata import LedgerState, local_gone
+from heliograph.wire.block import encode_block
+from heliograph.wire.run import Run
+from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.reading.ledger_reader import ledger_metadata, read_open
+from storage.ledger.repair.in_place_repair import Runs
+from storage.ledger.repair.ledger_repair import Throttle
+
+if TYPE_CHECKING:
+    from heliograph.model.ledger_metadata import LedgerMetadata
+    from replicator.log.replicated_log import ReplicatedLog
+
+_BYTES_PER_S = 8 << 20
+
+
+class BookieCopies:
+    """One a broker."""
+
+    def __init__(self, context: LedgerContext) -> None:
+        self._context = context
+        self._throttle = Throttle(_BYTES_PER_S)
+        self._known: LedgerMetadata | None = None
+        """Of the ledger that was read last, where it is closed."""
+
+    async def extents(self, log: ReplicatedLog) -> list[tuple[int, int, int]]:
+        await log.ledger.whole()
+        first, end = log.ledger.first_position(), log.ledger.last_confirmed
+        return [
+            (
+                info.ledger,
+                first[1] if info.ledger == first[0] else 0,
+                end[1] + 1 if info.ledger == end[0] else info.entries,
+            )
+            for info in log.ledger.ledgers()
+            if first[0] <= info.ledger <= end[0]
+        ]
+
+    async def read(
+        self, log: ReplicatedLog, ledger: int, first: int, last: int, max_bytes: int
+    ) -> Sequence[tuple[int, Run]]:
+        if local_gone(await log.ledger.ledger_info(ledger)):
+            return [
+                (start, run) for _, start, run in await log.ledger.read((ledger, first), last - first + 1, max_bytes)
+            ]
+        known = self._known
+        if known is None or known.ledger != ledger:
+            known = await ledger_metadata(self._context, ledger)
+            self._known = known if known.state == LedgerState.CLOSED else None
+        try:
+            return await read_open(self._context, known, first, last, max_bytes)
+        except BookieUnavailable as error:
+            if await self._all_answer(known.write_set(first), ledger):
+                raise CorruptData(
+                    f"every bookie that has entry {ledger}:{first} answers, and none can read it: {error}"
+                ) from error
+            raise
+
+    async def _all_answer(self, bookies: Sequence[str], ledger: int) -> bool:
+        """Whether nobody is only out of reach: a bookie that cannot read a block says no more than one that is not there."""
+        for bookie in bookies:
+            try:
+                await self._context.pool.client(bookie).read_lac(ledger)
+            except NoSuchLedger:
+                continue
+            except HeliographError:
+                return False
+        return True
+
+    async def refill(self, log: ReplicatedLog, ledger: int, runs: Sequence[tuple[int, Run]]) -> int:
+        self._known = None
+        for _, run in runs:
+            run.first_index = -1  # another region's says nothing here
+        return (await log.ledger.refill(ledger, Runs(runs))).fetched_entries
+
+    async def replace(self, log: ReplicatedLog, ledger: int, runs: Sequence[tuple[int, Run]]) -> int:
+        await self._closed(log, ledger)
+        self._known = None
+        metadata = await ledger_metadata(self._context, ledger)
+        sealing = self._context.sealing
+        closed_ms = (await log.ledger.ledger_info(ledger)).closed_ms
+        for first, run in runs:
+            stored = run if sealing is None else await sealing.sealed(log.ledger.topic, ledger, closed_ms, first, run)
+            block = encode_block(stored, ledger, first)
+            bookies = metadata.write_set(first)
+            await self._throttle.take(run.size_bytes * len(bookies))
+            for bookie in bookies:
+                await self._context.pool.client(bookie).add_recovery(
+                    ledger, first, run.count, block, metadata.last_entry
+                )
+        log.ledger.forget_cached(ledger)
+        return sum(run.count for _, run in runs)
+
+    async def _closed(self, log: ReplicatedLog, ledger: int) -> None:
+        if log.ledger.last_confirmed[0] == ledger:
+            await log.ledger.roll_over()

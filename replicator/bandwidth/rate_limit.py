@@ -1,0 +1,52 @@
+"""Pace: so many messages and bytes a second over one link, as the policy `replicatorDispatchRate` says.
+
+Is: a debt that runs pile up and time pays off. Isn't: a timer (`replicator.links.link`), or the rates of subscriptions (`region_node.topics.rates`).
+Invariants: over any time the link sends at most the rate, and one read more; a link that was idle has no credit beyond a tenth of a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_AT_ONCE_S = 0.1
+"""A read brings so much at most, so that a slow link trickles and does not leap."""
+
+
+class Pace:
+    """Of one link. 0: no limit of that kind."""
+
+    __slots__ = ("_bytes_free_at", "_bytes_per_s", "_free_at", "_messages_per_s")
+
+    def __init__(self, messages_per_s: float, bytes_per_s: float) -> None:
+        self._messages_per_s, self._bytes_per_s = messages_per_s, bytes_per_s
+        self._free_at = self._bytes_free_at = 0.0
+
+    @classmethod
+    def of(cls, policy: Mapping[str, Any] | None) -> Pace | None:
+        """None: nothing is limited."""
+        if policy is None:
+            return None
+        period = max(1, policy.get("ratePeriodInSecond", 1))
+        messages, size = policy["dispatchThrottlingRateInMsg"] / period, policy["dispatchThrottlingRateInByte"] / period
+        return cls(max(0.0, messages), max(0.0, size)) if max(messages, size) > 0 else None
+
+    @property
+    def entries_max(self) -> int:
+        """To read at once."""
+        return max(1, int(self._messages_per_s * _AT_ONCE_S)) if self._messages_per_s else 1 << 30
+
+    @property
+    def bytes_max(self) -> int:
+        return max(1, int(self._bytes_per_s * _AT_ONCE_S)) if self._bytes_per_s else 1 << 30
+
+    def spend(self, messages: int, size_bytes: int, now: float) -> None:
+        """They go out now."""
+        if self._messages_per_s:
+            self._free_at = max(self._free_at, now - _AT_ONCE_S) + messages / self._messages_per_s
+        if self._bytes_per_s:
+            self._bytes_free_at = max(self._bytes_free_at, now - _AT_ONCE_S) + size_bytes / self._bytes_per_s
+
+    def wait_s(self, now: float) -> float:
+        """How long nothing more may go out; 0: now."""
+        return max(0.0, self._free_at - now, self._bytes_free_at - now)

@@ -1,0 +1,1 @@
+"""By origin: where entries lie, what is missing, and why. Leaves."""

@@ -1,0 +1,1 @@
+"""Which sequences and coordinates are here already. Cores."""

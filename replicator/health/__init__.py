@@ -1,0 +1,1 @@
+"""What links show of themselves: causes, numbers, clocks, traces. They steer nothing."""

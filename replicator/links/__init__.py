@@ -1,0 +1,1 @@
+"""A link's life: wait, connect, open, read, end. What is sent is decided in `sending`."""

@@ -1,0 +1,1 @@
+"""The replicated log of a topic and the state that it keeps. It knows no link."""

@@ -1,0 +1,298 @@
+"""RegionWaits: receipts of one topic that wait until so many regions have the entries durably.
+
+Is: the order of the receipts, the count of regions, and what happens when they do not answer in time: the topic degrades by policy, lists what was
+confirmed with fewer regions than asked for, and goes back by itself once they have it. Isn't: a timer (`LinkManager` keeps it), or storage.
+Invariants: receipts go out in the order of the publishes; while the topic is not degraded, a receipt goes out only when regions - 1 other regions have
+told that their durable vector covers the entry; what goes out earlier is in `affected`, message by message, and nothing else is. A region for which an entry
+was not published does not count, though its vector passes it; of an entry for fewer regions all of those are waited for.
+Source: docs/protocols/links.md, "Durability classes".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from heliograph.model.errors import CorruptData, HeliographError
+from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
+from heliograph.wire.run import Buffer
+from replicator.log.affected_ranges import Affected, AffectedList
+from replicator.log.replicated_entries import meant_for
+
+if TYPE_CHECKING:
+    from heliograph.wire.run import Run
+    from replicator.log.replicated_log import ReplicatedLog
+    from replicator.log.write_order import Done, Failed, Segments
+
+ALL = 0
+PROPERTY = "heliograph.durability"
+"""Of a message outside of a batch: how many regions its receipt means, a number, or `all`; where the topic's policy lets messages say so."""
+PROPERTY_BYTES = PROPERTY.encode()
+REGIONS_MAX = 64
+
+
+def asked_class(entry: Buffer) -> int | None:
+    """What an entry asks for by that property; None: nothing, or nothing that makes sense."""
+    try:
+        metadata, _ = entry_metadata(entry)
+    except CorruptData:
+        return None
+    text = next((pair.value for pair in metadata.properties if pair.key == PROPERTY), "")
+    if text == "all":
+        return ALL
+    return int(text) if text.isdecimal() and 1 <= int(text) <= REGIONS_MAX else None
+
+
+class _Receipt(NamedTuple):
+    """through: the own coordinate that must be elsewhere; None: nothing is waited for, but the order. regions: of its own class; None: of the topic's.
+
+    only: for which regions it was published; None: for all.
+    """
+
+    through: Position | None
+    regions: int | None
+    messages: int
+    due: float
+    answer: Callable[[], None]
+    fail: Failed
+    only: frozenset[str] | None = None
+
+
+class RegionWaits:
+    """changed(): the next deadline may be another one. End it with `release` or `close` before it is dropped.
+
+    listed: what was affected before. store(then): writes down that the topic degrades from `listed.since` on, and calls `then` once that is durable.
+    """
+
+    __slots__ = (
+        "_after",
+        "_changed",
+        "_closed",
+        "_degrading",
+        "_held",
+        "_newest",
+        "_now",
+        "_owed",
+        "_reached",
+        "_store",
+        "_wall_ms",
+        "degrade_after_s",
+        "degraded",
+        "listed",
+        "per_message",
+        "regions",
+        "targets",
+    )
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        wall_ms: Callable[[], int],
+        changed: Callable[[], None],
+        listed: AffectedList | None = None,
+        store: Callable[[Callable[[], None]], None] = lambda then: then(),
+        begin: Position = BEFORE_ALL,
+    ) -> None:
+        """begin: the last own coordinate that nothing is promised of."""
+        self._now, self._wall_ms, self._changed, self._store = now, wall_ms, changed, store
+        self.listed = listed or AffectedList()
+        self._degrading = False
+        """It is being written down; receipts wait for that."""
+        self.regions, self.degrade_after_s = 1, 0.0
+        self.per_message = False
+        """A message may ask for a class of its own."""
+        self.targets: tuple[str, ...] = ()
+        self.degraded = False
+        self._closed: HeliographError | None = None
+        self._reached: dict[str, Position] = {}
+        self._held: deque[_Receipt] = deque()
+        self._after = begin
+        self._newest = BEFORE_ALL
+        """The own coordinates that the last receipt, and the last degraded one, went out for."""
+        self._owed = 0
+        """Other regions that must have the latter before nothing is degraded any more."""
+
+    def obey(self, policy: Mapping[str, Any], targets: Sequence[str]) -> None:
+        self.regions, self.degrade_after_s = policy["regions"], policy["degradeAfterMs"] / 1000
+        self.per_message = bool(policy.get("perMessage"))
+        self.targets = tuple(targets)
+        self._settle()
+
+    def needed(self, regions: int | None = None) -> int:
+        """Other regions, for a message of that class; None: of the topic's."""
+        regions = self.regions if regions is None else regions
+        return len(self.targets) if regions == ALL else regions - 1
+
+    # -- publishing ----------------------------------------------------------------------------------------------------
+
+    def wrap(self, run: Run, done: Done, failed: Failed, last_own: Callable[[], Position]) -> tuple[Done, Failed]:
+        """`done` and `failed` of one run, as the log is to call them. last_own: the last own coordinate that is durable here."""
+        due = self._now() + self.degrade_after_s
+        regions = self._class_of(run) if self.per_message else None
+        only = meant_for(run)
+
+        def stored(segments: Segments) -> None:
+            new = [(ledger, first + count - 1) for count, ledger, first in segments if ledger >= 0]
+            through = max(new) if new else last_own()  # of a duplicate: what it repeats is at or below
+            self._hold(
+                _Receipt(through, regions, run.messages if new else 0, due, lambda: done(segments), failed, only)
+            )
+
+        def refused(error: HeliographError) -> None:
+            self._hold(_Receipt(None, None, 0, due, lambda: failed(error), failed))
+
+        return stored, refused
+
+    def _class_of(self, run: Run) -> int | None:
+        """The strictest that an entry of the run asks for; None: none of them asks for one."""
+        asked = [one for part in run.parts if PROPERTY_BYTES in bytes(part) and (one := asked_class(part)) is not None]
+        if not asked:
+            return None
+        strictest = max(asked, key=self.needed)
+        return strictest if len(asked) == run.count else max(strictest, self.regions, key=self.needed)
+
+    def _hold(self, receipt: _Receipt) -> None:
+        if self._closed is not None:
+            receipt.fail(self._closed)
+            return
+        self._held.append(receipt)
+        self._settle()
+        if len(self._held) == 1:
+            self._changed()
+
+    # -- what other regions say ----------------------------------------------------------------------------------------
+
+    def heard(self, region: str, through: Position) -> None:
+        """`region` has the own origin durably up to `through`. Never back: what was told once was durable there."""
+        if through > self._reached.get(region, BEFORE_ALL):
+            self._reached[region] = through
+            self._settle()
+
+    def _needed_of(self, receipt: _Receipt) -> int:
+        needed = self.needed(receipt.regions)
+        return needed if receipt.only is None else min(needed, sum(region in receipt.only for region in self.targets))
+
+    def covered(self, needed: int, only: frozenset[str] | None = None) -> Position:
+        """What so many other regions have, of those in `only`."""
+        if needed <= 0:
+            return (1 << 63, 0)
+        reached = sorted(
+            (self._reached.get(region, BEFORE_ALL) for region in self.targets if only is None or region in only),
+            reverse=True,
+        )
+        return reached[needed - 1] if needed <= len(reached) else BEFORE_ALL
+
+    def _settle(self) -> None:
+        if self.degraded and self.covered(self._owed) >= self._newest:
+            self.degraded, self.listed.since = False, None
+            self._store(lambda: None)
+        held = self._held
+        while held:
+            head = held[0]
+            if head.through is not None and head.through > self.covered(self._needed_of(head), head.only):
+                if not self.degraded:
+                    return
+                self._note(head)
+            held.popleft()
+            if head.through is not None and head.messages:
+                self._after = max(self._after, head.through)
+            head.answer()
+
+    # -- degrading -----------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When `expire` wants to be called; None: never."""
+        return self._held[0].due if self._held and self.degrade_after_s and not self._degrading else None
+
+    def expire(self) -> None:
+        """The oldest receipt has waited for its time: once that is written down nothing waits until the regions are back."""
+        due = self.next_deadline()
+        if due is None or self._now() < due or self.degraded:
+            return
+        self._degrading = True
+        needed = len(self.targets) if self.per_message else self._needed_of(self._held[0])
+        self.listed.since = (self._after, self._wall_ms(), needed)
+        self._store(self._degrade)
+
+    def _degrade(self) -> None:
+        """It is written down."""
+        if self._closed is not None or not self._degrading:
+            return
+        self._degrading = False
+        due = self.next_deadline()
+        if due is None or self._now() < due:  # the regions answered meanwhile
+            self.listed.since = None
+            self._store(lambda: None)
+        else:
+            self.degraded = True
+            self._newest = self._held[0].through or BEFORE_ALL  # it is not covered, or it would not be held
+            self._owed = self._needed_of(self._held[0])
+            self._settle()
+        self._changed()
+
+    def release(self) -> None:
+        """Nothing is waited for any more: the policy has changed."""
+        self.regions, self.targets, self._degrading = 1, (), False
+        self._held = deque(receipt._replace(regions=None) for receipt in self._held)
+        if self.listed.since is not None:
+            self.degraded, self.listed.since = False, None
+            self._store(lambda: None)
+        self._settle()
+
+    def close(self, error: HeliographError) -> None:
+        """The topic is being unloaded: who waits hears that it does not know, and tries again."""
+        self._closed = error
+        self.listed.since = None  # no receipt goes out any more: the list is exact
+        held, self._held = self._held, deque()
+        for receipt in held:
+            receipt.fail(error)
+
+    def _note(self, receipt: _Receipt) -> None:
+        through = receipt.through
+        assert through is not None
+        needed = self._needed_of(receipt)
+        self._newest, self._owed = max(self._newest, through), max(self._owed, needed)
+        if not receipt.messages:
+            return
+        self.listed.note(self._after, through, receipt.messages, self._wall_ms(), needed)
+
+    @property
+    def affected(self) -> list[Affected]:
+        return self.listed.ranges
+
+    @property
+    def affected_messages(self) -> int:
+        """Of all ranges."""
+        return self.listed.messages
+
+    @classmethod
+    def past(cls, log: ReplicatedLog) -> RegionWaits:
+        """Of a topic that waits for nobody (any more): what was affected, and whether it has arrived."""
+        found = cls(lambda: 0.0, lambda: 0, lambda: None, log.state.affected)
+        found.targets = tuple(log.known)
+        for region, (vector, _) in log.known.items():
+            found.heard(region, vector.prefix(log.origin))
+        return found
+
+    def shown(self) -> dict[str, Any]:
+        return {
+            "regions": "all" if self.regions == ALL else self.regions,
+            "degrade_after_s": self.degrade_after_s,
+            "degraded": self.degraded,
+            "waiting": len(self._held),
+            "reached": {region: list(self._reached.get(region, BEFORE_ALL)) for region in self.targets},
+            "affected": [self._shown(affected) for affected in self.affected],
+            "affected_messages": self.affected_messages,
+        }
+
+    def _shown(self, one: Affected) -> dict[str, Any]:
+        return {
+            "after": list(one.after),
+            "through": list(one.through),
+            "messages": one.messages,
+            "regions": one.needed + 1,
+            "at_ms": one.at_ms,
+            "arrived_since": one.through <= self.covered(one.needed),
+        }

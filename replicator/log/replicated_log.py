@@ -1,0 +1,479 @@
+"""ReplicatedLog: one topic of one region, as producers and links write to it.
+
+Is: a managed ledger with its state (vector, producers, incarnation), and the order in which writers hear of their runs.
+Isn't: consumers, frames, or storage. It decides nothing itself: `replicator.dedup.producer_dedup` and `replicator.dedup.version_vector` do.
+Invariants: `done` and `failed` are called in the order of the calls, also across duplicates, which wait for the runs before them and are
+answered with success only if what they repeat is durable by then; after a failed append everything behind it fails, and *submitted* falls
+back to *durable*.
+On the hot path a run costs one object and two calls; no Future, nothing per entry.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+
+from heliograph.model.configuration.configuration_records import RegionInfo
+from heliograph.model.configuration.policy_table import Applied
+from heliograph.model.coordinates import Origin, Vector
+from heliograph.model.empty_dict import NOTHING, own
+from heliograph.model.errors import HeliographError, TopicClosed
+from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.runtime.clock import Clock, Rng
+from heliograph.wire.links.link_commands import SkipRecord
+from heliograph.wire.run import Run
+from replicator.dedup.aliases import pieces, repeats, under_way
+from replicator.dedup.producer_dedup import DedupSettings
+from replicator.dedup.version_vector import Verdict
+from replicator.health.incoming_stats import IncomingLink
+from replicator.log.region_durability import RegionWaits
+from replicator.log.topic_state import TopicState
+from replicator.log.write_order import Done, Failed, Parts, Segments, Waiting
+from replicator.subscriptions.subscription_state import PROPERTY
+from replicator.subscriptions.subscription_sync import SubscriptionHost, SubscriptionSync
+
+if TYPE_CHECKING:
+    from replicator.health.tracing import Tracing
+    from storage.managed_ledger.log.managed_ledger import ManagedLedger
+    from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
+
+Stop = Callable[[], None]
+Watcher = TypeVar("Watcher", bound=Callable[..., None])
+
+
+class SyncOwner(Protocol):
+    """Who has the subscriptions of this broker, and numbers regions."""
+
+    subscriptions: SubscriptionHost | None
+
+    def region_number(self, region: str = "") -> int: ...
+
+    def keep_in_step(self, log: ReplicatedLog) -> None:
+        """It has a subscription that is replicated: `synced` is asked for rounds from now on."""
+        ...
+
+    def gone(self, log: ReplicatedLog, origin: Origin, at: Position) -> bool:
+        """Whether a coordinate beyond what is here will never come."""
+        ...
+
+    def hears(self, log: ReplicatedLog, region: str) -> bool:
+        """A link to or from that region is open: it tells itself what it holds."""
+        ...
+
+    def known_changed(self, topic: str) -> None:
+        """What some region holds of the topic is another vector than before."""
+        ...
+
+
+_NOTHING: deque[Waiting] = deque(maxlen=0)
+"""The order of every log to which nothing was published yet: an empty deque takes 760 bytes, and a region may have very many idle topics."""
+_NO_LINKS: Mapping[str, IncomingLink] = {}
+_DEDUPLICATION = DedupSettings()
+
+
+class ReplicatedLog:
+    """One loaded topic."""
+
+    __slots__ = (
+        "_arriving",
+        "_close_watchers",
+        "_last_failure",
+        "_order",
+        "_rollback_watchers",
+        "_sync",
+        "_themselves",
+        "_vector_watchers",
+        "aliases",
+        "closed",
+        "incoming",
+        "known",
+        "ledger",
+        "planting",
+        "replicate_all",
+        "sends",
+        "source_ends",
+        "state",
+        "sync_by",
+        "topic",
+        "tracing",
+        "waits",
+    )
+
+    def __init__(self, ledger: ManagedLedger, state: TopicState) -> None:
+        self.ledger, self.state = ledger, state
+        state.positions.first = ledger.first_position
+        state.find_affected()
+        self._sync: SubscriptionSync | None = None
+        self.sync_by: SyncOwner | None = None
+        """Set where there are links."""
+        self.topic = ledger.topic
+        self.sends = False
+        """It goes to other regions."""
+        self.known: dict[str, tuple[Vector, int]] = NOTHING
+        """Region -> (its durable vector as last heard, wall ms when it was first heard so)."""
+        self._themselves: dict[str, None] = NOTHING
+        """Those that told it themselves."""
+        self.source_ends: dict[str, tuple[Origin, Position, int]] = NOTHING
+        """Region -> (its last confirmed coordinate as last heard, wall ms when): what this region knows to be missing here."""
+        self.incoming: Mapping[str, IncomingLink] = _NO_LINKS
+        """Region -> the link that comes from there, also after it has ended."""
+        self._arriving = 0
+        """Runs of other regions that are on their way, while `aliases` is set."""
+        self.aliases = False
+        """One region at a time publishes: what a producer tried again in another one is stored once."""
+        self.replicate_all = False
+        """By policy: every subscription is replicated."""
+        self.waits: RegionWaits | None = None
+        """Set where receipts wait for other regions."""
+        self.tracing: Tracing | None = None
+        self.planting = False
+        """A record of a tree is on its way to the bookies."""
+        self.closed: HeliographError | None = None
+        self._order: deque[Waiting] = _NOTHING
+        self._last_failure: HeliographError | None = None
+        self._vector_watchers: tuple[Callable[[Origin], None], ...] = ()
+        self._close_watchers: tuple[Callable[[], None], ...] = ()
+        self._rollback_watchers: tuple[Callable[[], None], ...] = ()
+
+    @classmethod
+    async def open(
+        cls,
+        factory: ManagedLedgerFactory,
+        topic: str,
+        *,
+        region: RegionInfo,
+        policies: Applied,
+        clock: Clock,
+        rng: Rng,
+        create: bool,
+        settings: DedupSettings | None = None,
+    ) -> Self:
+        """Recovers and replays the topic. Raises NotFound where it does not exist and `create` is not set, and what the managed ledger raises."""
+        state = TopicState(
+            region=region.number,
+            epoch=region.epoch,
+            rng=rng,
+            deduplication=policies.deduplication,
+            settings=settings or _DEDUPLICATION,
+        )
+        persistence = (policies.ensemble, policies.write_quorum, policies.ack_quorum)
+        ledger = await factory.open(topic, state, persistence, create=create)
+        state.begin_epoch(ledger.last_confirmed)
+        return cls(ledger, state)
+
+    @property
+    def linked(self) -> bool:
+        """Another region has it, too: it goes there, or has come from there."""
+        return self.sends or bool(self.incoming)
+
+    @property
+    def subscriptions(self) -> SubscriptionSync:
+        """Made when it is first asked for: most topics have no replicated subscription."""
+        if self._sync is None:
+            self._sync = SubscriptionSync(self)
+            if self.sync_by is not None:
+                self._sync.host, self._sync.region_number = self.sync_by.subscriptions, self.sync_by.region_number
+        return self._sync
+
+    @property
+    def synced(self) -> SubscriptionSync | None:
+        """None where nothing was kept in step since the topic was loaded. `syncing` looks at its cursors, too, which costs more."""
+        return self._sync
+
+    @property
+    def syncing(self) -> SubscriptionSync | None:
+        """None where there is nothing to keep in step."""
+        if self._sync is None and any(PROPERTY in cursor.properties for cursor in self.ledger.cursors.values()):
+            return self.subscriptions
+        return self._sync
+
+    # -- what it holds -------------------------------------------------------------------------------------------------
+
+    @property
+    def vector(self) -> Vector:
+        """Durable."""
+        return self.state.vector
+
+    @property
+    def origin(self) -> Origin:
+        """Of what is first published here from now on."""
+        return self.state.origin
+
+    @property
+    def deduplication(self) -> bool:
+        return self.state.deduplication
+
+    @deduplication.setter
+    def deduplication(self, on: bool) -> None:
+        if not on:
+            self.state.producers.rollback()
+        self.state.deduplication = on
+
+    def last_sequence(self, producer: str) -> int:
+        """The highest sequence of `producer` that is stored here, wherever it was first published; -1: none, or deduplication is off."""
+        return self.state.producers.last_sequence(producer) if self.state.deduplication else -1
+
+    def last_own(self) -> tuple[Origin, Position]:
+        """The last confirmed coordinate of the own origin."""
+        return self.state.origin, self.state.vector.prefix(self.state.origin)
+
+    def comes_from(self, region: str, link: IncomingLink) -> None:
+        """A link from `region` is open: it takes the place of the one before, and goes on with its counts."""
+        if (before := self.incoming.get(region)) is not None:
+            link.messages, link.size_bytes = before.messages, before.size_bytes
+        self.incoming = {**self.incoming, region: link}
+
+    def learn(self, region: str, vector: Vector, now_ms: int, by: str = "") -> None:
+        """What `region` holds durably, as it tells itself, or as the region `by` does. An unchanged vector keeps its time: idle links have nothing to tell.
+
+        What it told itself is never replaced by what another one knew of it, perhaps long ago, and taken further by it only where it cannot be heard.
+        """
+        old = self.known.get(region)
+        if by in ("", region):
+            if region not in self._themselves:
+                self._themselves = own(self._themselves)
+                self._themselves[region] = None
+        elif old is not None and region in self._themselves:
+            if self.sync_by is not None and self.sync_by.hears(self, region):
+                return
+            vector, told = old[0].copy(), vector
+            vector.merge(told)
+        if old is None or old[0] != vector:
+            self.known = own(self.known)
+            self.known[region] = (vector, now_ms)
+            if self.sync_by is not None:
+                self.sync_by.known_changed(self.topic)
+        if self.waits is not None:
+            self.waits.heard(region, vector.prefix(self.state.origin))
+
+    # -- writers -------------------------------------------------------------------------------------------------------
+
+    def publish(self, run: Run, done: Done, failed: Failed) -> None:
+        """Publishes a run of local producers. `done(segments)` or `failed(error)` is called once, in the order of the calls."""
+        if self.waits is not None:
+            done, failed = self.waits.wrap(run, done, failed, lambda: self.last_own()[1])
+        if self.tracing is not None:
+            done = self._traced(self.tracing, run, done)
+        if self.state.deduplication and run.producers:
+            fresh = self.state.producers.submit(
+                run, under_way(self._under_way(elsewhere=True)) if self._arriving else None
+            )
+            if fresh is not None:
+                self._publish_parts(run, fresh, done, failed)
+                return
+        waiting = Waiting(self, run, done, failed)
+        self._queue().append(waiting)
+        self._append(waiting)
+
+    def _traced(self, tracing: Tracing, run: Run, done: Done) -> Done:
+        begin_ns, origin = tracing.now_ns(), self.state.origin
+
+        def stored(segments: Segments) -> None:
+            tracing.published(self.topic, origin, run, segments, begin_ns)
+            done(segments)
+
+        return stored
+
+    def append_replicated(self, previous: Position, run: Run, done: Done, failed: Failed) -> Verdict:
+        """Takes a run of another region where the rule allows it; `done` or `failed` follow only an ACCEPT.
+
+        run: entries as they are to be stored here, with origin, spans, and origin checksums; what is held already is cut off.
+        """
+        assert run.origin is not None
+        verdict = self.state.intake.judge(run.origin, previous, run.coordinate(run.count - 1))
+        if verdict is Verdict.ACCEPT:
+            before = self.state.intake.submitted(run.origin)
+            run = self.state.intake.accept(run)
+            if self.aliases and run.producers and self.state.deduplication and run.transaction is None:
+                repeated = repeats(run, self.state.producers.holds, under_way(self._under_way()))
+                if repeated is not None:
+                    self._append_pieces(pieces(run, repeated, before), done, failed)
+                    return verdict
+            self._arriving += self.aliases
+            waiting = Waiting(self, run, done, failed)
+            self._queue().append(waiting)
+            self._append(waiting)
+        return verdict
+
+    def _under_way(self, *, elsewhere: bool = False) -> Iterator[Run]:
+        """Runs of producers that are appended, and not durable. elsewhere: only what was first published there."""
+        for waiting in self._order:
+            if (
+                not waiting.duplicate
+                and waiting.skip is None
+                and waiting.state != waiting.FAILED
+                and not (elsewhere and waiting.run.origin is None)
+            ):
+                yield waiting.run
+
+    def _append_pieces(self, found: list[Run | SkipRecord], done: Done, failed: Failed) -> None:
+        """A run of another region of which some entries are stored already."""
+        parts = Parts(len(found), done, failed)
+        waiting = [
+            Waiting(self, piece.as_run(), parts.on_done, parts.on_failed, skip=piece)
+            if isinstance(piece, SkipRecord)
+            else Waiting(self, piece, parts.on_done, parts.on_failed)
+            for piece in found
+        ]
+        self._arriving += sum(piece.skip is None for piece in waiting)
+        self._queue().extend(waiting)
+        for piece in waiting:
+            if piece.state == piece.WAITS:
+                self._append(piece)
+
+    def append_skip(self, record: SkipRecord, done: Done, failed: Failed, *, issued: bool = False) -> Verdict:
+        """Stores a SKIP as a hidden entry: of another region, by the same rule as a run; always of an own origin, and where it is issued here."""
+        if not issued and not self.state.is_own(record.origin):
+            verdict = self.state.intake.judge(record.origin, record.after, record.through)
+            if verdict is not Verdict.ACCEPT:
+                return verdict
+            record = self.state.intake.accept_skip(record)
+        waiting = Waiting(self, record.as_run(), done, failed, skip=record)
+        self._queue().append(waiting)
+        self._append(waiting)
+        return Verdict.ACCEPT
+
+    def append_tree(self, run: Run, done: Done, failed: Failed) -> None:
+        """Stores a record of the own origin's tree, in the order of what is published here."""
+        waiting = Waiting(self, run, done, failed)
+        self._queue().append(waiting)
+        self._append(waiting)
+
+    @property
+    def publishes(self) -> bool:
+        """Whether something was first published here under the present origin, or is on its way."""
+        return self.last_own()[1] > BEFORE_ALL or any(waiting.run.origin is None for waiting in self._order)
+
+    def append_late(self, run: Run, done: Done, failed: Failed) -> None:
+        """Stores entries of another region that the vector covers and that are not here: the audit's repair. The vector stays as it is."""
+        waiting = Waiting(self, run, done, failed)
+        self._queue().append(waiting)
+        self._append(waiting)
+
+    def _publish_parts(self, run: Run, fresh: list[bool], done: Done, failed: Failed) -> None:
+        cuts = [0, *(i for i in range(1, run.count) if fresh[i] != fresh[i - 1]), run.count]
+        parts = Parts(len(cuts) - 1, done, failed)
+        pieces = [
+            Waiting(self, run.cut(start, stop), parts.on_done, parts.on_failed, duplicate=not fresh[start])
+            for start, stop in pairwise(cuts)
+        ]
+        self._queue().extend(pieces)
+        for piece in pieces:
+            if not piece.duplicate and piece.state == piece.WAITS:
+                self._append(piece)
+        self.settle()
+
+    def _queue(self) -> deque[Waiting]:
+        if self._order is _NOTHING:
+            self._order = deque()
+        return self._order
+
+    def _append(self, waiting: Waiting) -> None:
+        if self.closed is not None:
+            self.fail(waiting, self.closed)
+            return
+        try:
+            self.ledger.append_run(waiting.run, waiting.on_done, waiting.on_failed)
+        except HeliographError as error:
+            if waiting.state == waiting.WAITS:
+                self.fail(waiting, error)
+
+    def settle(self) -> None:
+        """Answers the head of the order as far as it is decided."""
+        order = self._order
+        while order:
+            head = order[0]
+            if head.state == head.WAITS:
+                if not head.duplicate:
+                    return
+                if self.state.producers.answered(head.run):
+                    head.state = head.DONE
+                else:  # what it repeats has failed, or was forgotten meanwhile: the client tries again
+                    head.state = head.FAILED
+                    head.error = self._last_failure or TopicClosed(
+                        "the entry that this one repeats was not stored; send it again"
+                    )
+            order.popleft()
+            if self._arriving and head.run.origin is not None and head.skip is None:
+                self._arriving -= 1
+            if head.state == head.FAILED:
+                assert head.error is not None
+                head.failed(head.error)
+            elif head.duplicate:
+                head.done([(head.run.count, -1, -1)])
+            else:
+                self._confirm(head)
+                head.done([(head.run.count, head.ledger, head.first)])
+
+    def _confirm(self, head: Waiting) -> None:
+        run = head.run
+        if run.origin is None:
+            self.state.confirm_local(head.ledger, head.first, run)
+            return
+        if head.skip is not None:
+            self.state.confirm_skip(head.skip)
+        else:
+            self.state.confirm_replicated(head.ledger, head.first, run)
+        for watcher in self._vector_watchers:
+            watcher(run.origin)
+
+    def fail(self, failed: Waiting, error: HeliographError) -> None:
+        """An append failed, and with it everything appended behind it."""
+        self._last_failure = error
+        behind = False
+        for waiting in self._order:
+            behind = behind or waiting is failed
+            if behind and waiting.state == waiting.WAITS and not waiting.duplicate:
+                waiting.state, waiting.error = waiting.FAILED, error
+        self.state.rollback()
+        for waiting in self._order:
+            if waiting.state != waiting.FAILED and not waiting.duplicate:
+                self.state.submit_again(waiting.run)
+        for watcher in self._rollback_watchers:
+            watcher()
+        self.settle()
+
+    # -- those who follow ----------------------------------------------------------------------------------------------
+
+    def watch_vector(self, callback: Callable[[Origin], None]) -> Stop:
+        """`callback(origin)` after the durable prefix of another region's origin moved."""
+        self._vector_watchers = (*self._vector_watchers, callback)
+
+        def stop() -> None:
+            self._vector_watchers = _without(self._vector_watchers, callback)
+
+        return stop
+
+    def watch_rollback(self, callback: Callable[[], None]) -> Stop:
+        """`callback()` after appends failed: what links sent since must come again."""
+        self._rollback_watchers = (*self._rollback_watchers, callback)
+
+        def stop() -> None:
+            self._rollback_watchers = _without(self._rollback_watchers, callback)
+
+        return stop
+
+    def watch_close(self, callback: Callable[[], None]) -> Stop:
+        """`callback()` once, when the topic is unloaded here."""
+        self._close_watchers = (*self._close_watchers, callback)
+
+        def stop() -> None:
+            self._close_watchers = _without(self._close_watchers, callback)
+
+        return stop
+
+    async def close(self) -> None:
+        """Unloads the topic: later writes fail with TopicClosed, links that come in are told, and the managed ledger is closed."""
+        if self.closed is None:
+            self.closed = TopicClosed(f"{self.topic} is being unloaded: look it up again")
+            for watcher in self._close_watchers:
+                watcher()
+            if self.waits is not None:
+                self.waits.close(self.closed)
+            await self.ledger.close()
+
+
+def _without(watchers: tuple[Watcher, ...], one: Watcher) -> tuple[Watcher, ...]:
+    return tuple(watcher for watcher in watchers if watcher is not one)

@@ -1,0 +1,389 @@
+"""Tails: what survivors of a region's loss hold of an origin that has ended, and this region does not, is fetched from all of them at once.
+
+Is: which origins have ended, what is lacking, and the merge of what the other regions tell. Isn't: the questions (`replicator.audit.auditor` asks them), or the
+end of an origin, which the global configuration says: a higher epoch of its region, or no region of that number any more.
+No prefix of one helper is trusted: it passed over what was meant for others only. So every other region of the topic is asked for the same range, what they
+tell is merged by coordinate, what is not meant for this region is left out, and only then the prefix moves over the range, once and in order. Where one of
+them cannot be asked, nothing is concluded, and nothing moves. What goes by a tree is taken for the regions behind this one as well, hidden here, with the
+records of trees: so whatever a region's prefix covers it can pass on, as before. Of transactions the ends come with the entries.
+Invariants: who appends is the topic's owner alone, by the rule of every link (`replicator.dedup.version_vector`), so nothing is stored twice whoever delivers meanwhile;
+an entry is stored only with the bytes of its first publish; what each helper has trimmed or misses is named as missing.
+Not fetched: this region's own past epochs.
+Source: docs/protocols/links.md, "When a region is lost for good".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from heliograph.model.configuration.configuration_records import RegionInfo
+from heliograph.model.configuration.replication_routes import Routes, delivers
+from heliograph.model.coordinates import Origin, Range
+from heliograph.model.errors import CorruptData, HeliographError, LinkError, PeerError
+from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.wire.links.audit_commands import Ask, Told, What
+from heliograph.wire.links.link_commands import SkipReason, SkipRecord
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
+from heliograph.wire.run import Run
+from replicator.audit.audit_scan import NOTHING_HELD
+from replicator.dedup.version_vector import Verdict
+from replicator.health.link_causes import Cause
+from replicator.log.replicated_entries import addressed_to, passing, received
+from replicator.log.replicated_log import ReplicatedLog
+from replicator.log.routing_trees import Tree, TreeBook, is_tree
+from replicator.log.transaction_buffer import is_marker
+from replicator.manager.audit_channels import LinkChannels
+from replicator.sending.outgoing_runs import Send, SendRun, joined, just_before, last_of
+from replicator.subscriptions.ack_claims import insert
+
+if TYPE_CHECKING:
+    from replicator.manager.link_manager import LinkManager
+
+events = logging.getLogger("replicator")
+
+_LOOKS, _LOOKS_AT_ONCE = 20, 500
+"""Topics a second: always, and for a while after a region came, went, or got another epoch, or after something was lacking somewhere."""
+_AT_ONCE_S = 120.0
+_AGAIN_S = 5.0
+"""After an attempt that did not come to its end; and so often it is said whom a topic waits for."""
+
+
+class Tails:
+    """Of one broker."""
+
+    def __init__(self, manager: LinkManager) -> None:
+        self._manager, self._channels = manager, LinkChannels(manager)
+        self._epochs: dict[int, int] = {}
+        """Region number -> its epoch."""
+        self.used: Mapping[int, str] = {}
+        """Numbers that regions have, or had -> their names."""
+        self._round: list[str] = []
+        self._routes: dict[str, Routes] = {}
+        """Topics whose policy says which region sends to which."""
+        self._pulling = ""
+        self._not_before = self._at_once_until = self._said_after = 0.0
+        self.entries = 0
+        """Fetched since the broker's start."""
+
+    def regions_changed(self, regions: Sequence[RegionInfo], used: Mapping[int, str]) -> None:
+        """regions: all of the configuration; none: they are not known, or not all of them. used: every number that it has given to one -> its name."""
+        self.used = used
+        epochs = {region.number: region.epoch for region in regions}
+        if epochs != self._epochs:
+            self._epochs, self._round = epochs, []
+            self._at_once_until = self._manager.clock.monotonic() + _AT_ONCE_S
+
+    def obey(self, log: ReplicatedLog, routes: Routes | None) -> None:
+        """routes: the policy `replicationRoutes`; None: everyone sends to everyone."""
+        if routes is None:
+            self._routes.pop(log.topic, None)
+        else:
+            self._routes[log.topic] = routes
+
+    def forget(self, log: ReplicatedLog) -> None:
+        """It is unloaded here."""
+        self._routes.pop(log.topic, None)
+
+    def sources(self, log: ReplicatedLog) -> list[str]:
+        """The regions that send the topic here: those that the routes name, connected or not; without routes those that are connected, because each of
+        the others is a target as well, or has left the topic.
+        """
+        if (routes := self._routes.get(log.topic)) is not None:
+            return [source for source in routes if delivers(routes, source, self._manager.region)]
+        return [source for source, link in log.incoming.items() if link.connected]
+
+    def ended(self, origin: Origin) -> bool:
+        """Nothing is first published under it any more, wherever it is held. Of a region that the copy of the configuration here never heard of it is
+        not known: it may be younger than the copy."""
+        number, epoch, _ = origin
+        return bool(self._epochs) and (self._epochs[number] > epoch if number in self._epochs else number in self.used)
+
+    def tick(self) -> None:
+        """Once a second: a few topics are looked at, one is seen to at a time."""
+        now = self._manager.clock.monotonic()
+        if self._pulling or now < self._not_before:
+            return
+        if not self._round:
+            self._round = list(self._manager.logs)
+        for _ in range(min(_LOOKS_AT_ONCE if now < self._at_once_until else _LOOKS, len(self._round))):
+            log = self._manager.logs.get(self._round.pop())
+            if log is None or not (lacking := self.lacking(log)):
+                continue
+            self._at_once_until = now + _AT_ONCE_S
+            if away := sorted({*self._manager.peers(log)} - self._channels.regions(log).keys()):
+                self._waits(log, f"there is no link with {', '.join(away)} now", now)
+                continue
+            self._pulling = log.topic
+            self._manager.spawn(self._see_to(log, lacking))
+            return
+
+    def _waits(self, log: ReplicatedLog, why: str, now: float) -> None:
+        if now >= self._said_after:
+            self._said_after = now + _AGAIN_S
+            events.info("link.tail_waits topic=%s error=%s", log.topic, why)
+
+    def lacking(self, log: ReplicatedLog) -> dict[Origin, Position]:
+        """Origin that has ended -> the furthest of it that some region holds, where this one holds less."""
+        found: dict[Origin, Position] = {}
+        for region in self._manager.peers(log):
+            if region not in log.known:
+                continue
+            for origin in (vector := log.known[region][0]):
+                through = vector.prefix(origin)
+                if (
+                    through > log.state.intake.submitted(origin)
+                    and through > found.get(origin, BEFORE_ALL)
+                    and self._fetched(log, origin)
+                ):
+                    found[origin] = through
+        return found
+
+    def _fetched(self, log: ReplicatedLog, origin: Origin) -> bool:
+        state = log.state
+        routed = (
+            origin not in state.vector and log.topic in self._routes
+        )  # whether it may come here at all is not known then
+        return self.ended(origin) and not state.is_own(origin) and not routed
+
+    def gone(self, log: ReplicatedLog, origin: Origin, at: Position) -> bool:
+        """Whether a coordinate beyond what this region holds will never come: its origin has ended, and every region has told that it holds less."""
+        return self.ended(origin) and all(
+            region in log.known and log.known[region][0].prefix(origin) < at for region in self._manager.peers(log)
+        )
+
+    # -- one topic -----------------------------------------------------------------------------------------------------
+
+    async def _see_to(self, log: ReplicatedLog, lacking: Mapping[Origin, Position]) -> None:
+        try:
+            for origin, through in sorted(lacking.items()):
+                count = await self._pull(log, origin, through)
+                self.entries += count
+                if log.state.intake.submitted(origin) < through:
+                    raise LinkError(
+                        Cause.MOVED, f"nobody tells any more of what was told to be held of {origin} up to {through}"
+                    )
+                events.warning(
+                    "link.tail_fetched topic=%s origin=%s through=%s entries=%s", log.topic, origin, through, count
+                )
+        except HeliographError as error:
+            self._not_before = (now := self._manager.clock.monotonic()) + _AGAIN_S
+            self._waits(log, str(error), now)
+        finally:
+            self._pulling = ""
+        self.tick()  # the next one, without a wait
+
+    async def _pull(self, log: ReplicatedLog, origin: Origin, through: Position) -> int:
+        """Returns how many entries are here now that were not. Raises LinkError where somebody cannot be asked now; what storage raises."""
+        regions, name, count = self._manager.peers(log), await self._name(log, origin), 0
+        while (after := log.state.intake.submitted(origin)) < through:
+            told = {}
+            for region in regions:
+                answer = await self._manager.auditor.ask(
+                    log, region, Ask(What.ENTRIES, origin, after, through, whole=True)
+                )
+                if answer.refusal and answer.refusal != NOTHING_HELD:
+                    raise LinkError(
+                        Cause.REFUSED, f"{region} does not tell what it holds of {origin}: {answer.refusal}"
+                    )
+                if answer.holes:
+                    raise LinkError(
+                        Cause.STORAGE,
+                        f"{region} cannot read {answer.holes} entries that it holds of {origin}: its audit repairs them",
+                    )
+                if not answer.refusal and answer.upto > after:
+                    told[region] = answer
+            if not told:
+                break
+            if log.closed is not None:
+                raise log.closed
+            if log.state.intake.submitted(origin) != after or regions != self._manager.peers(log):
+                regions = self._manager.peers(log)
+                continue  # something has come meanwhile, or somebody else is to be asked, too
+            upto = min(answer.upto for answer in told.values())
+            entries, plain = merged(told.values(), origin, upto, self._manager.region, log.state.trees)
+            plain = (
+                plain and log.state.transactions is None
+            )  # else an end of one may be what an old version keeps to itself
+            if not plain and (old := [region for region, answer in told.items() if not answer.whole]):
+                raise LinkError(
+                    Cause.REFUSED,
+                    f"{', '.join(old)}: of a version that does not tell of trees, or how transactions ended: upgrade it",
+                )
+            lost = may_be_lost(
+                [self._lost(log, region, answer, origin, after, upto) for region, answer in told.items()],
+                _named(told.values(), upto),
+            )
+            await _append(
+                log, in_order(origin, after, upto, entries, lost, self._manager.region), name, self._manager.region
+            )
+            count += len(entries)
+        return count
+
+    def _lost(
+        self, log: ReplicatedLog, region: str, told: Told, origin: Origin, after: Position, upto: Position
+    ) -> list[Range]:
+        """What of (after, upto] this region may have lost, or trimmed."""
+        out = [(after, min(told.low, upto))] if told.low > after else []
+        known = log.known.get(region)
+        missing = () if known is None else known[0].missing(origin)
+        return out + [
+            (max(low, after), min(high, upto)) for low, high in missing if low < upto and high > max(after, told.low)
+        ]
+
+    async def _name(self, log: ReplicatedLog, origin: Origin) -> str:
+        """Of the origin's region, also where the configuration has forgotten it: what came from it before says so."""
+        known = self._manager.region_name(origin[0])
+        low, _ = log.state.positions.around(origin, log.vector.prefix(origin))
+        at = max(low, log.ledger.first_position())
+        if known is None and at <= log.ledger.last_confirmed:
+            for _, _, run in await log.ledger.read(at, 64, 1 << 20):
+                if run.origin == origin and not run.flags:
+                    try:
+                        known = entry_metadata(run.parts[0])[0].replicated_from
+                    except CorruptData:
+                        continue
+                    break
+        return known or f"region-{origin[0]}"
+
+
+def merged(
+    told: Iterable[Told], origin: Origin, upto: Position, region: str, trees: TreeBook
+) -> tuple[dict[Position, Run], bool]:
+    """By coordinate, each entry of `told` up to `upto` that was published for `region`, or goes by it to regions behind; whether all go without a tree or
+    a transaction.
+
+    trees: those that are known here. Raises PeerError.
+    """
+    runs = [run for answer in told for run in answer.runs]
+    if any(run.origin != origin for run in runs):
+        raise PeerError(f"tail: asked for entries of region {origin[0]}, got others")
+    book = trees.with_records(origin, [run for run in runs if is_tree(run)])
+    plain = origin not in book
+    found: dict[Position, Run] = {}
+    for run in runs:
+        plain = plain and run.transaction is None
+        for index in range(run.count):
+            at = run.coordinate(index)
+            if (
+                at <= upto
+                and at not in found
+                and _wanted(entry := run.cut(index, index + 1), book.governing(origin, at), region)
+            ):
+                found[at] = entry
+    return found, plain
+
+
+def _wanted(entry: Run, tree: Tree | None, region: str) -> bool:
+    return (
+        is_tree(entry)
+        or is_marker(entry)
+        or addressed_to(entry, frozenset((region,)) if tree is None else tree.reach(region)) is None
+    )
+
+
+def _named(told: Iterable[Told], upto: Position) -> list[Position]:
+    """Every coordinate up to `upto` that somebody tells of, whomever it was meant for."""
+    return sorted(
+        {
+            at
+            for answer in told
+            for run in answer.runs
+            for at in (run.coordinate(index) for index in range(run.count))
+            if at <= upto
+        }
+    )
+
+
+def may_be_lost(ranges: Sequence[Sequence[Range]], named: Sequence[Position]) -> list[Range]:
+    """ranges: what each region may have had of it, and has not. named: coordinates that are told of, ascending.
+
+    Where none of them has it all, everything that they may have had. Where one of them does, only what lies between the entries that are told of: something
+    was published there, not for that region; whether it was for this one nobody can say any more.
+    """
+    out: list[Range] = []
+    for low, high in common(ranges):
+        insert(out, low, high)
+    before: Position = BEFORE_ALL
+    for at in named:
+        low = before if before[0] == at[0] else (at[0], -1)
+        for a, b in (one for each in ranges for one in each) if low[1] + 1 < at[1] else ():
+            if max(a, low) < min(b, just_before(at)):
+                insert(out, max(a, low), min(b, just_before(at)))
+        before = at
+    return out
+
+
+def common(ranges: Sequence[Sequence[Range]]) -> list[Range]:
+    """What lies in one range at least of each; none of them overlap within one."""
+    out = list(ranges[0]) if ranges else []
+    for others in ranges[1:]:
+        out = [(max(a, c), min(b, d)) for a, b in out for c, d in others if max(a, c) < min(b, d)]
+    return sorted(out)
+
+
+def in_order(
+    origin: Origin, after: Position, upto: Position, entries: Mapping[Position, Run], lost: Sequence[Range], region: str
+) -> list[Send]:
+    """What moves the prefix from `after` to `upto`: entries, what is lost between them, and what is not meant for this region. lost: ascending, apart."""
+    out: list[Send] = []
+    at = after
+    for coordinate in (*sorted(entries), None):
+        end = upto if coordinate is None else just_before(coordinate)
+        for low, high in lost:
+            if low >= end or high <= at:
+                continue
+            if at < low:
+                out.append(SkipRecord(origin, at, low, SkipReason.FILTERED, region))
+            out.append(SkipRecord(origin, max(at, low), min(high, end), SkipReason.LOST, region))
+            at = min(high, end)
+        if coordinate is not None:
+            out.append(SendRun(at, entries[coordinate]))
+            at = coordinate
+    if at < upto:
+        out.append(SkipRecord(origin, at, upto, SkipReason.FILTERED, region))
+    return out
+
+
+def _pieces(sends: list[Send], name: str, region: str) -> list[Send]:
+    """As they are stored here: what goes on to regions behind this one is hidden."""
+    out: list[Send] = []
+    for send in joined(sends):
+        if isinstance(send, SkipRecord):
+            out.append(send)
+            continue
+        previous = send.previous
+        for piece in passing(received(send.run, name), region):
+            out.append(SendRun(previous, piece))
+            previous = last_of(piece)
+    return out
+
+
+async def _append(log: ReplicatedLog, sends: list[Send], name: str, region: str) -> None:
+    """All at once, in order; returns once it is durable. Raises what the append raises, PeerError where bytes are not those of the first publish."""
+    stored = _pieces(sends, name, region)
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    left = len(stored)
+
+    def done(_: Any) -> None:
+        nonlocal left
+        left -= 1
+        if not left and not ended.done():
+            ended.set_result(None)
+
+    def failed(error: HeliographError) -> None:
+        if not ended.done():
+            ended.set_exception(error)
+
+    for send in stored:
+        append = (
+            partial(log.append_skip, send)
+            if isinstance(send, SkipRecord)
+            else partial(log.append_replicated, send.previous, send.run)
+        )
+        if append(done, failed) is not Verdict.ACCEPT:
+            raise LinkError(Cause.GAPS, "what came meanwhile is judged first")
+    await ended

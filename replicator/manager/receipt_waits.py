@@ -1,0 +1,73 @@
+"""ReceiptWaits: the topics of one broker whose receipts wait for other regions: their policy, their timers, and the list of messages that did not wait.
+
+Is: the shell around `replicator.log.region_durability`. Isn't: who has waited long enough.
+Invariants: one timer a topic, and only while receipts wait; the list of affected messages is stored before a receipt that it is about goes out.
+Source: docs/protocols/links.md, "Durability".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from heliograph.model.errors import HeliographError
+from heliograph.runtime.clock import Clock
+from replicator.links.timer_wheel import Timers
+from replicator.log.region_durability import RegionWaits
+from replicator.log.replicated_log import ReplicatedLog
+
+events = logging.getLogger("replicator")
+
+
+class ReceiptWaits:
+    """spawn: runs short work."""
+
+    def __init__(self, clock: Clock, timers: Timers, spawn: Callable[[Coroutine[Any, Any, Any]], None]) -> None:
+        self._clock, self._timers, self._spawn = clock, timers, spawn
+
+    def require(self, log: ReplicatedLog, policy: Mapping[str, Any] | None, regions: Sequence[str]) -> None:
+        """Receipts of the topic wait for `regions` as the policy `durability` says; None: they do not."""
+        waits = log.waits
+        if policy is None or (policy["regions"] == 1 and not policy.get("perMessage")):
+            if waits is not None:
+                log.waits = None
+                waits.release()
+            return
+        if waits is None:
+            made = waits = log.waits = RegionWaits(
+                self._clock.monotonic,
+                self._clock.wall_ms,
+                lambda: self._watch(log),
+                log.state.affected,
+                lambda then: self._spawn(self._store_affected(log, made, then)),
+                log.state.own_end(),
+            )
+            for region, (vector, _) in log.known.items():
+                waits.heard(region, vector.prefix(log.origin))
+        waits.obey(policy, regions)
+
+    def _watch(self, log: ReplicatedLog) -> None:
+        waits = log.waits
+        due = None if waits is None else waits.next_deadline()
+        if due is not None:
+            self._timers.after(max(0.0, due - self._clock.monotonic()), lambda: self._expire(log))
+
+    def _expire(self, log: ReplicatedLog) -> None:
+        if (waits := log.waits) is not None:
+            waits.expire()
+            self._watch(log)
+
+    async def _store_affected(self, log: ReplicatedLog, waits: RegionWaits, then: Callable[[], None]) -> None:
+        """The list of affected messages goes with the topic's state. Where that cannot be written the topic ends, and who waits hears that."""
+        log.state.affected = waits.listed
+        if waits.listed.since is not None:
+            events.warning(
+                "durability.degraded topic=%s regions=%s reached=%s", log.topic, waits.regions, waits.shown()["reached"]
+            )
+        try:
+            await log.ledger.store_state()
+        except HeliographError as error:
+            events.warning("durability.list_failed topic=%s error=%r", log.topic, error)
+            return
+        then()

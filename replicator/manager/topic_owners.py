@@ -1,0 +1,169 @@
+"""Owners: finds the broker that owns a topic in another region, and keeps one connection to each, shared by the links of all its topics.
+
+Is: looking owners up, making connections, heartbeats on them, closing those that nobody needs. Isn't: a link, or when it tries again (`replicator.links.link`).
+A look-up goes to the addresses that the target region publishes for this source (`RegionInfo.link_urls`), under the listener name
+`link-<source region>`, so that each directed link can have a network of its own.
+Invariants: at most `establishing_max` look-ups at a time; each link that was given here hears `open_on` or `on_ended` once.
+Source: docs/protocols/links.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from heliograph.client.pulsar_connection import REDIRECTS_MAX, Address, ConnectionLost, PulsarConnection
+from heliograph.model.certificate_role import REPLICATOR, peer_identity
+from heliograph.model.errors import HeliographError, LinkError
+from heliograph.runtime.clock import Clock
+from replicator.health.link_causes import Cause, cause_of
+from replicator.links.link_connection import Key, LinkConnection
+
+if TYPE_CHECKING:
+    from replicator.links.link import Link
+    from replicator.manager.link_manager import LinkSettings, Regions
+
+
+class Owners:
+    """Of one broker. connect: the TLS context of links; None: no TLS.
+
+    spawn: runs short work. soon: in the next turn of the loop. reached(region): a connection to it was made.
+    """
+
+    def __init__(
+        self,
+        region: str,
+        view: Regions,
+        clock: Clock,
+        settings: LinkSettings,
+        connect: ssl.SSLContext | None,
+        spawn: Callable[[Coroutine[Any, Any, Any]], None],
+        soon: Callable[[Callable[[], None]], None],
+        reached: Callable[[str], None],
+    ) -> None:
+        self._region, self._view, self._clock, self._settings, self._ssl = region, view, clock, settings, connect
+        self._spawn, self._soon, self._reached = spawn, soon, reached
+        self._loop = asyncio.get_running_loop()
+        self._connections: dict[Key, LinkConnection] = {}
+        self._connecting: dict[Key, asyncio.Task[LinkConnection]] = {}
+        self._idle_since: dict[Key, float] = {}
+        self._waiting: deque[Link] = deque()
+        self._establishing = 0
+        self._turn: dict[str, int] = {}
+
+    @property
+    def connections(self) -> int:
+        """Those that stand."""
+        return len(self._connections)
+
+    def establish(self, link: Link) -> None:
+        self._waiting.append(link)
+        if self._establishing < self._settings.establishing_max:
+            self._establishing += 1
+            self._spawn(self._establish())
+
+    def beat(self, now: float) -> None:
+        """Once a second: heartbeats; connections of which nothing is heard, or that have had no stream for a while, are closed."""
+        for connection in list(self._connections.values()):
+            if connection.closed:
+                continue
+            if now - connection.heard_at > self._settings.heartbeat_lost_s and connection.streams:
+                connection.close(
+                    LinkError(Cause.HEARTBEAT_LOST, f"nothing heard for {self._settings.heartbeat_lost_s:g} s")
+                )
+                continue
+            if connection.streams:
+                self._idle_since.pop(connection.key, None)
+            elif now - self._idle_since.setdefault(connection.key, now) > self._settings.idle_connection_s:
+                connection.close(ConnectionLost("no stream needs it"))
+                continue
+            connection.beat()
+
+    def close(self) -> None:
+        """Ends every connection; `tasks` are left to be cancelled."""
+        for connection in list(self._connections.values()):
+            connection.close(ConnectionLost("this broker stops"))
+
+    def tasks(self) -> list[asyncio.Task[LinkConnection]]:
+        return list(self._connecting.values())
+
+    async def _establish(self) -> None:
+        try:
+            while self._waiting:
+                link = self._waiting.popleft()
+                if link.ended:
+                    continue
+                try:
+                    connection = await self._owner(link)
+                except (HeliographError, OSError, TimeoutError) as error:
+                    link.on_ended(cause_of(error), str(error) or type(error).__name__)
+                else:
+                    link.open_on(connection)
+        finally:
+            self._establishing -= 1
+
+    async def _owner(self, link: Link) -> LinkConnection:
+        """A connection to the broker that owns the topic in the target region."""
+        info = self._view.region(link.target)
+        urls = (
+            (info.link_urls.get(self._region) or ([info.service_url] if info.service_url else []))
+            if info is not None
+            else []
+        )
+        if not urls:
+            raise LinkError(
+                Cause.NO_ADDRESS, f"region {link.target} publishes no address for links from {self._region}"
+            )
+        turn = self._turn[link.target] = (
+            self._turn.get(link.target, -1) + 1 if link.failures else self._turn.get(link.target, 0)
+        )
+        address, authoritative = Address.parse(urls[turn % len(urls)]), False
+        for _ in range(REDIRECTS_MAX):
+            connection = await self._connect(link.target, address)
+            answer = await connection.client.lookup(
+                link.log.topic,
+                listener=f"link-{self._region}",
+                authoritative=authoritative,
+                timeout_s=self._settings.connect_timeout_s,
+            )
+            address, authoritative = answer.address(self._ssl is not None), answer.authoritative
+            if not answer.redirect:
+                return await self._connect(link.target, address)
+        raise LinkError(
+            Cause.LOOKUP_FAILED, f"the look-up of {link.log.topic} in {link.target} was redirected too often"
+        )
+
+    async def _connect(self, target: str, address: Address) -> LinkConnection:
+        key = (target, address)
+        connection = self._connections.get(key)
+        if connection is not None and not connection.closed:
+            return connection
+        task = self._connecting.get(key)
+        if task is None:
+            task = self._connecting[key] = self._loop.create_task(self._make(key))
+            task.add_done_callback(lambda done: self._made(key, done))
+        return await asyncio.shield(task)
+
+    async def _make(self, key: Key) -> LinkConnection:
+        client = await PulsarConnection.connect(key[1], ssl=self._ssl, timeout_s=self._settings.connect_timeout_s)
+        if self._ssl is not None and peer_identity(client.certificate) != (REPLICATOR, key[0]):
+            client.close()
+            raise LinkError(
+                Cause.UNAUTHORIZED,
+                f"{key[1]} does not prove to be region {key[0]}: its link address leads to somebody else",
+            )
+        connection = self._connections[key] = LinkConnection(key, client, self._clock, self._on_ended, self._soon)
+        return connection
+
+    def _made(self, key: Key, task: asyncio.Task[LinkConnection]) -> None:
+        self._connecting.pop(key, None)
+        if not task.cancelled() and task.exception() is None:  # an error was told to those who waited
+            self._reached(key[0])
+
+    def _on_ended(self, connection: LinkConnection) -> None:
+        if self._connections.get(connection.key) is connection:
+            del self._connections[connection.key]
+        self._idle_since.pop(connection.key, None)

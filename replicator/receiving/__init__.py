@@ -1,0 +1,1 @@
+"""The target's half of links. It never imports the sender's core."""

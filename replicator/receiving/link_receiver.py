@@ -1,0 +1,337 @@
+"""LinkReceiver: the target's half of the links that come in on one connection.
+
+Is: OPEN, RUN, SKIP, SCHEMAS, and HEARTBEAT of any number of streams (one stream: one topic on this connection), and what is answered: the shell
+around them. Isn't: the rule what to accept (`replicator.dedup.version_vector`), or a listener.
+Invariants: a receipt names only what is durable here; a run is stored only if it comes from its origin's own region (full mesh), its entries
+match their checksums, and the previous coordinate is held; after a GAP nothing of that attempt is stored any more.
+Source: docs/protocols/links.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from heliograph.model.empty_dict import own
+from heliograph.model.errors import HeliographError, PeerError
+from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.runtime.clock import Clock
+from heliograph.wire.links import link_commands as wire
+from heliograph.wire.links.audit_commands import read_ask, read_tell
+from heliograph.wire.links.link_commands import Heartbeat, Kind, SkipRecord, StreamBeat
+from heliograph.wire.links.schema_commands import SchemaRow, read_schemas
+from heliograph.wire.run import Buffer, Run
+from replicator.audit.auditor import Auditor
+from replicator.health.incoming_stats import Heard, Incoming, IncomingLink, IncomingRegion
+from replicator.health.link_causes import Cause
+from replicator.health.round_trips import RoundTrips
+from replicator.links.schema_feed import SchemaConflict, SchemaHost
+from replicator.log.replicated_log import ReplicatedLog
+from replicator.receiving.receiver_budget import Hold, ReceiverBudget
+from replicator.receiving.receiver_stream import ReceiverStream, Write
+from replicator.subscriptions.ack_claims import read_claims
+
+events = logging.getLogger("replicator")
+
+_Behind = tuple[int, Position, Run] | tuple[int, SkipRecord]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverSettings:
+    window_bytes: int = 16 << 20
+    receipt_after_s: float = 0.01
+    """A receipt goes out so long after something became durable: at most 50 ms."""
+    streams_max: int = 100_000
+    held_beat_s: float = 1.0
+    """While reading is held, the sender hears so often that this side lives."""
+
+    def __post_init__(self) -> None:
+        assert 0 < self.receipt_after_s <= 0.05
+
+
+class LinkReceiver:
+    """One connection of a link listener. `open_log(topic, source region)` loads (or creates) the topic; it raises what the sender is told."""
+
+    def __init__(
+        self,
+        write: Write,
+        open_log: Callable[[str, str], Awaitable[ReplicatedLog]],
+        clock: Clock,
+        *,
+        region: str,
+        region_number: Callable[[str], int | None],
+        peer: str = "",
+        settings: ReceiverSettings | None = None,
+        budget: ReceiverBudget | None = None,
+        incoming: Incoming | None = None,
+        auditor: Auditor | None = None,
+        schemas: SchemaHost | None = None,
+    ) -> None:
+        """region: this one's name. region_number: of a region by name, from the global configuration; None: no such region.
+
+        budget, incoming: of the whole broker.
+        peer: the region that the sender has proven to be; "": nothing is proven (no TLS), and its word counts.
+        """
+        self._write, self._open_log, self._clock = write, open_log, clock
+        self._region, self._region_number, self._peer = region, region_number, peer
+        self.settings = settings or ReceiverSettings()
+        self._streams: dict[int, ReceiverStream] = {}
+        self._opening: dict[int, asyncio.Task[None]] = {}
+        self._adopting: dict[int, list[_Behind]] = {}
+        """Stream -> what came behind schemas that are being stored."""
+        self._adoptions: list[tuple[Kind, int, str, list[SchemaRow]]] = []
+        self._adopter: asyncio.Task[None] | None = None
+        self._dirty: dict[int, ReceiverStream] = {}
+        self._grown: dict[int, ReceiverStream] = {}
+        """Streams whose topic has more than the source was told of with a heartbeat."""
+        self._heard = Heard()
+        self._way = RoundTrips()
+        self._sources: dict[str, IncomingRegion] = {}
+        """Regions that have, or had, a stream here: one, but in tests."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._closes: dict[int, Callable[[], None]] = {}
+        self._lost = False
+        self.hold: Hold | None = None
+        """Stops and continues reading; set by whoever owns the connection. Without it nothing is held."""
+        self._incoming, self._auditor, self._schemas = incoming or Incoming(), auditor, schemas
+        self._budget = budget or ReceiverBudget()
+        self._budget_number = self._budget.number()
+        self._held_timer: asyncio.TimerHandle | None = None
+
+    def on_frame(self, kind: int, command: Buffer, payload: Buffer) -> None:
+        """A private command: its type, the content of its field, what follows it. Raises PeerError."""
+        number, fields = wire.parse(kind, command)
+        if number is Kind.RUN:
+            stream, attempt, previous, run = wire.read_run(fields, payload)
+            if (waiting := self._adopting.get(stream)) is not None:
+                waiting.append((attempt, previous, run))
+            elif (open_stream := self._streams.get(stream)) is not None:
+                open_stream.on_run(attempt, previous, run)
+        elif number is Kind.SKIP:
+            stream, attempt, record = wire.read_skip(fields)
+            if (waiting := self._adopting.get(stream)) is not None:
+                waiting.append((attempt, record))
+            elif (open_stream := self._streams.get(stream)) is not None:
+                open_stream.on_skip(attempt, record)
+        elif number is Kind.HEARTBEAT:
+            self._on_heartbeat(wire.read_heartbeat(fields))
+        elif number is Kind.CLAIMS:
+            stream, subscription, content = wire.read_claims(fields)
+            claims = read_claims(content)
+            if (open_stream := self._streams.get(stream)) is not None:
+                open_stream.log.subscriptions.heard(open_stream.source, subscription, claims)
+        elif number is Kind.ASK:
+            stream, request, ask = read_ask(fields)
+            if (open_stream := self._streams.get(stream)) is not None and self._auditor is not None:
+                open_stream.on_ask(request, ask, self._auditor)
+        elif number is Kind.TELL:
+            stream, request, content, payload = read_tell(fields, payload)
+            if stream in self._streams and self._auditor is not None:
+                self._auditor.told(request, content, payload)
+        elif number is Kind.SCHEMAS or number is Kind.OVERRULE:
+            stream, rows = read_schemas(fields)
+            if (open_stream := self._streams.get(stream)) is not None and self._schemas is not None and rows:
+                self._adopt(number, stream, open_stream.log.topic, rows, self._schemas)
+        elif number is Kind.OPEN:
+            self._on_open(*wire.read_open(fields))
+        elif number is Kind.CLOSE:
+            self._end(wire.read_close(fields)[0])
+        else:
+            raise PeerError(f"link: {number.name} is no command of a sender")
+
+    def connection_lost(self) -> None:
+        """Nothing is written after this."""
+        self._lost = True
+        self._budget.forget(self._budget_number)
+        self._on_hold(False)
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in [*self._opening.values(), *([self._adopter] if self._adopter is not None else [])]:
+            task.cancel()
+        for number in list(self._streams):
+            self._end(number)
+
+    # -- streams -------------------------------------------------------------------------------------------------------
+
+    def _on_open(self, number: int, topic: str, source: str, source_number: int, level: int) -> None:
+        if number in self._streams or number in self._opening:
+            raise PeerError(f"link: stream {number} is open already")
+        if len(self._streams) + len(self._opening) >= self.settings.streams_max:
+            raise PeerError(f"link: more than {self.settings.streams_max} streams on one connection")
+        if self._peer and source != self._peer:
+            text = f"the certificate is of region {self._peer}, which may not send as {source}"
+            self._write(wire.close_frame(number, Cause.UNAUTHORIZED, text))
+            return
+        if level < 1 or self._region_number(source) != source_number:
+            self._write(
+                wire.close_frame(
+                    number, Cause.REFUSED, f"{self._region} knows no region {source} with number {source_number}"
+                )
+            )
+            return
+        task = asyncio.get_running_loop().create_task(self._open(number, topic, source, source_number, level))
+        self._opening[number] = task
+        task.add_done_callback(lambda _: self._opening.pop(number, None))
+
+    async def _open(self, number: int, topic: str, source: str, source_number: int, level: int) -> None:
+        try:
+            log = await self._open_log(topic, source)
+        except HeliographError as error:
+            events.info("link.refused topic=%s source=%s error=%r", topic, source, error)
+            self._write(wire.close_frame(number, Cause.of(error), str(error)))
+            return
+        if log.closed is not None:
+            self._write(wire.close_frame(number, Cause.MOVED, str(log.closed)))
+            return
+        region = self._sources[source] = self._incoming.region(source)
+        self._heard.ms = self._clock.wall_ms()
+        self._streams[number] = self._grown[number] = ReceiverStream(
+            number,
+            source,
+            source_number,
+            log,
+            self._write,
+            self._on_dirty,
+            region=self._region,
+            level=level,
+            take=self._take,
+            give=self._budget.give,
+            grew=self._on_grown,
+            incoming=IncomingLink(region, self._heard),
+            now_ms=self._clock.wall_ms,
+        )
+        self._closes[number] = log.watch_close(lambda: self._on_log_closed(number))
+        self._write(wire.opened_frame(number, log.origin[2], self.settings.window_bytes, log.vector))
+
+    def _adopt(self, kind: Kind, number: int, topic: str, rows: list[SchemaRow], host: SchemaHost) -> None:
+        """What comes behind them on this stream waits until they are stored: at most the stream's window."""
+        self._adopting.setdefault(number, [])
+        self._adoptions.append((kind, number, topic, rows))
+        if self._adopter is None:
+            self._adopter = asyncio.get_running_loop().create_task(self._adopt_all(host))
+
+    async def _adopt_all(self, host: SchemaHost) -> None:
+        try:
+            while self._adoptions:
+                kind, number, topic, rows = self._adoptions.pop(0)
+                stream = self._streams.get(number)
+                try:
+                    if stream is not None and kind is Kind.OVERRULE:
+                        await host.overrule(topic, rows)
+                    elif stream is not None:
+                        await host.adopt(topic, rows)
+                except SchemaConflict as error:
+                    self._refuse(number, Cause.SCHEMA_CONFLICT, str(error), error.rows)
+                except HeliographError as error:  # the sender opens the stream anew, and tells everything again
+                    events.warning("link.schemas_failed topic=%s error=%s", topic, error)
+                    self._refuse(number, Cause.of(error), f"its schemas could not be stored: {error}")
+                if not any(other == number for _, other, _, _ in self._adoptions):
+                    self._go_on(number, stream)
+        finally:
+            self._adopter = None
+
+    def _go_on(self, number: int, stream: ReceiverStream | None) -> None:
+        waiting = self._adopting.pop(number, [])
+        try:
+            for behind in waiting:
+                if stream is None or self._streams.get(number) is not stream:
+                    return
+                if len(behind) == 3:
+                    stream.on_run(*behind)
+                else:
+                    stream.on_skip(*behind)
+        except PeerError as error:
+            self._refuse(number, Cause.PROTOCOL, str(error))
+
+    def _refuse(self, number: int, cause: Cause, text: str, rows: Sequence[SchemaRow] = ()) -> None:
+        if number in self._streams and not self._lost:
+            self._end(number)
+            self._write(wire.close_frame(number, cause, text, rows))
+
+    def _on_log_closed(self, number: int) -> None:
+        self._end(number)
+        self._write(wire.close_frame(number, Cause.MOVED, "the topic is being unloaded here"))
+
+    def _end(self, number: int) -> None:
+        if (stream := self._streams.pop(number, None)) is not None:
+            stream.end()
+            self._closes.pop(number)()
+            self._dirty.pop(number, None)
+            self._grown.pop(number, None)
+
+    # -- bounds --------------------------------------------------------------------------------------------------------
+
+    def _take(self, size_bytes: int) -> None:
+        self._budget.take(self._budget_number, self._on_hold, size_bytes)
+
+    def _on_hold(self, hold: bool) -> None:
+        """While nothing is read, heartbeats are not answered: the sender is told unasked that this side lives."""
+        if self._held_timer is not None:
+            self._held_timer.cancel()
+            self._held_timer = None
+        if self._lost or self.hold is None:
+            return
+        self.hold(hold)
+        if hold:
+            self._held_timer = asyncio.get_running_loop().call_later(self.settings.held_beat_s, self._beat_while_held)
+
+    def _beat_while_held(self) -> None:
+        self._held_timer = asyncio.get_running_loop().call_later(self.settings.held_beat_s, self._beat_while_held)
+        self._write(wire.heartbeat_frame(Heartbeat(self._clock.wall_ms(), 0, 0)))
+
+    def _on_grown(self, stream: ReceiverStream) -> None:
+        self._grown[stream.number] = stream
+
+    # -- receipts ------------------------------------------------------------------------------------------------------
+
+    def _on_dirty(self, stream: ReceiverStream) -> None:
+        self._dirty[stream.number] = stream
+        if self._timer is None and not self._lost:
+            self._timer = asyncio.get_running_loop().call_later(self.settings.receipt_after_s, self._send_receipts)
+
+    def _send_receipts(self) -> None:
+        self._timer = None
+        dirty, self._dirty = self._dirty, {}
+        frames: list[Buffer] = []
+        for number, stream in dirty.items():
+            if through := stream.receipt():
+                frames += wire.receipt_frame(number, through)
+        if frames and not self._lost:
+            self._write(frames)
+
+    # -- heartbeats ----------------------------------------------------------------------------------------------------
+
+    def _on_heartbeat(self, beat: Heartbeat) -> None:
+        """Learns what the source tells, and answers with what is known here."""
+        now = self._clock.wall_ms()
+        answers: list[StreamBeat] = []
+        for told in beat.streams:
+            stream = self._streams.get(told.stream)
+            if stream is None:
+                continue
+            log = stream.log
+            if told.risk is not None:
+                stream.incoming.risk = told.risk
+            if told.last_confirmed is not None and told.last_confirmed[1] > BEFORE_ALL:
+                log.source_ends = own(log.source_ends)
+                log.source_ends[stream.source] = (*told.last_confirmed, now)
+            for region, vector in told.vectors.items():
+                if region != self._region:
+                    log.learn(region, vector, now, stream.source)
+        self._heard.ms = now
+        self._way.heard(beat, now)
+        if beat.echo_ms:
+            for source in self._sources.values():
+                source.rtt_ms, source.clock_offset_ms = self._way.rtt_ms, self._way.offset_ms
+        grown, self._grown = self._grown, {}
+        for stream in grown.values():
+            log = stream.log
+            vectors = (
+                {region: vector for region, (vector, _) in log.known.items() if region != stream.source}
+                if log.state.trees
+                else {}
+            )
+            answers.append(StreamBeat(stream.number, log.last_own(), {**vectors, self._region: log.vector}))
+        self._write(wire.heartbeat_frame(Heartbeat(now, beat.wall_ms, 0, tuple(answers))))

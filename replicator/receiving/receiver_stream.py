@@ -1,0 +1,218 @@
+"""ReceiverStream: one topic's stream of one connection of a link, at its target.
+
+Is: the core of what is stored, receipted, and asked again. Isn't: the connection (`replicator.receiving.link_receiver`), or the rule (`replicator.dedup.version_vector`).
+Invariants: a receipt names only what is durable here; a run is stored only if it comes from its origin's own region, or from the one that is this region's
+parent in that origin's tree; its entries match their checksums, and the previous coordinate is held; after a GAP nothing of that attempt is stored any more.
+Source: docs/protocols/links.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from heliograph.model.coordinates import Origin
+from heliograph.model.errors import CorruptData, HeliographError, PeerError
+from heliograph.model.positions import Position
+from heliograph.wire.links import link_commands as wire
+from heliograph.wire.links.audit_commands import Ask, Told, ask_frame, tell_frame
+from heliograph.wire.links.link_commands import SkipRecord
+from heliograph.wire.run import Buffer, Run
+from replicator.audit.auditor import LEVEL as AUDIT_LEVEL
+from replicator.audit.auditor import Auditor
+from replicator.dedup.version_vector import Verdict
+from replicator.health.incoming_stats import Heard, IncomingLink, IncomingRegion
+from replicator.log.replicated_entries import passing, received
+from replicator.log.replicated_log import ReplicatedLog
+from replicator.log.routing_trees import Tree, is_tree
+from replicator.subscriptions.ack_claims import Claims
+
+Write = Callable[[Sequence[Buffer]], None]
+
+
+class ReceiverStream:
+    """One topic's stream. `write`: sends a frame. `dirty`: a receipt is due."""
+
+    def __init__(
+        self,
+        number: int,
+        source: str,
+        source_number: int,
+        log: ReplicatedLog,
+        write: Write,
+        dirty: Callable[[ReceiverStream], None],
+        *,
+        grew: Callable[[ReceiverStream], None] = lambda _: None,
+        region: str = "",
+        level: int = 1,
+        take: Callable[[int], None] = lambda _: None,
+        give: Callable[[int], None] = lambda _: None,
+        incoming: IncomingLink | None = None,
+        now_ms: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """grew: the topic has more than the source was told of. region: this one's name.
+
+        take, give: bytes of runs that are on their way to the bookies, and not any more.
+        """
+        self._region = region
+        self._take, self._give = take, give
+        self.incoming, self._now_ms = incoming or IncomingLink(IncomingRegion()), now_ms
+        self.incoming.connected = True
+        log.comes_from(source, self.incoming)
+        self.number, self.source, self.source_number, self.log = number, source, source_number, log
+        self._write, self._dirty = write, dirty
+        self._attempt = self._gapped = 0
+        self._level = level
+        self._due: dict[Origin, None] = {}
+        self._passed_on: dict[Origin, str] = {}
+        """Origins of other regions that come on this stream -> their region."""
+        self._trees = False
+        """Some origin has a tree: what comes may be meant for regions further down."""
+        self._stops = [
+            log.watch_vector(self._on_vector),
+            log.watch_rollback(self._on_rollback),
+            log.ledger.wake_on_append(lambda: grew(self)),
+        ]
+        if level >= 2:
+            self._stops.append(log.subscriptions.channel(source, self._tell_claims))
+        if level >= AUDIT_LEVEL:
+            self.incoming.send_ask = lambda request, ask: write(ask_frame(number, request, ask))
+
+    def end(self) -> None:
+        for stop in self._stops:
+            stop()
+        self.incoming.send_ask = None
+        if self.log.incoming.get(self.source) is self.incoming:  # else a newer stream is there already
+            self.incoming.connected, self.incoming.heard = False, Heard(self.incoming.heard.ms)
+
+    def on_run(self, attempt: int, previous: Position, run: Run) -> None:
+        """Raises PeerError."""
+        assert run.origin is not None
+        ledger, first, count = run.spans[-1]
+        origin, last = run.origin, (ledger, first + count - 1)
+        if self._passes(attempt, origin, last, run):
+            self._trees = self._trees or is_tree(run) or bool(self.log.state.trees)
+            if last <= self.log.state.intake.submitted(origin):
+                self._append(attempt, previous, last, run)
+                return
+            run = received(run, self._passed_on.get(origin, self.source))
+            if not self._trees:
+                self._append(attempt, previous, last, run)
+                return
+            for piece in passing(run, self._region):
+                ledger, first, count = piece.spans[-1]
+                self._append(attempt, previous, (ledger, first + count - 1), piece)
+                previous = (ledger, first + count - 1)
+
+    def _append(self, attempt: int, previous: Position, last: Position, run: Run) -> None:
+        assert run.origin is not None
+        size, give = run.size_bytes, self._give
+        self._take(size)
+        begin_ns = 0 if self.log.tracing is None else self.log.tracing.now_ns()
+        verdict = self.log.append_replicated(
+            previous, run, lambda _: self._stored(run, size, begin_ns), lambda _: give(size)
+        )
+        if verdict is not Verdict.ACCEPT:
+            give(size)
+        self._answer(attempt, run.origin, last, verdict)
+
+    def _stored(self, run: Run, size_bytes: int, begin_ns: int) -> None:
+        self._give(size_bytes)
+        if self.log.tracing is not None:
+            self.log.tracing.arrived(self.log.topic, self.source, run, begin_ns)
+        self.incoming.messages += run.messages
+        self.incoming.size_bytes += size_bytes
+        region = self.incoming.region
+        region.latency.add(max(0.0, self._now_ms() - (run.origin_time_ms - region.clock_offset_ms)), run.messages)
+
+    def on_skip(self, attempt: int, record: SkipRecord) -> None:
+        """Raises PeerError."""
+        if self._passes(attempt, record.origin, record.through):
+            self._answer(attempt, record.origin, record.through, self.log.append_skip(record, _stored, _failed))
+
+    def _tell_claims(self, subscription: str, claims: Claims) -> bool:
+        self._write(wire.claims_frame(self.number, subscription, claims.fields(self._level)))
+        return True
+
+    def on_ask(self, request: int, ask: Ask, auditor: Auditor) -> None:
+        def answer(told: Told) -> None:
+            if self.log.incoming.get(self.source) is self.incoming and self.incoming.connected:
+                self._write(tell_frame(self.number, request, ask.what, told))
+
+        auditor.asked(self.log, self.source, ask, answer)
+
+    def receipt(self) -> list[tuple[Origin, Position]]:
+        """What to acknowledge, of the origins that a receipt is due for."""
+        due, self._due = self._due, {}
+        return [(origin, self._durable(origin)) for origin in due]
+
+    def _passes(self, attempt: int, origin: Origin, last: Position, run: Run | None = None) -> bool:
+        own = self.log.state.is_own(origin)
+        if own or (origin[0] != self.source_number and not self._known(origin, run)):
+            raise PeerError(
+                f"link: {self.source} is not where region {origin[0]} publishes, and no tree of that region's says that it passes its entries on"
+            )
+        if attempt < self._attempt:
+            raise PeerError("link: attempts count upwards")
+        self._attempt = attempt
+        if attempt <= self._gapped:
+            return False
+        if (
+            origin[0] != self.source_number
+            and not self._from_parent(origin)
+            and last > self.log.state.intake.submitted(origin)
+        ):
+            self._gap(attempt)  # it goes by another way now, as this region's vector says
+            return False
+        return True
+
+    def _known(self, origin: Origin, run: Run | None) -> bool:
+        """Whether `origin` is known to be passed on. The first that comes of one may be the record of its tree."""
+        if origin in self._passed_on:
+            return True
+        tree = self.log.state.trees.newest(origin)
+        if tree is None and run is not None and is_tree(run):
+            try:
+                tree = Tree.decode(run.parts[0])
+            except CorruptData as error:
+                raise PeerError(f"link: {error}") from error
+            if not tree.whole or tree.parent(self._region) != self.source:
+                return False
+        if tree is not None:
+            self._passed_on[origin] = tree.root
+        return tree is not None
+
+    def _from_parent(self, origin: Origin) -> bool:
+        tree = self.log.state.trees.following(origin, self._durable(origin))
+        return tree is None or tree.parent(self._region) == self.source
+
+    def _answer(self, attempt: int, origin: Origin, last: Position, verdict: Verdict) -> None:
+        if verdict is Verdict.GAP:
+            self._gap(attempt)
+        elif verdict is Verdict.DUPLICATE and last <= self._durable(origin):
+            self._due[origin] = None
+            self._dirty(self)
+
+    def _durable(self, origin: Origin) -> Position:
+        return self.log.vector.prefix(origin)
+
+    def _gap(self, attempt: int) -> None:
+        self._gapped = attempt
+        self._write(wire.gap_frame(self.number, attempt, self.log.vector))
+
+    def _on_vector(self, origin: Origin) -> None:
+        if origin[0] == self.source_number or origin in self._passed_on:
+            self._due[origin] = None
+            self._dirty(self)
+
+    def _on_rollback(self) -> None:
+        if self._attempt > self._gapped:
+            self._gap(self._attempt)
+
+
+def _stored(_: Any) -> None:
+    """The vector's watchers hear of it."""
+
+
+def _failed(_: HeliographError) -> None:
+    """The rollback's watchers hear of it."""

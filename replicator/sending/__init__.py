@@ -1,0 +1,1 @@
+"""The core of what a link sends, repeats, and skips. No I/O."""

@@ -1,0 +1,1 @@
+"""Replicated subscriptions, by coordinate. Frames and timers are elsewhere."""
