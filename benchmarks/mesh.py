@@ -21,7 +21,7 @@ import psutil
 
 from geo_tests.sim.pulsar_client import Delivered
 from geo_tests.sim.world import World, WorldSettings
-from region_node.broker_role import BrokerRole
+from region_node.process.broker_role import BrokerRole
 
 CITIES = ("us", "eu", "ap", "sa", "af", "me", "in", "au", "ca", "jp", "uk", "kr")
 

@@ -30,7 +30,7 @@ from heliograph.model.positions import AFTER_ALL
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.run import Run
-from region_node.process import settle_memory
+from region_node.process.role_process import settle_memory
 from storage.ledger.bookies.bookie_client import BookieClient
 from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.managed_ledger.cache.entry_cache import EntryCache

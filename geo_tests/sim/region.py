@@ -17,9 +17,15 @@ from global_config.admin import ConfigAdmin
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.errors import HeliographError
-from region_node.composition import Role, Runtime, build
 from region_node.dr.leases import LeaseSettings
-from region_node.settings import BookieSettings, BrokerSettings, ConfigNodeSettings, MetaNodeSettings, ProcessSettings
+from region_node.process.composition import Role, Runtime, build
+from region_node.process.settings import (
+    BookieSettings,
+    BrokerSettings,
+    ConfigNodeSettings,
+    MetaNodeSettings,
+    ProcessSettings,
+)
 
 if TYPE_CHECKING:
     from geo_tests.sim.world import World
@@ -78,7 +84,7 @@ class Node:
         return self.ready and self.machine.running
 
     async def _main(self, machine: Machine) -> None:
-        """What `region_node.process` does, and, where it ends, what its supervisor does."""
+        """What `region_node.process.role_process` does, and, where it ends, what its supervisor does."""
         self.roles = []
         runtime = Runtime(
             clock=machine.clock,

@@ -1,6 +1,6 @@
 """Feature levels of a region: what all of its brokers and bookies understand.
 
-Is: the levels, and the one of this version. Isn't: who raises a region's level (`region_node.region_level`), or the level of links between regions, which
+Is: the levels, and the one of this version. Isn't: who raises a region's level (`region_node.process.feature_level`), or the level of links between regions, which
 each pair agrees on when it connects (`heliograph.wire.links.link_commands`).
 Rule: what older processes would misread is only written once the region's level says that there are none; so each such thing has a level here.
 

@@ -1,7 +1,7 @@
 """What the brokers of a region run with: the policies that hold where nothing else is set, changed while they run.
 
 Is: Pulsar's names of dynamic settings, each one policy of the table, stored in the region's metadata for all its brokers. Isn't: the settings file,
-which is read once (`region_node.settings`): what is deleted here is as the file says again.
+which is read once (`region_node.process.settings`): what is deleted here is as the file says again.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class Admin:
     places: BookiePlaces | None = None
     """Where bookies give entries to readers; None: nowhere."""
     reach_level: Callable[[int, str], Awaitable[None]] | None = None
-    """`region_node.region_level.RegionLevel.reach`."""
+    """`region_node.process.feature_level.RegionLevel.reach`."""
     inside: ssl.SSLContext | None = None
     """With which this broker calls the region's other brokers; None: plainly."""
     to_bookies: ssl.SSLContext | None = None

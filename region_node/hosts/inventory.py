@@ -14,8 +14,8 @@ from typing import Any
 
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.topic_names import check_name
-from region_node.settings import FORMAT as SETTINGS_FORMAT
-from region_node.settings import ROLES, ProcessSettings, build
+from region_node.process.settings import FORMAT as SETTINGS_FORMAT
+from region_node.process.settings import ROLES, ProcessSettings, build
 
 FORMAT = 1
 _OWN = {

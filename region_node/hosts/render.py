@@ -17,7 +17,7 @@ from heliograph.model.errors import ConfigError
 from region_node.hosts import inventory as described
 from region_node.hosts.inventory import Inventory, Node
 from region_node.instance.ca import ensure_certificates
-from region_node.settings import build
+from region_node.process.settings import build
 
 FORMAT = 1
 
@@ -172,7 +172,7 @@ StartLimitIntervalSec=0
 
 [Service]
 User={inventory.user}
-ExecStart={prefix}/current/bin/python -m region_node.process --settings {prefix}/etc/{node.name}.json
+ExecStart={prefix}/current/bin/python -m region_node.process.role_process --settings {prefix}/etc/{node.name}.json
 Restart=always
 RestartSec=1
 TimeoutStopSec=60

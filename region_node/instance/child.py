@@ -22,7 +22,7 @@ def main() -> None:
             sys.exit("the supervisor is gone")
     if sys.argv[1:2] == ["--exec"]:
         os.execv(sys.argv[2], sys.argv[2:])
-    from region_node.process import main as process_main
+    from region_node.process.role_process import main as process_main
 
     process_main()
 

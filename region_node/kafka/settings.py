@@ -1,6 +1,6 @@
 """Settings of the Kafka listener.
 
-Is: values and their bounds. Isn't: where they are read (`region_node.settings`).
+Is: values and their bounds. Isn't: where they are read (`region_node.process.settings`).
 Source: docs/protocols/kafka.md, "Settings".
 """
 

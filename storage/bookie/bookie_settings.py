@@ -1,6 +1,6 @@
 """BookieSettings: the bounds of a bookie.
 
-Is: what an operator may tune of one bookie, checked. Isn't: ports and folders (`region_node.settings`).
+Is: what an operator may tune of one bookie, checked. Isn't: ports and folders (`region_node.process.settings`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A one-region instance as real processes on loopback, for tests: metadata and configuration in one process, bookies, brokers.
 
-Is: start, kill, and stop of `region_node.process`, by process id. Isn't: a supervisor; nothing is restarted by itself.
+Is: start, kill, and stop of `region_node.process.role_process`, by process id. Isn't: a supervisor; nothing is restarted by itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Process:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("HELIOGRAPH_")}
         with self.log_path.open("ab") as log:
             self.popen = subprocess.Popen(
-                [sys.executable, "-m", "region_node.process", "--settings", str(path)],
+                [sys.executable, "-m", "region_node.process.role_process", "--settings", str(path)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -14,7 +14,7 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.errors import ConfigError, MetadataUnavailable
 from local_meta import keys
-from region_node.region_epoch import RegionEpoch
+from region_node.process.region_epoch import RegionEpoch
 
 
 class World:

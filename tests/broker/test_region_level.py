@@ -17,7 +17,7 @@ from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.feature_levels import LEVEL, SPLIT_BUNDLES
 from local_meta import keys
 from region_node.ownership.records import BrokerRecord
-from region_node.region_level import RegionLevel
+from region_node.process.feature_level import RegionLevel
 
 
 class World:

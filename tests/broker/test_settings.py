@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from heliograph.model.errors import ConfigError
-from region_node.settings import ProcessSettings, load
+from region_node.process.settings import ProcessSettings, load
 
 BROKER: dict[str, Any] = {
     "format": 1,

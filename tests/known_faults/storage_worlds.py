@@ -16,7 +16,7 @@ from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.errors import HeliographError
 from heliograph.wire.run import Run
-from region_node.composition import BookieRole
+from region_node.process.composition import BookieRole
 from storage.bookie.maintenance.garbage_collector import Collector
 from storage.ledger.bookies.bookie_client import BookieClient, BookieClientSettings
 from storage.ledger.bookies.bookie_pool import BookiePool

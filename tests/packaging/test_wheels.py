@@ -54,4 +54,4 @@ def test_both_install_into_a_fresh_environment(wheels: list[Path], tmp_path: Pat
     assert "standalone" not in run(tmp_path / "env" / "bin" / "heliograph", "--help")
     run(python, "-m", "pip", "install", "-q", "-c", lock, server)
     assert "standalone" in run(tmp_path / "env" / "bin" / "heliograph", "--help")
-    run(python, "-c", "import region_node.process, storage.bookie, replicator, global_config, local_meta")
+    run(python, "-c", "import region_node.process.role_process, storage.bookie, replicator, global_config, local_meta")

@@ -9,7 +9,7 @@ import pytest
 from heliograph.model.errors import ConfigError
 from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata
 from heliograph.wire.run import Run
-from region_node.tracing import TracingSettings
+from region_node.process.tracing_settings import TracingSettings
 from replicator.health.tracing import Span, Tracing
 
 ORIGIN, TOPIC = (1, 1, 77), "persistent://public/default/t"

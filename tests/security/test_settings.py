@@ -13,10 +13,10 @@ import pytest
 from heliograph.model.errors import ConfigError, Unauthenticated
 from region_node.instance.ca import ensure_certificates
 from region_node.instance.layout import load_plan, make_plan, node_settings, save_plan
+from region_node.process.settings import ProcessSettings, build
 from region_node.security.authentication import Ports, _plugin, build_authentication
 from region_node.security.principal import Credentials, Principal
 from region_node.security.settings import SecuritySettings, TokenSettings
-from region_node.settings import ProcessSettings, build
 from tests.security.test_tokens import beside
 from tests.topics.fake import FakeClock
 

@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from benchmarks.cache import once
-from region_node import settings as settings_module
 from region_node.hosts.render import Manifest
-from region_node.settings import ProcessSettings
+from region_node.process import settings as settings_module
+from region_node.process.settings import ProcessSettings
 from tests.system import programs
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]

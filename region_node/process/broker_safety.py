@@ -16,7 +16,7 @@ from region_node.dr.switching import Switching
 from region_node.dr.tombstones import Tombstone, Tombstones
 
 if TYPE_CHECKING:
-    from region_node.broker_role import BrokerRole
+    from region_node.process.broker_role import BrokerRole
 
 
 def canary_of(broker: BrokerRole) -> Canary:

@@ -1,6 +1,6 @@
 """One process of a region: reads its settings, locks its folder, starts its roles, says so, and drains when it is told to end.
 
-Is: `python -m region_node.process --settings FILE.json [--role broker]`. Isn't: a supervisor; it restarts nothing.
+Is: `python -m region_node.process.role_process --settings FILE.json [--role broker]`. Isn't: a supervisor; it restarts nothing.
 Once ready it prints one line, {"ready": true, "ports": {...}}. SIGTERM and SIGINT drain within a bounded time; a second one ends at once.
 What is wrong before that ends as one sentence on stderr and exit code 2; a fault later as exit code 1.
 Source: docs/operating.md, "Processes"; docs/decisions/0006-collector-and-loop.md.
@@ -27,9 +27,9 @@ from typing import IO, Any
 from heliograph.model.errors import ConfigError, HeliographError
 from heliograph.runtime import process_usage
 from region_node import logs
-from region_node import settings as settings_module
-from region_node.composition import Role, Runtime, build, system_runtime
-from region_node.settings import ProcessSettings
+from region_node.process import settings as settings_module
+from region_node.process.composition import Role, Runtime, build, system_runtime
+from region_node.process.settings import ProcessSettings
 
 log = logging.getLogger("region_node.process")
 
@@ -42,7 +42,9 @@ STOP_TIMEOUT_S = 30.0
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs until a signal; ends the process with 0, 1 (a fault), or 2 (something to put right first)."""
-    parser = argparse.ArgumentParser(prog="region_node.process", description="One process of a Heliograph region.")
+    parser = argparse.ArgumentParser(
+        prog="region_node.process.role_process", description="One process of a Heliograph region."
+    )
     parser.add_argument(
         "--settings", required=True, metavar="FILE", help="JSON; the environment (HELIOGRAPH_...) overrides it"
     )

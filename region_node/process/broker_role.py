@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from heliograph.model.configuration.leadership import is_subscription
 from heliograph.model.topic_names import TopicName
-from region_node.broker_faces import BrokerFaces
-from region_node.runtime import Runtime, Told, closing, meta_client, replicator_tls
-from region_node.settings import ProcessSettings
+from region_node.process.broker_faces import BrokerFaces
+from region_node.process.role_runtime import Runtime, Told, closing, meta_client, replicator_tls
+from region_node.process.settings import ProcessSettings
 from region_node.tls import Certificates, client_context
 from region_node.usage import Usage
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from region_node.dr.turns import SubscriptionTurns
     from region_node.kafka.broker import KafkaBroker
     from region_node.ownership.service import Ownership
+    from region_node.process.feature_level import RegionLevel
+    from region_node.process.region_epoch import RegionEpoch
     from region_node.pulsar.listener import PulsarListener
-    from region_node.region_epoch import RegionEpoch
-    from region_node.region_level import RegionLevel
     from region_node.security.service import Security
     from region_node.stored_bytes import StoredBytes
     from region_node.tiering import BrokerTier
@@ -136,7 +136,7 @@ class BrokerRole:
         from global_config.admin import ConfigAdmin
         from global_config.deferred_edits import DeferredEdits
         from region_node.dr.leases import LeaseSettings, WriteLeases
-        from region_node.region_epoch import RegionEpoch
+        from region_node.process.region_epoch import RegionEpoch
         from region_node.store_metrics import StoreCounts
         from region_node.transactions.naming import RegionView
 
@@ -192,7 +192,7 @@ class BrokerRole:
         from region_node.dr.turns import SubscriptionTurns
         from region_node.ownership.bundles import BundleBook
         from region_node.ownership.service import Ownership
-        from region_node.region_level import RegionLevel
+        from region_node.process.feature_level import RegionLevel
         from region_node.replicated_schemas import ReplicatedSchemas
         from region_node.replicated_subscriptions import ReplicatedSubscriptions
         from region_node.security import grants
@@ -473,7 +473,7 @@ class BrokerRole:
         )
 
     async def _build_tombstones(self) -> None:
-        from region_node.broker_safety import tombstones_of
+        from region_node.process.broker_safety import tombstones_of
 
         self.tombstones = tombstones_of(self)
         self.topics.tombstones = self.tombstones.known
@@ -482,7 +482,7 @@ class BrokerRole:
         await self.tombstones.start()
 
     def _build_canary(self) -> None:
-        from region_node.broker_safety import canary_of, promises_of
+        from region_node.process.broker_safety import canary_of, promises_of
 
         self.promises = promises_of(self)
         self.canary = canary_of(self)

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import ConfigError, DiskFailed
-from region_node.runtime import Role, Runtime, closing, data_path, meta_client
-from region_node.settings import ProcessSettings
+from region_node.process.role_runtime import Role, Runtime, closing, data_path, meta_client
+from region_node.process.settings import ProcessSettings
 
 if TYPE_CHECKING:
     from global_config.node import ConfigNode
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from local_meta.node import LocalMetaNode
     from local_meta.node_level import NodeLevel
     from region_node.bookie_access import BookieAccess
-    from region_node.broker_role import BrokerRole
+    from region_node.process.broker_role import BrokerRole
     from region_node.tls import Certificates
     from storage.bookie.maintenance.block_refill import Refill
     from storage.bookie.maintenance.garbage_collector import Collector
@@ -74,7 +74,7 @@ def build_bookie(settings: ProcessSettings, runtime: Runtime) -> BookieRole:
 
 
 def build_broker(settings: ProcessSettings, runtime: Runtime) -> BrokerRole:
-    from region_node.broker_role import BrokerRole
+    from region_node.process.broker_role import BrokerRole
 
     return BrokerRole(settings, runtime)
 

@@ -16,13 +16,13 @@ from heliograph.model.configuration.replication_routes import delivers
 from heliograph.model.errors import LinkError, NotFound, Unauthorized
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.disk import Buffer
-from region_node.runtime import closing, replicator_tls
+from region_node.process.role_runtime import closing, replicator_tls
 from region_node.tls import server_context
 
 if TYPE_CHECKING:
-    from region_node.broker_role import BrokerRole
     from region_node.ownership.records import BrokerRecord
     from region_node.ownership.service import Ownership
+    from region_node.process.broker_role import BrokerRole
     from region_node.pulsar.listener import LookupAnswer
     from region_node.topics.service import TopicService
     from replicator.log.replicated_log import ReplicatedLog

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from heliograph.model.errors import ConfigError
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
+from region_node.process.settings import ProcessSettings
 from region_node.security.settings import TlsSettings
-from region_node.settings import ProcessSettings
 
 if TYPE_CHECKING:
     from global_config.transport import ConfigTransport

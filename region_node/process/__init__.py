@@ -1,0 +1,1 @@
+"""One process of a region: settings, then roles. The only place that builds and connects objects."""
