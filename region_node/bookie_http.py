@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from heliograph.model.errors import DiskFailed, StorageError
 from region_node.bookie_ranges import REASONS
-from region_node.metrics import CONTENT_TYPE, Sample, process_samples, render, summary
+from region_node.runtime.prometheus_text import CONTENT_TYPE, Sample, process_samples, render, summary
 
 if TYPE_CHECKING:
     from region_node.bookie_access import BookieAccess

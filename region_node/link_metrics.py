@@ -1,6 +1,6 @@
 """Metrics of links: how old messages are when another region has them, clocks, and how often links were made anew, and why.
 
-Is: numbers of the whole broker, by region. Isn't: a link of one topic (`region_node.admin.brokers`), or a text format (`region_node.metrics`).
+Is: numbers of the whole broker, by region. Isn't: a link of one topic (`region_node.admin.brokers`), or a text format (`region_node.runtime.prometheus_text`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from region_node.metrics import Sample
+from region_node.runtime.prometheus_text import Sample
 from replicator.audit.audit_findings import Fault
 from replicator.audit.auditor import Auditor
 from replicator.manager.link_manager import LinkManager

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from heliograph.runtime.recent_latencies import Recent
-from region_node.metrics import Sample, summary
+from region_node.runtime.prometheus_text import Sample, summary
 
 
 class LookupCounts:

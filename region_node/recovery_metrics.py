@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from region_node.metrics import Sample, summary
+from region_node.runtime.prometheus_text import Sample, summary
 from storage.ledger.repair.autorecovery import AutoRecovery
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from region_node.metrics import Sample, escaped, summary
+from region_node.runtime.prometheus_text import Sample, escaped, summary
 from storage.managed_ledger.append_counts import LATENCIES_S, SIZES, AppendCounts, Appends
 
 _ROWS = 200

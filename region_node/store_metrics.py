@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from heliograph.kv.metadata_client import MetaClient
-from region_node.metrics import Sample
+from region_node.runtime.prometheus_text import Sample
 
 BOUNDS_MS = (1, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 

@@ -30,9 +30,9 @@ from heliograph import __version__
 from heliograph.cli.groups import group
 from heliograph.cli.rest import Rest, TokenOption
 from heliograph.model.errors import ConfigError
-from region_node import redaction
 from region_node.instance.control import call
 from region_node.instance.layout import HOST, InstancePlan, load_plan
+from region_node.runtime import redaction
 
 FORMAT = 1
 _ROOT = "heliograph-support"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
-from region_node.metrics import Sample, summary
+from region_node.runtime.prometheus_text import Sample, summary
 from storage.tiered.offload.offloader import Tiering
 from storage.tiered.reading.cold_reader import ColdReader
 

@@ -31,7 +31,7 @@ from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
 from heliograph.wire.run import Run
 from region_node.compaction.offloading import CompactionOffload
-from region_node.metrics import Sample
+from region_node.runtime.prometheus_text import Sample
 from region_node.tier_metrics import TierMetrics
 from replicator.dedup.producer_dedup import DedupSettings
 from replicator.log.topic_state import TopicState

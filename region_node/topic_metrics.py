@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
-from region_node.metrics import escaped
+from region_node.runtime.prometheus_text import escaped
 from region_node.subscriptions.consumer import Consumer
 from region_node.subscriptions.delayed import DELAYED_ENTRY_BYTES
 from region_node.subscriptions.shared import SharedDispatcher

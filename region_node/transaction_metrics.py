@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from region_node.metrics import Sample, summary
+from region_node.runtime.prometheus_text import Sample, summary
 from region_node.transactions.latency import BUCKETS_MS
 from region_node.transactions.service import Transactions
 

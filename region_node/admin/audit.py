@@ -17,9 +17,9 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.runtime.clock import Clock
-from region_node.redaction import without_secrets
-from region_node.request_ids import current
-from region_node.subscriptions.meter import iso_time
+from region_node.runtime.rate_meter import iso_time
+from region_node.runtime.redaction import without_secrets
+from region_node.runtime.request_ids import current
 
 log = logging.getLogger("region_node.audit")
 

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable
-from region_node import metrics
 from region_node.admin.context import Admin, Malformed, flag
 from region_node.balance.service import Balancer
+from region_node.runtime import prometheus_text
 
 _PAUSE_MAX_S = 86_400.0
 _RESOURCES = {"cpu": "cpu", "memory": "memory", "network_in": "bandwidthIn", "network_out": "bandwidthOut"}
@@ -95,7 +95,7 @@ async def resume(admin: Admin, request: web.Request) -> Any:
     await _balancer(admin).set_pause("", 0)
 
 
-def samples(admin: Admin) -> Iterable[metrics.Sample]:
+def samples(admin: Admin) -> Iterable[prometheus_text.Sample]:
     balancer = admin.balancer
     if balancer is None:
         return

@@ -11,18 +11,11 @@ from aiohttp import web
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound
 from heliograph.model.topic_names import TopicName
-from region_node import (
-    link_metrics,
-    lookup_metrics,
-    metrics,
-    recovery_metrics,
-    storage_metrics,
-    transaction_metrics,
-    usage,
-)
+from region_node import link_metrics, lookup_metrics, recovery_metrics, storage_metrics, transaction_metrics, usage
 from region_node.admin import balancing, conflicts, members
 from region_node.admin.context import Admin
 from region_node.ownership.records import BrokerRecord
+from region_node.runtime import prometheus_text
 
 
 def _address(record: BrokerRecord) -> str:
@@ -185,16 +178,18 @@ async def allocator(admin: Admin, request: web.Request) -> Any:
 
 async def scrape(admin: Admin, request: web.Request) -> Any:
     topics, totals = await admin.topic_metrics.text()
-    head = metrics.render([*_samples(admin, totals), *await members.samples(admin)])
-    return web.Response(body=head + topics, headers={"Content-Type": metrics.CONTENT_TYPE})
+    head = prometheus_text.render([*_samples(admin, totals), *await members.samples(admin)])
+    return web.Response(body=head + topics, headers={"Content-Type": prometheus_text.CONTENT_TYPE})
 
 
-def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[metrics.Sample]:
+def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[prometheus_text.Sample]:
     """All but topics and links."""
-    yield from metrics.process_samples()
-    yield from metrics.broker_samples(admin.region, totals)
+    yield from prometheus_text.process_samples()
+    yield from prometheus_text.broker_samples(admin.region, totals)
     if admin.connection_counts is not None:
-        yield from metrics.connection_samples(admin.region, admin.ownership.record.broker, *admin.connection_counts())
+        yield from prometheus_text.connection_samples(
+            admin.region, admin.ownership.record.broker, *admin.connection_counts()
+        )
     admin.usage.stored(admin.topic_metrics.stored)
     yield from usage.samples(admin.region, admin.usage)
     for tenant in admin.view.tenant_quotas():
@@ -209,7 +204,7 @@ def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[metrics.Sample]
     if not admin.security.authentication.open:
         yield from admin.security.authentication.counts.samples(admin.region)
     if admin.entry_cache is not None:
-        yield from metrics.cache_samples(
+        yield from prometheus_text.cache_samples(
             admin.region, admin.entry_cache, int(totals["topics_count"]), admin.clock.monotonic()
         )
     if admin.appends is not None:

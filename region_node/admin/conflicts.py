@@ -15,7 +15,7 @@ from aiohttp import web
 from global_config.deferred_edits import DeferredEdits
 from heliograph.model.errors import NotFound
 from region_node.admin.context import Admin, Malformed, body
-from region_node.metrics import Sample
+from region_node.runtime.prometheus_text import Sample
 
 
 async def listed(admin: Admin, request: web.Request) -> Any:

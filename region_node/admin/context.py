@@ -24,12 +24,13 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName, check_name
 from heliograph.runtime.clock import Clock
-from region_node import request_ids, storage_metrics
+from region_node import storage_metrics
 from region_node.admin.audit import AuditLog
 from region_node.lookup_metrics import LookupCounts
-from region_node.metrics import Sample
 from region_node.ownership.records import BrokerRecord
 from region_node.ownership.service import Ownership
+from region_node.runtime import request_ids
+from region_node.runtime.prometheus_text import Sample
 from region_node.security.service import Security, open_security
 from region_node.security.urls import UrlList
 from region_node.stored_bytes import StoredBytes

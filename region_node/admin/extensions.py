@@ -23,7 +23,7 @@ from region_node.admin.context import number as whole_number
 from replicator.log.coordinate_lookup import own_before, vector_at
 
 if TYPE_CHECKING:
-    from region_node.topics.port import ReadablePort
+    from region_node.runtime.topic_ports import ReadablePort
     from replicator.log.replicated_log import ReplicatedLog
     from storage.ledger.repair.autorecovery import AutoRecovery
 

@@ -15,8 +15,8 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable
-from region_node import metrics
 from region_node.admin.context import Admin, Malformed, Members, body, flag
+from region_node.runtime import prometheus_text
 
 _SCRAPE_S = 0.5
 
@@ -72,9 +72,9 @@ def _group(admin: Admin, request: web.Request) -> Members:
     return admin.members[request.match_info["group"]]
 
 
-async def samples(admin: Admin) -> list[metrics.Sample]:
+async def samples(admin: Admin) -> list[prometheus_text.Sample]:
     """Leader placement, lag, and write latency, as the region's own node of each group knows them; nothing of a group that does not answer at once."""
-    found: list[metrics.Sample] = []
+    found: list[prometheus_text.Sample] = []
     for name, group in admin.members.items():
         try:
             async with asyncio.timeout(_SCRAPE_S):
@@ -85,7 +85,7 @@ async def samples(admin: Admin) -> list[metrics.Sample]:
     return found
 
 
-def _samples(labels: dict[str, str], report: dict[str, Any]) -> Iterable[metrics.Sample]:
+def _samples(labels: dict[str, str], report: dict[str, Any]) -> Iterable[prometheus_text.Sample]:
     yield (
         "heliograph_metadata_leader",
         "gauge",

@@ -20,9 +20,9 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import FLAG_KAFKA, Buffer
 from region_node.admin.context import Admin, Malformed, body, number
+from region_node.runtime.cursor_ports import visible
+from region_node.runtime.rate_meter import iso_time
 from region_node.subscriptions.filters import ACCEPT, REJECT, RESCHEDULE, Filtering
-from region_node.subscriptions.meter import iso_time
-from region_node.subscriptions.port import visible
 from region_node.topics.topic import Topic
 
 _LOOK_ENTRIES = 512

@@ -16,7 +16,6 @@ from aiohttp import web
 
 from heliograph.model import errors
 from heliograph.model.configuration.policy_values import WrongKind
-from region_node import request_ids
 from region_node.admin import (
     accounting,
     audits,
@@ -64,6 +63,7 @@ from region_node.admin import (
 )
 from region_node.admin.context import Admin, Elsewhere, Malformed
 from region_node.admin.guard import guard
+from region_node.runtime import request_ids
 
 log = logging.getLogger("region_node.admin.server")
 

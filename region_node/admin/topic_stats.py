@@ -15,7 +15,7 @@ from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
 from region_node.admin.context import Admin, flag
 from region_node.admin.topics import partitions_of
-from region_node.subscriptions.meter import iso_time
+from region_node.runtime.rate_meter import iso_time
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.tiered.offload.offload_plan import stored
 

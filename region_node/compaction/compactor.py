@@ -31,8 +31,8 @@ from region_node.compaction.entries import Opened, open_entry, without
 from region_node.compaction.latest import LatestKeys
 from region_node.compaction.settings import CompactorSettings
 from region_node.compaction.writer import CompactedWriter, WriteLatencies, delete_ledgers
-from region_node.subscriptions.port import LedgerPort, Piece, visible
-from region_node.subscriptions.ready import Tasks
+from region_node.runtime.cursor_ports import LedgerPort, Piece, visible
+from region_node.runtime.ready_queue import Tasks
 from storage.ledger.ledger_context import LedgerContext
 from storage.managed_ledger.log.log_reader import ColdReads
 

@@ -16,7 +16,7 @@ from struct import Struct
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import Position
 from heliograph.wire.run import BYTES_MAX, COUNT_MAX, Buffer, Run
-from region_node.subscriptions.port import Piece
+from region_node.runtime.cursor_ports import Piece
 
 VERSION = 1
 _HEAD = Struct(">BQQQQ")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from heliograph.runtime.clock import Clock
 from region_node.dr.writing import Gate
-from region_node.metrics import Sample
+from region_node.runtime.prometheus_text import Sample
 
 if TYPE_CHECKING:
     from global_config.view import ConfigView

@@ -26,9 +26,9 @@ from region_node.dr.leases import WriteLeases
 from region_node.dr.switching import Switching, closing
 from region_node.dr.tasks import lasting
 from region_node.dr.writing import Turn
-from region_node.metrics import Sample
 from region_node.replicated_subscriptions import replicate
-from region_node.subscriptions.port import TurnPort
+from region_node.runtime.cursor_ports import TurnPort
+from region_node.runtime.prometheus_text import Sample
 from region_node.subscriptions.subscription import Subscription
 from region_node.topics.service import TopicService
 from region_node.topics.topic import Topic

@@ -29,11 +29,11 @@ from region_node.kafka.producer_ids import ProducerIds
 from region_node.kafka.quotas import ClientQuotas
 from region_node.kafka.scram import ScramUsers
 from region_node.kafka.settings import KafkaSettings
-from region_node.metrics import Sample
+from region_node.runtime.prometheus_text import Sample
+from region_node.runtime.ready_queue import Tasks
 from region_node.security.authorization import Action
 from region_node.security.principal import Principal
 from region_node.security.service import Security
-from region_node.subscriptions.ready import Tasks
 from region_node.topics.service import TopicService
 from region_node.usage import Usage
 

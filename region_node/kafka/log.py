@@ -32,7 +32,7 @@ from region_node.kafka.compacted import CompactedReads
 from region_node.kafka.producers import Sequences
 from region_node.kafka.sequence_store import SequenceStore
 from region_node.kafka.times import Times
-from region_node.subscriptions.ready import Tasks
+from region_node.runtime.ready_queue import Tasks
 from region_node.topics.keeping import KAFKA_CURSOR
 from region_node.topics.topic import Topic
 

@@ -36,9 +36,9 @@ from region_node.kafka.errors import Code, Refused, code_of
 from region_node.kafka.log import KafkaLog
 from region_node.kafka.producers import Sent
 from region_node.kafka.transaction_requests import opened
+from region_node.runtime.topic_ports import Segments
 from region_node.security.authorization import Action
 from region_node.topics.limits import check_backlog, check_source
-from region_node.topics.port import Segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -27,7 +27,7 @@ from heliograph.wire.run import FLAG_KAFKA
 from region_node.kafka.producers import Sequences
 from region_node.kafka.time_search import UNSEEN, entries_of, highest_of
 from region_node.kafka.times import Times, times_key
-from region_node.subscriptions.ready import Tasks
+from region_node.runtime.ready_queue import Tasks
 
 if TYPE_CHECKING:
     from region_node.kafka.log import KafkaLog

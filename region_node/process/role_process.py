@@ -26,10 +26,10 @@ from typing import IO, Any
 
 from heliograph.model.errors import ConfigError, HeliographError
 from heliograph.runtime import process_usage
-from region_node import logs
 from region_node.process import settings as settings_module
 from region_node.process.composition import Role, Runtime, build, system_runtime
 from region_node.process.settings import ProcessSettings
+from region_node.runtime import logs
 
 log = logging.getLogger("region_node.process")
 

@@ -17,7 +17,7 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.frame_cutter import BadSend, SendRun
 from heliograph.wire.pulsar.server_frames import receipts
 from region_node.pulsar.errors import MOVED, code_of
-from region_node.topics.port import Segments
+from region_node.runtime.topic_ports import Segments
 from region_node.topics.producers import Producer
 from region_node.topics.topic import Topic
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from heliograph.model.errors import HeliographError
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.recent_latencies import Recent
-from region_node.metrics import Sample, summary
+from region_node.runtime.prometheus_text import Sample, summary
 from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.definition import InvalidSchema
 

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
-from region_node.subscriptions.meter import Meter
-from region_node.subscriptions.port import CompactedPort
+from region_node.runtime.cursor_ports import CompactedPort
+from region_node.runtime.rate_meter import Meter
 
 Traced = Callable[[int, int, Run], None]
 """(ledger, first entry, run)."""

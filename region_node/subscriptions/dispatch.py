@@ -15,10 +15,10 @@ from functools import partial
 from heliograph.model.errors import HeliographError
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
+from region_node.runtime.cursor_ports import CursorPort, LedgerPort, Piece, TurnPort, visible
+from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.filters import ACCEPT, REJECT, Filtering
-from region_node.subscriptions.port import CursorPort, LedgerPort, Piece, TurnPort, visible
-from region_node.subscriptions.ready import BoundedReads, ReadyQueue
 from region_node.subscriptions.throttle import NO_LIMIT, Throttle
 
 log = logging.getLogger("region_node.topics")

@@ -15,13 +15,13 @@ from heapq import heappop, heappush
 from heliograph.model.errors import ConsumerBusy, HeliographError
 from heliograph.model.positions import Position
 from heliograph.wire.run import Buffer, Run
+from region_node.runtime.cursor_ports import CursorPort, LedgerPort, Piece
+from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.delayed import Wheel
 from region_node.subscriptions.dispatch import READ_ENTRIES, TURN_BYTES
 from region_node.subscriptions.filters import ACCEPT, REJECT, RESCHEDULE
 from region_node.subscriptions.keys import AutoSplit, ConsistentHash, HashRanges, Sticky, key_hash, sticky_key
-from region_node.subscriptions.port import CursorPort, LedgerPort, Piece
-from region_node.subscriptions.ready import BoundedReads, ReadyQueue
 from region_node.subscriptions.shared import SharedDispatcher
 
 log = logging.getLogger("region_node.topics")

@@ -14,13 +14,13 @@ from heapq import heappop, heappush, nsmallest
 from heliograph.model.errors import HeliographError
 from heliograph.model.positions import Position
 from heliograph.wire.run import Buffer, Run
+from region_node.runtime.cursor_ports import CursorPort, LedgerPort, Piece, entries_for
+from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.subscriptions.chunks import Chunk, ChunkHolders, chunked_entries
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.delayed import LATEST_MS, Delayed, Wheel, delayed_entries
 from region_node.subscriptions.dispatch import READ_ENTRIES, TURN_BYTES, Dispatcher
 from region_node.subscriptions.filters import RESCHEDULE_MS
-from region_node.subscriptions.port import CursorPort, LedgerPort, Piece, entries_for
-from region_node.subscriptions.ready import BoundedReads, ReadyQueue
 
 log = logging.getLogger("region_node.topics")
 

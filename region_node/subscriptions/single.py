@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from heliograph.model.positions import Position
+from region_node.runtime.cursor_ports import CursorPort, LedgerPort, Piece, entries_for
+from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.dispatch import Dispatcher
-from region_node.subscriptions.port import CursorPort, LedgerPort, Piece, entries_for
-from region_node.subscriptions.ready import BoundedReads, ReadyQueue
 
 
 class SingleActive(Dispatcher):

@@ -13,15 +13,15 @@ from typing import Any
 
 from heliograph.model.errors import ConsumerBusy, NotAllowed
 from heliograph.model.positions import Position
+from region_node.runtime.cursor_ports import CursorPort, LedgerPort, TurnPort
+from region_node.runtime.rate_meter import Meter, iso_time
+from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.subscriptions.consumer import Consumer, SubscriptionType, Traced
 from region_node.subscriptions.delayed import Wheel
 from region_node.subscriptions.dispatch import Dispatcher, after
 from region_node.subscriptions.filters import EntryFilter, Filtering
 from region_node.subscriptions.key_shared import KeySharedDispatcher
 from region_node.subscriptions.keys import Sticky
-from region_node.subscriptions.meter import Meter, iso_time
-from region_node.subscriptions.port import CursorPort, LedgerPort, TurnPort
-from region_node.subscriptions.ready import BoundedReads, ReadyQueue
 from region_node.subscriptions.shared import UNACKED_CONSUMER_MAX, UNACKED_SUBSCRIPTION_MAX, SharedDispatcher
 from region_node.subscriptions.single import SingleActive
 from region_node.subscriptions.throttle import Throttle

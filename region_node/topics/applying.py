@@ -14,12 +14,12 @@ from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.configuration.replication_routes import targets
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
-from region_node.subscriptions.ready import Tasks
+from region_node.runtime.ready_queue import Tasks
+from region_node.runtime.topic_ports import LinksPort, ViewPort
 from region_node.topics.filter_book import FilterBook
 from region_node.topics.keeping import Keeper
 from region_node.topics.memory import MemoryLog
 from region_node.topics.policies import PolicyBook
-from region_node.topics.port import LinksPort, ViewPort
 from region_node.topics.rates import Groups
 from region_node.topics.topic import Topic
 

@@ -18,11 +18,11 @@ from global_config import keys
 from heliograph.model.configuration.configuration_records import ClusterMigration, RegionInfo
 from heliograph.model.errors import HeliographError, RegionPassive
 from heliograph.model.positions import Position
-from region_node.subscriptions.ready import Tasks
+from region_node.runtime.ready_queue import Tasks
+from region_node.runtime.topic_ports import GatePort, LinksPort, Segments, ViewPort
 from region_node.subscriptions.subscription import Subscription
 from region_node.topics.applying import in_turns
 from region_node.topics.loaded import Loaded
-from region_node.topics.port import GatePort, LinksPort, Segments, ViewPort
 
 if TYPE_CHECKING:
     from region_node.topics.topic import Topic

@@ -14,7 +14,7 @@ from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.runtime.clock import Clock
 from local_meta import keys
-from region_node.subscriptions.ready import Tasks
+from region_node.runtime.ready_queue import Tasks
 from region_node.topics.rates import Groups
 from region_node.topics.shares import UseReport, is_news
 

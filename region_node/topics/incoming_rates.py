@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from region_node.subscriptions.meter import Meter
+from region_node.runtime.rate_meter import Meter
 
 NOTHING = (0.0, 0.0)
 

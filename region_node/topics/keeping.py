@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError
 from heliograph.runtime.clock import Clock
-from region_node.subscriptions.ready import BoundedReads
+from region_node.runtime.ready_queue import BoundedReads
 
 if TYPE_CHECKING:
     from region_node.subscriptions.subscription import Subscription

@@ -14,8 +14,8 @@ from heliograph.model.errors import HeliographError, TopicClosed
 from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import Run
-from region_node.subscriptions.port import Piece
-from region_node.topics.port import Segments
+from region_node.runtime.cursor_ports import Piece
+from region_node.runtime.topic_ports import Segments
 
 
 class MemoryCursor:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from heliograph.model.errors import AlreadyExists, NotFound, SubscriptionNotFound
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
+from region_node.runtime.topic_ports import FactoryPort, LinksPort, ViewPort
 from region_node.schemas.compatibility import strategy_of
 from region_node.schemas.definition import Schema
 from region_node.schemas.registry import SchemaRegistry
@@ -19,7 +20,6 @@ from region_node.topics.creation import Creation
 from region_node.topics.gates import Gates
 from region_node.topics.loaded import Loaded
 from region_node.topics.policies import PolicyBook
-from region_node.topics.port import FactoryPort, LinksPort, ViewPort
 from region_node.topics.topic import Topic
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from heliograph.model.errors import CorruptData
 from heliograph.model.positions import Position
 from heliograph.wire.pulsar.entry_metadata import entry_metadata, last_batch_index
 from heliograph.wire.run import FLAG_KAFKA, Buffer
-from region_node.topics.port import ManagedLedgerPort, ReadablePort
+from region_node.runtime.topic_ports import ManagedLedgerPort, ReadablePort
 
 _LOOK_BACK = 64
 _AHEAD_MS = 3600 * 1000

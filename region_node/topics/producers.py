@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Protocol
 
 from heliograph.model.errors import ProducerBusy, ProducerFenced
-from region_node.subscriptions.meter import Meter
+from region_node.runtime.rate_meter import Meter
 
 
 class AccessMode(IntEnum):

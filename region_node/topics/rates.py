@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from heliograph.model.configuration.configuration_records import ResourceGroup
 from heliograph.model.configuration.policy_table import DEFAULTS, Applied
 from heliograph.runtime.clock import Clock
-from region_node.metrics import Sample
+from region_node.runtime.prometheus_text import Sample
 from region_node.subscriptions.delayed import DelayWheel
 from region_node.subscriptions.throttle import Bucket, CountingBucket, PublishGate, Reader, Throttle, bucket
 from region_node.topics.shares import Use, Uses, share

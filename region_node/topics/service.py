@@ -34,10 +34,11 @@ from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.recent_latencies import Recent
 from region_node.compaction.compactor import Compactor
 from region_node.compaction.settings import CompactorSettings
-from region_node.metrics import Sample
+from region_node.runtime.prometheus_text import Sample
+from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, Tasks, Yielding
+from region_node.runtime.topic_ports import FactoryPort, LinksPort, LogPort, TurnOf, ViewPort
 from region_node.schemas.registry import SchemaRegistry
 from region_node.subscriptions.delayed import DelayWheel
-from region_node.subscriptions.ready import BoundedReads, ReadyQueue, Tasks, Yielding
 from region_node.topics.activity import Activity
 from region_node.topics.applying import PolicyApplier
 from region_node.topics.creation import Creation, MakePartitions
@@ -52,7 +53,6 @@ from region_node.topics.loaded import Loaded
 from region_node.topics.memory import MemoryLog
 from region_node.topics.named import NamedTopics
 from region_node.topics.policies import PolicyBook
-from region_node.topics.port import FactoryPort, LinksPort, LogPort, TurnOf, ViewPort
 from region_node.topics.topic import Topic
 from replicator.log.deletion import recall, remember
 from replicator.log.replicated_log import ReplicatedLog

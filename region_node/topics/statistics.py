@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from region_node.subscriptions.meter import iso_time
+from region_node.runtime.rate_meter import iso_time
 from region_node.topics.incoming_rates import NOTHING
 from region_node.topics.memory import MemoryLog
 from region_node.topics.producers import Producer

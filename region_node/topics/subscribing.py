@@ -19,14 +19,14 @@ from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
 from region_node.compaction.compacted import CURSOR as COMPACTION_CURSOR
+from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, Tasks
+from region_node.runtime.topic_ports import LogPort, ManagedLedgerPort, ReadablePort, TurnOf
 from region_node.subscriptions.consumer import Traced
 from region_node.subscriptions.delayed import DelayWheel
-from region_node.subscriptions.ready import BoundedReads, ReadyQueue, Tasks
 from region_node.subscriptions.subscription import Rules, Subscription
 from region_node.subscriptions.throttle import NO_LIMIT
 from region_node.topics.filter_book import Chosen
 from region_node.topics.limits import SubscribeRate, check_new_subscription
-from region_node.topics.port import LogPort, ManagedLedgerPort, ReadablePort, TurnOf
 from region_node.topics.positions import before_publish_time
 from region_node.topics.rates import TopicRates
 from replicator.subscriptions.subscription_state import BEGAN, began

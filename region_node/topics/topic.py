@@ -21,9 +21,10 @@ from heliograph.runtime.clock import Clock
 from heliograph.wire.run import Run
 from region_node.compaction.compacted import CURSOR as COMPACTION_CURSOR
 from region_node.compaction.compactor import Compactor, TopicCompaction
+from region_node.runtime.rate_meter import Meter
+from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, Tasks
+from region_node.runtime.topic_ports import GatePort, LogPort, ReadablePort, Segments, TurnOf
 from region_node.subscriptions.delayed import DelayWheel
-from region_node.subscriptions.meter import Meter
-from region_node.subscriptions.ready import BoundedReads, ReadyQueue, Tasks
 from region_node.subscriptions.subscription import Subscription
 from region_node.subscriptions.throttle import PublishGate, Throttle
 from region_node.topics.compacting import CompactingTopic
@@ -31,7 +32,6 @@ from region_node.topics.epochs import TopicEpoch
 from region_node.topics.filter_book import Chosen
 from region_node.topics.incoming_rates import IncomingRates
 from region_node.topics.limits import SubscribeRate, is_strict, refusals
-from region_node.topics.port import GatePort, LogPort, ReadablePort, Segments, TurnOf
 from region_node.topics.producers import Producer, ProducerRegistry, ProducerSink
 from region_node.topics.rates import NO_GROUP, GroupRates, TopicRates, has_rates
 from region_node.topics.statistics import topic_stats

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, cast
 from heliograph.model.errors import NotAllowed
 from heliograph.model.positions import Position
 from heliograph.wire.run import TxnId
-from region_node.subscriptions.port import CursorPort, Piece
+from region_node.runtime.cursor_ports import CursorPort, Piece
 from region_node.transactions.errors import TransactionConflict
 from region_node.transactions.pending import POSITIONS_MAX, PROPERTY, Held, Part, PendingAcks, left_of
 
 if TYPE_CHECKING:
+    from region_node.runtime.topic_ports import ReadablePort
     from region_node.subscriptions.subscription import Subscription
-    from region_node.topics.port import ReadablePort
 
 
 class SubscriptionTransactions:

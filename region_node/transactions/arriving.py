@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from heliograph.model.errors import HeliographError, NotFound
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
-from region_node.subscriptions.ready import Tasks
+from region_node.runtime.ready_queue import Tasks
 from replicator.log.transaction_buffer import Held, Key, destination
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFou
 from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.run import TxnId
-from region_node.subscriptions.ready import Tasks
+from region_node.runtime.ready_queue import Tasks
 from region_node.transactions.coordinator import Coordinator, CoordinatorSettings, Status, Txn
 from region_node.transactions.errors import NoCoordinator, TransactionState
 from region_node.transactions.latency import Latencies

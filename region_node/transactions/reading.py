@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import Position
-from region_node.subscriptions.port import LedgerPort, Piece
+from region_node.runtime.cursor_ports import LedgerPort, Piece
 from replicator.log.transaction_buffer import below
 
 if TYPE_CHECKING:
-    from region_node.topics.port import ManagedLedgerPort
+    from region_node.runtime.topic_ports import ManagedLedgerPort
     from replicator.log.transaction_buffer import TransactionBuffer
 
 

@@ -21,7 +21,7 @@ from heliograph.model.errors import HeliographError, NotFound, NotOwner
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.run import TxnId
-from region_node.subscriptions.ready import Tasks
+from region_node.runtime.ready_queue import Tasks
 from region_node.transactions.arriving import Arrivals
 from region_node.transactions.errors import NoCoordinator
 from region_node.transactions.keeping import COORDINATORS, KeptCoordinator

@@ -14,8 +14,8 @@ import pulsar
 import pytest
 
 from heliograph.model.errors import ConfigError
-from region_node import redaction, request_ids
-from region_node.logs import LEFT_OUT, EventFormatter, EventHandler, EventLimit, JsonFormatter, LogSettings
+from region_node.runtime import redaction, request_ids
+from region_node.runtime.logs import LEFT_OUT, EventFormatter, EventHandler, EventLimit, JsonFormatter, LogSettings
 from tests.broker.processes import Region
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJib2IifQ.c2lnbmF0dXJlLXBsYW50ZWQ"

@@ -8,8 +8,8 @@ import pytest
 
 from heliograph.model.errors import NotFound
 from heliograph.runtime.recent_latencies import Recent
-from region_node import metrics
 from region_node.lookup_metrics import LookupCounts, loading_samples
+from region_node.runtime import prometheus_text
 
 
 def numbers(counts: LookupCounts) -> list[float]:
@@ -33,7 +33,7 @@ def test_every_lookup_that_ended_is_an_answer_a_redirect_or_a_failure() -> None:
 
 def test_a_summary_is_one_family() -> None:
     took = Recent()
-    empty = metrics.render(loading_samples("us", took, 3)).decode()
+    empty = prometheus_text.render(loading_samples("us", took, 3)).decode()
     assert empty.splitlines() == [
         "# TYPE pulsar_broker_topic_load_pending_requests gauge",
         'pulsar_broker_topic_load_pending_requests{cluster="us"} 3',
@@ -43,7 +43,7 @@ def test_a_summary_is_one_family() -> None:
     ]
     for took_ms in range(1, 101):
         took.add(took_ms)
-    lines = metrics.render(loading_samples("us", took, 0)).decode().splitlines()
+    lines = prometheus_text.render(loading_samples("us", took, 0)).decode().splitlines()
     assert (
         'pulsar_topic_load_times{cluster="us",quantile="0.5"} 51' in lines
         and 'pulsar_topic_load_times{cluster="us",quantile="0.99"} 100' in lines

@@ -15,8 +15,8 @@ from heliograph.wire.run import Run
 from local_meta import keys
 from region_node.compaction.compactor import Compactor
 from region_node.compaction.settings import CompactorSettings
-from region_node.subscriptions.port import LedgerPort
-from region_node.subscriptions.ready import BoundedReads, ReadyQueue, Tasks
+from region_node.runtime.cursor_ports import LedgerPort
+from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, Tasks
 from region_node.topics.topic import Topic
 from replicator.log.transaction_buffer import TransactionBuffer
 from storage.managed_ledger.cache.entry_cache import EntryCache

@@ -15,7 +15,7 @@ from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import HeliographError
 from region_node.kafka.commits import Commits
 from region_node.kafka.committed import Committed, Row, encode
-from region_node.subscriptions.ready import Tasks
+from region_node.runtime.ready_queue import Tasks
 from tests.managed_ledger.flaky import FlakyStore
 
 GROUPS = ("one", "two/β")

@@ -11,7 +11,8 @@ from geo_tests.sim.simulation import SimClock, Simulation
 from heliograph.model.errors import LedgerFenced
 from heliograph.runtime.recent_latencies import Recent
 from heliograph.wire.run import Run
-from region_node import metrics, storage_metrics
+from region_node import storage_metrics
+from region_node.runtime import prometheus_text
 from storage.managed_ledger.append_counts import LATENCIES_S, NAMESPACES_MAX, OTHERS, SIZES, AppendCounts, Appends
 from tests.managed_ledger.world import TOPIC, Broker, Region, run_of, until
 
@@ -19,7 +20,7 @@ from tests.managed_ledger.world import TOPIC, Broker, Region, run_of, until
 def shown(appends: Appends, now: float = 0.0) -> dict[str, float]:
     text = (
         "".join(storage_metrics.pieces("us", appends, now))
-        + metrics.render(storage_metrics.samples("us", appends, now)).decode()
+        + prometheus_text.render(storage_metrics.samples("us", appends, now)).decode()
     )
     rows = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
     assert len({labels for labels, _, _ in rows}) == len(rows), "no series comes twice"

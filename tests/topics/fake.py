@@ -20,7 +20,7 @@ from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.model.topic_names import topic_hash
 from heliograph.wire.run import Run
-from region_node.subscriptions.port import Piece
+from region_node.runtime.cursor_ports import Piece
 
 FIRST_LEDGER = 10
 

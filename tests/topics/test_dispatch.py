@@ -13,10 +13,10 @@ import pytest
 from heliograph.model.errors import BookieUnavailable, ConsumerBusy, NotAllowed
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import FLAG_HIDDEN, Run
+from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, Tasks
 from region_node.subscriptions import shared
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.delayed import DelayWheel
-from region_node.subscriptions.ready import BoundedReads, ReadyQueue, Tasks
 from region_node.subscriptions.subscription import Rules, Subscription
 from tests.topics.fake import FakeCursor, FakeLedger
 

@@ -25,7 +25,7 @@ from heliograph.model.positions import BEFORE_ALL
 from heliograph.model.topic_names import TopicName, bundle_of
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import Run
-from region_node.topics.port import LogPort
+from region_node.runtime.topic_ports import LogPort
 from region_node.topics.topic import Topic
 from tests.pulsar.codec import entry, frame, send
 from tests.pulsar.harness import TOPIC, Broker, K, settle, with_broker

@@ -19,7 +19,7 @@ from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import Run
-from region_node.subscriptions.port import CursorPort, LedgerPort, TurnPort
+from region_node.runtime.cursor_ports import CursorPort, LedgerPort, TurnPort
 
 TurnOf = Callable[[TopicName, str, bool], TurnPort | None]
 """(topic, subscription, whether a policy wants it) -> its turn; None: it may be active in every region."""

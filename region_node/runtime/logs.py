@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from heliograph.model.errors import ConfigError
-from region_node import redaction
-from region_node.request_ids import current
+from region_node.runtime import redaction
+from region_node.runtime.request_ids import current
 
 FORMATS = ("console", "json")
 LEFT_OUT = "log.left_out"
