@@ -29,7 +29,7 @@ topic keys are ordered (namespace, hash, topic), so that a bundle is one range.
     /cursors/{tenant}/{namespace}/{hash:08x}/{topic}/{name}  a durable cursor
     /topic-policies/{tenant}/{namespace}/{hash:08x}/{topic}  what is set for a topic in this region (a partitioned one as a whole)
     /broker-policies                                         what is set for all brokers of this region
-    /security/reads                                          keys with which brokers permit reads of bookies (region_node.reads)
+    /security/reads                                          keys with which brokers permit reads of bookies (region_node.security.read_permits)
     counters, apart from keys: ledger-ids
 """
 

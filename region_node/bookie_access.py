@@ -1,7 +1,7 @@
 """BookieAccess: who may ask a bookie's HTTP pages for what.
 
-Is: the decision on one request, by the process's `security` and `tls` settings. Isn't: HTTP (`bookie_http`), TLS (`region_node.tls`), or who somebody is
-(`region_node.security.authentication`).
+Is: the decision on one request, by the process's `security` and `tls` settings. Isn't: HTTP (`bookie_http`), TLS (`region_node.security.tls`), or who somebody is
+(`region_node.security.authentication.authentication_service`).
 Invariants: /health and /ready tell everybody (a load balancer has no credentials); /metrics too, unless `security.authenticate_metrics`; everything
 else is for a process of the instance (its certificate), or for who is authenticated, and only a super user changes something. Where neither
 authentication nor TLS inside is set, everybody may do everything, as on the other listeners: such a bookie listens on loopback.
@@ -13,7 +13,7 @@ from typing import Any
 
 from heliograph.model.certificate_role import peer_identity
 from heliograph.model.errors import Unauthenticated, Unauthorized
-from region_node.security.authentication import Authentication
+from region_node.security.authentication.authentication_service import Authentication
 from region_node.security.settings import SecuritySettings
 
 _OPEN = ("/health", "/ready")

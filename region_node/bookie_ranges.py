@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl
 from heliograph.runtime.disk import Buffer
 from heliograph.wire.block import is_sealed, peek_block
 from heliograph.wire.bookie_frames import Code
-from region_node.reads import ReadKeys, Refused, number
+from region_node.security.read_permits import ReadKeys, Refused, number
 
 if TYPE_CHECKING:
     from storage.bookie.serving.bookie import Bookie

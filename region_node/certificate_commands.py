@@ -1,6 +1,6 @@
 """`heliograph certificates`: an instance's certificates, renewed while everything runs.
 
-Is: options, and what is printed. Isn't: the steps (`region_node.instance.renewal`).
+Is: options, and what is printed. Isn't: the steps (`region_node.security.certificate_renewal`).
 Source: docs/operating/keys.md, "Certificates".
 """
 
@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 def show(folder: Folder) -> None:
     """List the certificates: role, region, until when, and by which CA."""
-    from region_node.instance import renewal
+    from region_node.security import certificate_renewal
 
     rows = [
         (
@@ -44,29 +44,29 @@ def show(folder: Folder) -> None:
             leaf.authority or "not in ca.pem",
             "signs" if leaf.signed else "older",
         )
-        for leaf in renewal.leaves(folder)
+        for leaf in certificate_renewal.leaves(folder)
     ]
     table(("role", "region", "until", "CA", ""), rows)
 
 
 def renew(folder: Folder, region: Annotated[str, typer.Option(help="Only this region's.")] = "") -> None:
     """Make new keys and certificates for every role; processes that read this folder follow within tls.reload_s, others when you have copied it."""
-    from region_node.instance import renewal
+    from region_node.security import certificate_renewal
 
-    typer.echo(f"new: {', '.join(renewal.renew(folder, region))}")
+    typer.echo(f"new: {', '.join(certificate_renewal.renew(folder, region))}")
 
 
 def authority(folder: Folder) -> None:
     """Make another CA, trusted beside the old one. Then, when every host has the new ca.pem: renew, and then retire."""
-    from region_node.instance import renewal
+    from region_node.security import certificate_renewal
 
     typer.echo(
-        f"CA {renewal.another_authority(folder)} signs from now on; the older one is trusted until `heliograph certificates retire {folder}`"
+        f"CA {certificate_renewal.another_authority(folder)} signs from now on; the older one is trusted until `heliograph certificates retire {folder}`"
     )
 
 
 def retire(folder: Folder) -> None:
     """Take the older CA out of ca.pem. Refused while a certificate here is signed by it."""
-    from region_node.instance import renewal
+    from region_node.security import certificate_renewal
 
-    typer.echo(f"{renewal.retire(folder)} older CA taken out")
+    typer.echo(f"{certificate_renewal.retire(folder)} older CA taken out")

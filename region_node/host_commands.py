@@ -80,7 +80,7 @@ def certificates(
     ] = None,
 ) -> None:
     """Make missing certificates alone: ROLE.REGION.pem and .key beside ca.pem, for a Kubernetes secret say."""
-    from region_node.instance.ca import ensure_certificates
+    from region_node.security.certificate_authority import ensure_certificates
 
     names: dict[str, list[str]] = {one: [] for one in region}
     for given in name or []:

@@ -43,7 +43,7 @@ def master(
 
     Copy the file to every broker of the region, and keep a copy elsewhere: what was encrypted under keys that are lost is lost.
     """
-    from region_node.instance.ca import replace
+    from region_node.security.certificate_authority import replace
     from storage.sealing.keyring import MasterKeys, new_master_line
 
     before = ""

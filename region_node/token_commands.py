@@ -46,7 +46,7 @@ def keys(
     ] = None,
 ) -> None:
     """Make a secret, or a key pair. Nothing is overwritten; a key set is added to."""
-    from region_node.security.issuing import new_key_pair, new_secret, with_key
+    from region_node.security.authentication.token_issuing import new_key_pair, new_secret, with_key
 
     if secret is not None:
         if private or public or jwks:
@@ -79,7 +79,7 @@ def remove(
     jwks: Annotated[Path, typer.Option(help="File of the key set; the brokers read it again by themselves.")],
 ) -> None:
     """Take a public key out of a key set: from then on its tokens open nothing new."""
-    from region_node.security.issuing import without_key
+    from region_node.security.authentication.token_issuing import without_key
 
     _replace(jwks, without_key(_read(jwks), kid))
 
@@ -106,7 +106,7 @@ def create(
     claim: Annotated[list[str] | None, typer.Option(help="Another claim, name=value; several times.")] = None,
 ) -> None:
     """Print a token."""
-    from region_node.security.issuing import read_signing_key, seconds, signed
+    from region_node.security.authentication.token_issuing import read_signing_key, seconds, signed
 
     path = _one(secret=secret, private=private)
     key, usual = read_signing_key(_read(path), private=private is not None)
@@ -134,8 +134,8 @@ def validate(
     role_claim: str = "sub",
 ) -> None:
     """Say what a broker with this key would say: prints the role and the claims, or ends with 1 and the reason."""
-    from region_node.security.authentication import Ports, build_authentication
-    from region_node.security.principal import Credentials
+    from region_node.security.authentication.authentication_service import Ports, build_authentication
+    from region_node.security.authentication.principal import Credentials
     from region_node.security.settings import ASYMMETRIC, SECRET_BYTES_MIN, SecuritySettings, TokenSettings
 
     path = _one(secret=secret, public=public, jwks=jwks)

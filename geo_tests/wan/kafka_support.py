@@ -20,7 +20,7 @@ import bcrypt
 import pytest
 
 from heliograph.wire.kafka.message_codec import BY_NAME, decode_fields, encode_fields
-from region_node.instance.ca import ensure_certificates
+from region_node.security.certificate_authority import ensure_certificates
 from tests.broker.processes import Region
 
 ck = pytest.importorskip("confluent_kafka")

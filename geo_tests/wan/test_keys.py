@@ -16,7 +16,7 @@ import pytest
 
 from geo_tests.wan.instance import eventually
 from geo_tests.wan.kafka_support import rest
-from region_node.instance.ca import ensure_certificates
+from region_node.security.certificate_authority import ensure_certificates
 from tests.broker.processes import REPOSITORY, Region
 from tests.guide.page import Page
 from tests.guide.shell import Reader, Shell

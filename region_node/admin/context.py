@@ -31,8 +31,8 @@ from region_node.ownership.records import BrokerRecord
 from region_node.ownership.service import Ownership
 from region_node.runtime import request_ids
 from region_node.runtime.prometheus_text import Sample
-from region_node.security.service import Security, open_security
-from region_node.security.urls import UrlList
+from region_node.security.allowed_urls import UrlList
+from region_node.security.authorization.security_service import Security, open_security
 from region_node.stored_bytes import StoredBytes
 from region_node.topic_metrics import TopicMetrics
 from region_node.topic_series import TopicSeries
@@ -127,7 +127,7 @@ class Admin:
     to_bookies: ssl.SSLContext | None = None
     """The same for bookies' HTTP."""
     outward: Callable[[], ssl.SSLContext] | None = None
-    """With which admin URLs by TLS are asked in a caller's name: `region_node.tls.Certificates.outward`; None: as the machine trusts."""
+    """With which admin URLs by TLS are asked in a caller's name: `region_node.security.tls.Certificates.outward`; None: as the machine trusts."""
     authenticate_metrics: bool = False
     urls: UrlList = field(default_factory=lambda: UrlList(()))
     """Which hosts a region's URLs may name."""

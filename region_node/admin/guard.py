@@ -15,9 +15,9 @@ from aiohttp.typedefs import Middleware
 from heliograph.model.errors import HeliographError, NotAllowed, Unauthenticated, Unauthorized
 from heliograph.model.topic_names import TopicName
 from region_node.admin.access import Access, access_of
-from region_node.security.authorization import Action
-from region_node.security.principal import NOBODY, Principal
-from region_node.security.service import Security
+from region_node.security.authentication.principal import NOBODY, Principal
+from region_node.security.authorization.authorization_service import Action
+from region_node.security.authorization.security_service import Security
 
 PRINCIPAL = "principal"
 ORIGINAL = "X-Original-Principal"

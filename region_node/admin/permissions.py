@@ -1,6 +1,6 @@
 """Grants: who may produce, consume, or use a subscription, at namespaces and topics.
 
-Is: grant, revoke, list. Isn't: what a grant opens (`region_node.security.authorization`).
+Is: grant, revoke, list. Isn't: what a grant opens (`region_node.security.authorization.authorization_service`).
 Source: Pulsar's AuthPolicies; docs/protocols/security.md, "Rights".
 """
 
@@ -15,9 +15,9 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.admin.context import Admin, Malformed, typed_body
-from region_node.security import grants
-from region_node.security.authorization import Action
-from region_node.security.principal import ROLE_CHARS_MAX
+from region_node.security.authentication.principal import ROLE_CHARS_MAX
+from region_node.security.authorization import topic_grants
+from region_node.security.authorization.authorization_service import Action
 
 _ROLES_MAX = 1000
 """In one namespace, one topic, or of one subscription: they all lie in one value of the configuration."""
@@ -74,7 +74,7 @@ async def revoke_on_topic(admin: Admin, request: web.Request) -> Any:
 
 async def forget(admin: Admin, name: TopicName) -> None:
     """A topic was deleted."""
-    if await grants.forget(admin.config, admin.view, name):
+    if await topic_grants.forget(admin.config, admin.view, name):
         await admin.seen(
             lambda: (p := admin.view.namespace(name.namespace)) is None or str(name) not in p.topic_permissions
         )

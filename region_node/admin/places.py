@@ -1,6 +1,6 @@
 """Where entries lie that a reader may have from bookies without this broker, and the permit with which it gets them.
 
-Is: the answer about one range, for who may consume its topic (`reading` has asked). Isn't: the reading; a bookie verifies the permit (`region_node.reads`).
+Is: the answer about one range, for who may consume its topic (`reading` has asked). Isn't: the reading; a bookie verifies the permit (`region_node.security.read_permits`).
 Invariants: only what is confirmed, is not encrypted at rest, and does not lie in this broker's own memory; a small range is read sooner than its place is
 told. Whatever is not known here at this moment is no error: then the reader asks for the entries themselves.
 """
@@ -12,8 +12,8 @@ from typing import Any
 
 from heliograph.model.errors import HeliographError
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata
-from region_node.reads import ReadKeys
-from region_node.trust import Following
+from region_node.security.ca_trust import Following
+from region_node.security.read_permits import ReadKeys
 from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 

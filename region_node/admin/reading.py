@@ -21,7 +21,7 @@ from heliograph.model.topic_names import TopicName
 from region_node.admin.context import Admin, Elsewhere, Malformed, typed_body
 from region_node.admin.extensions import snapshot_of, vector_rows, write_blocks
 from region_node.admin.guard import PRINCIPAL
-from region_node.security.authorization import Action
+from region_node.security.authorization.authorization_service import Action
 
 log = logging.getLogger("region_node.admin.reading")
 

@@ -27,9 +27,9 @@ from local_meta import keys
 from region_node.balance.records import Pause
 from region_node.hosts.render import Manifest
 from region_node.ownership.records import BrokerRecord
-from region_node.security.internal import KEY as SECRET
-from region_node.security.internal import InternalTokens
-from region_node.tls import client_context
+from region_node.security.authentication.internal_tokens import KEY as SECRET
+from region_node.security.authentication.internal_tokens import InternalTokens
+from region_node.security.tls import client_context
 
 TURN = "/hosts/turn"
 """Whose processes are being stopped and started, under a lease."""

@@ -16,8 +16,8 @@ from typing import Any
 from heliograph.model.errors import ConfigError
 from region_node.hosts import inventory as described
 from region_node.hosts.inventory import Inventory, Node
-from region_node.instance.ca import ensure_certificates
 from region_node.process.settings import build
+from region_node.security.certificate_authority import ensure_certificates
 
 FORMAT = 1
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.errors import HeliographError
 from heliograph.runtime.clock import SystemClock, system_rng
-from region_node.security.internal import KEY, InternalTokens
+from region_node.security.authentication.internal_tokens import KEY, InternalTokens
 
 NODE = "supervisor"
 

@@ -22,7 +22,7 @@ from heliograph.runtime.clock import SystemClock, system_rng
 from region_node.instance.growth import admit, check_dismissal, dismiss
 from region_node.instance.layout import HOST, InstancePlan, RegionPlan, link_urls
 from region_node.instance.processes import READY_S, Processes, say
-from region_node.tls import only
+from region_node.security.tls import only
 
 _AGAIN_S = 0.5
 _COPIES = 2

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.model.errors import ConfigError, HeliographError
-from region_node.instance.ca import ensure_certificates
 from region_node.instance.control import ControlPort
 from region_node.instance.credentials import SupervisorTokens
 from region_node.instance.growth import with_region, without_region
@@ -28,6 +27,7 @@ from region_node.instance.provisioning import Provisioning
 from region_node.instance.resize import Instance, Resize
 from region_node.instance.status import Status
 from region_node.instance.wide_area import WideArea
+from region_node.security.certificate_authority import ensure_certificates
 
 Progress = Callable[[str], None]
 

@@ -1,6 +1,6 @@
 """ACLs: what Kafka's tools say about rights, as grants of the namespace's and topic's roles.
 
-Is: CreateAcls, DescribeAcls, DeleteAcls on topics. Isn't: a right's meaning (`region_node.security.authorization`), or rights that are not there: who may
+Is: CreateAcls, DescribeAcls, DeleteAcls on topics. Isn't: a right's meaning (`region_node.security.authorization.authorization_service`), or rights that are not there: who may
 consume a topic may join any group on it, so groups have no grants of their own; there is no DENY, no host, and no prefix.
 Invariants: what is taken is in force for both protocols and in all regions; what has no meaning here is refused, row by row, with the reason.
 Source: docs/protocols/kafka.md, "Security".
@@ -19,8 +19,8 @@ from heliograph.model.errors import HeliographError
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.kafka.errors import Code, Refused, code_of
-from region_node.security.authorization import Action
-from region_node.security.principal import ROLE_CHARS_MAX
+from region_node.security.authentication.principal import ROLE_CHARS_MAX
+from region_node.security.authorization.authorization_service import Action
 
 if TYPE_CHECKING:
     from region_node.kafka.broker import KafkaBroker

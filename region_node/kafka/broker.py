@@ -31,9 +31,9 @@ from region_node.kafka.scram import ScramUsers
 from region_node.kafka.settings import KafkaSettings
 from region_node.runtime.prometheus_text import Sample
 from region_node.runtime.ready_queue import Tasks
-from region_node.security.authorization import Action
-from region_node.security.principal import Principal
-from region_node.security.service import Security
+from region_node.security.authentication.principal import Principal
+from region_node.security.authorization.authorization_service import Action
+from region_node.security.authorization.security_service import Security
 from region_node.topics.service import TopicService
 from region_node.usage import Usage
 

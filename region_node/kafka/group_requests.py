@@ -14,7 +14,7 @@ from region_node.kafka.committed import Row
 from region_node.kafka.errors import Code, Refused, code_of
 from region_node.kafka.group import Member
 from region_node.kafka.group_turns import subscribed, topics_of
-from region_node.security.authorization import Action
+from region_node.security.authorization.authorization_service import Action
 
 if TYPE_CHECKING:
     from region_node.kafka.connection import KafkaConnection

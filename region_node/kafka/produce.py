@@ -37,7 +37,7 @@ from region_node.kafka.log import KafkaLog
 from region_node.kafka.producers import Sent
 from region_node.kafka.transaction_requests import opened
 from region_node.runtime.topic_ports import Segments
-from region_node.security.authorization import Action
+from region_node.security.authorization.authorization_service import Action
 from region_node.topics.limits import check_backlog, check_source
 
 if TYPE_CHECKING:

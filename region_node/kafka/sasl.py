@@ -22,7 +22,7 @@ from heliograph.wire.kafka.message_codec import Fields, Request
 from heliograph.wire.run import Buffer
 from region_node.kafka.errors import Code
 from region_node.kafka.scram import HASHES, ScramExchange, ScramUser
-from region_node.security.principal import NOBODY, Credentials, Principal
+from region_node.security.authentication.principal import NOBODY, Credentials, Principal
 
 if TYPE_CHECKING:
     from region_node.kafka.connection import KafkaConnection

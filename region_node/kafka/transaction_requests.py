@@ -13,7 +13,7 @@ from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.kafka.committed import Row
 from region_node.kafka.errors import Code, Refused, code_of
 from region_node.kafka.transactions import KafkaTransactions
-from region_node.security.authorization import Action
+from region_node.security.authorization.authorization_service import Action
 
 if TYPE_CHECKING:
     from region_node.kafka.connection import KafkaConnection

@@ -17,7 +17,7 @@ from heliograph.model.errors import LinkError, NotFound, Unauthorized
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.disk import Buffer
 from region_node.process.role_runtime import closing, replicator_tls
-from region_node.tls import server_context
+from region_node.security.tls import server_context
 
 if TYPE_CHECKING:
     from region_node.ownership.records import BrokerRecord
@@ -207,8 +207,8 @@ class BrokerFaces:
         from region_node.admin.transactions import way_to_others
         from region_node.dr.schedule import DrillSchedule
         from region_node.dr.signing import Signer
-        from region_node.reads import ReadKeys
-        from region_node.security.urls import UrlList
+        from region_node.security.allowed_urls import UrlList
+        from region_node.security.read_permits import ReadKeys
 
         keys, to_bookies = ReadKeys(broker.meta, broker.runtime.clock), broker.certificates.dialer("broker", "bookie")
         broker.stops.insert(-1, closing(keys.close))

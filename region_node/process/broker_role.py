@@ -17,7 +17,7 @@ from heliograph.model.topic_names import TopicName
 from region_node.process.broker_faces import BrokerFaces
 from region_node.process.role_runtime import Runtime, Told, closing, meta_client, replicator_tls
 from region_node.process.settings import ProcessSettings
-from region_node.tls import Certificates, client_context
+from region_node.security.tls import Certificates, client_context
 from region_node.usage import Usage
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from region_node.process.feature_level import RegionLevel
     from region_node.process.region_epoch import RegionEpoch
     from region_node.pulsar.listener import PulsarListener
-    from region_node.security.service import Security
+    from region_node.security.authorization.security_service import Security
     from region_node.stored_bytes import StoredBytes
     from region_node.tiering import BrokerTier
     from region_node.topics.service import TopicService
@@ -195,8 +195,8 @@ class BrokerRole:
         from region_node.process.feature_level import RegionLevel
         from region_node.replicated_schemas import ReplicatedSchemas
         from region_node.replicated_subscriptions import ReplicatedSubscriptions
-        from region_node.security import grants
-        from region_node.security.urls import ListedRegions, UrlList
+        from region_node.security.allowed_urls import ListedRegions, UrlList
+        from region_node.security.authorization import topic_grants
         from region_node.tiering import BrokerTier
         from region_node.topics.filter_book import load_filters
         from region_node.topics.service import TopicService, TopicSettings
@@ -317,7 +317,7 @@ class BrokerRole:
         self.topics.gates.of = self.leases.gate
         if self.topics.compactor is not None:
             self.topics.compactor.delete_object = self.tier.compacted.delete
-        self.topics.forget_grants = lambda name: grants.forget(
+        self.topics.forget_grants = lambda name: topic_grants.forget(
             ConfigAdmin(self.config, rng=self.runtime.rng), self.view, name
         )
         self.turns = SubscriptionTurns(
@@ -404,7 +404,7 @@ class BrokerRole:
         return len(self.listener.connections) / self.listener.settings.connections_max
 
     async def _build_sealing(self) -> None:
-        from region_node.encryption import MasterSettings
+        from region_node.security.encryption_at_rest import MasterSettings
         from storage.sealing.sealing import Sealing
 
         masters = MasterSettings(self.settings.broker.encryption)
@@ -454,8 +454,8 @@ class BrokerRole:
 
     async def _build_security(self) -> None:
         from heliograph.runtime.compute_thread import Offload
-        from region_node.security.issuers import fetch
-        from region_node.security.service import build_security
+        from region_node.security.authentication.jwks_issuers import fetch
+        from region_node.security.authorization.security_service import build_security
 
         offload = Offload()
         self.stops.append(closing(offload.close))

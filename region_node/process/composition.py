@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from local_meta.node_level import NodeLevel
     from region_node.bookie_access import BookieAccess
     from region_node.process.broker_role import BrokerRole
-    from region_node.tls import Certificates
+    from region_node.security.tls import Certificates
     from storage.bookie.maintenance.block_refill import Refill
     from storage.bookie.maintenance.garbage_collector import Collector
     from storage.bookie.serving.bookie import Bookie
@@ -94,7 +94,7 @@ class MetaRole:
     async def start(self) -> dict[str, int]:
         from local_meta.node import LocalMetaNode, LocalMetaSettings
         from local_meta.node_level import NodeLevel
-        from region_node.tls import Certificates
+        from region_node.security.tls import Certificates
 
         own = self.settings.meta_node
         certificates = Certificates(self.settings.tls, self.settings.region)
@@ -142,7 +142,7 @@ class ConfigRole:
 
     async def start(self) -> dict[str, int]:
         from global_config.node import ConfigNode, ConfigNodeSettings
-        from region_node.tls import Certificates
+        from region_node.security.tls import Certificates
 
         own = self.settings.config_node
         certificates = Certificates(self.settings.tls, self.settings.region)
@@ -171,7 +171,7 @@ class ConfigRole:
         if self._runtime.config_transport is not None:
             return self._runtime.config_transport(self.settings)
         from global_config.grpc_transport import ConfigTls, GrpcTransport
-        from region_node.tls import together
+        from region_node.security.tls import together
 
         secrets = None
         if tls is not None:
@@ -227,7 +227,7 @@ class BookieRole:
         self._failed: asyncio.Future[None]
 
     async def start(self) -> dict[str, int]:
-        from region_node.tls import Certificates
+        from region_node.security.tls import Certificates
         from storage.bookie.serving.bookie import Bookie, BookieSettings, Place
         from storage.bookie.serving.bookie_server import BookieServer
         from storage.bookie.serving.registration import Registration
@@ -326,7 +326,7 @@ class BookieRole:
     async def _open_http(self, port: int, certificates: Certificates, meta: MetaClient) -> int:
         from region_node.bookie_http import BookieHttp, HttpConnection
         from region_node.bookie_ranges import RangeReads
-        from region_node.reads import ReadKeys
+        from region_node.security.read_permits import ReadKeys
 
         loop, answers_max = asyncio.get_running_loop(), self.settings.bookie.direct_reads
         ranges: RangeReads | None = None
@@ -352,8 +352,8 @@ class BookieRole:
             return None
         from heliograph.runtime.compute_thread import Offload
         from region_node.bookie_access import BookieAccess
-        from region_node.security.issuers import fetch
-        from region_node.security.service import authentication_of
+        from region_node.security.authentication.jwks_issuers import fetch
+        from region_node.security.authorization.security_service import authentication_of
 
         offload = Offload()
         self._stops.append(closing(offload.close))

@@ -16,8 +16,8 @@ from heliograph.model.errors import HeliographError, Unauthenticated
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.pulsar.errors import code_of
-from region_node.security.authorization import Action
-from region_node.security.principal import NOBODY, Credentials, Principal
+from region_node.security.authentication.principal import NOBODY, Credentials, Principal
+from region_node.security.authorization.authorization_service import Action
 
 if TYPE_CHECKING:
     from region_node.pulsar.connection import PulsarConnection

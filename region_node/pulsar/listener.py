@@ -24,7 +24,7 @@ from region_node.pulsar.connection import PulsarConnection
 from region_node.pulsar.replicated import ClusterPort
 from region_node.runtime.ready_queue import Tasks
 from region_node.security.addresses import AddressCounts
-from region_node.security.service import Security, open_security
+from region_node.security.authorization.security_service import Security, open_security
 from region_node.topics.service import TopicService
 from region_node.transactions.service import Transactions
 from region_node.usage import Usage

@@ -16,7 +16,7 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.pulsar import consuming, producer_commands, scalable, transacting, watching
 from region_node.pulsar.errors import code_of
 from region_node.schemas.definition import Schema
-from region_node.security.authorization import Action
+from region_node.security.authorization.authorization_service import Action
 from region_node.transactions.naming import is_assign
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Rights that go while something is open: its producers, consumers, and watchers are closed at once.
 
-Is: from a change of the configuration to the connections that it concerns. Isn't: a rule (`region_node.security.authorization`).
+Is: from a change of the configuration to the connections that it concerns. Isn't: a rule (`region_node.security.authorization.authorization_service`).
 Invariants: a change that leaves grants and admins as they are costs one comparison; what is still being opened is checked by its own command, behind
 its last wait, so that nothing slips between.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from global_config import keys
-from region_node.security.authorization import Action, RightsView
+from region_node.security.authorization.authorization_service import Action, RightsView
 
 if TYPE_CHECKING:
     from region_node.pulsar.connection import PulsarConnection

@@ -17,7 +17,7 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import TxnId
 from region_node.pulsar.errors import code_of
 from region_node.pulsar.publishing import NO_TRANSACTIONS
-from region_node.security.authorization import Action
+from region_node.security.authorization.authorization_service import Action
 from region_node.transactions.errors import NoCoordinator
 from region_node.transactions.service import Transactions
 

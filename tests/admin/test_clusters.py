@@ -11,7 +11,7 @@ import pytest
 from heliograph.model.configuration.configuration_records import PulsarCluster
 from region_node.admin import clusters
 from region_node.admin.context import Malformed
-from region_node.security.urls import UrlList
+from region_node.security.allowed_urls import UrlList
 
 SECURED = PulsarCluster(
     name="cloud",

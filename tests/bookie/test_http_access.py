@@ -17,11 +17,11 @@ from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.compute_thread import Offload
 from region_node.bookie_access import BookieAccess
 from region_node.bookie_http import Answer, HttpConnection
-from region_node.instance.ca import ensure_certificates
-from region_node.security.issuers import fetch
-from region_node.security.service import authentication_of
+from region_node.security.authentication.jwks_issuers import fetch
+from region_node.security.authorization.security_service import authentication_of
+from region_node.security.certificate_authority import ensure_certificates
 from region_node.security.settings import SecuritySettings, TlsSettings, TokenSettings
-from region_node.tls import Certificates, client_context
+from region_node.security.tls import Certificates, client_context
 from tests.bookie.test_http import status_of
 
 SECRET = b"k" * 64

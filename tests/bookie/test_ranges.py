@@ -25,10 +25,10 @@ from heliograph.wire.run import Run, Seal
 from region_node.admin.places import BookiePlaces
 from region_node.bookie_http import BookieHttp, HttpConnection
 from region_node.bookie_ranges import RangeAnswer, RangeReads
-from region_node.instance.ca import ensure_certificates
-from region_node.reads import PERMIT_MS, ReadKeys, Refused
+from region_node.security.certificate_authority import ensure_certificates
+from region_node.security.read_permits import PERMIT_MS, ReadKeys, Refused
 from region_node.security.settings import TlsSettings
-from region_node.tls import Certificates
+from region_node.security.tls import Certificates
 from storage.bookie.serving.bookie import Bookie, BookieSettings, Place
 from tests.bookie.history import SMALL, NotingPeer, add, content, send
 from tests.bookie.test_http import ask

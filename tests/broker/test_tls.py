@@ -11,8 +11,8 @@ import pytest
 
 from heliograph.model.certificate_role import REPLICATOR, peer_identity
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from region_node.instance.ca import ensure_certificates
-from region_node.tls import client_context
+from region_node.security.certificate_authority import ensure_certificates
+from region_node.security.tls import client_context
 from tests.broker.processes import Region
 
 pytestmark = [pytest.mark.wan, pytest.mark.slow]

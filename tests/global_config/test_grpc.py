@@ -31,7 +31,7 @@ from heliograph.raft.core import CoreSettings
 from heliograph.raft.member.raft_node import RaftSettings
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
-from region_node.instance.ca import authority, ensure_certificates, issue, new_authority
+from region_node.security.certificate_authority import authority, ensure_certificates, issue, new_authority
 
 REGIONS = ("ap", "eu", "us")
 SETTINGS = ConfigNodeSettings(

@@ -10,9 +10,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from heliograph.model.errors import ConfigError
-from region_node.instance import renewal
-from region_node.instance.ca import ensure_certificates
-from region_node.tls import client_context, server_context, together
+from region_node.security import certificate_renewal
+from region_node.security.certificate_authority import ensure_certificates
+from region_node.security.tls import client_context, server_context, together
 
 
 def contexts(folder: Path, server: str, client: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
@@ -70,34 +70,36 @@ def test_another_instances_certificate_is_refused(tmp_path: Path) -> None:
 def test_another_ca_in_three_steps_and_everybody_trusts_everybody_between_them(tmp_path: Path) -> None:
     ensure_certificates(tmp_path, ["us", "eu"], {"us": ["us.example"]})
     early = contexts(tmp_path, "replicator.us", "replicator.eu")  # who has read the files before
-    first = renewal.leaves(tmp_path)
+    first = certificate_renewal.leaves(tmp_path)
     assert len(first) == 10 and all(leaf.signed for leaf in first)
     with pytest.raises(ConfigError, match="no certificate of region ap"):
-        renewal.renew(tmp_path, "ap")
-    renewal.another_authority(tmp_path)
+        certificate_renewal.renew(tmp_path, "ap")
+    certificate_renewal.another_authority(tmp_path)
     handshake(*contexts(tmp_path, "replicator.us", "replicator.eu"))
-    assert not any(leaf.signed for leaf in renewal.leaves(tmp_path)) and all(
-        leaf.authority for leaf in renewal.leaves(tmp_path)
+    assert not any(leaf.signed for leaf in certificate_renewal.leaves(tmp_path)) and all(
+        leaf.authority for leaf in certificate_renewal.leaves(tmp_path)
     )
     with pytest.raises(ConfigError, match="an older CA is still"):
-        renewal.another_authority(tmp_path)
+        certificate_renewal.another_authority(tmp_path)
     with pytest.raises(ConfigError, match="signed by the older CA"):
-        renewal.retire(tmp_path)
-    assert renewal.renew(tmp_path, "us")[0] == "bookie.us"
+        certificate_renewal.retire(tmp_path)
+    assert certificate_renewal.renew(tmp_path, "us")[0] == "bookie.us"
     handshake(*contexts(tmp_path, "replicator.us", "replicator.eu"))  # of the new CA, and of the old one
     with pytest.raises(ConfigError, match=r"broker\.eu.*signed by the older CA"):
-        renewal.retire(tmp_path)
-    renewal.renew(tmp_path)
-    assert renewal.retire(tmp_path) == 1
+        certificate_renewal.retire(tmp_path)
+    certificate_renewal.renew(tmp_path)
+    assert certificate_renewal.retire(tmp_path) == 1
     late = contexts(tmp_path, "replicator.us", "replicator.eu")
     handshake(*late)
     early[1].load_verify_locations(tmp_path / "ca.pem")  # it trusts the new CA, and shows a certificate of the old one
     with pytest.raises(ssl.SSLError):
         handshake(late[0], early[1])
     assert {(leaf.role, leaf.region) for leaf in first} == {
-        (leaf.role, leaf.region) for leaf in renewal.leaves(tmp_path)
+        (leaf.role, leaf.region) for leaf in certificate_renewal.leaves(tmp_path)
     }
-    assert not {leaf.fingerprint for leaf in first} & {leaf.fingerprint for leaf in renewal.leaves(tmp_path)}
+    assert not {leaf.fingerprint for leaf in first} & {
+        leaf.fingerprint for leaf in certificate_renewal.leaves(tmp_path)
+    }
     assert b"us.example" in x509.load_pem_x509_certificate((tmp_path / "broker.us.pem").read_bytes()).public_bytes(
         serialization.Encoding.DER
     )
@@ -108,7 +110,7 @@ def test_a_renewal_that_is_cut_off_leaves_a_certificate_and_its_own_key(tmp_path
     """Everything that a crash can leave: the first of the two files is the new one, and the second is the old one."""
     ensure_certificates(tmp_path, ["us", "eu"])
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    renewal.renew(tmp_path, "us")
+    certificate_renewal.renew(tmp_path, "us")
     after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert before["replicator.us.key"] != after["replicator.us.key"]
     (tmp_path / "replicator.us.pem").write_bytes(before["replicator.us.pem"])
@@ -118,7 +120,7 @@ def test_a_renewal_that_is_cut_off_leaves_a_certificate_and_its_own_key(tmp_path
     )
     assert handshake(server_context(*eu), client_context(*us))["commonName"] == "replicator.us"
     assert together(*us)[1:] == (after["replicator.us.pem"], after["replicator.us.key"])
-    renewal.leaves(tmp_path)
+    certificate_renewal.leaves(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == after
     (tmp_path / "replicator.us.key").write_bytes(
         before["replicator.eu.key"].partition(b"-----BEGIN CERT")[0]
@@ -130,11 +132,11 @@ def test_a_renewal_that_is_cut_off_leaves_a_certificate_and_its_own_key(tmp_path
 def test_a_change_of_the_ca_that_is_cut_off_is_finished_or_said(tmp_path: Path) -> None:
     ensure_certificates(tmp_path, ["us"])
     before = (tmp_path / "ca.key").read_bytes()
-    renewal.another_authority(tmp_path)
+    certificate_renewal.another_authority(tmp_path)
     (tmp_path / "ca.key").rename(tmp_path / "ca.key.next")
     (tmp_path / "ca.key").write_bytes(before)  # as it is between the last two steps
-    renewal.renew(tmp_path)
-    assert renewal.retire(tmp_path) == 1 and not (tmp_path / "ca.key.next").exists()
+    certificate_renewal.renew(tmp_path)
+    assert certificate_renewal.retire(tmp_path) == 1 and not (tmp_path / "ca.key.next").exists()
     (tmp_path / "ca.key").write_bytes(before)
     with pytest.raises(ConfigError, match=r"ca\.key is not the key of the first certificate"):
-        renewal.renew(tmp_path)
+        certificate_renewal.renew(tmp_path)

@@ -28,7 +28,7 @@ from region_node.kafka.coordinator import Coordinator
 from region_node.kafka.listener import KafkaListener
 from region_node.kafka.settings import KafkaSettings
 from region_node.ownership.records import BrokerRecord
-from region_node.security.service import open_security
+from region_node.security.authorization.security_service import open_security
 from region_node.topics.ids import TopicIds
 from region_node.topics.service import TopicService
 from region_node.usage import Usage

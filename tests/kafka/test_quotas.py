@@ -28,8 +28,8 @@ from region_node.kafka.quota_table import (
 from region_node.kafka.quotas import ANONYMOUS, ClientQuotas, canonical
 from region_node.kafka.requests import HANDLERS
 from region_node.kafka.work import Worked
-from region_node.security.authorization import Authorization
-from region_node.security.principal import Principal
+from region_node.security.authentication.principal import Principal
+from region_node.security.authorization.authorization_service import Authorization
 from region_node.security.settings import SecuritySettings
 from tests.kafka.harness import Client, Face, request, with_face
 from tests.pulsar.harness import settle

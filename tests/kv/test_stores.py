@@ -17,8 +17,8 @@ from heliograph.kv.server.metadata_service import MetaService
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import LeaseLost, MetadataUnavailable, NotAllowed, VersionConflict
 from heliograph.runtime.clock import SystemClock
-from region_node.instance.ca import ensure_certificates
-from region_node.tls import client_context, server_context
+from region_node.security.certificate_authority import ensure_certificates
+from region_node.security.tls import client_context, server_context
 from tests.kv.replica import LogReplica, SharedLog
 
 Test = Callable[[MetadataStore], Coroutine[Any, Any, None]]

@@ -9,8 +9,8 @@ from heliograph.model.errors import CorruptData
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.geo_replication import MARKER_RECEIPT, SOURCE_POSITION, Marker, request
 from region_node.pulsar.replicated import cluster_of
-from region_node.security.principal import Principal
-from region_node.security.service import open_security
+from region_node.security.authentication.principal import Principal
+from region_node.security.authorization.security_service import open_security
 from tests.pulsar.codec import entry, frame, send
 from tests.pulsar.harness import Broker, Client, K, with_broker
 

@@ -16,7 +16,7 @@ from heliograph.client.pulsar_connection import Address
 from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import LinkError, NotAllowed
 from region_node.clusters import PulsarClusters
-from region_node.instance.ca import ensure_certificates
+from region_node.security.certificate_authority import ensure_certificates
 from replicator.health.link_causes import Cause
 from replicator.pulsar.cluster_connections import ClusterConnections
 from replicator.pulsar.cluster_credentials import ClientCredentials, lasts_s, tls_of

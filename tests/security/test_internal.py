@@ -13,9 +13,9 @@ from joserfc.jwk import OctKey
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import Unauthenticated
-from region_node.security.authentication import Authentication
-from region_node.security.internal import KEY, LIFETIME_S, METHOD, InternalTokens, region_secret
-from region_node.security.principal import Credentials, Principal
+from region_node.security.authentication.authentication_service import Authentication
+from region_node.security.authentication.internal_tokens import KEY, LIFETIME_S, METHOD, InternalTokens, region_secret
+from region_node.security.authentication.principal import Credentials, Principal
 from region_node.security.settings import SecuritySettings
 from tests.topics.fake import FakeClock
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from region_node.security.issuers import fetch
+from region_node.security.authentication.jwks_issuers import fetch
 from tests.security.issuer import RSA, token
 
 

@@ -13,8 +13,8 @@ import bcrypt
 import pytest
 
 from heliograph.model.errors import ConfigError, Unauthenticated
-from region_node.security.passwords import PasswordProvider, read_users
-from region_node.security.principal import Credentials
+from region_node.security.authentication.passwords import PasswordProvider, read_users
+from region_node.security.authentication.principal import Credentials
 
 
 def line(user: str, password: str, form: str = "2b") -> str:

@@ -19,7 +19,7 @@ import pulsar
 import pytest
 
 from geo_tests.wan.instance import PROGRAM, eventually
-from region_node.instance.ca import ensure_certificates
+from region_node.security.certificate_authority import ensure_certificates
 from tests.broker.processes import Process, Region
 from tests.live import until
 from tests.security.issuer import SECRET, secret_token

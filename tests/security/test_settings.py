@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from heliograph.model.errors import ConfigError, Unauthenticated
-from region_node.instance.ca import ensure_certificates
 from region_node.instance.layout import load_plan, make_plan, node_settings, save_plan
 from region_node.process.settings import ProcessSettings, build
-from region_node.security.authentication import Ports, _plugin, build_authentication
-from region_node.security.principal import Credentials, Principal
+from region_node.security.authentication.authentication_service import Ports, _plugin, build_authentication
+from region_node.security.authentication.principal import Credentials, Principal
+from region_node.security.certificate_authority import ensure_certificates
 from region_node.security.settings import SecuritySettings, TokenSettings
 from tests.security.test_tokens import beside
 from tests.topics.fake import FakeClock
@@ -101,7 +101,9 @@ def test_a_plug_in_of_another_package_gets_its_settings_and_its_clients(monkeypa
     def entry_points(*, group: str, name: str) -> list[Point]:
         return [Point()] if (group, name) == ("heliograph.authentication", "badge") else []
 
-    monkeypatch.setattr("region_node.security.authentication.metadata.entry_points", entry_points)
+    monkeypatch.setattr(
+        "region_node.security.authentication.authentication_service.metadata.entry_points", entry_points
+    )
     settings = SecuritySettings(authentication=("badge",), plugins={"badge": {"prefix": "b-"}})
     world = build_authentication(
         settings, Ports(clock=FakeClock(), rng=random.Random(1), fetch=no_fetch, offload=beside)

@@ -12,10 +12,10 @@ import pytest
 import uvloop
 
 from heliograph.model.errors import ConfigError
-from region_node.instance import renewal
-from region_node.instance.ca import ensure_certificates
+from region_node.security import certificate_renewal
+from region_node.security.certificate_authority import ensure_certificates
 from region_node.security.settings import TlsSettings
-from region_node.tls import Certificates, client_context, server_context, together
+from region_node.security.tls import Certificates, client_context, server_context, together
 
 
 @pytest.fixture(scope="module")
@@ -291,8 +291,8 @@ class Standing:
 
 def in_steps(folder: Path) -> None:
     """Another CA, until only the last step is missing; both CAs are trusted."""
-    renewal.another_authority(folder)
-    renewal.renew(folder)
+    certificate_renewal.another_authority(folder)
+    certificate_renewal.renew(folder)
 
 
 def test_what_is_read_together_is_of_each_other(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_a_ca_that_is_taken_out_is_believed_no_more_on_connections_that_stand_an
             old.load_verify_locations(tmp_path / "ca.pem")
             async with Standing(listener, old) as between:
                 assert await between.carries() == (True, True)
-                renewal.retire(tmp_path)
+                certificate_renewal.retire(tmp_path)
                 assert await between.carries() == (True, True), "nothing was read yet"
                 early.tick()
                 assert (await between.carries())[0] is False and (await before.carries())[0] is False
@@ -357,12 +357,12 @@ def test_a_dialer_believes_a_retired_ca_no_more(tmp_path: Path) -> None:
     ensure_certificates(tmp_path, ["us"])
     theirs, ours = inside(tmp_path), inside(tmp_path)
     listener, dialer = theirs.listener("bookie", "broker"), ours.dialer("broker", "bookie")
-    renewal.another_authority(tmp_path)
+    certificate_renewal.another_authority(tmp_path)
     theirs.tick()
-    renewal.renew(tmp_path)
+    certificate_renewal.renew(tmp_path)
     ours.tick()
     assert both(listener, dialer), "it shows a certificate of the old CA, which is trusted still"
-    renewal.retire(tmp_path)
+    certificate_renewal.retire(tmp_path)
     ours.tick()
     assert not both(listener, dialer)
     assert both(inside(tmp_path).listener("bookie", "broker"), dialer)
@@ -381,6 +381,6 @@ def test_a_file_of_cas_that_cannot_be_used_changes_nothing_and_is_looked_at_agai
     early.tick()
     assert both(listener, old)
     (tmp_path / "ca.pem").write_bytes(whole)
-    renewal.retire(tmp_path)
+    certificate_renewal.retire(tmp_path)
     early.tick()
     assert not both(listener, old)

@@ -13,9 +13,15 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from joserfc.jwk import ECKey, OctKey, RSAKey
 
 from heliograph.model.errors import ConfigError, Unauthenticated
-from region_node.security.authentication import Ports, build_authentication
-from region_node.security.keys import UNKNOWN_WAIT_S, KeySetCache, read_key_set, read_public_key, serves
-from region_node.security.principal import Credentials, Principal
+from region_node.security.authentication.authentication_service import Ports, build_authentication
+from region_node.security.authentication.principal import Credentials, Principal
+from region_node.security.authentication.token_keys import (
+    UNKNOWN_WAIT_S,
+    KeySetCache,
+    read_key_set,
+    read_public_key,
+    serves,
+)
 from region_node.security.settings import SecuritySettings, TokenSettings
 from tests.security.issuer import EC, RSA, SECRET, KeySetServer, by_hand, secret_token, token
 from tests.topics.fake import FakeClock

@@ -20,7 +20,7 @@ import pytest
 
 from benchmarks.servers import Heliograph, Pulsar, Server, free_port, rest
 from geo_tests.wan.instance import eventually, heliograph
-from region_node.instance.ca import ensure_certificates
+from region_node.security.certificate_authority import ensure_certificates
 from tests.security.issuer import SECRET, secret_token
 from tests.security.test_issuers import Issuer
 

@@ -17,7 +17,7 @@ from typing import Protocol
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.model.errors import Unauthorized
 from heliograph.model.topic_names import TopicName
-from region_node.security.principal import Principal
+from region_node.security.authentication.principal import Principal
 from region_node.security.settings import SecuritySettings
 
 

@@ -17,7 +17,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from heliograph.model.errors import ConfigError, Unauthenticated
 from heliograph.runtime.clock import Clock
-from region_node.security.keys import Key, KeySetCache, chosen, read_key_set
+from region_node.security.authentication.token_keys import Key, KeySetCache, chosen, read_key_set
 
 log = logging.getLogger("region_node.security.issuers")
 

@@ -1,7 +1,7 @@
 """TLS of a process: contexts for its listeners and for what it connects to, and certificates that are renewed while it runs.
 
 Is: mutual TLS inside an instance (the peer's role and region are checked in the handshake), TLS for ordinary clients, and the watch of the files.
-Isn't: issuing of certificates (`region_node.instance.ca`).
+Isn't: issuing of certificates (`region_node.security.certificate_authority`).
 Invariants: TLS 1.2 or newer; inside an instance both sides present a certificate of its CA, and a role that has no business at a listener gets no
 byte across; a new certificate or CA counts for the next connection, and one that cannot be used leaves the old one in place; a CA that was taken out is
 believed no more, on connections that stand either (`trust`).
@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.model.errors import ConfigError
+from region_node.security.ca_trust import Following, Trust, check
 from region_node.security.settings import TlsSettings
-from region_node.trust import Following, Trust, check
 
 log = logging.getLogger("region_node.tls")
 

@@ -17,15 +17,22 @@ from typing import Any
 
 from heliograph.model.errors import ConfigError, Unauthenticated, Unauthorized
 from heliograph.runtime.clock import Clock, Rng
-from region_node.security.certificates import CertificateProvider
-from region_node.security.counting import AuthenticationCounts
-from region_node.security.internal import METHOD, InternalTokens
-from region_node.security.issuers import AddressKeys, Fetch
-from region_node.security.keys import FileKeys, KeySetCache, KeySource, read_key_set, read_public_key, read_secret
-from region_node.security.passwords import Offload, PasswordProvider
-from region_node.security.principal import NOBODY, Credentials, Principal, Provider, check_role
+from region_node.security.authentication.authentication_counts import AuthenticationCounts
+from region_node.security.authentication.client_certificates import CertificateProvider
+from region_node.security.authentication.internal_tokens import METHOD, InternalTokens
+from region_node.security.authentication.jwks_issuers import AddressKeys, Fetch
+from region_node.security.authentication.passwords import Offload, PasswordProvider
+from region_node.security.authentication.principal import NOBODY, Credentials, Principal, Provider, check_role
+from region_node.security.authentication.token_keys import (
+    FileKeys,
+    KeySetCache,
+    KeySource,
+    read_key_set,
+    read_public_key,
+    read_secret,
+)
+from region_node.security.authentication.tokens import TokenProvider
 from region_node.security.settings import SECRET_BYTES_MIN, SecuritySettings, TokenSettings, check_issuer_url
-from region_node.security.tokens import TokenProvider
 
 PLUGINS = "heliograph.authentication"
 PluginFactory = Callable[[Mapping[str, str], Clock], Provider]

@@ -15,7 +15,7 @@ from joserfc.jwk import OctKey
 from heliograph.kv.metadata_store import ABSENT, MetadataStore
 from heliograph.model.errors import Unauthenticated, VersionConflict
 from heliograph.runtime.clock import Clock, Rng
-from region_node.security.principal import Credentials, Principal
+from region_node.security.authentication.principal import Credentials, Principal
 
 KEY = "/security/brokers"
 METHOD = "heliograph"

@@ -12,10 +12,10 @@ from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import Unauthenticated
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.compute_thread import Offload, Overloaded
-from region_node.security.authentication import Authentication, Ports, build_authentication
-from region_node.security.authorization import Authorization, RightsView
-from region_node.security.internal import InternalTokens, region_secret
-from region_node.security.issuers import Fetch
+from region_node.security.authentication.authentication_service import Authentication, Ports, build_authentication
+from region_node.security.authentication.internal_tokens import InternalTokens, region_secret
+from region_node.security.authentication.jwks_issuers import Fetch
+from region_node.security.authorization.authorization_service import Authorization, RightsView
 from region_node.security.settings import SecuritySettings
 
 

@@ -1,7 +1,7 @@
 """Renewal: other certificates, and another CA, in an instance's folder of certificates, while its processes run and follow the files.
 
 Is: the three steps of another CA (trusted beside the old one, every leaf signed by it, the old one gone), new leaves, and what there is. Isn't: issuing (`ca`),
-or who reads the files (`region_node.tls`).
+or who reads the files (`region_node.security.tls`).
 Invariants: a file is whole or not there; after each step every process trusts every certificate that another may still present; the old CA goes only when no
 leaf of the folder is its own.
 """
@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 
 from global_config.certificate_authorities import signer
 from heliograph.model.errors import ConfigError
-from region_node.instance import ca
+from region_node.security import certificate_authority
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class Leaf:
 
 def leaves(folder: Path) -> list[Leaf]:
     """Every certificate of a role in the folder, by name. Raises ConfigError."""
-    ca.mend(folder)
-    newest, _ = ca.authority(folder)
+    certificate_authority.mend(folder)
+    newest, _ = certificate_authority.authority(folder)
     known = _trusted(folder)
     found = []
     for path in sorted(folder.glob("*.*.pem")):
@@ -51,14 +51,14 @@ def leaves(folder: Path) -> list[Leaf]:
 
 def renew(folder: Path, region: str = "") -> list[str]:
     """New keys and certificates for every role (of that region), with the names that the old ones hold; returns which. Raises ConfigError."""
-    ca.mend(folder)
-    root, key = ca.authority(folder)
+    certificate_authority.mend(folder)
+    root, key = certificate_authority.authority(folder)
     done = []
     for path in sorted(folder.glob("*.*.pem")):
         role, at = path.name.removesuffix(".pem").split(".", 1)
         if region in ("", at):
             names = list(_read(path).extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
-            ca.issue(root, key, role, at, path, folder / f"{role}.{at}.key", names)
+            certificate_authority.issue(root, key, role, at, path, folder / f"{role}.{at}.key", names)
             done.append(f"{role}.{at}")
     if not done:
         raise ConfigError(f"{folder} holds no certificate{f' of region {region}' if region else ''}")
@@ -67,31 +67,31 @@ def renew(folder: Path, region: str = "") -> list[str]:
 
 def another_authority(folder: Path) -> str:
     """A new CA signs from now on, and both are trusted. Returns its fingerprint. Raises ConfigError while an older one is still there."""
-    ca.authority(folder)
+    certificate_authority.authority(folder)
     known = _trusted(folder)
     if len(known) > 1:
         raise ConfigError(
             f"{folder}: an older CA is still in ca.pem: `heliograph certificates retire` ends that change first"
         )
-    root, key = ca.new_authority()
-    ca.replace(folder / ca.NEXT_KEY, ca.key_bytes(key), 0o600)
-    ca.replace(
+    root, key = certificate_authority.new_authority()
+    certificate_authority.replace(folder / certificate_authority.NEXT_KEY, certificate_authority.key_bytes(key), 0o600)
+    certificate_authority.replace(
         folder / "ca.pem", b"".join(one.public_bytes(serialization.Encoding.PEM) for one in (root, *known)), 0o644
     )
-    (folder / ca.NEXT_KEY).replace(folder / "ca.key")
+    (folder / certificate_authority.NEXT_KEY).replace(folder / "ca.key")
     return fingerprint(root)
 
 
 def retire(folder: Path) -> int:
     """Only the CA that signs is trusted from now on; returns how many were taken out. Raises ConfigError while a certificate is signed by one of them."""
-    newest, _ = ca.authority(folder)
+    newest, _ = certificate_authority.authority(folder)
     older = [f"{leaf.role}.{leaf.region}" for leaf in leaves(folder) if not leaf.signed]
     if older:
         raise ConfigError(
             f"{', '.join(older)}: signed by the older CA; `heliograph certificates renew {folder}` first, and let every host have its files"
         )
     count = len(_trusted(folder)) - 1
-    ca.replace(folder / "ca.pem", newest.public_bytes(serialization.Encoding.PEM), 0o644)
+    certificate_authority.replace(folder / "ca.pem", newest.public_bytes(serialization.Encoding.PEM), 0o644)
     return count
 
 

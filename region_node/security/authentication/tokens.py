@@ -20,9 +20,9 @@ from joserfc.errors import JoseError
 
 from heliograph.model.errors import Unauthenticated
 from heliograph.runtime.clock import Clock
-from region_node.security.counting import EXPIRED
-from region_node.security.keys import KeySource
-from region_node.security.principal import Credentials, Principal
+from region_node.security.authentication.authentication_counts import EXPIRED
+from region_node.security.authentication.principal import Credentials, Principal
+from region_node.security.authentication.token_keys import KeySource
 from region_node.security.settings import TokenSettings
 
 TOKEN_BYTES_MAX = 16 << 10

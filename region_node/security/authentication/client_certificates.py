@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from heliograph.model.errors import Unauthenticated
-from region_node.security.principal import Credentials, Principal
+from region_node.security.authentication.principal import Credentials, Principal
 
 
 class CertificateProvider:

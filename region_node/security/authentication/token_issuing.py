@@ -18,7 +18,7 @@ from joserfc.jwk import ECKey, OctKey, RSAKey
 
 from heliograph.model.errors import ConfigError
 from heliograph.runtime.clock import Rng
-from region_node.security.keys import Key, key_set_of, read_key_set, read_public_key
+from region_node.security.authentication.token_keys import Key, key_set_of, read_key_set, read_public_key
 from region_node.security.settings import ASYMMETRIC, SECRET_BYTES_MIN
 
 _CURVES: dict[str, type[ec.EllipticCurve]] = {"ES256": ec.SECP256R1, "ES384": ec.SECP384R1, "ES512": ec.SECP521R1}

@@ -21,7 +21,7 @@ import bcrypt
 
 from heliograph.model.errors import ConfigError, Unauthenticated
 from heliograph.runtime.clock import Rng
-from region_node.security.principal import Credentials, Principal
+from region_node.security.authentication.principal import Credentials, Principal
 
 log = logging.getLogger("region_node.security.passwords")
 

@@ -1,0 +1,1 @@
+"""Who somebody is: tokens, certificates, passwords, issuers. No right."""

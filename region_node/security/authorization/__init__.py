@@ -1,0 +1,1 @@
+"""What a role may do with a topic, and what the faces ask."""
