@@ -1,6 +1,6 @@
 """Metrics of lookups, over Pulsar's protocol and HTTP, and of topics that are being loaded, in Pulsar's names.
 
-Is: what is counted of lookups, and its samples. Isn't: the answer (`region_node.ownership`).
+Is: what is counted of lookups, and its samples. Isn't: the answer (`region_node.placement.ownership`).
 Invariants: every lookup that has ended is one of answers, redirects, and failures.
 """
 

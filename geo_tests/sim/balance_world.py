@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from region_node.balance.load import LoadBook, Traffic
-from region_node.balance.shedding import Bundle, Carried, Shedder, SheddingSettings
+from region_node.placement.balance.load_score import LoadBook, Traffic
+from region_node.placement.balance.load_shedding import Bundle, Carried, Shedder, SheddingSettings
 
 TICK_S = 10
 EDGE = 0.10
@@ -155,7 +155,7 @@ class Ours:
             world.move(move.bundle, move.to)
 
     def place(self, world: World, bundle: Bundle) -> str:
-        from region_node.balance.placement import choose
+        from region_node.placement.balance.bundle_placement import choose
 
         return choose(sorted(world.brokers), {name: carried.load for name, carried in world.measured.items()}, self.rng)
 

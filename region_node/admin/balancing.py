@@ -15,7 +15,7 @@ from aiohttp import web
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable
 from region_node.admin.context import Admin, Malformed, flag
-from region_node.balance.service import Balancer
+from region_node.placement.balance.balancer import Balancer
 from region_node.runtime import prometheus_text
 
 _PAUSE_MAX_S = 86_400.0

@@ -14,7 +14,7 @@ from heliograph.model.topic_names import TopicName
 from region_node import link_metrics, lookup_metrics, recovery_metrics, storage_metrics, transaction_metrics, usage
 from region_node.admin import balancing, conflicts, members
 from region_node.admin.context import Admin
-from region_node.ownership.records import BrokerRecord
+from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.runtime import prometheus_text
 
 

@@ -24,7 +24,7 @@ from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound
 from region_node import console
 from region_node.admin.context import Admin
 from region_node.admin.guard import ORIGINAL
-from region_node.ownership.records import BrokerRecord
+from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.runtime import request_ids
 
 FILES = Path(console.__file__).parent / "static"

@@ -27,8 +27,8 @@ from heliograph.runtime.clock import Clock
 from region_node import storage_metrics
 from region_node.admin.audit import AuditLog
 from region_node.lookup_metrics import LookupCounts
-from region_node.ownership.records import BrokerRecord
-from region_node.ownership.service import Ownership
+from region_node.placement.ownership.broker_records import BrokerRecord
+from region_node.placement.ownership.ownership_service import Ownership
 from region_node.runtime import request_ids
 from region_node.runtime.prometheus_text import Sample
 from region_node.security.allowed_urls import UrlList
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from global_config.deferred_edits import DeferredEdits
     from heliograph.kv.metadata_store import MetadataStore
     from region_node.admin.places import BookiePlaces
-    from region_node.balance.rules import IsolationRules
-    from region_node.balance.service import Balancer
     from region_node.dr.canary import Canary
     from region_node.dr.leases import WriteLeases
     from region_node.dr.promises import Promises
     from region_node.dr.signing import Signer
     from region_node.dr.tombstones import Tombstones
     from region_node.dr.turns import SubscriptionTurns
+    from region_node.placement.balance.balancer import Balancer
+    from region_node.placement.isolation.isolation_rules import IsolationRules
     from region_node.store_metrics import StoreCounts
     from region_node.tiering import BrokerTier
     from region_node.topics.service import TopicService

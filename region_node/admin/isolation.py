@@ -18,10 +18,10 @@ from aiohttp import web
 from heliograph.model.errors import MetadataUnavailable, NotFound
 from heliograph.model.topic_names import check_name
 from region_node.admin.context import Admin, Malformed, typed_body
-from region_node.balance.affinity import FailureDomain
-from region_node.balance.isolation import IsolationPolicy
-from region_node.balance.rules import IsolationRules, names_of
-from region_node.ownership.records import BrokerRecord
+from region_node.placement.isolation.anti_affinity import FailureDomain
+from region_node.placement.isolation.broker_isolation import IsolationPolicy
+from region_node.placement.isolation.isolation_rules import IsolationRules, names_of
+from region_node.placement.ownership.broker_records import BrokerRecord
 
 _EXAMPLE = '{"namespaces": ["bank/.*"], "primary": ["broker-[01]"], "secondary": [], "auto_failover_policy": {"policy_type": "min_available", …}},'
 

@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from region_node.admin.context import Admin, Elsewhere, flag
-from region_node.ownership.answers import answer_of
+from region_node.placement.ownership.lookup_answers import answer_of
 
 
 async def topic(admin: Admin, request: web.Request) -> Any:

@@ -14,10 +14,10 @@ from aiohttp import web
 
 from heliograph.model.errors import MetadataUnavailable, NotFound
 from region_node.admin.context import Admin, Elsewhere, Malformed, body, flag
-from region_node.balance.capacity import ResourceQuota
-from region_node.balance.divider import BundleDivider
-from region_node.balance.quotas import QuotaBook
-from region_node.balance.splitting import RANGE
+from region_node.placement.balance.broker_capacity import ResourceQuota
+from region_node.placement.balance.bundle_divider import BundleDivider
+from region_node.placement.balance.bundle_quotas import QuotaBook
+from region_node.placement.balance.bundle_splitting import RANGE
 
 _WHOLE = (0, 0)
 

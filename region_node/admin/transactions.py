@@ -18,7 +18,7 @@ from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import TxnId
 from region_node.admin.context import Admin, Elsewhere, Malformed, flag, number, typed_body
-from region_node.ownership.records import BrokerRecord
+from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.topics.topic import Topic
 from region_node.transactions.arriving import Abroad
 from region_node.transactions.coordinator import Txn

@@ -24,9 +24,9 @@ from heliograph.kv.metadata_store import ABSENT, prefix_end
 from heliograph.model.errors import ConfigError, HeliographError, NotAllowed, VersionConflict
 from heliograph.runtime.clock import SystemClock, system_rng
 from local_meta import keys
-from region_node.balance.records import Pause
 from region_node.hosts.render import Manifest
-from region_node.ownership.records import BrokerRecord
+from region_node.placement.balance.load_report import Pause
+from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.security.authentication.internal_tokens import KEY as SECRET
 from region_node.security.authentication.internal_tokens import InternalTokens
 from region_node.security.tls import client_context

@@ -27,8 +27,8 @@ from region_node.topics.ids import TopicIds
 if TYPE_CHECKING:
     from global_config.admin import ConfigAdmin
     from global_config.view import ConfigView
-    from region_node.ownership.records import BrokerRecord
-    from region_node.ownership.service import Ownership
+    from region_node.placement.ownership.broker_records import BrokerRecord
+    from region_node.placement.ownership.ownership_service import Ownership
     from region_node.topics.service import TopicService
 
 NODES = "/kafka/nodes/"

@@ -20,8 +20,8 @@ from region_node.process.role_runtime import closing, replicator_tls
 from region_node.security.tls import server_context
 
 if TYPE_CHECKING:
-    from region_node.ownership.records import BrokerRecord
-    from region_node.ownership.service import Ownership
+    from region_node.placement.ownership.broker_records import BrokerRecord
+    from region_node.placement.ownership.ownership_service import Ownership
     from region_node.process.broker_role import BrokerRole
     from region_node.pulsar.listener import LookupAnswer
     from region_node.topics.service import TopicService
@@ -284,7 +284,7 @@ class BrokerFaces:
 
     def record(self, ports: dict[str, int]) -> BrokerRecord:
         broker = self._broker
-        from region_node.ownership.records import HTTPS, INSIDE, LINK_LISTENER, BrokerRecord
+        from region_node.placement.ownership.broker_records import HTTPS, INSIDE, LINK_LISTENER, BrokerRecord
 
         host = broker.settings.broker.advertised_host or broker.settings.bind
         listeners = {"": f"pulsar://{host}:{ports['pulsar']}" if "pulsar" in ports else ""}

@@ -23,8 +23,6 @@ from region_node.usage import Usage
 if TYPE_CHECKING:
     from global_config.deferred_edits import DeferredEdits
     from heliograph.kv.metadata_client import MetaClient
-    from region_node.balance.rules import IsolationRules
-    from region_node.balance.service import Balancer
     from region_node.clusters import PulsarClusters
     from region_node.dr.canary import Canary
     from region_node.dr.leases import WriteLeases
@@ -33,7 +31,9 @@ if TYPE_CHECKING:
     from region_node.dr.tombstones import Tombstones
     from region_node.dr.turns import SubscriptionTurns
     from region_node.kafka.broker import KafkaBroker
-    from region_node.ownership.service import Ownership
+    from region_node.placement.balance.balancer import Balancer
+    from region_node.placement.isolation.isolation_rules import IsolationRules
+    from region_node.placement.ownership.ownership_service import Ownership
     from region_node.process.feature_level import RegionLevel
     from region_node.process.region_epoch import RegionEpoch
     from region_node.pulsar.listener import PulsarListener
@@ -183,15 +183,15 @@ class BrokerRole:
         from heliograph.model.feature_levels import LEDGER_PAGES, SEALED_RUNS, SPLIT_BUNDLES
         from heliograph.runtime.process_usage import memory_limit_bytes
         from local_meta.node_level import spoken
-        from region_node.balance.divider import BundleDivider
-        from region_node.balance.gauge import BrokerGauge
-        from region_node.balance.quotas import QuotaBook
-        from region_node.balance.rules import IsolationRules
-        from region_node.balance.service import Balancer
         from region_node.clusters import PulsarClusters
         from region_node.dr.turns import SubscriptionTurns
-        from region_node.ownership.bundles import BundleBook
-        from region_node.ownership.service import Ownership
+        from region_node.placement.balance.balancer import Balancer
+        from region_node.placement.balance.broker_gauge import BrokerGauge
+        from region_node.placement.balance.bundle_divider import BundleDivider
+        from region_node.placement.balance.bundle_quotas import QuotaBook
+        from region_node.placement.isolation.isolation_rules import IsolationRules
+        from region_node.placement.ownership.bundle_ranges import BundleBook
+        from region_node.placement.ownership.ownership_service import Ownership
         from region_node.process.feature_level import RegionLevel
         from region_node.replicated_schemas import ReplicatedSchemas
         from region_node.replicated_subscriptions import ReplicatedSubscriptions

@@ -19,7 +19,7 @@ from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.feature_levels import LEVEL
 from local_meta import keys
 from local_meta.node_level import level_of
-from region_node.ownership.records import BrokerRecord
+from region_node.placement.ownership.broker_records import BrokerRecord
 
 if TYPE_CHECKING:
     from global_config.admin import ConfigAdmin

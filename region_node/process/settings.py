@@ -21,11 +21,11 @@ from heliograph.model.configuration.policy_table import checked
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.topic_names import check_name
 from heliograph.runtime.process_usage import parse_cpus
-from region_node.balance.settings import BalanceSettings
 from region_node.compaction.settings import CompactorSettings
 from region_node.dr.settings import CanarySettings
 from region_node.kafka.settings import KafkaSettings
-from region_node.ownership.core import OwnershipSettings
+from region_node.placement.balance.settings import BalanceSettings
+from region_node.placement.ownership.ownership_core import OwnershipSettings
 from region_node.process.tracing_settings import TracingSettings
 from region_node.runtime.logs import LogSettings
 from region_node.security.encryption_at_rest import EncryptionSettings

@@ -31,8 +31,8 @@ from replicator.log.transaction_buffer import only_to
 
 if TYPE_CHECKING:
     from global_config.view import ConfigView
-    from region_node.ownership.records import BrokerRecord
-    from region_node.ownership.service import Ownership
+    from region_node.placement.ownership.broker_records import BrokerRecord
+    from region_node.placement.ownership.ownership_service import Ownership
     from region_node.topics.service import TopicService
 
 log = logging.getLogger("region_node.transactions")

@@ -17,10 +17,10 @@ from heliograph.kv.state_machine import KvMachine
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.errors import CorruptData, NotAllowed
 from local_meta import keys
-from region_node.balance.affinity import FailureDomain, divide
-from region_node.balance.isolation import IsolationPolicy
-from region_node.balance.rules import IsolationRules
-from region_node.ownership.records import BrokerRecord
+from region_node.placement.isolation.anti_affinity import FailureDomain, divide
+from region_node.placement.isolation.broker_isolation import IsolationPolicy
+from region_node.placement.isolation.isolation_rules import IsolationRules
+from region_node.placement.ownership.broker_records import BrokerRecord
 
 BROKERS = [f"b{n}" for n in range(8)]
 

@@ -15,9 +15,9 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import CorruptData, NotAllowed
 from local_meta import keys
-from region_node.balance.isolation import Isolation, IsolationPolicy, together
-from region_node.balance.rules import IsolationRules, names_of
-from region_node.ownership.records import BrokerRecord
+from region_node.placement.isolation.broker_isolation import Isolation, IsolationPolicy, together
+from region_node.placement.isolation.isolation_rules import IsolationRules, names_of
+from region_node.placement.ownership.broker_records import BrokerRecord
 
 NAMESPACES = [f"{tenant}/{name}" for tenant in ("bank", "shop", "it") for name in ("a", "b")]
 BROKERS = {f"broker-{n}": (f"broker-{n}", f"10.0.0.{n}:8080", f"10.0.0.{n}") for n in range(6)}

@@ -14,12 +14,12 @@ from heliograph.kv.state_machine import KvMachine
 from heliograph.model.bundles import BundleTable
 from heliograph.model.errors import NotOwner
 from local_meta import keys
-from region_node.balance.load import Traffic
-from region_node.balance.records import LoadReport, Pause
-from region_node.balance.service import Balancer
-from region_node.balance.settings import BalanceSettings, SheddingSettings
-from region_node.balance.shedding import Bundle, Carried
-from region_node.ownership.records import BrokerRecord
+from region_node.placement.balance.balancer import Balancer
+from region_node.placement.balance.load_report import LoadReport, Pause
+from region_node.placement.balance.load_score import Traffic
+from region_node.placement.balance.load_shedding import Bundle, Carried
+from region_node.placement.balance.settings import BalanceSettings, SheddingSettings
+from region_node.placement.ownership.broker_records import BrokerRecord
 
 
 class Region:

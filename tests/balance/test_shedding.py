@@ -21,9 +21,9 @@ from geo_tests.sim.balance_world import (
     skewed,
 )
 from heliograph.model.errors import ConfigError
-from region_node.balance.placement import choose
-from region_node.balance.settings import SheddingSettings
-from region_node.balance.shedding import Bundle, Carried, Shedder
+from region_node.placement.balance.bundle_placement import choose
+from region_node.placement.balance.load_shedding import Bundle, Carried, Shedder
+from region_node.placement.balance.settings import SheddingSettings
 
 HOUR = 3600
 

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from heliograph.model.errors import ConfigError, NotAllowed
-from region_node.balance.load import LoadBook, Traffic
-from region_node.balance.settings import SplitSettings
-from region_node.balance.splitting import FLOW, POSITIONS, RANGE, TOPIC_COUNT, Splitter, Weighed, cuts
+from region_node.placement.balance.bundle_splitting import FLOW, POSITIONS, RANGE, TOPIC_COUNT, Splitter, Weighed, cuts
+from region_node.placement.balance.load_score import LoadBook, Traffic
+from region_node.placement.balance.settings import SplitSettings
 
 BOUNDS = (1000, 9000)
 BUNDLE = ("t/n", 3)

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.runtime.clock import SystemClock
 from local_meta import keys
-from region_node.ownership.core import OwnershipSettings
-from region_node.ownership.lease import BrokerLease
-from region_node.ownership.records import BrokerRecord
+from region_node.placement.ownership.broker_lease import BrokerLease
+from region_node.placement.ownership.broker_records import BrokerRecord
+from region_node.placement.ownership.ownership_core import OwnershipSettings
 
 
 class Store(EmbeddedStore):

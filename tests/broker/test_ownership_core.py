@@ -7,7 +7,8 @@ from collections import defaultdict
 
 import pytest
 
-from region_node.ownership.core import (
+from region_node.placement.ownership.broker_records import BrokerRecord, OwnerRecord
+from region_node.placement.ownership.ownership_core import (
     Acquire,
     Action,
     Bundle,
@@ -21,7 +22,6 @@ from region_node.ownership.core import (
     OwnershipSettings,
     There,
 )
-from region_node.ownership.records import BrokerRecord, OwnerRecord
 
 SETTINGS = OwnershipSettings()
 NAMESPACE = "public/default"

@@ -9,9 +9,9 @@ import pytest
 
 from heliograph.model.errors import NotAllowed
 from heliograph.model.topic_names import bundle_of
-from region_node.balance.isolation import IsolationPolicy
-from region_node.balance.rules import IsolationRules
-from region_node.ownership.records import BrokerRecord
+from region_node.placement.isolation.broker_isolation import IsolationPolicy
+from region_node.placement.isolation.isolation_rules import IsolationRules
+from region_node.placement.ownership.broker_records import BrokerRecord
 from tests.broker.test_ownership_service import NAMESPACE, TOPICS, World, run
 
 

@@ -17,9 +17,9 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.errors import NotAllowed, NotFound, NotOwner
 from heliograph.model.topic_names import bundle_of
 from local_meta import keys
-from region_node.ownership.core import OwnershipSettings, Permit
-from region_node.ownership.records import BrokerRecord, OwnerRecord
-from region_node.ownership.service import Ownership
+from region_node.placement.ownership.broker_records import BrokerRecord, OwnerRecord
+from region_node.placement.ownership.ownership_core import OwnershipSettings, Permit
+from region_node.placement.ownership.ownership_service import Ownership
 
 NAMESPACE = "public/default"
 TOPICS = [f"persistent://{NAMESPACE}/t{index}" for index in range(20)]

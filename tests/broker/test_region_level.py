@@ -16,7 +16,7 @@ from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.feature_levels import LEVEL, SPLIT_BUNDLES
 from local_meta import keys
-from region_node.ownership.records import BrokerRecord
+from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.process.feature_level import RegionLevel
 
 

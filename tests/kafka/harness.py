@@ -27,7 +27,7 @@ from region_node.kafka.connection import KafkaConnection
 from region_node.kafka.coordinator import Coordinator
 from region_node.kafka.listener import KafkaListener
 from region_node.kafka.settings import KafkaSettings
-from region_node.ownership.records import BrokerRecord
+from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.security.authorization.security_service import open_security
 from region_node.topics.ids import TopicIds
 from region_node.topics.service import TopicService

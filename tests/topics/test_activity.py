@@ -10,8 +10,8 @@ import pytest
 from heliograph.model.bundles import BundleTable
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from region_node.balance.gauge import BrokerGauge
-from region_node.balance.shedding import Bundle
+from region_node.placement.balance.broker_gauge import BrokerGauge
+from region_node.placement.balance.load_shedding import Bundle
 from region_node.topics.topic import Topic
 from tests.pulsar.codec import entry, frame, send
 from tests.pulsar.harness import Broker, Client, K, settle, with_broker

@@ -17,8 +17,8 @@ from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import HeliographError, LeaseLost
 from heliograph.runtime.clock import Clock, Rng
 from local_meta import keys
-from region_node.ownership.core import OwnershipSettings
-from region_node.ownership.records import BrokerRecord
+from region_node.placement.ownership.broker_records import BrokerRecord
+from region_node.placement.ownership.ownership_core import OwnershipSettings
 
 log = logging.getLogger("region_node.ownership.lease")
 

@@ -18,8 +18,8 @@ from heliograph.model.errors import HeliographError, LeaseLost, VersionConflict
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.recent_latencies import Recent
 from local_meta import keys
-from region_node.ownership.core import Acquire, Action, Close, Forget, Load, OwnershipCore
-from region_node.ownership.records import OwnerRecord
+from region_node.placement.ownership.broker_records import OwnerRecord
+from region_node.placement.ownership.ownership_core import Acquire, Action, Close, Forget, Load, OwnershipCore
 
 log = logging.getLogger("region_node.ownership.actions")
 

@@ -12,9 +12,9 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from heliograph.model.errors import NotAllowed
-from region_node.balance.load import Traffic
-from region_node.balance.settings import SplitSettings
-from region_node.balance.shedding import Bundle
+from region_node.placement.balance.load_score import Traffic
+from region_node.placement.balance.load_shedding import Bundle
+from region_node.placement.balance.settings import SplitSettings
 
 RANGE = "range_equally_divide"
 TOPIC_COUNT = "topic_count_equally_divide"

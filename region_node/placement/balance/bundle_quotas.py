@@ -18,8 +18,8 @@ from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.bundles import BundleTable
 from heliograph.model.errors import CorruptData
 from local_meta import keys
-from region_node.balance.capacity import Capacity, ResourceQuota
-from region_node.balance.shedding import Bundle
+from region_node.placement.balance.broker_capacity import Capacity, ResourceQuota
+from region_node.placement.balance.load_shedding import Bundle
 
 log = logging.getLogger("region_node.balance.quotas")
 

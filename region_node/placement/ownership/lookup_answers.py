@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from heliograph.model.errors import NotOwner
-from region_node.ownership.records import BrokerRecord
+from region_node.placement.ownership.broker_records import BrokerRecord
 
 
 class LookupAnswer(NamedTuple):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import msgpack
 
 from heliograph.model.errors import CorruptData
-from region_node.balance.shedding import Bundle, Carried
+from region_node.placement.balance.load_shedding import Bundle, Carried
 
 FORMAT = 1
 MEMORY, CONNECTIONS = "memory", "connections"

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from heliograph.runtime.clock import Rng
-from region_node.balance.settings import SheddingSettings
+from region_node.placement.balance.settings import SheddingSettings
 
 Bundle = tuple[str, int]
 _WINDOW_S = 900

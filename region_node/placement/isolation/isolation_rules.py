@@ -16,9 +16,9 @@ from global_config.view import ConfigView
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import CorruptData, NotAllowed
 from local_meta import keys
-from region_node.balance.affinity import DOMAINS_MAX, FailureDomain, divide
-from region_node.balance.isolation import POLICIES_MAX, Isolation, IsolationPolicy
-from region_node.ownership.records import BrokerRecord
+from region_node.placement.isolation.anti_affinity import DOMAINS_MAX, FailureDomain, divide
+from region_node.placement.isolation.broker_isolation import POLICIES_MAX, Isolation, IsolationPolicy
+from region_node.placement.ownership.broker_records import BrokerRecord
 
 log = logging.getLogger("region_node.balance.rules")
 

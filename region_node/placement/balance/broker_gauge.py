@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from heliograph.model.bundles import BundleTable
 from heliograph.runtime import process_usage
 from heliograph.runtime.clock import Clock
-from region_node.balance.load import Traffic
-from region_node.balance.records import CONNECTIONS, MEMORY
-from region_node.balance.shedding import Bundle
+from region_node.placement.balance.load_report import CONNECTIONS, MEMORY
+from region_node.placement.balance.load_score import Traffic
+from region_node.placement.balance.load_shedding import Bundle
 
 if TYPE_CHECKING:
     from region_node.topics.activity import Activity

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 from heliograph.model.bundles import BundleTable
 from heliograph.model.errors import NotAllowed
 from heliograph.model.topic_names import topic_hash
-from region_node.balance.load import MESSAGE_BYTES
-from region_node.balance.shedding import Bundle
-from region_node.balance.splitting import FLOW, TOPIC_COUNT, Weighed, cuts
+from region_node.placement.balance.bundle_splitting import FLOW, TOPIC_COUNT, Weighed, cuts
+from region_node.placement.balance.load_score import MESSAGE_BYTES
+from region_node.placement.balance.load_shedding import Bundle
 
 if TYPE_CHECKING:
     from region_node.topics.loaded import Loaded

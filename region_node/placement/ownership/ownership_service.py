@@ -20,12 +20,21 @@ from heliograph.model.errors import LeaseLost, NotAllowed, NotFound, NotOwner, V
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock, Rng
 from local_meta import keys
-from region_node.ownership.actions import BundleActions, BundleHost
-from region_node.ownership.answers import LookupAnswer, answer_of
-from region_node.ownership.bundles import BundleBook
-from region_node.ownership.core import Bundle, Here, Moving, OwnershipCore, OwnershipSettings, Permit, Place, There
-from region_node.ownership.lease import BrokerLease
-from region_node.ownership.records import BrokerRecord, OwnerRecord
+from region_node.placement.ownership.broker_lease import BrokerLease
+from region_node.placement.ownership.broker_records import BrokerRecord, OwnerRecord
+from region_node.placement.ownership.bundle_actions import BundleActions, BundleHost
+from region_node.placement.ownership.bundle_ranges import BundleBook
+from region_node.placement.ownership.lookup_answers import LookupAnswer, answer_of
+from region_node.placement.ownership.ownership_core import (
+    Bundle,
+    Here,
+    Moving,
+    OwnershipCore,
+    OwnershipSettings,
+    Permit,
+    Place,
+    There,
+)
 
 log = logging.getLogger("region_node.ownership.service")
 

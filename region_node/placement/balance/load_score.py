@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from region_node.balance.shedding import Bundle, Carried
+from region_node.placement.balance.load_shedding import Bundle, Carried
 
 HALF_LIFE_S = 60.0
 MESSAGE_BYTES = 1024

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from heliograph.runtime.clock import Rng
-from region_node.balance.shedding import drawn
+from region_node.placement.balance.load_shedding import drawn
 
 _SAME = 0.02
 """Brokers that differ by less are as good as each other."""

@@ -20,7 +20,7 @@ from enum import Enum
 
 from heliograph.model.errors import ConfigError
 from heliograph.runtime.clock import Rng
-from region_node.ownership.records import BrokerRecord, OwnerRecord
+from region_node.placement.ownership.broker_records import BrokerRecord, OwnerRecord
 
 Bundle = tuple[str, int]
 """(namespace, index of the hash range)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from heliograph.model.errors import ConfigError
-from region_node.balance.capacity import Capacity
+from region_node.placement.balance.broker_capacity import Capacity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,16 +20,16 @@ from heliograph.model.bundles import BundleTable
 from heliograph.model.errors import CorruptData, HeliographError, VersionConflict
 from heliograph.runtime.clock import Clock, Rng
 from local_meta import keys
-from region_node.balance.divider import BundleDivider
-from region_node.balance.isolation import together
-from region_node.balance.load import LoadBook, Traffic
-from region_node.balance.placement import choose
-from region_node.balance.quotas import QuotaBook
-from region_node.balance.records import CONNECTIONS, HELD_MAX, MEMORY, LoadReport, Pause
-from region_node.balance.settings import BalanceSettings
-from region_node.balance.shedding import Bundle, Carried, Move, Shedder
-from region_node.balance.splitting import Splitter
-from region_node.ownership.records import BrokerRecord
+from region_node.placement.balance.bundle_divider import BundleDivider
+from region_node.placement.balance.bundle_placement import choose
+from region_node.placement.balance.bundle_quotas import QuotaBook
+from region_node.placement.balance.bundle_splitting import Splitter
+from region_node.placement.balance.load_report import CONNECTIONS, HELD_MAX, MEMORY, LoadReport, Pause
+from region_node.placement.balance.load_score import LoadBook, Traffic
+from region_node.placement.balance.load_shedding import Bundle, Carried, Move, Shedder
+from region_node.placement.balance.settings import BalanceSettings
+from region_node.placement.isolation.broker_isolation import together
+from region_node.placement.ownership.broker_records import BrokerRecord
 
 log = logging.getLogger("region_node.balance.service")
 

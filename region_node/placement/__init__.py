@@ -1,0 +1,1 @@
+"""Which broker serves which bundle."""

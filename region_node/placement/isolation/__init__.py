@@ -1,0 +1,1 @@
+"""Which brokers may serve which namespace."""
