@@ -21,7 +21,7 @@ from heliograph.model.errors import LinkError, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import Buffer
-from region_node.schemas.registry import SchemaRegistry
+from region_node.schemas.schema_registry import SchemaRegistry
 from replicator.health.link_causes import Cause
 from replicator.manager.link_manager import LinkManager
 from replicator.pulsar.cluster_credentials import ClientCredentials, lasts_s, secret_may_go_to, tls_of, token_of

@@ -1,7 +1,7 @@
 """ReplicatedSchemas: this region's schema registry, as links read and fill it.
 
 Is: which topics have schemas at all (one watch of the metadata a broker), reading and taking over, and telling links of new versions, whichever broker
-of the region stored them. Isn't: the registry (`region_node.schemas.registry`), or a link.
+of the region stored them. Isn't: the registry (`region_node.schemas.schema_registry`), or a link.
 Invariants: what another region gives has that region's numbers, and changes nothing that is here unless somebody has decided so; only versions of
 this region's own numbers are told on as they come, all of them when a link opens.
 Source: docs/protocols/links.md, "Schemas".
@@ -16,7 +16,7 @@ from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import CorruptData, LinkError
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.links.schema_commands import BYTES_MAX, SchemaRow
-from region_node.schemas.registry import REGION_SHIFT, SchemaRegistry, conflicting, shown
+from region_node.schemas.schema_registry import REGION_SHIFT, SchemaRegistry, conflicting, shown
 from replicator.health.link_causes import Cause
 from replicator.links.schema_feed import SchemaConflict
 

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from heliograph.model.errors import NotAllowed, NotFound
 from region_node.admin.context import Admin, Malformed, body
-from region_node.schemas.differences import differences
+from region_node.schemas.schema_diff import differences
 from replicator.links.give_up_lost import give_up
 from replicator.links.link import Link
 from replicator.links.parked_links import Choice, look_again, resolve

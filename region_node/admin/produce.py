@@ -31,7 +31,7 @@ from heliograph.wire.run import COUNT_MAX, Run
 from region_node.admin.context import Admin, Elsewhere, Malformed, number, typed_body
 from region_node.runtime.topic_ports import Segments
 from region_node.schemas.compatibility import IncompatibleSchema
-from region_node.schemas.definition import NONE, TYPES, InvalidSchema, Schema
+from region_node.schemas.schema_definition import NONE, TYPES, InvalidSchema, Schema
 from region_node.subscriptions.keys import key_hash
 from region_node.topics.limits import check_producer
 from region_node.topics.topic import Topic

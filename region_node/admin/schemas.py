@@ -17,7 +17,7 @@ from heliograph.model.errors import NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.admin.context import Admin, Malformed, typed_body
 from region_node.schemas.compatibility import IncompatibleSchema, check_new
-from region_node.schemas.definition import (
+from region_node.schemas.schema_definition import (
     BYTES,
     KEY_VALUE,
     NAMES,
@@ -27,7 +27,7 @@ from region_node.schemas.definition import (
     check_definition,
     halves,
 )
-from region_node.schemas.registry import Version
+from region_node.schemas.schema_registry import Version
 
 
 async def latest(admin: Admin, request: web.Request) -> Any:

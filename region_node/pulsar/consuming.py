@@ -21,7 +21,7 @@ from region_node.pulsar.producer_commands import NO_SCHEMA
 from region_node.pulsar.publishing import NO_REQUEST, name_next_owner, send_on
 from region_node.pulsar.transacting import check_available
 from region_node.replicated_subscriptions import replicate, replicate_by_policy
-from region_node.schemas.definition import Schema
+from region_node.schemas.schema_definition import Schema
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.subscription import Subscription, consumer_stats
 from region_node.topics.limits import check_consumers, check_type

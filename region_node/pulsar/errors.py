@@ -5,7 +5,7 @@ from __future__ import annotations
 from heliograph.model import errors
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.schemas.compatibility import IncompatibleSchema
-from region_node.schemas.definition import InvalidSchema
+from region_node.schemas.schema_definition import InvalidSchema
 from region_node.transactions.errors import NoCoordinator, NoSuchTransaction, TransactionConflict, TransactionState
 
 _CODES: tuple[tuple[type[errors.HeliographError], pb.ServerError.ValueType], ...] = (

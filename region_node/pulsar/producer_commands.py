@@ -17,7 +17,7 @@ from heliograph.wire.pulsar.frame_cutter import IN_ORDER
 from region_node.pulsar.publishing import ProducerHandle, send_on
 from region_node.pulsar.replicated import Replicated, cluster_of
 from region_node.schemas.compatibility import IncompatibleSchema
-from region_node.schemas.definition import Schema
+from region_node.schemas.schema_definition import Schema
 from region_node.security.authorization.authorization_service import Action
 from region_node.topics.limits import check_producer, check_region
 from region_node.topics.producers import AccessMode, Producer

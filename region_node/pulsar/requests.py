@@ -15,7 +15,7 @@ from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.pulsar import consuming, producer_commands, scalable, transacting, watching
 from region_node.pulsar.errors import code_of
-from region_node.schemas.definition import Schema
+from region_node.schemas.schema_definition import Schema
 from region_node.security.authorization.authorization_service import Action
 from region_node.transactions.naming import is_assign
 

@@ -16,7 +16,7 @@ from avro.schema import RecordSchema
 from avro.schema import Schema as AvroSchema
 
 from heliograph.model.errors import TopicError
-from region_node.schemas.definition import (
+from region_node.schemas.schema_definition import (
     AVRO_DEFINED,
     KEY_VALUE,
     PROTOBUF_NATIVE,

@@ -14,8 +14,8 @@ from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
 from region_node.runtime.topic_ports import FactoryPort, LinksPort, ViewPort
 from region_node.schemas.compatibility import strategy_of
-from region_node.schemas.definition import Schema
-from region_node.schemas.registry import SchemaRegistry
+from region_node.schemas.schema_definition import Schema
+from region_node.schemas.schema_registry import SchemaRegistry
 from region_node.topics.creation import Creation
 from region_node.topics.gates import Gates
 from region_node.topics.loaded import Loaded

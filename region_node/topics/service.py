@@ -37,7 +37,7 @@ from region_node.compaction.settings import CompactorSettings
 from region_node.runtime.prometheus_text import Sample
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, Tasks, Yielding
 from region_node.runtime.topic_ports import FactoryPort, LinksPort, LogPort, TurnOf, ViewPort
-from region_node.schemas.registry import SchemaRegistry
+from region_node.schemas.schema_registry import SchemaRegistry
 from region_node.subscriptions.delayed import DelayWheel
 from region_node.topics.activity import Activity
 from region_node.topics.applying import PolicyApplier

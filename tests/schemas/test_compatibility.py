@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from region_node.schemas.compatibility import IncompatibleSchema, check_consumer, check_new, strategy_of
-from region_node.schemas.definition import TYPES, InvalidSchema, Schema, check_definition
+from region_node.schemas.schema_definition import TYPES, InvalidSchema, Schema, check_definition
 
 INT, LONG = {"name": "a", "type": "int"}, {"name": "a", "type": "long"}
 OPTIONAL, REQUIRED = {"name": "b", "type": ["null", "string"], "default": None}, {"name": "c", "type": "string"}

@@ -16,8 +16,8 @@ from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import SystemClock
 from region_node.replicated_schemas import ReplicatedSchemas
 from region_node.schemas.compatibility import IncompatibleSchema
-from region_node.schemas.differences import differences
-from region_node.schemas.registry import SchemaRegistry, conflicting
+from region_node.schemas.schema_diff import differences
+from region_node.schemas.schema_registry import SchemaRegistry, conflicting
 from replicator.health.link_causes import Cause
 from replicator.links.schema_feed import SchemaConflict
 from tests.schemas.test_compatibility import INT, LONG, OPTIONAL, avro, plain

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from heliograph.model.errors import CorruptData
-from region_node.schemas.registry import shown
+from region_node.schemas.schema_registry import shown
 
 
 def differences(here: Mapping[int, bytes], there: Mapping[int, bytes], names: tuple[str, str]) -> list[dict[str, Any]]:

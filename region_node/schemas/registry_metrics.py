@@ -14,7 +14,7 @@ from heliograph.runtime.clock import Clock
 from heliograph.runtime.recent_latencies import Recent
 from region_node.runtime.prometheus_text import Sample, summary
 from region_node.schemas.compatibility import IncompatibleSchema
-from region_node.schemas.definition import InvalidSchema
+from region_node.schemas.schema_definition import InvalidSchema
 
 OPERATIONS = ("get", "put", "del")
 

@@ -21,8 +21,8 @@ from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
 from region_node.schemas.compatibility import IncompatibleSchema, check_consumer, check_new
-from region_node.schemas.counts import SchemaCounts
-from region_node.schemas.definition import Schema, check_definition
+from region_node.schemas.registry_metrics import SchemaCounts
+from region_node.schemas.schema_definition import Schema, check_definition
 
 REGION_SHIFT = 40
 VERSIONS_MAX = 1000
