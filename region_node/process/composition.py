@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from heliograph.kv.metadata_client import MetaClient
     from local_meta.node import LocalMetaNode
     from local_meta.node_level import NodeLevel
-    from region_node.bookie_access import BookieAccess
+    from region_node.bookie.http_access import BookieAccess
     from region_node.process.broker_role import BrokerRole
     from region_node.security.tls import Certificates
     from storage.bookie.maintenance.block_refill import Refill
@@ -324,8 +324,8 @@ class BookieRole:
             self._failed.set_exception(DiskFailed(self.bookie.lost))
 
     async def _open_http(self, port: int, certificates: Certificates, meta: MetaClient) -> int:
-        from region_node.bookie_http import BookieHttp, HttpConnection
-        from region_node.bookie_ranges import RangeReads
+        from region_node.bookie.entry_ranges import RangeReads
+        from region_node.bookie.http_face import BookieHttp, HttpConnection
         from region_node.security.read_permits import ReadKeys
 
         loop, answers_max = asyncio.get_running_loop(), self.settings.bookie.direct_reads
@@ -351,7 +351,7 @@ class BookieRole:
         if not inside and not settings.authentication and not settings.anonymous_role:
             return None
         from heliograph.runtime.compute_thread import Offload
-        from region_node.bookie_access import BookieAccess
+        from region_node.bookie.http_access import BookieAccess
         from region_node.security.authentication.jwks_issuers import fetch
         from region_node.security.authorization.security_service import authentication_of
 

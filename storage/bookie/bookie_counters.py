@@ -1,6 +1,6 @@
 """Counts: what a bookie has done since its start, for its metrics.
 
-Is: numbers. Isn't: state that anything depends on, or the reading of them (`region_node.bookie_http`).
+Is: numbers. Isn't: state that anything depends on, or the reading of them (`region_node.bookie.http_face`).
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from joserfc.jwk import OctKey
 
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.compute_thread import Offload
-from region_node.bookie_access import BookieAccess
-from region_node.bookie_http import Answer, HttpConnection
+from region_node.bookie.http_access import BookieAccess
+from region_node.bookie.http_face import Answer, HttpConnection
 from region_node.security.authentication.jwks_issuers import fetch
 from region_node.security.authorization.security_service import authentication_of
 from region_node.security.certificate_authority import ensure_certificates

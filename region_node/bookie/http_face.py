@@ -22,12 +22,12 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from heliograph.model.errors import DiskFailed, StorageError
-from region_node.bookie_ranges import REASONS
+from region_node.bookie.entry_ranges import REASONS
 from region_node.runtime.prometheus_text import CONTENT_TYPE, Sample, process_samples, render, summary
 
 if TYPE_CHECKING:
-    from region_node.bookie_access import BookieAccess
-    from region_node.bookie_ranges import RangeAnswer, RangeReads
+    from region_node.bookie.entry_ranges import RangeAnswer, RangeReads
+    from region_node.bookie.http_access import BookieAccess
     from storage.bookie.directories.ledger_dir import LedgerDir
     from storage.bookie.maintenance.block_refill import Refill
     from storage.bookie.maintenance.garbage_collector import Collector

@@ -1,0 +1,1 @@
+"""A bookie's HTTP pages. No broker's code is loaded here."""
