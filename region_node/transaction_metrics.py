@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from region_node.runtime.prometheus_text import Sample, summary
-from region_node.transactions.latency import BUCKETS_MS
-from region_node.transactions.service import Transactions
+from region_node.transactions.coordinators.transaction_latency import BUCKETS_MS
+from region_node.transactions.coordinators.transaction_service import Transactions
 
 
 def samples(region: str, transactions: Transactions) -> Iterator[Sample]:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from region_node.tiering import BrokerTier
     from region_node.topics.service import TopicService
     from region_node.topics.topic import Topic
-    from region_node.transactions.service import Transactions
+    from region_node.transactions.coordinators.transaction_service import Transactions
     from replicator.log.replicated_log import ReplicatedLog
     from replicator.manager.link_manager import LinkManager
     from storage.ledger.repair.autorecovery import AutoRecovery

@@ -20,11 +20,11 @@ from heliograph.wire.run import TxnId
 from region_node.admin.context import Admin, Elsewhere, Malformed, flag, number, typed_body
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.topics.topic import Topic
-from region_node.transactions.arriving import Abroad
-from region_node.transactions.coordinator import Txn
-from region_node.transactions.errors import NoSuchTransaction, TransactionState
-from region_node.transactions.keeping import KeptCoordinator
-from region_node.transactions.service import Transactions
+from region_node.transactions.coordinators.coordinator import Txn
+from region_node.transactions.coordinators.replicated_transactions import Abroad
+from region_node.transactions.coordinators.stored_coordinator import KeptCoordinator
+from region_node.transactions.coordinators.transaction_service import Transactions
+from region_node.transactions.participants.transaction_errors import NoSuchTransaction, TransactionState
 
 _V3 = "/admin/v3/transactions"
 _TOPIC = "{tenant}/{namespace}/{topic}"

@@ -23,7 +23,7 @@ from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata
 from region_node.dr.settings import CanarySettings
 from region_node.dr.tasks import lasting
 from region_node.topics.round_trip import round_trip
-from region_node.transactions.naming import NAMESPACE
+from region_node.transactions.coordinators.coordinator_topics import NAMESPACE
 
 if TYPE_CHECKING:
     from region_node.topics.service import TopicService

@@ -27,15 +27,15 @@ from heliograph.wire.run import TxnId
 from region_node.kafka.committed import Committed, Row, decode, encode
 from region_node.kafka.errors import Code, Refused
 from region_node.kafka.idle_ids import IdleIds, producer_key
-from region_node.transactions.coordinator import Status
-from region_node.transactions.errors import NoCoordinator, NoSuchTransaction, TransactionState
-from region_node.transactions.keeping import as_stored
+from region_node.transactions.coordinators.coordinator import Status
+from region_node.transactions.coordinators.stored_coordinator import as_stored
+from region_node.transactions.participants.transaction_errors import NoCoordinator, NoSuchTransaction, TransactionState
 
 if TYPE_CHECKING:
     from region_node.kafka.broker import KafkaBroker
     from region_node.kafka.log import KafkaLog
-    from region_node.transactions.keeping import KeptCoordinator
-    from region_node.transactions.service import Transactions
+    from region_node.transactions.coordinators.stored_coordinator import KeptCoordinator
+    from region_node.transactions.coordinators.transaction_service import Transactions
 
 log = logging.getLogger("region_node.kafka")
 

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from region_node.stored_bytes import StoredBytes
     from region_node.tiering import BrokerTier
     from region_node.topics.service import TopicService
-    from region_node.transactions.naming import RegionView
-    from region_node.transactions.service import Transactions
+    from region_node.transactions.coordinators.coordinator_topics import RegionView
+    from region_node.transactions.coordinators.transaction_service import Transactions
     from region_node.usage_days import UsageDays
     from replicator.manager.link_manager import LinkManager
     from storage.ledger.bookies.bookie_pool import BookiePool
@@ -138,7 +138,7 @@ class BrokerRole:
         from region_node.dr.leases import LeaseSettings, WriteLeases
         from region_node.process.region_epoch import RegionEpoch
         from region_node.store_metrics import StoreCounts
-        from region_node.transactions.naming import RegionView
+        from region_node.transactions.coordinators.coordinator_topics import RegionView
 
         self.certificates = Certificates(self.settings.tls, self.settings.region)
         self.meta = meta_client(self.settings.meta, self.runtime, self.certificates.dialer("broker", "meta"))
@@ -200,7 +200,7 @@ class BrokerRole:
         from region_node.tiering import BrokerTier
         from region_node.topics.filter_book import load_filters
         from region_node.topics.service import TopicService, TopicSettings
-        from region_node.transactions.service import Transactions
+        from region_node.transactions.coordinators.transaction_service import Transactions
         from replicator.audit.bookie_copies import BookieCopies
         from replicator.manager.link_manager import LinkManager, LinkSettings
         from storage.ledger.bookies.bookie_client import BookieClient

@@ -6,7 +6,12 @@ from heliograph.model import errors
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.schema_definition import InvalidSchema
-from region_node.transactions.errors import NoCoordinator, NoSuchTransaction, TransactionConflict, TransactionState
+from region_node.transactions.participants.transaction_errors import (
+    NoCoordinator,
+    NoSuchTransaction,
+    TransactionConflict,
+    TransactionState,
+)
 
 _CODES: tuple[tuple[type[errors.HeliographError], pb.ServerError.ValueType], ...] = (
     (NoCoordinator, pb.TransactionCoordinatorNotFound),

@@ -26,7 +26,7 @@ from region_node.runtime.ready_queue import Tasks
 from region_node.security.addresses import AddressCounts
 from region_node.security.authorization.security_service import Security, open_security
 from region_node.topics.service import TopicService
-from region_node.transactions.service import Transactions
+from region_node.transactions.coordinators.transaction_service import Transactions
 from region_node.usage import Usage
 
 log = logging.getLogger("region_node.pulsar")

@@ -17,7 +17,7 @@ from region_node.pulsar import consuming, producer_commands, scalable, transacti
 from region_node.pulsar.errors import code_of
 from region_node.schemas.schema_definition import Schema
 from region_node.security.authorization.authorization_service import Action
-from region_node.transactions.naming import is_assign
+from region_node.transactions.coordinators.coordinator_topics import is_assign
 
 if TYPE_CHECKING:
     from region_node.pulsar.connection import PulsarConnection

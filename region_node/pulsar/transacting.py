@@ -18,8 +18,8 @@ from heliograph.wire.run import TxnId
 from region_node.pulsar.errors import code_of
 from region_node.pulsar.publishing import NO_TRANSACTIONS
 from region_node.security.authorization.authorization_service import Action
-from region_node.transactions.errors import NoCoordinator
-from region_node.transactions.service import Transactions
+from region_node.transactions.coordinators.transaction_service import Transactions
+from region_node.transactions.participants.transaction_errors import NoCoordinator
 
 if TYPE_CHECKING:
     from region_node.pulsar.connection import PulsarConnection

@@ -25,9 +25,9 @@ from region_node.subscriptions.keys import Sticky
 from region_node.subscriptions.shared import UNACKED_CONSUMER_MAX, UNACKED_SUBSCRIPTION_MAX, SharedDispatcher
 from region_node.subscriptions.single import SingleActive
 from region_node.subscriptions.throttle import Throttle
-from region_node.transactions.acking import SubscriptionTransactions
-from region_node.transactions.pending import PROPERTY as TRANSACTIONS
-from region_node.transactions.pending import PendingAcks
+from region_node.transactions.participants.pending_acks import PROPERTY as TRANSACTIONS
+from region_node.transactions.participants.pending_acks import PendingAcks
+from region_node.transactions.participants.transactional_acks import SubscriptionTransactions
 from replicator.subscriptions.subscription_state import BEGAN, PROPERTY
 from storage.managed_ledger.cursors.cursor_expiry import GIVEN_UP
 

@@ -36,7 +36,7 @@ from region_node.topics.producers import Producer, ProducerRegistry, ProducerSin
 from region_node.topics.rates import NO_GROUP, GroupRates, TopicRates, has_rates
 from region_node.topics.statistics import topic_stats
 from region_node.topics.subscribing import is_internal
-from region_node.transactions.participant import TopicTransactions
+from region_node.transactions.participants.topic_participant import TopicTransactions
 
 if TYPE_CHECKING:
     from region_node.topics.gates import Migration

@@ -13,7 +13,7 @@ A marker, as it lies in a hidden entry (FLAG_HIDDEN | FLAG_MARKER, the run's `tr
     of a commit over several topics, behind that: u8 version (1), msgpack list of their names. Who knows of none passes over it.
 
 In other regions a commit over several topics is *held* when its marker is stored: readers, not links, stop before it until the marker of every other
-topic is stored in that region too (`region_node.transactions.arriving` asks), or is waited for no longer.
+topic is stored in that region too (`region_node.transactions.coordinators.replicated_transactions` asks), or is waited for no longer.
 
 A transaction of another region whose end was deleted with its topic is aborted where the SKIP that names it deleted is stored: `give_up`.
 

@@ -13,8 +13,8 @@ from region_node.kafka.committed import Row
 from region_node.kafka.errors import Code, Refused
 from region_node.kafka.idle_ids import IDLE, producer_key
 from region_node.kafka.transactions import IDS, KafkaTransactions
-from region_node.transactions.service import Transactions
-from region_node.transactions.settings import TransactionSettings
+from region_node.transactions.coordinators.settings import TransactionSettings
+from region_node.transactions.coordinators.transaction_service import Transactions
 from tests.kafka.harness import Face, with_face
 
 DAY_S, HOUR_S = 86_400, 3_600

@@ -10,7 +10,7 @@ from typing import Any
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from region_node.transactions.service import Transactions
+from region_node.transactions.coordinators.transaction_service import Transactions
 from replicator.log.transaction_buffer import TransactionBuffer
 from tests.pulsar.codec import frame
 from tests.pulsar.harness import Broker, Client, K

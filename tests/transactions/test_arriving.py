@@ -19,7 +19,7 @@ from heliograph.model.errors import MetadataUnavailable, NotFound
 from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.wire.run import FLAG_HIDDEN, Run, TxnId
 from region_node.admin.transactions import way_to_others
-from region_node.transactions.arriving import AGAIN_S, Arrivals
+from region_node.transactions.coordinators.replicated_transactions import AGAIN_S, Arrivals
 from replicator.log.transaction_buffer import (
     COMMIT,
     HELD_MAX,

@@ -13,9 +13,9 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import CorruptData, NotAllowed, NotFound
-from region_node.transactions.coordinator import Coordinator, CoordinatorSettings, Status, Txn
-from region_node.transactions.errors import NoCoordinator, NoSuchTransaction, TransactionState
-from region_node.transactions.keeping import KeptCoordinator
+from region_node.transactions.coordinators.coordinator import Coordinator, CoordinatorSettings, Status, Txn
+from region_node.transactions.coordinators.stored_coordinator import KeptCoordinator
+from region_node.transactions.participants.transaction_errors import NoCoordinator, NoSuchTransaction, TransactionState
 
 
 def core(**limits: int) -> Coordinator:

@@ -9,9 +9,9 @@ import pytest
 from heliograph.model.errors import CorruptData, NotAllowed
 from heliograph.model.positions import Position
 from heliograph.wire.run import TxnId
-from region_node.transactions import pending as module
-from region_node.transactions.errors import TransactionConflict
-from region_node.transactions.pending import Part, PendingAcks, left_of, part_of
+from region_node.transactions.participants import pending_acks as module
+from region_node.transactions.participants.pending_acks import Part, PendingAcks, left_of, part_of
+from region_node.transactions.participants.transaction_errors import TransactionConflict
 
 A, B = (0, 1), (0, 2)
 

@@ -16,10 +16,15 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import HeliographError, MetadataUnavailable, OutcomeUnknown, TopicClosed
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, Run, TxnId
-from region_node.transactions.coordinator import CoordinatorSettings
-from region_node.transactions.errors import NoCoordinator, NoSuchTransaction, TransactionConflict, TransactionState
-from region_node.transactions.keeping import KeptCoordinator
-from region_node.transactions.pending import PendingAcks
+from region_node.transactions.coordinators.coordinator import CoordinatorSettings
+from region_node.transactions.coordinators.stored_coordinator import KeptCoordinator
+from region_node.transactions.participants.pending_acks import PendingAcks
+from region_node.transactions.participants.transaction_errors import (
+    NoCoordinator,
+    NoSuchTransaction,
+    TransactionConflict,
+    TransactionState,
+)
 from replicator.log.transaction_buffer import ABORT, COMMIT, TransactionBuffer, below, marker_run
 
 MESSAGES = 12

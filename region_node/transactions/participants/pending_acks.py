@@ -23,7 +23,7 @@ import msgpack
 from heliograph.model.errors import CorruptData, NotAllowed
 from heliograph.model.positions import Position
 from heliograph.wire.run import TxnId
-from region_node.transactions.errors import TransactionConflict
+from region_node.transactions.participants.transaction_errors import TransactionConflict
 
 PROPERTY = "heliograph.transactions"
 VERSION = 1

@@ -22,11 +22,11 @@ from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.run import TxnId
 from region_node.runtime.ready_queue import Tasks
-from region_node.transactions.arriving import Arrivals
-from region_node.transactions.errors import NoCoordinator
-from region_node.transactions.keeping import COORDINATORS, KeptCoordinator
-from region_node.transactions.naming import ASSIGN, NAMESPACE
-from region_node.transactions.settings import TransactionSettings
+from region_node.transactions.coordinators.coordinator_topics import ASSIGN, NAMESPACE
+from region_node.transactions.coordinators.replicated_transactions import Arrivals
+from region_node.transactions.coordinators.settings import TransactionSettings
+from region_node.transactions.coordinators.stored_coordinator import COORDINATORS, KeptCoordinator
+from region_node.transactions.participants.transaction_errors import NoCoordinator
 from replicator.log.transaction_buffer import only_to
 
 if TYPE_CHECKING:

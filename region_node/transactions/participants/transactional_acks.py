@@ -16,8 +16,8 @@ from heliograph.model.errors import NotAllowed
 from heliograph.model.positions import Position
 from heliograph.wire.run import TxnId
 from region_node.runtime.cursor_ports import CursorPort, Piece
-from region_node.transactions.errors import TransactionConflict
-from region_node.transactions.pending import POSITIONS_MAX, PROPERTY, Held, Part, PendingAcks, left_of
+from region_node.transactions.participants.pending_acks import POSITIONS_MAX, PROPERTY, Held, Part, PendingAcks, left_of
+from region_node.transactions.participants.transaction_errors import TransactionConflict
 
 if TYPE_CHECKING:
     from region_node.runtime.topic_ports import ReadablePort

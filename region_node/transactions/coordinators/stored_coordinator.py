@@ -24,9 +24,9 @@ from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.run import TxnId
 from region_node.runtime.ready_queue import Tasks
-from region_node.transactions.coordinator import Coordinator, CoordinatorSettings, Status, Txn
-from region_node.transactions.errors import NoCoordinator, TransactionState
-from region_node.transactions.latency import Latencies
+from region_node.transactions.coordinators.coordinator import Coordinator, CoordinatorSettings, Status, Txn
+from region_node.transactions.coordinators.transaction_latency import Latencies
+from region_node.transactions.participants.transaction_errors import NoCoordinator, TransactionState
 
 log = logging.getLogger("region_node.transactions")
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import HeliographError, NotAllowed, NotFound, TopicTerminated
 from heliograph.wire.run import Origin, Run, TxnId
-from region_node.transactions.errors import TransactionState
-from region_node.transactions.reading import CommittedView
+from region_node.transactions.participants.committed_view import CommittedView
+from region_node.transactions.participants.transaction_errors import TransactionState
 from replicator.log.transaction_buffer import ABORT, COMMIT, TransactionBuffer, marker_run, verdict_run
 
 if TYPE_CHECKING:

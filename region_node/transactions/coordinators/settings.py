@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from heliograph.model.errors import ConfigError
-from region_node.transactions.coordinator import CoordinatorSettings
+from region_node.transactions.coordinators.coordinator import CoordinatorSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

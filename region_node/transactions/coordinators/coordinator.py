@@ -18,7 +18,7 @@ from enum import IntEnum
 
 from heliograph.model.errors import ConfigError, CorruptData, NotAllowed
 from heliograph.model.ledger_metadata import pack, unpack
-from region_node.transactions.errors import NoSuchTransaction, TransactionState
+from region_node.transactions.participants.transaction_errors import NoSuchTransaction, TransactionState
 
 
 class Status(IntEnum):

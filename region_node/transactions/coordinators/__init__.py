@@ -1,0 +1,1 @@
+"""Which transactions are open, and their way to the end."""

@@ -1,0 +1,1 @@
+"""Topics and subscriptions as parts of a transaction. No coordinator is imported."""
