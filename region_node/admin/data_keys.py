@@ -18,7 +18,7 @@ from heliograph.model.feature_levels import SEALED_TENANTS
 from heliograph.model.ledger_metadata import ManagedLedgerMetadata
 from local_meta import keys
 from region_node.admin.context import Admin, Malformed
-from region_node.compaction.compacted import CURSOR
+from region_node.compaction.compacted_view import CURSOR
 from storage.sealing.keyring import DataKey
 from storage.sealing.sealing import Sealing
 

@@ -26,11 +26,11 @@ from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.runtime.clock import Clock
 from heliograph.wire.kafka.entry_conversion import as_pulsar
 from heliograph.wire.run import FLAG_KAFKA, Buffer, Run
-from region_node.compaction.compacted import CURSOR, Compacted, CompactedView, properties_of, read_properties
-from region_node.compaction.entries import Opened, open_entry, without
-from region_node.compaction.latest import LatestKeys
+from region_node.compaction.compacted_view import CURSOR, Compacted, CompactedView, properties_of, read_properties
+from region_node.compaction.compacted_writer import CompactedWriter, WriteLatencies, delete_ledgers
+from region_node.compaction.keyed_entries import Opened, open_entry, without
+from region_node.compaction.latest_keys import LatestKeys
 from region_node.compaction.settings import CompactorSettings
-from region_node.compaction.writer import CompactedWriter, WriteLatencies, delete_ledgers
 from region_node.runtime.cursor_ports import LedgerPort, Piece, visible
 from region_node.runtime.ready_queue import Tasks
 from storage.ledger.ledger_context import LedgerContext

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.ledger_metadata import LedgerInfo, OffloadRecord
 from local_meta import keys
-from region_node.compaction.compacted import CURSOR, read_properties
+from region_node.compaction.compacted_view import CURSOR, read_properties
 from region_node.compaction.compactor import Compactor
 from storage.managed_ledger.cursors.cursor import Cursor
 from storage.tiered.objects.object_names import ledger_key

@@ -14,7 +14,7 @@ from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock
 
 if TYPE_CHECKING:
-    from region_node.compaction.compacted import CompactedView
+    from region_node.compaction.compacted_view import CompactedView
     from region_node.runtime.cursor_ports import Piece
     from region_node.topics.topic import Topic
 

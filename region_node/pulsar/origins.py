@@ -19,7 +19,7 @@ from heliograph.model.positions import Position
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Buffer, Run
 from heliograph.wire.varint import varint
-from region_node.compaction.entries import with_property
+from region_node.compaction.keyed_entries import with_property
 
 POLICY = "originProperty"
 PROPERTY = "heliograph.origin"

@@ -18,7 +18,7 @@ from heliograph.model.errors import ConsumerBusy, NotAllowed, SubscriptionNotFou
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
-from region_node.compaction.compacted import CURSOR as COMPACTION_CURSOR
+from region_node.compaction.compacted_view import CURSOR as COMPACTION_CURSOR
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, Tasks
 from region_node.runtime.topic_ports import LogPort, ManagedLedgerPort, ReadablePort, TurnOf
 from region_node.subscriptions.consumer import Traced

@@ -19,7 +19,7 @@ from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
 from heliograph.wire.run import Run
-from region_node.compaction.compacted import CURSOR as COMPACTION_CURSOR
+from region_node.compaction.compacted_view import CURSOR as COMPACTION_CURSOR
 from region_node.compaction.compactor import Compactor, TopicCompaction
 from region_node.runtime.rate_meter import Meter
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, Tasks

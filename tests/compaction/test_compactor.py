@@ -14,7 +14,7 @@ from heliograph.kv.metadata_store import Op
 from heliograph.model.errors import OutcomeUnknown
 from heliograph.wire.run import Run
 from local_meta.keys import LEDGERS
-from region_node.compaction.compacted import CURSOR, read_properties
+from region_node.compaction.compacted_view import CURSOR, read_properties
 from replicator.log.transaction_buffer import ABORT, COMMIT, TransactionBuffer, marker_run
 from tests.compaction.world import Owner, Row, latest, ledgers_without_topic, rows_of, settled
 from tests.managed_ledger.world import Region, until

@@ -17,7 +17,7 @@ import pytest
 
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
-from region_node.compaction.entries import PAYLOAD_MAX, Message, last_kept_index, open_entry, without
+from region_node.compaction.keyed_entries import PAYLOAD_MAX, Message, last_kept_index, open_entry, without
 from tests.pulsar.codec import entry
 
 PACK: dict[int, Callable[[bytes], bytes]] = {
@@ -100,7 +100,7 @@ def test_what_cannot_be_opened_is_one_message() -> None:
 _OPENED_ALONE = """
 import resource, sys
 from pathlib import Path
-from region_node.compaction.entries import open_entry
+from region_node.compaction.keyed_entries import open_entry
 
 whole = Path(sys.argv[1]).read_bytes()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from region_node.compaction.latest import LatestKeys
+from region_node.compaction.latest_keys import LatestKeys
 
 
 @pytest.mark.parametrize("seed", range(150))

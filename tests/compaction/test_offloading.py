@@ -10,7 +10,7 @@ import pytest
 from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.ledger_metadata import OffloadRecord, OffloadState
-from region_node.compaction.compacted import CURSOR, read_properties
+from region_node.compaction.compacted_view import CURSOR, read_properties
 from region_node.compaction.offloading import CompactionOffload
 from region_node.tier_metrics import TierMetrics
 from storage.tiered.objects.object_names import LEDGER, parse

@@ -12,7 +12,7 @@ from heliograph.wire.payload_compression import compress_pulsar
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Buffer, Run
-from region_node.compaction import entries
+from region_node.compaction import keyed_entries
 from region_node.pulsar.origins import PROPERTY, with_origin
 from tests.pulsar.codec import entry
 
@@ -62,7 +62,7 @@ def test_each_message_of_a_batch_says_it(compression: int) -> None:
     bodies = [b"a" * 300, b"", b"c"]
     found = with_origin(run_of(batch(bodies, compression), counts=(3,)), 3, 0, lambda _: (1, 1, 1))
     metadata, payload = entry_metadata(checked(found.parts[0]))
-    singles = entries._singles(metadata, payload)
+    singles = keyed_entries._singles(metadata, payload)
     assert (
         singles is not None and [bytes(body) for _, body in singles] == bodies and metadata.compression == compression
     )

@@ -20,8 +20,8 @@ from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock
 from heliograph.wire.run import Buffer, Run
 from local_meta import keys
-from region_node.compaction.compacted import CURSOR, Compacted, properties_of, read_properties
-from region_node.compaction.stored import Gather, wrap
+from region_node.compaction.compacted_entries import Gather, wrap
+from region_node.compaction.compacted_view import CURSOR, Compacted, properties_of, read_properties
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import delete_on_bookies
 from storage.ledger.writing.ledger_handle import LedgerHandle

@@ -22,7 +22,7 @@ from heliograph.model.ledger_metadata import LedgerMetadata, OffloadRecord, Offl
 from heliograph.model.positions import Position
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Run
-from region_node.compaction.stored import pieces_of, position_of
+from region_node.compaction.compacted_entries import pieces_of, position_of
 from region_node.runtime.cursor_ports import LedgerPort, Piece
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import ledger_metadata, read_open
