@@ -18,7 +18,7 @@ from heliograph.kv.metadata_store import MetadataStore
 from heliograph.runtime.clock import Clock
 from region_node.kafka.errors import Code, Refused
 from region_node.kafka.quota_table import CONNECTIONS, FETCH, MUTATION, PRODUCE, REQUEST, Entity, QuotaTable, named
-from region_node.subscriptions.throttle import Bucket
+from region_node.subscriptions.rate_limits import Bucket
 
 if TYPE_CHECKING:
     from region_node.kafka.connection import KafkaConnection

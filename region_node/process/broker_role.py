@@ -197,8 +197,8 @@ class BrokerRole:
         from region_node.replicated_subscriptions import ReplicatedSubscriptions
         from region_node.security.allowed_urls import ListedRegions, UrlList
         from region_node.security.authorization import topic_grants
+        from region_node.subscriptions.filter_plugins import load_filters
         from region_node.tiering import BrokerTier
-        from region_node.topics.filter_book import load_filters
         from region_node.topics.service import TopicService, TopicSettings
         from region_node.transactions.coordinators.transaction_service import Transactions
         from replicator.audit.bookie_copies import BookieCopies

@@ -1,6 +1,6 @@
 """Entry filters: code of an operator's own that says which messages a subscription gets. The plug-in point, and what a subscription keeps of it.
 
-Is: the interface of a filter, several of them in a row, counters. Isn't: loading (`region_node.topics.filter_book`), or what becomes of an entry
+Is: the interface of a filter, several of them in a row, counters. Isn't: loading (`region_node.subscriptions.filter_plugins`), or what becomes of an entry
 (the dispatcher: what is rejected counts as acknowledged; what is rescheduled comes later).
 Invariants: a filter sees a whole run at once, and an entry's metadata is decoded only where a filter asks for it; what the first filter has not accepted
 the others are not asked about. A filter that raises, or answers nonsense, reschedules the run: nothing is lost, and nothing gets past it.

@@ -17,14 +17,14 @@ from region_node.runtime.cursor_ports import CursorPort, LedgerPort, TurnPort
 from region_node.runtime.rate_meter import Meter, iso_time
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.subscriptions.consumer import Consumer, SubscriptionType, Traced
-from region_node.subscriptions.delayed import Wheel
-from region_node.subscriptions.dispatch import Dispatcher, after
+from region_node.subscriptions.delayed_delivery import Wheel
+from region_node.subscriptions.dispatcher import Dispatcher, after
 from region_node.subscriptions.filters import EntryFilter, Filtering
-from region_node.subscriptions.key_shared import KeySharedDispatcher
-from region_node.subscriptions.keys import Sticky
-from region_node.subscriptions.shared import UNACKED_CONSUMER_MAX, UNACKED_SUBSCRIPTION_MAX, SharedDispatcher
-from region_node.subscriptions.single import SingleActive
-from region_node.subscriptions.throttle import Throttle
+from region_node.subscriptions.key_shared_dispatcher import KeySharedDispatcher
+from region_node.subscriptions.rate_limits import Throttle
+from region_node.subscriptions.shared_dispatcher import UNACKED_CONSUMER_MAX, UNACKED_SUBSCRIPTION_MAX, SharedDispatcher
+from region_node.subscriptions.single_active_dispatcher import SingleActive
+from region_node.subscriptions.sticky_keys import Sticky
 from region_node.transactions.participants.pending_acks import PROPERTY as TRANSACTIONS
 from region_node.transactions.participants.pending_acks import PendingAcks
 from region_node.transactions.participants.transactional_acks import SubscriptionTransactions

@@ -16,7 +16,7 @@ from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
 from region_node.runtime.ready_queue import Tasks
 from region_node.runtime.topic_ports import LinksPort, ViewPort
-from region_node.topics.filter_book import FilterBook
+from region_node.subscriptions.filter_plugins import FilterBook
 from region_node.topics.keeping import Keeper
 from region_node.topics.memory import MemoryLog
 from region_node.topics.policies import PolicyBook

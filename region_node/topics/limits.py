@@ -1,7 +1,7 @@
 """Limits: whom a topic lets in, and what it refuses to store, by its policies.
 
 Is: checks before a producer, a consumer, a subscription, or a run is taken, in Pulsar's words and with its codes. Isn't: rates of messages
-(`region_node.subscriptions.throttle`), or what is done on a tick (`keeping`).
+(`region_node.subscriptions.rate_limits`), or what is done on a tick (`keeping`).
 A limit that is lowered throws nobody out; it holds for whoever comes next.
 """
 
@@ -22,7 +22,7 @@ from heliograph.model.errors import (
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Run
 from region_node.subscriptions.consumer import SubscriptionType
-from region_node.subscriptions.delayed import delayed_entries
+from region_node.subscriptions.delayed_delivery import delayed_entries
 
 if TYPE_CHECKING:
     from region_node.topics.subscribing import SubscribingTopic

@@ -1,7 +1,7 @@
 """Rates of topics: what policies and resource groups let in and out, as buckets on live topics.
 
 Is: buckets made from policies, the gate before a topic's publishers, the throttle of each subscription. Isn't: the buckets themselves
-(`region_node.subscriptions.throttle`), or how brokers divide a group's rates (`shares`). Invariants: topics of one resource group share its buckets on
+(`region_node.subscriptions.rate_limits`), or how brokers divide a group's rates (`shares`). Invariants: topics of one resource group share its buckets on
 this broker; a rate that did not change keeps what was spent of it.
 """
 
@@ -13,8 +13,8 @@ from heliograph.model.configuration.configuration_records import ResourceGroup
 from heliograph.model.configuration.policy_table import DEFAULTS, Applied
 from heliograph.runtime.clock import Clock
 from region_node.runtime.prometheus_text import Sample
-from region_node.subscriptions.delayed import DelayWheel
-from region_node.subscriptions.throttle import Bucket, CountingBucket, PublishGate, Reader, Throttle, bucket
+from region_node.subscriptions.delayed_delivery import DelayWheel
+from region_node.subscriptions.rate_limits import Bucket, CountingBucket, PublishGate, Reader, Throttle, bucket
 from region_node.topics.shares import Use, Uses, share
 
 GroupRates = tuple[Bucket | None, Bucket | None]

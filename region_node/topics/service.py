@@ -38,12 +38,12 @@ from region_node.runtime.prometheus_text import Sample
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, Tasks, Yielding
 from region_node.runtime.topic_ports import FactoryPort, LinksPort, LogPort, TurnOf, ViewPort
 from region_node.schemas.schema_registry import SchemaRegistry
-from region_node.subscriptions.delayed import DelayWheel
+from region_node.subscriptions.delayed_delivery import DelayWheel
+from region_node.subscriptions.filter_plugins import FilterBook
 from region_node.topics.activity import Activity
 from region_node.topics.applying import PolicyApplier
 from region_node.topics.creation import Creation, MakePartitions
 from region_node.topics.epochs import topic_epoch_key
-from region_node.topics.filter_book import FilterBook
 from region_node.topics.gates import Gates
 from region_node.topics.group_use import GroupUse
 from region_node.topics.ids import topic_id_key

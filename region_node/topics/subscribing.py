@@ -22,10 +22,10 @@ from region_node.compaction.compacted_view import CURSOR as COMPACTION_CURSOR
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, Tasks
 from region_node.runtime.topic_ports import LogPort, ManagedLedgerPort, ReadablePort, TurnOf
 from region_node.subscriptions.consumer import Traced
-from region_node.subscriptions.delayed import DelayWheel
+from region_node.subscriptions.delayed_delivery import DelayWheel
+from region_node.subscriptions.filter_plugins import Chosen
+from region_node.subscriptions.rate_limits import NO_LIMIT
 from region_node.subscriptions.subscription import Rules, Subscription
-from region_node.subscriptions.throttle import NO_LIMIT
-from region_node.topics.filter_book import Chosen
 from region_node.topics.limits import SubscribeRate, check_new_subscription
 from region_node.topics.positions import before_publish_time
 from region_node.topics.rates import TopicRates

@@ -24,12 +24,12 @@ from region_node.compaction.compactor import Compactor, TopicCompaction
 from region_node.runtime.rate_meter import Meter
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, Tasks
 from region_node.runtime.topic_ports import GatePort, LogPort, ReadablePort, Segments, TurnOf
-from region_node.subscriptions.delayed import DelayWheel
+from region_node.subscriptions.delayed_delivery import DelayWheel
+from region_node.subscriptions.filter_plugins import Chosen
+from region_node.subscriptions.rate_limits import PublishGate, Throttle
 from region_node.subscriptions.subscription import Subscription
-from region_node.subscriptions.throttle import PublishGate, Throttle
 from region_node.topics.compacting import CompactingTopic
 from region_node.topics.epochs import TopicEpoch
-from region_node.topics.filter_book import Chosen
 from region_node.topics.incoming_rates import IncomingRates
 from region_node.topics.limits import SubscribeRate, is_strict, refusals
 from region_node.topics.producers import Producer, ProducerRegistry, ProducerSink

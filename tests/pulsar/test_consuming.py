@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from region_node.subscriptions.keys import key_hash
+from region_node.subscriptions.sticky_keys import key_hash
 from tests.pulsar.codec import entry, frame, send
 from tests.pulsar.harness import TOPIC, Broker, K, ids, kinds, messages, publish, with_broker
 

@@ -12,7 +12,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from region_node.subscriptions.keys import key_hash
+from region_node.subscriptions.sticky_keys import key_hash
 from tests.broker.test_admin import Rest
 from tests.live import TOPICS, until
 from tests.pulsar.either import ORACLE, Either

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from heliograph.wire.run import Run
-from region_node.subscriptions import chunks
-from region_node.subscriptions.chunks import ChunkHolders, chunked_entries
+from region_node.subscriptions import chunked_messages
+from region_node.subscriptions.chunked_messages import ChunkHolders, chunked_entries
 from region_node.subscriptions.consumer import Consumer
 from tests.pulsar.codec import entry
 from tests.topics.test_dispatch import Sink, World, run
@@ -61,7 +61,7 @@ def test_what_has_no_room_waits_and_lets_others_pass() -> None:
 
 
 def test_too_many_that_wait_hold_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "ASIDE_MAX", 3)
+    monkeypatch.setattr(chunked_messages, "ASIDE_MAX", 3)
 
     async def test(w: World) -> None:
         a, b = w.join(permits=1), w.join(permits=1)
@@ -84,7 +84,7 @@ def test_too_many_that_wait_hold_everybody(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_messages_that_are_never_finished_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "OPEN_MAX", 5)
+    monkeypatch.setattr(chunked_messages, "OPEN_MAX", 5)
     holders, here = ChunkHolders(), [Consumer(i, f"c{i}", Sink()) for i in range(2)]
     for number in range(50):
         holders.holder((f"u{number}", 0, 2), here, lambda: here[0])

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from heliograph.wire.run import Run
-from region_node.subscriptions import delayed
+from region_node.subscriptions import delayed_delivery
 from region_node.subscriptions.consumer import SubscriptionType
-from region_node.subscriptions.delayed import SLOT_MS, Delayed, DelayWheel, delayed_entries
-from region_node.subscriptions.shared import SharedDispatcher
+from region_node.subscriptions.delayed_delivery import SLOT_MS, Delayed, DelayWheel, delayed_entries
+from region_node.subscriptions.shared_dispatcher import SharedDispatcher
 from tests.pulsar.codec import entry
 from tests.topics.fake import FakeClock
 from tests.topics.test_dispatch import World
@@ -96,7 +96,7 @@ def test_nothing_is_early_and_nothing_is_late(seed: int) -> None:
 def test_many_of_one_minute_and_a_long_pause_hold_the_loop_for_a_bounded_time(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delayed, "DEAL_MAX", 7)
+    monkeypatch.setattr(delayed_delivery, "DEAL_MAX", 7)
     rng, timers = random.Random(seed), Timers()
     sleeper = Woken()
     waits = Delayed(timers.wheel, sleeper)
@@ -197,7 +197,7 @@ def test_shared_subscriptions_hold_back_and_others_do_not(kind: SubscriptionType
 
 
 def test_who_comes_back_finds_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("region_node.subscriptions.shared.DUE_MAX", 7)
+    monkeypatch.setattr("region_node.subscriptions.shared_dispatcher.DUE_MAX", 7)
 
     async def test(w: World, timers: Timers) -> None:
         a = w.join(permits=100)
@@ -215,7 +215,7 @@ def test_who_comes_back_finds_what_waits(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_more_than_can_be_held_waits_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delayed, "DELAYED_MAX", 20)
+    monkeypatch.setattr(delayed_delivery, "DELAYED_MAX", 20)
 
     async def test(w: World, timers: Timers) -> None:
         a = w.join(permits=100)
@@ -231,7 +231,7 @@ def test_more_than_can_be_held_waits_unread(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_nobody_takes_what_others_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delayed, "DELAYED_MAX", 1000)
+    monkeypatch.setattr(delayed_delivery, "DELAYED_MAX", 1000)
     timers = Timers()
 
     class Holder:

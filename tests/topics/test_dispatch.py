@@ -14,9 +14,9 @@ from heliograph.model.errors import BookieUnavailable, ConsumerBusy, NotAllowed
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, Tasks
-from region_node.subscriptions import shared
+from region_node.subscriptions import shared_dispatcher
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
-from region_node.subscriptions.delayed import DelayWheel
+from region_node.subscriptions.delayed_delivery import DelayWheel
 from region_node.subscriptions.subscription import Rules, Subscription
 from tests.topics.fake import FakeCursor, FakeLedger
 
@@ -409,7 +409,7 @@ def test_parts_of_batches(kind: SubscriptionType) -> None:
         if kind is not SubscriptionType.FAILOVER:
             assert a.unacked == 17 - 6 and a.messages_acked == 6
             assert (
-                isinstance(w.subscription.dispatcher, shared.SharedDispatcher)
+                isinstance(w.subscription.dispatcher, shared_dispatcher.SharedDispatcher)
                 and w.subscription.dispatcher.unacked == 11
             )
         w.subscription.redeliver(a, None)

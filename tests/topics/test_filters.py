@@ -14,9 +14,9 @@ from heliograph.model.configuration.policy_values import WrongKind
 from heliograph.model.errors import ConfigError
 from heliograph.wire.run import Run
 from region_node.subscriptions.consumer import SubscriptionType
+from region_node.subscriptions.filter_plugins import load_filters
 from region_node.subscriptions.filters import ACCEPT, REJECT, RESCHEDULE, Entries, EntryFilter
 from region_node.subscriptions.subscription import Rules
-from region_node.topics.filter_book import load_filters
 from tests.pulsar.codec import entry
 from tests.topics.plugins import Broken, ByProperty
 from tests.topics.test_delayed import Timers

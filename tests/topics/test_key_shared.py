@@ -12,9 +12,17 @@ import pytest
 from heliograph.model.errors import ConsumerAssignError, ConsumerBusy
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
-from region_node.subscriptions import key_shared
+from region_node.subscriptions import key_shared_dispatcher
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
-from region_node.subscriptions.keys import HASHES, AutoSplit, ConsistentHash, Sticky, key_hash, murmur3_32, sticky_key
+from region_node.subscriptions.sticky_keys import (
+    HASHES,
+    AutoSplit,
+    ConsistentHash,
+    Sticky,
+    key_hash,
+    murmur3_32,
+    sticky_key,
+)
 from region_node.subscriptions.subscription import Rules
 from tests.pulsar.codec import entry
 from tests.topics.test_dispatch import Sink, World, run
@@ -113,7 +121,7 @@ def test_the_division_changes_while_messages_are_held() -> None:
         append(w, keys)
         await w.settle()
         dispatcher = w.subscription.dispatcher
-        assert isinstance(dispatcher, key_shared.KeySharedDispatcher)
+        assert isinstance(dispatcher, key_shared_dispatcher.KeySharedDispatcher)
         draining = dispatcher.draining()
         moved = {key for c in (a, b) for key in draining.get(c, {})}
         assert 5 < len(moved) < 35
@@ -209,7 +217,7 @@ def test_out_of_order_does_not_wait() -> None:
 
 
 def test_a_slow_consumer_does_not_hold_the_others_up_and_look_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_shared, "LOOK_AHEAD_MAX", 50)
+    monkeypatch.setattr(key_shared_dispatcher, "LOOK_AHEAD_MAX", 50)
 
     async def test(w: World) -> None:
         slow, fast = w.join(KEYED, 0), w.join(KEYED, 10_000)
@@ -336,7 +344,7 @@ def model(
             w.subscription.ack(here[0], done)
         await w.settle()
         dispatcher = w.subscription.dispatcher
-        assert isinstance(dispatcher, key_shared.KeySharedDispatcher)
+        assert isinstance(dispatcher, key_shared_dispatcher.KeySharedDispatcher)
         assert w.cursor.backlog_entries == 0 and dispatcher.unacked == 0 and not dispatcher.redelivering
         assert not dispatcher._held and not dispatcher._hashes
 

@@ -21,8 +21,8 @@ from heliograph.model.configuration.configuration_records import (
 from heliograph.model.errors import BacklogQuotaExceeded, BacklogQuotaHold, NotAllowed
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import Run
-from region_node.subscriptions.delayed import DelayWheel
-from region_node.subscriptions.throttle import Bucket, PublishGate, bucket
+from region_node.subscriptions.delayed_delivery import DelayWheel
+from region_node.subscriptions.rate_limits import Bucket, PublishGate, bucket
 from region_node.topics.limits import check_producer
 from region_node.topics.policies import PolicyBook
 from region_node.topics.topic import Topic

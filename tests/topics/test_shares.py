@@ -14,7 +14,7 @@ from heliograph.model.configuration.configuration_records import ResourceGroup
 from heliograph.model.errors import CorruptData
 from local_meta import keys
 from region_node.runtime.ready_queue import Tasks
-from region_node.subscriptions.throttle import CountingBucket
+from region_node.subscriptions.rate_limits import CountingBucket
 from region_node.topics.group_use import GroupUse
 from region_node.topics.rates import IDLE_S, Groups
 from region_node.topics.shares import Use, UseReport, is_news, share

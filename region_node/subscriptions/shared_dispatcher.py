@@ -16,10 +16,10 @@ from heliograph.model.positions import Position
 from heliograph.wire.run import Buffer, Run
 from region_node.runtime.cursor_ports import CursorPort, LedgerPort, Piece, entries_for
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
-from region_node.subscriptions.chunks import Chunk, ChunkHolders, chunked_entries
+from region_node.subscriptions.chunked_messages import Chunk, ChunkHolders, chunked_entries
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
-from region_node.subscriptions.delayed import LATEST_MS, Delayed, Wheel, delayed_entries
-from region_node.subscriptions.dispatch import READ_ENTRIES, TURN_BYTES, Dispatcher
+from region_node.subscriptions.delayed_delivery import LATEST_MS, Delayed, Wheel, delayed_entries
+from region_node.subscriptions.dispatcher import READ_ENTRIES, TURN_BYTES, Dispatcher
 from region_node.subscriptions.filters import RESCHEDULE_MS
 
 log = logging.getLogger("region_node.topics")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from heliograph.runtime.clock import Clock
-from region_node.subscriptions.delayed import DelayWheel, Sleeper
+from region_node.subscriptions.delayed_delivery import DelayWheel, Sleeper
 
 NO_LIMIT = 1 << 60
 LOOK_AGAIN_S = 1.0

@@ -13,7 +13,7 @@ from heliograph.model.positions import Position
 from region_node.runtime.cursor_ports import CursorPort, LedgerPort, Piece, entries_for
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
-from region_node.subscriptions.dispatch import Dispatcher
+from region_node.subscriptions.dispatcher import Dispatcher
 
 
 class SingleActive(Dispatcher):

@@ -19,7 +19,7 @@ from region_node.runtime.cursor_ports import CursorPort, LedgerPort, Piece, Turn
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.filters import ACCEPT, REJECT, Filtering
-from region_node.subscriptions.throttle import NO_LIMIT, Throttle
+from region_node.subscriptions.rate_limits import NO_LIMIT, Throttle
 
 log = logging.getLogger("region_node.topics")
 

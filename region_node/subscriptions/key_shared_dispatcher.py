@@ -18,11 +18,11 @@ from heliograph.wire.run import Buffer, Run
 from region_node.runtime.cursor_ports import CursorPort, LedgerPort, Piece
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
-from region_node.subscriptions.delayed import Wheel
-from region_node.subscriptions.dispatch import READ_ENTRIES, TURN_BYTES
+from region_node.subscriptions.delayed_delivery import Wheel
+from region_node.subscriptions.dispatcher import READ_ENTRIES, TURN_BYTES
 from region_node.subscriptions.filters import ACCEPT, REJECT, RESCHEDULE
-from region_node.subscriptions.keys import AutoSplit, ConsistentHash, HashRanges, Sticky, key_hash, sticky_key
-from region_node.subscriptions.shared import SharedDispatcher
+from region_node.subscriptions.shared_dispatcher import SharedDispatcher
+from region_node.subscriptions.sticky_keys import AutoSplit, ConsistentHash, HashRanges, Sticky, key_hash, sticky_key
 
 log = logging.getLogger("region_node.topics")
 
