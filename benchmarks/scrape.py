@@ -30,7 +30,7 @@ from benchmarks.topics import Report, get, name_of, names, pids, pss_mb
 from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.runtime.clock import SystemClock
-from region_node.topics.bulk import create_topics
+from region_node.topics.serving.bulk_creation import create_topics
 
 CLIENTS = 16
 SCRAPES = 4

@@ -31,7 +31,7 @@ from heliograph.kv.metadata_store import prefix_end
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.runtime.clock import SystemClock
 from local_meta import keys
-from region_node.topics.bulk import create_topics
+from region_node.topics.serving.bulk_creation import create_topics
 
 NAMESPACE = "public/default"
 PAGE = 1000

@@ -11,7 +11,7 @@ from typing import Any
 from heliograph.model.errors import TopicClosed
 from heliograph.model.positions import Position
 from region_node.subscriptions.subscription import Subscription
-from region_node.topics.service import TopicService
+from region_node.topics.serving.topic_service import TopicService
 from region_node.topics.topic import Topic
 from replicator.subscriptions.subscription_sync import SubscriptionSync
 

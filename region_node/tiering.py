@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from global_config.admin import ConfigAdmin
     from global_config.view import ConfigView
     from region_node.placement.ownership.ownership_service import Ownership
-    from region_node.topics.service import TopicService
+    from region_node.topics.serving.topic_service import TopicService
     from storage.managed_ledger.log.managed_ledger import ManagedLedger
     from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
 

@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from region_node.dr.leases import WriteLeases
     from region_node.dr.promises import Promises
     from region_node.dr.signing import Signer
-    from region_node.dr.tombstones import Tombstones
     from region_node.dr.turns import SubscriptionTurns
     from region_node.placement.balance.balancer import Balancer
     from region_node.placement.isolation.isolation_rules import IsolationRules
     from region_node.store_metrics import StoreCounts
     from region_node.tiering import BrokerTier
-    from region_node.topics.service import TopicService
+    from region_node.topics.serving.deferred_deletion import Tombstones
+    from region_node.topics.serving.topic_service import TopicService
     from region_node.topics.topic import Topic
     from region_node.transactions.coordinators.transaction_service import Transactions
     from replicator.log.replicated_log import ReplicatedLog

@@ -17,7 +17,7 @@ from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllow
 from heliograph.model.topic_names import TopicName
 from region_node.admin.context import Admin, Malformed, body
 from region_node.dr.leases import WriteLeases
-from region_node.dr.tombstones import Tombstone, Tombstones, tombstone
+from region_node.topics.serving.deferred_deletion import Tombstone, Tombstones, tombstone
 
 GRACE_S = 24 * 3600
 _GRACE_S_MAX = 366 * 24 * 3600

@@ -1,6 +1,6 @@
 """Blue-green migration: to which cluster a region sends its clients on, and whether it does so for all namespaces, or for some.
 
-Is: Pulsar's calls for it, over the record in the global configuration. Isn't: what brokers do then (`region_node.topics.gates`).
+Is: Pulsar's calls for it, over the record in the global configuration. Isn't: what brokers do then (`region_node.topics.serving.publish_gates`).
 Invariants: an address is checked against the list before it is stored; nothing is migrated to nowhere.
 """
 

@@ -1,6 +1,6 @@
 """Shadow topics: what the admin interface asks before a topic becomes the shadow of another, and which shadows a topic says it has.
 
-Is: the checks, and the list (a record: shadows read their source whether they are in it or not). Isn't: how a shadow reads (`region_node.topics.shadow`).
+Is: the checks, and the list (a record: shadows read their source whether they are in it or not). Isn't: how a shadow reads (`region_node.topics.shadow_log`).
 Invariants: the property that names a source is set before the topic exists, and never changes while it does.
 Source: docs/protocols/pulsar.md, "Shadow topics".
 """

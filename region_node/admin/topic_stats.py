@@ -1,6 +1,6 @@
 """Statistics of topics: one at its owner, a partitioned one put together from its partitions, and what lies in storage.
 
-Is: questions. Isn't: the counting (`region_node.topics.statistics`).
+Is: questions. Isn't: the counting (`region_node.topics.topic_statistics`).
 Sums of rates are of different moments, a tick apart at most.
 """
 

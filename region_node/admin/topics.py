@@ -21,7 +21,7 @@ from heliograph.model.topic_names import TopicName
 from region_node.admin import permissions
 from region_node.admin.context import Admin, Malformed, body, flag, number
 from region_node.admin.shadows import check_kept, checked_source
-from region_node.topics.creation import TooManyTopics
+from region_node.topics.policies.auto_creation import TooManyTopics
 from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE
 
 _PARTITIONS_MAX = 4096

@@ -29,7 +29,7 @@ from storage.managed_ledger.append_counts import LATENCIES_S
 
 if TYPE_CHECKING:
     from region_node.compaction.compactor import TopicCompaction
-    from region_node.topics.compacting import CompactingTopic
+    from region_node.topics.topic_compaction import CompactingTopic
 
 log = logging.getLogger("region_node.compaction")
 

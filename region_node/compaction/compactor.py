@@ -37,7 +37,7 @@ from storage.ledger.ledger_context import LedgerContext
 from storage.managed_ledger.log.log_reader import ColdReads
 
 if TYPE_CHECKING:
-    from region_node.topics.compacting import CompactingTopic
+    from region_node.topics.topic_compaction import CompactingTopic
 
 log = logging.getLogger("region_node.compaction")
 

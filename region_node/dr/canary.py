@@ -26,7 +26,7 @@ from region_node.topics.round_trip import round_trip
 from region_node.transactions.coordinators.coordinator_topics import NAMESPACE
 
 if TYPE_CHECKING:
-    from region_node.topics.service import TopicService
+    from region_node.topics.serving.topic_service import TopicService
 
 log = logging.getLogger("region_node.dr")
 

@@ -30,7 +30,7 @@ from region_node.replicated_subscriptions import replicate
 from region_node.runtime.cursor_ports import TurnPort
 from region_node.runtime.prometheus_text import Sample
 from region_node.subscriptions.subscription import Subscription
-from region_node.topics.service import TopicService
+from region_node.topics.serving.topic_service import TopicService
 from region_node.topics.topic import Topic
 
 log = logging.getLogger("region_node.dr")

@@ -34,7 +34,7 @@ from region_node.runtime.ready_queue import Tasks
 from region_node.security.authentication.principal import Principal
 from region_node.security.authorization.authorization_service import Action
 from region_node.security.authorization.security_service import Security
-from region_node.topics.service import TopicService
+from region_node.topics.serving.topic_service import TopicService
 from region_node.usage import Usage
 
 if TYPE_CHECKING:

@@ -22,14 +22,14 @@ from heliograph.model.errors import AlreadyExists, HeliographError, NotAllowed, 
 from heliograph.model.topic_names import TopicName
 from region_node.kafka.errors import Code, Refused
 from region_node.kafka.settings import KafkaSettings
-from region_node.topics.ids import TopicIds
+from region_node.topics.serving.topic_ids import TopicIds
 
 if TYPE_CHECKING:
     from global_config.admin import ConfigAdmin
     from global_config.view import ConfigView
     from region_node.placement.ownership.broker_records import BrokerRecord
     from region_node.placement.ownership.ownership_service import Ownership
-    from region_node.topics.service import TopicService
+    from region_node.topics.serving.topic_service import TopicService
 
 NODES = "/kafka/nodes/"
 """{number:010} -> the broker of that number."""

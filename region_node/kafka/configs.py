@@ -19,7 +19,7 @@ from region_node.kafka.waiting import until
 
 if TYPE_CHECKING:
     from global_config.admin import ConfigAdmin
-    from region_node.topics.service import TopicService
+    from region_node.topics.serving.topic_service import TopicService
 
 PROPERTY = "kafka."
 COMPACT = "compact"

@@ -33,7 +33,7 @@ from region_node.kafka.producers import Sequences
 from region_node.kafka.sequence_store import SequenceStore
 from region_node.kafka.times import Times
 from region_node.runtime.ready_queue import Tasks
-from region_node.topics.keeping import KAFKA_CURSOR
+from region_node.topics.policies.policy_maintenance import KAFKA_CURSOR
 from region_node.topics.topic import Topic
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from region_node.kafka.producers import Sent
 from region_node.kafka.transaction_requests import opened
 from region_node.runtime.topic_ports import Segments
 from region_node.security.authorization.authorization_service import Action
-from region_node.topics.limits import check_backlog, check_source
+from region_node.topics.limits.topic_limits import check_backlog, check_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """ClientQuotas: what a user, a client by its id, or an address may take of one broker, as Kafka's tools set it.
 
 Is: which of the quotas that are set holds for whom, and how long who is above it waits. Isn't: the table of what is set (`quota_table`), how long a
-request has worked (`work`), or the rates of topics and resource groups (`region_node.topics.rates`), which hold too.
+request has worked (`work`), or the rates of topics and resource groups (`region_node.topics.limits.topic_rates`), which hold too.
 Invariants: the most particular quota holds, and no other; who is above it is answered, told the time, and not read from until then, or until the quota is
 gone; what was taken stays taken when quotas change, and when its connections come and go. Without any quota a request costs one look.
 Source: Kafka KIP-13, KIP-124, KIP-219, KIP-546, KIP-599, KIP-612; docs/protocols/kafka.md, "Quotas".

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from region_node.placement.ownership.ownership_service import Ownership
     from region_node.process.broker_role import BrokerRole
     from region_node.pulsar.listener import LookupAnswer
-    from region_node.topics.service import TopicService
+    from region_node.topics.serving.topic_service import TopicService
     from replicator.log.replicated_log import ReplicatedLog
     from replicator.receiving.link_receiver import LinkReceiver
 
@@ -150,7 +150,7 @@ class BrokerFaces:
         from region_node.kafka.cluster import Cluster, own_number
         from region_node.kafka.coordinator import Coordinator
         from region_node.kafka.listener import KafkaListener
-        from region_node.topics.ids import TopicIds
+        from region_node.topics.serving.topic_ids import TopicIds
 
         config = ConfigAdmin(broker.config, rng=broker.runtime.rng, clock=broker.runtime.clock)
         ids = TopicIds(broker.meta, broker.runtime.rng, broker.view.incarnation)

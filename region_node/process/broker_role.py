@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from region_node.dr.leases import WriteLeases
     from region_node.dr.promises import Promises
     from region_node.dr.schedule import DrillSchedule
-    from region_node.dr.tombstones import Tombstones
     from region_node.dr.turns import SubscriptionTurns
     from region_node.kafka.broker import KafkaBroker
     from region_node.placement.balance.balancer import Balancer
@@ -40,7 +39,8 @@ if TYPE_CHECKING:
     from region_node.security.authorization.security_service import Security
     from region_node.stored_bytes import StoredBytes
     from region_node.tiering import BrokerTier
-    from region_node.topics.service import TopicService
+    from region_node.topics.serving.deferred_deletion import Tombstones
+    from region_node.topics.serving.topic_service import TopicService
     from region_node.transactions.coordinators.coordinator_topics import RegionView
     from region_node.transactions.coordinators.transaction_service import Transactions
     from region_node.usage_days import UsageDays
@@ -199,7 +199,7 @@ class BrokerRole:
         from region_node.security.authorization import topic_grants
         from region_node.subscriptions.filter_plugins import load_filters
         from region_node.tiering import BrokerTier
-        from region_node.topics.service import TopicService, TopicSettings
+        from region_node.topics.serving.topic_service import TopicService, TopicSettings
         from region_node.transactions.coordinators.transaction_service import Transactions
         from replicator.audit.bookie_copies import BookieCopies
         from replicator.manager.link_manager import LinkManager, LinkSettings

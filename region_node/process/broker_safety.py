@@ -13,7 +13,7 @@ from heliograph.model.topic_names import TopicName
 from region_node.dr.canary import Canary
 from region_node.dr.promises import Promises
 from region_node.dr.switching import Switching
-from region_node.dr.tombstones import Tombstone, Tombstones
+from region_node.topics.serving.deferred_deletion import Tombstone, Tombstones
 
 if TYPE_CHECKING:
     from region_node.process.broker_role import BrokerRole

@@ -25,7 +25,7 @@ from region_node.pulsar.replicated import ClusterPort
 from region_node.runtime.ready_queue import Tasks
 from region_node.security.addresses import AddressCounts
 from region_node.security.authorization.security_service import Security, open_security
-from region_node.topics.service import TopicService
+from region_node.topics.serving.topic_service import TopicService
 from region_node.transactions.coordinators.transaction_service import Transactions
 from region_node.usage import Usage
 

@@ -19,7 +19,7 @@ from region_node.pulsar.replicated import Replicated, cluster_of
 from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.schema_definition import Schema
 from region_node.security.authorization.authorization_service import Action
-from region_node.topics.limits import check_producer, check_region
+from region_node.topics.limits.topic_limits import check_producer, check_region
 from region_node.topics.producers import AccessMode, Producer
 from region_node.topics.topic import Topic
 

@@ -1,6 +1,6 @@
 """Topic lists over frames: GET_TOPICS_OF_NAMESPACE, WATCH_TOPIC_LIST and its updates, WATCH_TOPIC_LIST_CLOSE.
 
-Is: the watchers of one connection. Isn't: the lists (`region_node.topics.listing`).
+Is: the watchers of one connection. Isn't: the lists (`region_node.topics.serving.topic_listing`).
 Source: docs/protocols/pulsar.md, "Topic lists".
 """
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from region_node.topics.listing import topic_pattern, topics_hash
+from region_node.topics.serving.topic_listing import topic_pattern, topics_hash
 
 if TYPE_CHECKING:
     from region_node.pulsar.connection import PulsarConnection

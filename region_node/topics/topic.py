@@ -28,18 +28,18 @@ from region_node.subscriptions.delayed_delivery import DelayWheel
 from region_node.subscriptions.filter_plugins import Chosen
 from region_node.subscriptions.rate_limits import PublishGate, Throttle
 from region_node.subscriptions.subscription import Subscription
-from region_node.topics.compacting import CompactingTopic
-from region_node.topics.epochs import TopicEpoch
 from region_node.topics.incoming_rates import IncomingRates
-from region_node.topics.limits import SubscribeRate, is_strict, refusals
+from region_node.topics.limits.topic_limits import SubscribeRate, is_strict, refusals
+from region_node.topics.limits.topic_rates import NO_GROUP, GroupRates, TopicRates, has_rates
+from region_node.topics.producer_epochs import TopicEpoch
 from region_node.topics.producers import Producer, ProducerRegistry, ProducerSink
-from region_node.topics.rates import NO_GROUP, GroupRates, TopicRates, has_rates
-from region_node.topics.statistics import topic_stats
-from region_node.topics.subscribing import is_internal
+from region_node.topics.topic_compaction import CompactingTopic
+from region_node.topics.topic_statistics import topic_stats
+from region_node.topics.topic_subscriptions import is_internal
 from region_node.transactions.participants.topic_participant import TopicTransactions
 
 if TYPE_CHECKING:
-    from region_node.topics.gates import Migration
+    from region_node.topics.serving.publish_gates import Migration
 
 log = logging.getLogger("region_node.topics")
 
@@ -92,7 +92,7 @@ class Topic(CompactingTopic):
         compactor: Compactor | None = None,
         busy: dict[Topic, None] | None = None,
     ) -> None:
-        """busy: where it puts itself when the broker's tick is to visit it (`region_node.topics.activity`)."""
+        """busy: where it puts itself when the broker's tick is to visit it (`region_node.topics.serving.topic_activity`)."""
         self._wheel = wheel
         self._busy = busy if busy is not None else {}
         self._busy[self] = None

@@ -1,6 +1,6 @@
 """Pace: so many messages and bytes a second over one link, as the policy `replicatorDispatchRate` says.
 
-Is: a debt that runs pile up and time pays off. Isn't: a timer (`replicator.links.link`), or the rates of subscriptions (`region_node.topics.rates`).
+Is: a debt that runs pile up and time pays off. Isn't: a timer (`replicator.links.link`), or the rates of subscriptions (`region_node.topics.limits.topic_rates`).
 Invariants: over any time the link sends at most the rate, and one read more; a link that was idle has no credit beyond a tenth of a second.
 """
 

@@ -13,7 +13,7 @@ from heliograph.model.configuration.leadership import leadership
 from heliograph.model.errors import MetadataUnavailable, VersionConflict
 from heliograph.model.topic_names import TopicName
 from region_node.dr.switching import Switching
-from region_node.dr.tombstones import Tombstone, Tombstones, tombstone
+from region_node.topics.serving.deferred_deletion import Tombstone, Tombstones, tombstone
 
 TOPIC = "persistent://t/n/x"
 REGIONS = ("us", "eu", "ap")

@@ -15,7 +15,7 @@ from heliograph.model.errors import StorageError
 from region_node.kafka.committed import Committed, Row
 from region_node.kafka.errors import Code
 from region_node.kafka.sequence_store import key_of
-from region_node.topics.loaded import Loaded
+from region_node.topics.serving.loaded_topics import Loaded
 from tests.kafka.harness import Client, Face, with_face
 from tests.kafka.test_topic_ids import ORDERS, create, fetch, metadata, produce
 from tests.pulsar.harness import settle

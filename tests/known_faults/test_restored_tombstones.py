@@ -11,7 +11,7 @@ from geo_tests.sim.region import CONFIG_PORT
 from geo_tests.sim.simulation import Machine
 from global_config.backup import restored_rows
 from heliograph.kv.metadata_client import MetaClient
-from region_node.dr.tombstones import Tombstone, tombstone
+from region_node.topics.serving.deferred_deletion import Tombstone, tombstone
 from tests.known_faults.region_stories import TOPIC, Story
 
 DAY_MS = 86_400_000

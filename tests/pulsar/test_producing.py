@@ -8,7 +8,7 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.errors import LedgerFenced, NotEnoughBookies
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.frame_cutter import IN_ORDER
-from region_node.topics.epochs import topic_epoch_key
+from region_node.topics.producer_epochs import topic_epoch_key
 from tests.pulsar.codec import entry, frame, send
 from tests.pulsar.harness import TOPIC, Broker, K, kinds, publish, receipts, settle, with_broker
 

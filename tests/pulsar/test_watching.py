@@ -9,7 +9,7 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.server_frames import with_broker_metadata
 from heliograph.wire.run import Run
 from local_meta import keys
-from region_node.topics.listing import topic_pattern, topics_hash
+from region_node.topics.serving.topic_listing import topic_pattern, topics_hash
 from tests.pulsar.codec import entry, frame, send
 from tests.pulsar.harness import Broker, Client, K, messages, settle, with_broker
 

@@ -12,8 +12,8 @@ from typing import Any
 from geo_tests.sim.simulation import Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.configuration_records import RegionInfo
-from region_node.topics.bulk import create_topics
-from region_node.topics.service import TopicService
+from region_node.topics.serving.bulk_creation import create_topics
+from region_node.topics.serving.topic_service import TopicService
 from replicator.dedup.producer_dedup import DedupSettings
 from replicator.log.topic_state import TopicState
 from storage.ledger.writing.ledger_handle import LedgerHandle

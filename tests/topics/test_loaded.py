@@ -10,7 +10,7 @@ import pytest
 
 from heliograph.model.bundles import HASHES, BundleTable
 from heliograph.model.topic_names import TopicName, topic_hash
-from region_node.topics.loaded import Loaded
+from region_node.topics.serving.loaded_topics import Loaded
 from tests.pulsar.harness import Broker, with_broker
 
 

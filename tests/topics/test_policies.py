@@ -23,8 +23,8 @@ from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import Run
 from region_node.subscriptions.delayed_delivery import DelayWheel
 from region_node.subscriptions.rate_limits import Bucket, PublishGate, bucket
-from region_node.topics.limits import check_producer
-from region_node.topics.policies import PolicyBook
+from region_node.topics.limits.topic_limits import check_producer
+from region_node.topics.policies.policy_book import PolicyBook
 from region_node.topics.topic import Topic
 from tests.pulsar.codec import entry, send
 from tests.pulsar.harness import TOPIC, Broker, messages, settle, with_broker

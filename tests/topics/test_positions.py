@@ -12,7 +12,7 @@ import pytest
 from heliograph.model.errors import MetadataUnavailable
 from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.wire.run import FLAG_HIDDEN, Run
-from region_node.topics.memory import MemoryLedger
+from region_node.topics.nonpersistent_log import MemoryLedger
 from region_node.topics.positions import before_publish_time, last_visible
 from region_node.transactions.participants.committed_view import before
 from tests.pulsar.harness import Broker, with_broker

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from heliograph.wire.run import Run
-from region_node.topics.shadow import _ShadowState
+from region_node.topics.shadow_log import _ShadowState
 from replicator.dedup.producer_dedup import DedupSettings
 from replicator.log.topic_state import TopicState
 from replicator.log.transaction_buffer import ABORT, COMMIT, marker_run

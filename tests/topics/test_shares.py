@@ -15,9 +15,9 @@ from heliograph.model.errors import CorruptData
 from local_meta import keys
 from region_node.runtime.ready_queue import Tasks
 from region_node.subscriptions.rate_limits import CountingBucket
-from region_node.topics.group_use import GroupUse
-from region_node.topics.rates import IDLE_S, Groups
-from region_node.topics.shares import Use, UseReport, is_news, share
+from region_node.topics.limits.resource_group_shares import Use, UseReport, is_news, share
+from region_node.topics.limits.resource_group_usage import GroupUse
+from region_node.topics.limits.topic_rates import IDLE_S, Groups
 from tests.topics.fake import FakeClock
 
 

@@ -18,7 +18,7 @@ from region_node.placement.balance.load_score import Traffic
 from region_node.placement.balance.load_shedding import Bundle
 
 if TYPE_CHECKING:
-    from region_node.topics.activity import Activity
+    from region_node.topics.serving.topic_activity import Activity
     from region_node.topics.topic import Topic
 
 _SLICE = 1000

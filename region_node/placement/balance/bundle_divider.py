@@ -19,7 +19,7 @@ from region_node.placement.balance.load_score import MESSAGE_BYTES
 from region_node.placement.balance.load_shedding import Bundle
 
 if TYPE_CHECKING:
-    from region_node.topics.loaded import Loaded
+    from region_node.topics.serving.loaded_topics import Loaded
     from region_node.topics.topic import Topic
 
 _SLICE = 1000

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from global_config.view import ConfigView
     from region_node.placement.ownership.broker_records import BrokerRecord
     from region_node.placement.ownership.ownership_service import Ownership
-    from region_node.topics.service import TopicService
+    from region_node.topics.serving.topic_service import TopicService
     from region_node.topics.topic import Topic
 
 log = logging.getLogger("region_node.transactions")

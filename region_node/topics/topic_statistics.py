@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from region_node.runtime.rate_meter import iso_time
 from region_node.topics.incoming_rates import NOTHING
-from region_node.topics.memory import MemoryLog
+from region_node.topics.nonpersistent_log import MemoryLog
 from region_node.topics.producers import Producer
 
 if TYPE_CHECKING:

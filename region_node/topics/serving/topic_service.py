@@ -40,19 +40,19 @@ from region_node.runtime.topic_ports import FactoryPort, LinksPort, LogPort, Tur
 from region_node.schemas.schema_registry import SchemaRegistry
 from region_node.subscriptions.delayed_delivery import DelayWheel
 from region_node.subscriptions.filter_plugins import FilterBook
-from region_node.topics.activity import Activity
-from region_node.topics.applying import PolicyApplier
-from region_node.topics.creation import Creation, MakePartitions
-from region_node.topics.epochs import topic_epoch_key
-from region_node.topics.gates import Gates
-from region_node.topics.group_use import GroupUse
-from region_node.topics.ids import topic_id_key
-from region_node.topics.keeping import Keeper
-from region_node.topics.listing import TopicLists
-from region_node.topics.loaded import Loaded
-from region_node.topics.memory import MemoryLog
-from region_node.topics.named import NamedTopics
-from region_node.topics.policies import PolicyBook
+from region_node.topics.limits.resource_group_usage import GroupUse
+from region_node.topics.nonpersistent_log import MemoryLog
+from region_node.topics.policies.auto_creation import Creation, MakePartitions
+from region_node.topics.policies.policy_book import PolicyBook
+from region_node.topics.policies.policy_maintenance import Keeper
+from region_node.topics.policies.policy_updates import PolicyApplier
+from region_node.topics.producer_epochs import topic_epoch_key
+from region_node.topics.serving.loaded_topics import Loaded
+from region_node.topics.serving.named_topics import NamedTopics
+from region_node.topics.serving.publish_gates import Gates
+from region_node.topics.serving.topic_activity import Activity
+from region_node.topics.serving.topic_ids import topic_id_key
+from region_node.topics.serving.topic_listing import TopicLists
 from region_node.topics.topic import Topic
 from replicator.log.deletion import recall, remember
 from replicator.log.replicated_log import ReplicatedLog
@@ -306,7 +306,7 @@ class TopicService(NamedTopics):
             loading.exception()  # whoever asked may be gone
 
     async def _open_replicated(self, topic: str, policies: Applied, create: bool) -> LogPort:
-        from region_node.topics.shadow import ShadowLog
+        from region_node.topics.shadow_log import ShadowLog
 
         factory: Any = self._factory
         if source := self.shadow_source(topic):

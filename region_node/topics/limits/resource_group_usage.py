@@ -15,8 +15,8 @@ from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.runtime.clock import Clock
 from local_meta import keys
 from region_node.runtime.ready_queue import Tasks
-from region_node.topics.rates import Groups
-from region_node.topics.shares import UseReport, is_news
+from region_node.topics.limits.resource_group_shares import UseReport, is_news
+from region_node.topics.limits.topic_rates import Groups
 
 log = logging.getLogger("region_node.topics")
 

@@ -13,7 +13,7 @@ from heliograph.model.positions import BEFORE_ALL, Position
 from region_node.compaction.compactor import Compactor, TopicCompaction
 from region_node.compaction.keyed_entries import last_kept_index
 from region_node.topics.positions import last_visible
-from region_node.topics.subscribing import SubscribingTopic
+from region_node.topics.topic_subscriptions import SubscribingTopic
 from replicator.log.deletion import truncate
 
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from heliograph.model.errors import AlreadyExists, NotAllowed
 from heliograph.model.topic_names import TopicName
 from region_node.runtime.topic_ports import ViewPort
-from region_node.topics.policies import PolicyBook
+from region_node.topics.policies.policy_book import PolicyBook
 
 MakePartitions = Callable[[str, int], Awaitable[None]]
 

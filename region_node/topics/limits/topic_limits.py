@@ -25,8 +25,8 @@ from region_node.subscriptions.consumer import SubscriptionType
 from region_node.subscriptions.delayed_delivery import delayed_entries
 
 if TYPE_CHECKING:
-    from region_node.topics.subscribing import SubscribingTopic
     from region_node.topics.topic import Topic
+    from region_node.topics.topic_subscriptions import SubscribingTopic
 
 _CLIENTS_MAX = 10_000
 NAME_BYTES_MAX = 1000

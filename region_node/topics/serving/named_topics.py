@@ -16,10 +16,10 @@ from region_node.runtime.topic_ports import FactoryPort, LinksPort, ViewPort
 from region_node.schemas.compatibility import strategy_of
 from region_node.schemas.schema_definition import Schema
 from region_node.schemas.schema_registry import SchemaRegistry
-from region_node.topics.creation import Creation
-from region_node.topics.gates import Gates
-from region_node.topics.loaded import Loaded
-from region_node.topics.policies import PolicyBook
+from region_node.topics.policies.auto_creation import Creation
+from region_node.topics.policies.policy_book import PolicyBook
+from region_node.topics.serving.loaded_topics import Loaded
+from region_node.topics.serving.publish_gates import Gates
 from region_node.topics.topic import Topic
 
 if TYPE_CHECKING:

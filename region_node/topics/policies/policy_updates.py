@@ -17,10 +17,10 @@ from heliograph.runtime.clock import Clock
 from region_node.runtime.ready_queue import Tasks
 from region_node.runtime.topic_ports import LinksPort, ViewPort
 from region_node.subscriptions.filter_plugins import FilterBook
-from region_node.topics.keeping import Keeper
-from region_node.topics.memory import MemoryLog
-from region_node.topics.policies import PolicyBook
-from region_node.topics.rates import Groups
+from region_node.topics.limits.topic_rates import Groups
+from region_node.topics.nonpersistent_log import MemoryLog
+from region_node.topics.policies.policy_book import PolicyBook
+from region_node.topics.policies.policy_maintenance import Keeper
 from region_node.topics.topic import Topic
 
 AT_ONCE = 200

@@ -26,9 +26,9 @@ from region_node.subscriptions.delayed_delivery import DelayWheel
 from region_node.subscriptions.filter_plugins import Chosen
 from region_node.subscriptions.rate_limits import NO_LIMIT
 from region_node.subscriptions.subscription import Rules, Subscription
-from region_node.topics.limits import SubscribeRate, check_new_subscription
+from region_node.topics.limits.topic_limits import SubscribeRate, check_new_subscription
+from region_node.topics.limits.topic_rates import TopicRates
 from region_node.topics.positions import before_publish_time
-from region_node.topics.rates import TopicRates
 from replicator.subscriptions.subscription_state import BEGAN, began
 
 log = logging.getLogger("region_node.topics")

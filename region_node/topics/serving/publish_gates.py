@@ -21,8 +21,8 @@ from heliograph.model.positions import Position
 from region_node.runtime.ready_queue import Tasks
 from region_node.runtime.topic_ports import GatePort, LinksPort, Segments, ViewPort
 from region_node.subscriptions.subscription import Subscription
-from region_node.topics.applying import in_turns
-from region_node.topics.loaded import Loaded
+from region_node.topics.policies.policy_updates import in_turns
+from region_node.topics.serving.loaded_topics import Loaded
 
 if TYPE_CHECKING:
     from region_node.topics.topic import Topic

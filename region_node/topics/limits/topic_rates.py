@@ -15,7 +15,7 @@ from heliograph.runtime.clock import Clock
 from region_node.runtime.prometheus_text import Sample
 from region_node.subscriptions.delayed_delivery import DelayWheel
 from region_node.subscriptions.rate_limits import Bucket, CountingBucket, PublishGate, Reader, Throttle, bucket
-from region_node.topics.shares import Use, Uses, share
+from region_node.topics.limits.resource_group_shares import Use, Uses, share
 
 GroupRates = tuple[Bucket | None, Bucket | None]
 """(in, out) of a resource group; None: no limit."""

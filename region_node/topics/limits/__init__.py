@@ -1,0 +1,1 @@
+"""What is refused or slowed: rates, limits, shares of resource groups. It loads nothing."""

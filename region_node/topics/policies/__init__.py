@@ -1,0 +1,1 @@
+"""What policies say of a topic, and their effect on it."""

@@ -1,0 +1,1 @@
+"""All topics of a broker: loaded, found, listed, deleted."""
