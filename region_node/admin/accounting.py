@@ -1,7 +1,7 @@
 """Usage of each tenant over REST: this broker's sums, or the whole region's; and the region's days of a month.
 
 Is: `GET /heliograph/v1/usage` (all tenants) and `/heliograph/v1/usage/{tenant}`; `all=true` asks every broker of the region. `GET /heliograph/v1/usage-days`
-and `/heliograph/v1/usage-days/{tenant}` with `month=2026-11`. Isn't: the counting (`region_node.usage`), or keeping it (`region_node.usage_days`).
+and `/heliograph/v1/usage-days/{tenant}` with `month=2026-11`. Isn't: the counting (`region_node.usage.tenant_usage`), or keeping it (`region_node.usage.usage_days`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from aiohttp import web
 
 from heliograph.model.errors import NotFound
 from region_node.admin.context import Admin, flag
-from region_node.usage import Usage, added
-from region_node.usage_days import check_month, day_of, days_of, stored_by_tenant
+from region_node.usage.tenant_usage import Usage, added
+from region_node.usage.usage_days import check_month, day_of, days_of, stored_by_tenant
 
 
 async def counted(admin: Admin) -> Usage:

@@ -11,11 +11,12 @@ from aiohttp import web
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound
 from heliograph.model.topic_names import TopicName
-from region_node import link_metrics, lookup_metrics, recovery_metrics, storage_metrics, transaction_metrics, usage
+from region_node import link_metrics, lookup_metrics, recovery_metrics, storage_metrics, transaction_metrics
 from region_node.admin import balancing, conflicts, members
 from region_node.admin.context import Admin
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.runtime import prometheus_text
+from region_node.usage import tenant_usage
 
 
 def _address(record: BrokerRecord) -> str:
@@ -191,7 +192,7 @@ def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[prometheus_text
             admin.region, admin.ownership.record.broker, *admin.connection_counts()
         )
     admin.usage.stored(admin.topic_metrics.stored)
-    yield from usage.samples(admin.region, admin.usage)
+    yield from tenant_usage.samples(admin.region, admin.usage)
     for tenant in admin.view.tenant_quotas():
         yield (
             "heliograph_tenant_full",

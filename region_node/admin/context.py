@@ -33,10 +33,10 @@ from region_node.runtime import request_ids
 from region_node.runtime.prometheus_text import Sample
 from region_node.security.allowed_urls import UrlList
 from region_node.security.authorization.security_service import Security, open_security
-from region_node.stored_bytes import StoredBytes
 from region_node.topic_metrics import TopicMetrics
 from region_node.topic_series import TopicSeries
-from region_node.usage import Usage
+from region_node.usage.stored_bytes import StoredBytes
+from region_node.usage.tenant_usage import Usage
 
 if TYPE_CHECKING:
     from global_config.deferred_edits import DeferredEdits

@@ -1,7 +1,7 @@
 """Quotas of tenants: what an operator lets each have, whatever its own admin sets: namespaces, topics, stored bytes, and a group of rates.
 
 Is: GET (the tenant's admin, too), PUT, and DELETE of `/heliograph/v1/tenants/{tenant}/quota`, and the check of a new namespace. Isn't: the check of a new
-topic (`region_node.topics.policies.auto_creation`), or of what is stored (`region_node.stored_bytes`).
+topic (`region_node.topics.policies.auto_creation`), or of what is stored (`region_node.usage.stored_bytes`).
 Source: docs/operating/tenants.md.
 """
 

@@ -35,7 +35,7 @@ from region_node.security.authentication.principal import Principal
 from region_node.security.authorization.authorization_service import Action
 from region_node.security.authorization.security_service import Security
 from region_node.topics.serving.topic_service import TopicService
-from region_node.usage import Usage
+from region_node.usage.tenant_usage import Usage
 
 if TYPE_CHECKING:
     from global_config.admin import ConfigAdmin

@@ -18,7 +18,7 @@ from region_node.process.broker_faces import BrokerFaces
 from region_node.process.role_runtime import Runtime, Told, closing, meta_client, replicator_tls
 from region_node.process.settings import ProcessSettings
 from region_node.security.tls import Certificates, client_context
-from region_node.usage import Usage
+from region_node.usage.tenant_usage import Usage
 
 if TYPE_CHECKING:
     from global_config.deferred_edits import DeferredEdits
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from region_node.process.region_epoch import RegionEpoch
     from region_node.pulsar.listener import PulsarListener
     from region_node.security.authorization.security_service import Security
-    from region_node.stored_bytes import StoredBytes
     from region_node.tiering import BrokerTier
     from region_node.topics.serving.deferred_deletion import Tombstones
     from region_node.topics.serving.topic_service import TopicService
     from region_node.transactions.coordinators.coordinator_topics import RegionView
     from region_node.transactions.coordinators.transaction_service import Transactions
-    from region_node.usage_days import UsageDays
+    from region_node.usage.stored_bytes import StoredBytes
+    from region_node.usage.usage_days import UsageDays
     from replicator.manager.link_manager import LinkManager
     from storage.ledger.bookies.bookie_pool import BookiePool
     from storage.ledger.repair.autorecovery import AutoRecovery
@@ -428,8 +428,8 @@ class BrokerRole:
             self.topics.tracing = Tracing(self.settings.region, own.one_in, now_ns, export.emit)
 
     def _build_days(self) -> None:
-        from region_node.stored_bytes import StoredBytes
-        from region_node.usage_days import UsageDays, stored_by_tenant
+        from region_node.usage.stored_bytes import StoredBytes
+        from region_node.usage.usage_days import UsageDays, stored_by_tenant
 
         self._days = UsageDays(
             self.meta,

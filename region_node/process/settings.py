@@ -32,7 +32,7 @@ from region_node.security.encryption_at_rest import EncryptionSettings
 from region_node.security.settings import SecuritySettings, TlsSettings
 from region_node.topic_series import TopicSeries
 from region_node.transactions.coordinators.settings import TransactionSettings
-from region_node.usage_settings import UsageSettings
+from region_node.usage.settings import UsageSettings
 from replicator.audit.audit_settings import AuditSettings
 from replicator.bandwidth.compression_settings import CompressionSettings
 from storage.ledger.repair.lost_bookies import AutoRecoverySettings

@@ -27,7 +27,7 @@ from region_node.subscriptions.subscription import Subscription, consumer_stats
 from region_node.topics.limits.topic_limits import check_consumers, check_type
 from region_node.topics.topic import Topic
 from region_node.transactions.participants.pending_acks import Part, part_of
-from region_node.usage import TenantUsage
+from region_node.usage.tenant_usage import TenantUsage
 
 if TYPE_CHECKING:
     from region_node.pulsar.connection import PulsarConnection

@@ -27,7 +27,7 @@ from region_node.security.addresses import AddressCounts
 from region_node.security.authorization.security_service import Security, open_security
 from region_node.topics.serving.topic_service import TopicService
 from region_node.transactions.coordinators.transaction_service import Transactions
-from region_node.usage import Usage
+from region_node.usage.tenant_usage import Usage
 
 log = logging.getLogger("region_node.pulsar")
 

@@ -11,7 +11,7 @@ from heliograph.wire.run import Run
 from region_node import topic_metrics
 from region_node.topic_metrics import SLICE, TopicMetrics
 from region_node.topic_series import TopicSeries
-from region_node.usage_days import stored_by_tenant
+from region_node.usage.usage_days import stored_by_tenant
 from replicator.health.incoming_stats import IncomingLink, IncomingRegion
 from tests.pulsar.codec import entry, send
 from tests.pulsar.harness import TOPIC, Broker, Client, settle, with_broker

@@ -18,9 +18,9 @@ from geo_tests.sim.loop import run_alone
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import CorruptData, NotAllowed
-from region_node.usage import Usage
-from region_node.usage_days import DAYS, UsageDay, UsageDays, check_month, day_of, days_of
-from region_node.usage_settings import UsageSettings
+from region_node.usage.settings import UsageSettings
+from region_node.usage.tenant_usage import Usage
+from region_node.usage.usage_days import DAYS, UsageDay, UsageDays, check_month, day_of, days_of
 from tests.broker.test_admin import Rest
 from tests.live import provisioned, until
 from tests.managed_ledger.flaky import FlakyStore

@@ -31,7 +31,7 @@ from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.security.authorization.security_service import open_security
 from region_node.topics.serving.topic_ids import TopicIds
 from region_node.topics.serving.topic_service import TopicService
-from region_node.usage import Usage
+from region_node.usage.tenant_usage import Usage
 from tests.pulsar.harness import FakeTransport, settle
 from tests.topics.fake import FakeClock, FakeFactory, FakeLedger, FakeLinks, FakeLog
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from region_node.usage import TenantUsage, Usage, added, samples
+from region_node.usage.tenant_usage import TenantUsage, Usage, added, samples
 from tests.pulsar.codec import entry, frame, send
 from tests.pulsar.harness import TOPIC, Broker, K, with_broker
 

@@ -1,6 +1,6 @@
 """UsageDays: what each tenant used on each day, kept in the region's metadata, so that a month's report outlives restarts.
 
-Is: the difference of a broker's sums (`region_node.usage`) since its last writing, added to the day's value by compare-and-set, some times an hour, when
+Is: the difference of a broker's sums (`region_node.usage.tenant_usage`) since its last writing, added to the day's value by compare-and-set, some times an hour, when
 the day (UTC) ends, and when the broker drains. Isn't: the counting, or a limit.
 Invariants: a difference is added once, also where the answer to a write is lost: the value says the last writing of each broker, by a number that only
 grows; what could not be written is kept, and written later to the day it was counted on. A broker that is killed loses what it counted since its last writing.
@@ -29,8 +29,8 @@ from heliograph.model.errors import (
 )
 from heliograph.runtime.clock import Clock
 from region_node.dr.tasks import lasting
-from region_node.usage import Usage
-from region_node.usage_settings import UsageSettings
+from region_node.usage.settings import UsageSettings
+from region_node.usage.tenant_usage import Usage
 
 if TYPE_CHECKING:
     from region_node.topics.topic import Topic

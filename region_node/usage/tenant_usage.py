@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class TenantUsage:
-    """`storage_bytes`: of the ledgers that are open here, and, at the broker that counts those (`region_node.stored_bytes`), of all closed ones of the region;
+    """`storage_bytes`: of the ledgers that are open here, and, at the broker that counts those (`region_node.usage.stored_bytes`), of all closed ones of the region;
     before replication to other bookies."""
 
     messages_in: int = 0

@@ -23,8 +23,8 @@ from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
 from local_meta import keys
 from region_node.dr.tasks import lasting
-from region_node.usage import Usage
-from region_node.usage_settings import UsageSettings
+from region_node.usage.settings import UsageSettings
+from region_node.usage.tenant_usage import Usage
 
 log = logging.getLogger("region_node.usage")
 

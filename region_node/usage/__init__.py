@@ -1,0 +1,1 @@
+"""What tenants use: counted, kept by day, limited."""
