@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from region_node.placement.balance.balancer import Balancer
     from region_node.placement.isolation.isolation_rules import IsolationRules
     from region_node.store_metrics import StoreCounts
-    from region_node.tiering import BrokerTier
+    from region_node.tiering.broker_tier import BrokerTier
     from region_node.topics.serving.deferred_deletion import Tombstones
     from region_node.topics.serving.topic_service import TopicService
     from region_node.topics.topic import Topic

@@ -18,7 +18,7 @@ from storage.tiered.objects.object_names import LEDGER
 from storage.tiered.reading.topic_restore import objects
 
 if TYPE_CHECKING:
-    from region_node.tiering import BrokerTier
+    from region_node.tiering.broker_tier import BrokerTier
 
 
 async def offload(admin: Admin, request: web.Request) -> Any:

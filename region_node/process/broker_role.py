@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from region_node.process.region_epoch import RegionEpoch
     from region_node.pulsar.listener import PulsarListener
     from region_node.security.authorization.security_service import Security
-    from region_node.tiering import BrokerTier
+    from region_node.tiering.broker_tier import BrokerTier
     from region_node.topics.serving.deferred_deletion import Tombstones
     from region_node.topics.serving.topic_service import TopicService
     from region_node.transactions.coordinators.coordinator_topics import RegionView
@@ -198,7 +198,7 @@ class BrokerRole:
         from region_node.security.allowed_urls import ListedRegions, UrlList
         from region_node.security.authorization import topic_grants
         from region_node.subscriptions.filter_plugins import load_filters
-        from region_node.tiering import BrokerTier
+        from region_node.tiering.broker_tier import BrokerTier
         from region_node.topics.serving.topic_service import TopicService, TopicSettings
         from region_node.transactions.coordinators.transaction_service import Transactions
         from replicator.audit.bookie_copies import BookieCopies

@@ -11,8 +11,8 @@ from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.ledger_metadata import OffloadRecord, OffloadState
 from region_node.compaction.compacted_view import CURSOR, read_properties
-from region_node.compaction.offloading import CompactionOffload
-from region_node.tier_metrics import TierMetrics
+from region_node.tiering.compacted_offload import CompactionOffload
+from region_node.tiering.offload_metrics import TierMetrics
 from storage.tiered.objects.object_names import LEDGER, parse
 from storage.tiered.offload.offload_plan import OffloadPolicy
 from tests.compaction.test_compactor import made_up

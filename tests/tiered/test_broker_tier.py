@@ -15,7 +15,7 @@ import pytest
 
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.wire.run import Run
-from region_node.tiering import RestoredTopic, policy_of
+from region_node.tiering.broker_tier import RestoredTopic, policy_of
 from replicator.dedup.producer_dedup import DedupSettings
 from replicator.log.topic_state import TopicState
 from storage.tiered.offload.offload_plan import OffloadPolicy

@@ -13,7 +13,7 @@ from heliograph.model.configuration.policy_table import applied
 from heliograph.model.errors import HeliographError
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire.run import Run
-from region_node.tiering import RestoredTopic
+from region_node.tiering.broker_tier import RestoredTopic
 from replicator.dedup.version_vector import Verdict
 from replicator.log.replicated_log import ReplicatedLog
 from storage.tiered.offload.topic_manifest import Manifest

@@ -1,6 +1,6 @@
 """Beside: ledgers that a topic has beside its log, as tiering sees them.
 
-Is: a port. Isn't: what they are (a compacted ledger: `region_node.compaction.offloading`), or the steps of an offload.
+Is: a port. Isn't: what they are (a compacted ledger: `region_node.tiering.compacted_offload`), or the steps of an offload.
 Invariants: as of a log's ledgers: what `set_offload` returned True for is durable, written by the topic's owner; the local copy goes only after the
 record says so.
 """

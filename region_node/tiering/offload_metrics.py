@@ -1,7 +1,7 @@
 """Metrics of offloading by topic, in Pulsar's names: rates, failures, and how long reads from the store took.
 
 Is: what `storage.tiered` counts of each topic, as samples; rates are those since about the last scrape. Isn't: numbers of the whole broker
-(`region_node.tiering`).
+(`region_node.tiering.broker_tier`).
 Invariants: a topic of which nothing was offloaded or read has no series.
 """
 

@@ -30,9 +30,9 @@ from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
 from heliograph.wire.run import Run
-from region_node.compaction.offloading import CompactionOffload
 from region_node.runtime.prometheus_text import Sample
-from region_node.tier_metrics import TierMetrics
+from region_node.tiering.compacted_offload import CompactionOffload
+from region_node.tiering.offload_metrics import TierMetrics
 from replicator.dedup.producer_dedup import DedupSettings
 from replicator.log.topic_state import TopicState
 from storage.ledger.reading.ledger_reader import opened

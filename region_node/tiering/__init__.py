@@ -1,0 +1,1 @@
+"""Tiered storage as a broker has it: policies joined to `storage.tiered`. No step of an offload."""
