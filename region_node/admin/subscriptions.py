@@ -17,7 +17,7 @@ from heliograph.model.positions import AFTER_ALL, Position
 from heliograph.model.topic_names import TopicName, check_name
 from region_node.admin.context import Admin, body, flag, number, typed_body
 from region_node.admin.messages import nth_unacked, position_of
-from region_node.replicated_subscriptions import replicate
+from region_node.replication.replicated_subscriptions import replicate
 from region_node.subscriptions.subscription import Subscription
 from region_node.topics.topic import Topic
 from storage.managed_ledger.cursors.cursor import check_properties

@@ -26,7 +26,7 @@ from region_node.dr.leases import WriteLeases
 from region_node.dr.switching import Switching, closing
 from region_node.dr.tasks import lasting
 from region_node.dr.writing import Turn
-from region_node.replicated_subscriptions import replicate
+from region_node.replication.replicated_subscriptions import replicate
 from region_node.runtime.cursor_ports import TurnPort
 from region_node.runtime.prometheus_text import Sample
 from region_node.subscriptions.subscription import Subscription

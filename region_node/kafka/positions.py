@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 from heliograph.model.errors import CorruptData, HeliographError, SubscriptionNotFound
 from heliograph.model.positions import Position
 from region_node.kafka.committed import OFFSETS, Committed, Row, decode
-from region_node.replicated_subscriptions import replicate
+from region_node.replication.replicated_subscriptions import replicate
 
 if TYPE_CHECKING:
     from region_node.kafka.broker import KafkaBroker

@@ -23,7 +23,6 @@ from region_node.usage.tenant_usage import Usage
 if TYPE_CHECKING:
     from global_config.deferred_edits import DeferredEdits
     from heliograph.kv.metadata_client import MetaClient
-    from region_node.clusters import PulsarClusters
     from region_node.dr.canary import Canary
     from region_node.dr.leases import WriteLeases
     from region_node.dr.promises import Promises
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from region_node.process.feature_level import RegionLevel
     from region_node.process.region_epoch import RegionEpoch
     from region_node.pulsar.listener import PulsarListener
+    from region_node.replication.pulsar_clusters import PulsarClusters
     from region_node.security.authorization.security_service import Security
     from region_node.tiering.broker_tier import BrokerTier
     from region_node.topics.serving.deferred_deletion import Tombstones
@@ -183,7 +183,6 @@ class BrokerRole:
         from heliograph.model.feature_levels import LEDGER_PAGES, SEALED_RUNS, SPLIT_BUNDLES
         from heliograph.runtime.process_usage import memory_limit_bytes
         from local_meta.node_level import spoken
-        from region_node.clusters import PulsarClusters
         from region_node.dr.turns import SubscriptionTurns
         from region_node.placement.balance.balancer import Balancer
         from region_node.placement.balance.broker_gauge import BrokerGauge
@@ -193,8 +192,9 @@ class BrokerRole:
         from region_node.placement.ownership.bundle_ranges import BundleBook
         from region_node.placement.ownership.ownership_service import Ownership
         from region_node.process.feature_level import RegionLevel
-        from region_node.replicated_schemas import ReplicatedSchemas
-        from region_node.replicated_subscriptions import ReplicatedSubscriptions
+        from region_node.replication.pulsar_clusters import PulsarClusters
+        from region_node.replication.replicated_schemas import ReplicatedSchemas
+        from region_node.replication.replicated_subscriptions import ReplicatedSubscriptions
         from region_node.security.allowed_urls import ListedRegions, UrlList
         from region_node.security.authorization import topic_grants
         from region_node.subscriptions.filter_plugins import load_filters

@@ -20,7 +20,7 @@ from region_node.pulsar.errors import code_of
 from region_node.pulsar.producer_commands import NO_SCHEMA
 from region_node.pulsar.publishing import NO_REQUEST, name_next_owner, send_on
 from region_node.pulsar.transacting import check_available
-from region_node.replicated_subscriptions import replicate, replicate_by_policy
+from region_node.replication.replicated_subscriptions import replicate, replicate_by_policy
 from region_node.schemas.schema_definition import Schema
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.subscription import Subscription, consumer_stats

@@ -1,7 +1,7 @@
 """Credentials: by what this region proves to a real Pulsar cluster who it is, and what the cluster must prove.
 
 Is: files on the gateway's brokers, read whenever a connection is made: authorities, a client certificate, a token; and of OAuth 2 the request that brings a
-token, and how long that holds. Isn't: the asking (`region_node.clusters`), or a connection.
+token, and how long that holds. Isn't: the asking (`region_node.replication.pulsar_clusters`), or a connection.
 Invariants: no secret stands in the configuration; a file that cannot be read is named in the error, its content never is.
 Source: docs/protocols/interop.md, "Who it is, there".
 """

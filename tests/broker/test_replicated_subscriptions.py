@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from region_node.replicated_subscriptions import replicate_by_policy
+from region_node.replication.replicated_subscriptions import replicate_by_policy
 
 
 class Log:

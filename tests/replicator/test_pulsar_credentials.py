@@ -15,7 +15,7 @@ import pytest
 from heliograph.client.pulsar_connection import Address
 from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import LinkError, NotAllowed
-from region_node.clusters import PulsarClusters
+from region_node.replication.pulsar_clusters import PulsarClusters
 from region_node.security.certificate_authority import ensure_certificates
 from replicator.health.link_causes import Cause
 from replicator.pulsar.cluster_connections import ClusterConnections

@@ -14,7 +14,7 @@ from heliograph.model.errors import CorruptData, LinkError, MetadataUnavailable
 from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import SystemClock
-from region_node.replicated_schemas import ReplicatedSchemas
+from region_node.replication.replicated_schemas import ReplicatedSchemas
 from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.schema_diff import differences
 from region_node.schemas.schema_registry import SchemaRegistry, conflicting

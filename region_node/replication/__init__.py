@@ -1,0 +1,1 @@
+"""A broker's ports for the replicator: clusters, schemas, subscriptions. A link's rule is never here."""
