@@ -11,9 +11,9 @@ from aiohttp import web
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound
 from heliograph.model.topic_names import TopicName
-from region_node import link_metrics, lookup_metrics, recovery_metrics, storage_metrics, transaction_metrics
 from region_node.admin import balancing, conflicts, members
 from region_node.admin.context import Admin
+from region_node.metrics import autorecovery_metrics, link_metrics, lookup_metrics, storage_metrics, transaction_metrics
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.runtime import prometheus_text
 from region_node.usage import tenant_usage
@@ -221,7 +221,7 @@ def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[prometheus_text
     for store in admin.stores:
         yield from store.samples(admin.region)
     if admin.recovery is not None:
-        yield from recovery_metrics.samples(admin.region, admin.recovery)
+        yield from autorecovery_metrics.samples(admin.region, admin.recovery)
     if admin.transactions is not None:
         yield from transaction_metrics.samples(admin.region, admin.transactions)
     if admin.promises is not None:

@@ -24,17 +24,17 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName, check_name
 from heliograph.runtime.clock import Clock
-from region_node import storage_metrics
 from region_node.admin.audit import AuditLog
-from region_node.lookup_metrics import LookupCounts
+from region_node.metrics import storage_metrics
+from region_node.metrics.lookup_metrics import LookupCounts
+from region_node.metrics.topic_metrics import TopicMetrics
+from region_node.metrics.topic_series import TopicSeries
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.placement.ownership.ownership_service import Ownership
 from region_node.runtime import request_ids
 from region_node.runtime.prometheus_text import Sample
 from region_node.security.allowed_urls import UrlList
 from region_node.security.authorization.security_service import Security, open_security
-from region_node.topic_metrics import TopicMetrics
-from region_node.topic_series import TopicSeries
 from region_node.usage.stored_bytes import StoredBytes
 from region_node.usage.tenant_usage import Usage
 
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from region_node.dr.promises import Promises
     from region_node.dr.signing import Signer
     from region_node.dr.turns import SubscriptionTurns
+    from region_node.metrics.metadata_store_metrics import StoreCounts
     from region_node.placement.balance.balancer import Balancer
     from region_node.placement.isolation.isolation_rules import IsolationRules
-    from region_node.store_metrics import StoreCounts
     from region_node.tiering.broker_tier import BrokerTier
     from region_node.topics.serving.deferred_deletion import Tombstones
     from region_node.topics.serving.topic_service import TopicService

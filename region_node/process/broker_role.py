@@ -136,8 +136,8 @@ class BrokerRole:
         from global_config.admin import ConfigAdmin
         from global_config.deferred_edits import DeferredEdits
         from region_node.dr.leases import LeaseSettings, WriteLeases
+        from region_node.metrics.metadata_store_metrics import StoreCounts
         from region_node.process.region_epoch import RegionEpoch
-        from region_node.store_metrics import StoreCounts
         from region_node.transactions.coordinators.coordinator_topics import RegionView
 
         self.certificates = Certificates(self.settings.tls, self.settings.region)

@@ -24,13 +24,13 @@ from heliograph.runtime.process_usage import parse_cpus
 from region_node.compaction.settings import CompactorSettings
 from region_node.dr.settings import CanarySettings
 from region_node.kafka.settings import KafkaSettings
+from region_node.metrics.topic_series import TopicSeries
 from region_node.placement.balance.settings import BalanceSettings
 from region_node.placement.ownership.ownership_core import OwnershipSettings
 from region_node.process.tracing_settings import TracingSettings
 from region_node.runtime.logs import LogSettings
 from region_node.security.encryption_at_rest import EncryptionSettings
 from region_node.security.settings import SecuritySettings, TlsSettings
-from region_node.topic_series import TopicSeries
 from region_node.transactions.coordinators.settings import TransactionSettings
 from region_node.usage.settings import UsageSettings
 from replicator.audit.audit_settings import AuditSettings

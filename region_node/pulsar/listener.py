@@ -19,7 +19,7 @@ from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.pulsar.frame_cutter import HANDSHAKE_BYTES_MAX, MESSAGE_BYTES_MAX
 from heliograph.wire.run import Buffer
 from region_node.flow import ByteBudget, Outbox
-from region_node.lookup_metrics import LookupCounts
+from region_node.metrics.lookup_metrics import LookupCounts
 from region_node.pulsar.connection import PulsarConnection
 from region_node.pulsar.replicated import ClusterPort
 from region_node.runtime.ready_queue import Tasks

@@ -8,7 +8,7 @@ import pytest
 
 from heliograph.model.errors import NotFound
 from heliograph.runtime.recent_latencies import Recent
-from region_node.lookup_metrics import LookupCounts, loading_samples
+from region_node.metrics.lookup_metrics import LookupCounts, loading_samples
 from region_node.runtime import prometheus_text
 
 

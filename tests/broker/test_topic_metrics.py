@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from heliograph.wire.run import Run
-from region_node import topic_metrics
-from region_node.topic_metrics import SLICE, TopicMetrics
-from region_node.topic_series import TopicSeries
+from region_node.metrics import topic_metrics
+from region_node.metrics.topic_metrics import SLICE, TopicMetrics
+from region_node.metrics.topic_series import TopicSeries
 from region_node.usage.usage_days import stored_by_tenant
 from replicator.health.incoming_stats import IncomingLink, IncomingRegion
 from tests.pulsar.codec import entry, send

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from heliograph.model.errors import ConfigError
+from region_node.metrics.topic_series import RANK_S, TopicSeries, TopTopics
 from region_node.process.settings import BrokerSettings
-from region_node.topic_series import RANK_S, TopicSeries, TopTopics
 
 
 @dataclass

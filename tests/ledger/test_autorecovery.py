@@ -14,7 +14,7 @@ from heliograph.kv.metadata_store import prefix_end
 from heliograph.model.errors import VersionConflict
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState, pack
 from local_meta import keys
-from region_node import recovery_metrics
+from region_node.metrics import autorecovery_metrics
 from storage.ledger.ledger_context import LedgerSettings
 from storage.ledger.repair.autorecovery import AutoRecovery
 from storage.ledger.repair.ledger_repair import LedgerRepair
@@ -171,7 +171,9 @@ def test_one_broker_looks_and_a_lost_bookies_ledgers_are_copied_after_the_delay(
         assert not any(lost in bookies for m in await world.ledgers() for _, bookies in m.fragments)
         copied = sum(part.repair.copied_fragments for part in world.parts)
         assert copied > 0
-        shown = [{name: value for name, _, _, value in recovery_metrics.samples("us", part)} for part in world.parts]
+        shown = [
+            {name: value for name, _, _, value in autorecovery_metrics.samples("us", part)} for part in world.parts
+        ]
         found = [
             one["auditor_NUM_UNDER_REPLICATED_LEDGERS"]
             for one in shown

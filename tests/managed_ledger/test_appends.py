@@ -11,7 +11,7 @@ from geo_tests.sim.simulation import SimClock, Simulation
 from heliograph.model.errors import LedgerFenced
 from heliograph.runtime.recent_latencies import Recent
 from heliograph.wire.run import Run
-from region_node import storage_metrics
+from region_node.metrics import storage_metrics
 from region_node.runtime import prometheus_text
 from storage.managed_ledger.append_counts import LATENCIES_S, NAMESPACES_MAX, OTHERS, SIZES, AppendCounts, Appends
 from tests.managed_ledger.world import TOPIC, Broker, Region, run_of, until

@@ -19,12 +19,12 @@ from urllib.parse import quote
 
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
+from region_node.metrics.topic_series import TopicSeries, TopTopics
 from region_node.runtime.prometheus_text import escaped
 from region_node.subscriptions.consumer import Consumer
 from region_node.subscriptions.delayed_delivery import DELAYED_ENTRY_BYTES
 from region_node.subscriptions.shared_dispatcher import SharedDispatcher
 from region_node.subscriptions.subscription import Subscription
-from region_node.topic_series import TopicSeries, TopTopics
 from region_node.topics.incoming_rates import NOTHING
 from region_node.topics.topic import Topic
 from storage.managed_ledger.cursors.cursor import Cursor

@@ -1,0 +1,1 @@
+"""What /metrics says. It reads counters, and counts nothing itself."""
