@@ -25,12 +25,12 @@ from heliograph.model.errors import AlreadyExists, HeliographError, MetadataUnav
 from region_node.admin.context import Admin
 from region_node.admin.disaster import facts_here
 from region_node.admin.drills import audits_here, drop_here, mark, probe_here
-from region_node.dr.conductor import Conductor
-from region_node.dr.drill import Drill, shadow_of
-from region_node.dr.operation import DRILL, Operation
-from region_node.dr.signing import Signer, check
-from region_node.dr.switching import Switching
-from region_node.dr.writing import Gate
+from region_node.dr.leadership.leadership_changes import Switching
+from region_node.dr.leadership.write_gates import Gate
+from region_node.dr.operations.drill import Drill, shadow_of
+from region_node.dr.operations.operation import DRILL, Operation
+from region_node.dr.operations.operation_steps import Conductor
+from region_node.dr.operations.report_signing import Signer, check
 from region_node.process.broker_role import BrokerRole
 
 _DRILLER = "driller"

@@ -28,8 +28,8 @@ from heliograph.model.configuration.leadership import (
     writer,
 )
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, OutcomeUnknown, RegionPassive
-from region_node.dr.leases import LeaseSettings, WriteLeases
-from region_node.dr.switching import Switching, closing, reopened
+from region_node.dr.leadership.leadership_changes import Switching, closing, reopened
+from region_node.dr.leadership.write_leases import LeaseSettings, WriteLeases
 
 T = TypeVar("T")
 NAMESPACES = ("t/orders", "t/bills")

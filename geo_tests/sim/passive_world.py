@@ -27,8 +27,8 @@ from global_config.node import ConfigNode
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, Leadership, leadership
 from heliograph.model.errors import HeliographError, NotAllowed, RegionPassive
-from region_node.dr.switching import Switching, closing, reopened
-from region_node.dr.writing import Gate
+from region_node.dr.leadership.leadership_changes import Switching, closing, reopened
+from region_node.dr.leadership.write_gates import Gate
 
 _OPERATOR = "operator"
 _GIVE_UP_S = 6.0

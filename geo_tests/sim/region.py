@@ -17,7 +17,7 @@ from global_config.admin import ConfigAdmin
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.errors import HeliographError
-from region_node.dr.leases import LeaseSettings
+from region_node.dr.leadership.write_leases import LeaseSettings
 from region_node.process.composition import Role, Runtime, build
 from region_node.process.settings import (
     BookieSettings,

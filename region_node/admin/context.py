@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from heliograph.kv.metadata_store import MetadataStore
     from region_node.admin.places import BookiePlaces
     from region_node.dr.canary import Canary
-    from region_node.dr.leases import WriteLeases
-    from region_node.dr.promises import Promises
-    from region_node.dr.signing import Signer
-    from region_node.dr.turns import SubscriptionTurns
+    from region_node.dr.leadership.subscription_leadership import SubscriptionTurns
+    from region_node.dr.leadership.write_leases import WriteLeases
+    from region_node.dr.operations.report_signing import Signer
+    from region_node.dr.slo_monitor import Promises
     from region_node.metrics.metadata_store_metrics import StoreCounts
     from region_node.placement.balance.balancer import Balancer
     from region_node.placement.isolation.isolation_rules import IsolationRules

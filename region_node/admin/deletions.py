@@ -16,7 +16,7 @@ from heliograph.kv.metadata_store import ABSENT
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.model.topic_names import TopicName
 from region_node.admin.context import Admin, Malformed, body
-from region_node.dr.leases import WriteLeases
+from region_node.dr.leadership.write_leases import WriteLeases
 from region_node.topics.serving.deferred_deletion import Tombstone, Tombstones, tombstone
 
 GRACE_S = 24 * 3600

@@ -21,12 +21,12 @@ from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound
 from region_node.admin import deletions, drills, schedules, turns
 from region_node.admin.context import Admin, Malformed, body, flag
 from region_node.admin.drills import RegionShadows
-from region_node.dr import facts
-from region_node.dr.conductor import Conductor
-from region_node.dr.drill import Drill
-from region_node.dr.leases import WriteLeases
-from region_node.dr.operation import SWITCHOVER, Operation
-from region_node.dr.promises import POLICY as SLO_POLICY
+from region_node.dr.leadership.write_leases import WriteLeases
+from region_node.dr.operations import namespace_facts
+from region_node.dr.operations.drill import Drill
+from region_node.dr.operations.operation import SWITCHOVER, Operation
+from region_node.dr.operations.operation_steps import Conductor
+from region_node.dr.slo_monitor import POLICY as SLO_POLICY
 from region_node.topics.topic import Topic
 
 _TIMEOUT = ClientTimeout(total=10.0, connect=3.0)
@@ -74,12 +74,12 @@ async def status(admin: Admin, request: web.Request) -> Any:
             else []
         )
         at_risk, slo = (
-            {region: facts.not_in(here, region) for region in others},
+            {region: namespace_facts.not_in(here, region) for region in others},
             policies.policies.get(SLO_POLICY) or {},
         )
         age_s = max(
             [lag["age_s"] for lag in at_risk.values()]
-            + [facts.lacking(here, region)["age_s_max"] for region in others],
+            + [namespace_facts.lacking(here, region)["age_s_max"] for region in others],
             default=0.0,
         )
         return {
@@ -139,7 +139,7 @@ def _local(admin: Admin, namespace: str) -> dict[str, Any]:
     found = [
         t for t in admin.topics.loaded.values() if t.name.namespace == namespace and not t.volatile and not t.closed
     ]
-    return {"topics": {topic.text: facts.topic_facts(topic, admin.links, now_ms) for topic in found}}
+    return {"topics": {topic.text: namespace_facts.topic_facts(topic, admin.links, now_ms) for topic in found}}
 
 
 async def facts_here(admin: Admin, namespace: str) -> dict[str, Any]:
@@ -148,7 +148,7 @@ async def facts_here(admin: Admin, namespace: str) -> dict[str, Any]:
     for record in admin.ownership.brokers():
         if record.broker != admin.ownership.record.broker:
             parts.append(await admin.call(record, "GET", f"{_path(namespace)}/facts?local=true"))
-    return facts.merged(admin.region, parts, await admin.topics.topics(namespace))
+    return namespace_facts.merged(admin.region, parts, await admin.topics.topics(namespace))
 
 
 async def region_tails(admin: Admin, request: web.Request) -> Any:
@@ -161,9 +161,9 @@ async def region_spans(admin: Admin, request: web.Request) -> Any:
     return await _counts(admin, request, "spans")
 
 
-_SPANS: dict[str, Callable[[Topic, Any], list[facts.Span]]] = {
-    "tails": facts.tail_spans,
-    "spans": lambda _, rows: [facts.span_of(row) for row in rows],
+_SPANS: dict[str, Callable[[Topic, Any], list[namespace_facts.Span]]] = {
+    "tails": namespace_facts.tail_spans,
+    "spans": lambda _, rows: [namespace_facts.span_of(row) for row in rows],
 }
 
 
@@ -186,7 +186,9 @@ async def _local_counts(admin: Admin, namespace: str, what: str, given: Mapping[
     until = admin.clock.monotonic() + _COUNT_S
     return {
         "topics": {
-            t.text: await facts.counted(t, _SPANS[what](t, given[t.text]), lambda: admin.clock.monotonic() > until)
+            t.text: await namespace_facts.counted(
+                t, _SPANS[what](t, given[t.text]), lambda: admin.clock.monotonic() > until
+            )
             for t in found
         }
     }
@@ -198,7 +200,7 @@ async def _counts_here(admin: Admin, namespace: str, what: str, given: Mapping[s
         _local_counts(admin, namespace, what, given),
         *(admin.call(record, "POST", f"{_path(namespace)}/{what}?local=true", dict(given)) for record in others),
     )
-    return facts.merged(admin.region, parts, await admin.topics.topics(namespace))
+    return namespace_facts.merged(admin.region, parts, await admin.topics.topics(namespace))
 
 
 async def health(admin: Admin, request: web.Request) -> Any:

@@ -1,6 +1,6 @@
 """Drills: what a rehearsal asks of the regions: comparing copies, a shadow namespace, a first message, a signature.
 
-Is: the shell of `region_node.dr.drill`, and its paths below /heliograph/v1/dr. Isn't: a step, or a verdict.
+Is: the shell of `region_node.dr.operations.drill`, and its paths below /heliograph/v1/dr. Isn't: a step, or a verdict.
 Invariants: a shadow is known by its name and by the mark that it was made with; nothing else is ever written to or dropped here.
 """
 
@@ -21,7 +21,7 @@ from heliograph.model.topic_names import TopicName
 from region_node.admin.context import Admin, Malformed, body, number
 from region_node.admin.namespaces import delete_topics
 from region_node.dr.canary import entry_of
-from region_node.dr.signing import check
+from region_node.dr.operations.report_signing import check
 from region_node.topics.round_trip import round_trip
 
 Ask = Callable[[str, str, str, Any], Awaitable[Any]]

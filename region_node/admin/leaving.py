@@ -12,8 +12,8 @@ from typing import Any
 
 from heliograph.model.errors import NotAllowed, NotFound
 from region_node.admin.context import Admin
-from region_node.dr import facts
-from region_node.dr.switching import Switching
+from region_node.dr.leadership.leadership_changes import Switching
+from region_node.dr.operations import namespace_facts
 
 
 def check_active_stays(admin: Admin, namespace: str, regions: Sequence[str]) -> None:
@@ -43,10 +43,12 @@ async def leaving(admin: Admin, namespace: str, regions: Sequence[str]) -> dict[
     here = await facts_here(admin, namespace)
     found["topics"] = len(here["topics"]) if gone else 0
     found["messages_not_sent"] = {
-        region: facts.not_in(here, region)["messages"] for region in gone if region != admin.region
+        region: namespace_facts.not_in(here, region)["messages"] for region in gone if region != admin.region
     }
     if admin.region in gone:
-        found["at_risk"] = {region: facts.not_in(here, region)["messages"] for region in regions if region in old}
+        found["at_risk"] = {
+            region: namespace_facts.not_in(here, region)["messages"] for region in regions if region in old
+        }
     return found
 
 

@@ -1,6 +1,6 @@
 """Drills that repeat themselves, and the reports of all drills.
 
-Is: paths of our own, below /heliograph/v1/dr. Isn't: running one (`region_node.dr.schedule`).
+Is: paths of our own, below /heliograph/v1/dr. Isn't: running one (`region_node.dr.operations.drill_schedule`).
 Invariants: reports are shown as they were signed; `heliograph dr verify` says whether they still are.
 Source: docs/operating/disaster-recovery.md, "Drills".
 """
@@ -17,8 +17,8 @@ from aiohttp import web
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import ConfigError, NotAllowed, NotFound
 from region_node.admin.context import Admin, Malformed, body
-from region_node.dr.conductor import Conductor
-from region_node.dr.schedule import Schedule, schedule
+from region_node.dr.operations.drill_schedule import Schedule, schedule
+from region_node.dr.operations.operation_steps import Conductor
 
 
 class OwnCredentials:

@@ -1,7 +1,7 @@
 """Subscriptions that are active in one region at a time: which one, and moving them.
 
-Is: paths of our own, below /heliograph/v1/dr. Isn't: a rule (`region_node.dr.writing.Turn`, `region_node.dr.switching`), or taking over from a lost
-region, which brokers do by themselves (`region_node.dr.turns`).
+Is: paths of our own, below /heliograph/v1/dr. Isn't: a rule (`region_node.dr.leadership.write_gates.Turn`, `region_node.dr.leadership.leadership_changes`), or taking over from a lost
+region, which brokers do by themselves (`region_node.dr.leadership.subscription_leadership`).
 Invariants: a move is asked for again and again until it says `done`, by anybody, at any broker: what it has reached stands in the global configuration;
 a move that is not forced goes on only once what the old region handed out is acknowledged, or was taken back, and the new one knows it.
 Source: docs/operating/disaster-recovery.md, "Subscriptions in one region".
@@ -19,12 +19,12 @@ from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, su
 from heliograph.model.errors import HeliographError, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.admin.context import Admin, Malformed, body
-from region_node.dr import facts
-from region_node.dr.switching import closing, reopened
-from region_node.dr.turns import SubscriptionTurns
+from region_node.dr.leadership.leadership_changes import closing, reopened
+from region_node.dr.leadership.subscription_leadership import SubscriptionTurns
+from region_node.dr.operations import namespace_facts
 
 FactsOf = Callable[[str, str], Awaitable[dict[str, Any]]]
-"""(region, namespace) -> what `region_node.dr.facts` says of it there."""
+"""(region, namespace) -> what `region_node.dr.operations.namespace_facts` says of it there."""
 
 
 async def listed(admin: Admin, request: web.Request) -> Any:
@@ -121,7 +121,7 @@ async def _out_of_step(admin: Admin, request: web.Request, name: str, source: st
         except HeliographError as error:
             return f"{region} does not answer ({error}); --force does not wait for it"
         sides.append(_only(found, topic, subscription))
-    left = facts.out_of_step(sides[0], sides[1], source, target)
+    left = namespace_facts.out_of_step(sides[0], sides[1], source, target)
     return f"{target} does not know yet what was acknowledged: {', '.join(left[:5])}" if left else ""
 
 

@@ -39,7 +39,7 @@ from region_node.usage.tenant_usage import Usage
 
 if TYPE_CHECKING:
     from global_config.admin import ConfigAdmin
-    from region_node.dr.turns import SubscriptionTurns
+    from region_node.dr.leadership.subscription_leadership import SubscriptionTurns
     from region_node.kafka.coordinator import Coordinator
     from region_node.kafka.transactions import KafkaTransactions
 

@@ -1,6 +1,6 @@
 """GroupTurns: groups in namespaces whose subscriptions are active in one region at a time, and only in that one.
 
-Is: who may not join or commit here now, and getting members out when their group's turn has gone. Isn't: whose turn it is (`region_node.dr.turns`), or a rule
+Is: who may not join or commit here now, and getting members out when their group's turn has gone. Isn't: whose turn it is (`region_node.dr.leadership.subscription_leadership`), or a rule
 of the groups' protocol (`group`).
 Invariants: nobody joins where the turn is another region's, and nobody who is no member commits there; members that were in when the turn went are told to
 join again, so that they commit what they have done, and are out a tick later, whatever they do meanwhile.

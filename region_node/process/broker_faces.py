@@ -205,8 +205,8 @@ class BrokerFaces:
         from region_node.admin.schedules import OwnCredentials
         from region_node.admin.server import AdminServer
         from region_node.admin.transactions import way_to_others
-        from region_node.dr.schedule import DrillSchedule
-        from region_node.dr.signing import Signer
+        from region_node.dr.operations.drill_schedule import DrillSchedule
+        from region_node.dr.operations.report_signing import Signer
         from region_node.security.allowed_urls import UrlList
         from region_node.security.read_permits import ReadKeys
 

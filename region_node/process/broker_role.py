@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from global_config.deferred_edits import DeferredEdits
     from heliograph.kv.metadata_client import MetaClient
     from region_node.dr.canary import Canary
-    from region_node.dr.leases import WriteLeases
-    from region_node.dr.promises import Promises
-    from region_node.dr.schedule import DrillSchedule
-    from region_node.dr.turns import SubscriptionTurns
+    from region_node.dr.leadership.subscription_leadership import SubscriptionTurns
+    from region_node.dr.leadership.write_leases import WriteLeases
+    from region_node.dr.operations.drill_schedule import DrillSchedule
+    from region_node.dr.slo_monitor import Promises
     from region_node.kafka.broker import KafkaBroker
     from region_node.placement.balance.balancer import Balancer
     from region_node.placement.isolation.isolation_rules import IsolationRules
@@ -135,7 +135,7 @@ class BrokerRole:
     async def _connect(self) -> None:
         from global_config.admin import ConfigAdmin
         from global_config.deferred_edits import DeferredEdits
-        from region_node.dr.leases import LeaseSettings, WriteLeases
+        from region_node.dr.leadership.write_leases import LeaseSettings, WriteLeases
         from region_node.metrics.metadata_store_metrics import StoreCounts
         from region_node.process.region_epoch import RegionEpoch
         from region_node.transactions.coordinators.coordinator_topics import RegionView
@@ -183,7 +183,7 @@ class BrokerRole:
         from heliograph.model.feature_levels import LEDGER_PAGES, SEALED_RUNS, SPLIT_BUNDLES
         from heliograph.runtime.process_usage import memory_limit_bytes
         from local_meta.node_level import spoken
-        from region_node.dr.turns import SubscriptionTurns
+        from region_node.dr.leadership.subscription_leadership import SubscriptionTurns
         from region_node.placement.balance.balancer import Balancer
         from region_node.placement.balance.broker_gauge import BrokerGauge
         from region_node.placement.balance.bundle_divider import BundleDivider

@@ -11,8 +11,8 @@ from global_config.admin import ConfigAdmin
 from heliograph.model.errors import NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.dr.canary import Canary
-from region_node.dr.promises import Promises
-from region_node.dr.switching import Switching
+from region_node.dr.leadership.leadership_changes import Switching
+from region_node.dr.slo_monitor import Promises
 from region_node.topics.serving.deferred_deletion import Tombstone, Tombstones
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ class CompactedPort(LedgerPort, Protocol):
 
 
 class TurnPort(Protocol):
-    """Of a subscription that is active in one region at a time: `region_node.dr.writing.Turn`."""
+    """Of a subscription that is active in one region at a time: `region_node.dr.leadership.write_gates.Turn`."""
 
     @property
     def open(self) -> bool:

@@ -169,7 +169,7 @@ class LogPort(Protocol):
 
 
 class GatePort(Protocol):
-    """Of an active-passive namespace: `region_node.dr.writing.Gate`, as a topic uses it."""
+    """Of an active-passive namespace: `region_node.dr.leadership.write_gates.Gate`, as a topic uses it."""
 
     @property
     def open(self) -> bool:

@@ -18,8 +18,8 @@ from heliograph.kv.metadata_store import Put
 from heliograph.model.configuration.leadership import OPEN, Writer, subscription_name, writer
 from heliograph.model.errors import ConfigError, HeliographError
 from region_node.admin import turns
-from region_node.dr.operation import STEPS, Operation
-from region_node.dr.switching import Switching
+from region_node.dr.leadership.leadership_changes import Switching
+from region_node.dr.operations.operation import STEPS, Operation
 from tests.dr.test_conductor import NS, Interrupted, World
 
 SUBSCRIPTION = subscription_name(f"persistent://{NS}/x", "s")

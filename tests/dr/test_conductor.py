@@ -13,11 +13,11 @@ from heliograph.kv.metadata_store import Op
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
 from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, Leadership, Writer, leadership, writer
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, OutcomeUnknown
-from region_node.dr import facts
-from region_node.dr.conductor import Conductor
-from region_node.dr.drill import Drill
-from region_node.dr.operation import STEPS, Operation
-from region_node.dr.switching import closing, reopened
+from region_node.dr.leadership.leadership_changes import closing, reopened
+from region_node.dr.operations import namespace_facts
+from region_node.dr.operations.drill import Drill
+from region_node.dr.operations.operation import STEPS, Operation
+from region_node.dr.operations.operation_steps import Conductor
 
 NS, TOPIC = "t/n", "persistent://t/n/x"
 
@@ -332,12 +332,14 @@ def test_topics_that_are_not_meant_for_the_other_region_hold_nothing_up() -> Non
             op = await world.conductor.advance(NS)
             await world.obey("eu")
         assert op.state == "done", op.waiting
-        assert facts.own_affair(world.facts["us"], "eu") == [shadow, local]
+        assert namespace_facts.own_affair(world.facts["us"], "eu") == [shadow, local]
         unheard = {
             "topics": {shadow: {**row, "shadow": TOPIC}, local: {**row, "only": ["us"]}, lost: row},
             "missing": [],
         }
-        assert facts.lacking(unheard, "eu")["unheard"] == [lost], "of an earlier version, which tells of neither"
+        assert namespace_facts.lacking(unheard, "eu")["unheard"] == [lost], (
+            "of an earlier version, which tells of neither"
+        )
 
     run_alone(main())
 
@@ -354,10 +356,12 @@ def test_where_consumers_go_on_acknowledging_what_they_had_before_is_enough() ->
         "heard_parts": {"us": [0, 0]},
     }
     sides = [{"topics": {TOPIC: {"subscriptions": {"s": side}}}} for side in (here, there)]
-    assert facts.out_of_step(*sides, "us", "eu", 1.2) == [f"s of {TOPIC}"], "its newest round may have been before that"
-    assert facts.out_of_step(*sides, "us", "eu", 1.4) == []
+    assert namespace_facts.out_of_step(*sides, "us", "eu", 1.2) == [f"s of {TOPIC}"], (
+        "its newest round may have been before that"
+    )
+    assert namespace_facts.out_of_step(*sides, "us", "eu", 1.4) == []
     there["applied"] = False
-    assert facts.out_of_step(*sides, "us", "eu", 9.0)
+    assert namespace_facts.out_of_step(*sides, "us", "eu", 9.0)
 
 
 @pytest.mark.parametrize("to", ("eu", "ap"))
@@ -647,12 +651,14 @@ def test_what_cannot_be_asked_for_is_refused() -> None:
 
 
 def test_what_is_not_loaded_is_never_counted_as_nothing() -> None:
-    found = facts.merged("us", [{"topics": {"a": {"links": {}, "lacks": {}}}}], ["a", "b"])
+    found = namespace_facts.merged("us", [{"topics": {"a": {"links": {}, "lacks": {}}}}], ["a", "b"])
     assert found["missing"] == ["b"]
-    assert facts.not_in(found, "eu")["down"] == ["a"] and facts.lacking(found, "eu")["unheard"] == ["a"]
+    assert namespace_facts.not_in(found, "eu")["down"] == ["a"] and namespace_facts.lacking(found, "eu")["unheard"] == [
+        "a"
+    ]
 
 
 def test_a_region_that_never_told_anything_is_silent_all_the_same() -> None:
     told = lack(connected=False, silent_s=4.0, messages=None)
-    found = facts.lacking({"missing": [], "topics": {"a": {"lacks": {"us": told}}, "b": {"lacks": {}}}}, "us")
+    found = namespace_facts.lacking({"missing": [], "topics": {"a": {"lacks": {"us": told}}, "b": {"lacks": {}}}}, "us")
     assert found["unheard"] == ["a", "b"] and found["silent_s"] == 4.0

@@ -13,9 +13,9 @@ from geo_tests.sim.leadership import Confirmed, DriftingClock, LeadershipWorld
 from geo_tests.sim.loop import run_alone
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.leadership import Leadership, Writer, leadership
-from region_node.dr import switching
-from region_node.dr.leases import LeaseSettings, WriteLeases
-from region_node.dr.writing import Gate, Writing
+from region_node.dr.leadership import leadership_changes
+from region_node.dr.leadership.write_gates import Gate, Writing
+from region_node.dr.leadership.write_leases import LeaseSettings, WriteLeases
 
 
 def test_only_the_active_region_confirms() -> None:
@@ -44,13 +44,15 @@ def _mutants() -> Mapping[str, Callable[[pytest.MonkeyPatch], None]]:
         patch.setattr(Gate, "_may_confirm", lambda self, epoch, life: True)
 
     def nobody_is_waited_for(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(switching, "waits_for", lambda namespace, version, found: [])
+        patch.setattr(leadership_changes, "waits_for", lambda namespace, version, found: [])
 
     def a_drain_is_obeyed_at_once(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(Gate, "obeyed", property(lambda self: self.version))
 
     def an_earlier_life_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr("region_node.dr.leases.writer", lambda region, broker, lease: f"/writers/{region}/{broker}")
+        patch.setattr(
+            "region_node.dr.leadership.write_leases.writer", lambda region, broker, lease: f"/writers/{region}/{broker}"
+        )
 
     def nothing_is_read_after_registering(patch: pytest.MonkeyPatch) -> None:
         async def register(self: WriteLeases) -> None:

@@ -15,12 +15,12 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.configuration.leadership import Leadership
 from heliograph.model.errors import ConfigError, MetadataUnavailable, NotAllowed
 from heliograph.model.topic_names import TopicName
-from region_node.dr import signing
 from region_node.dr.canary import Canary, Verdict
-from region_node.dr.drill import judged
-from region_node.dr.promises import Promises
+from region_node.dr.leadership.write_gates import Writing
+from region_node.dr.operations import report_signing
+from region_node.dr.operations.drill import judged
 from region_node.dr.settings import CanarySettings
-from region_node.dr.writing import Writing
+from region_node.dr.slo_monitor import Promises
 
 
 def test_one_bad_try_changes_nothing_and_neither_does_one_good_one() -> None:
@@ -174,13 +174,13 @@ def test_a_drill_passes_only_where_everything_was_measured_and_holds(changed: di
 def test_a_report_that_was_changed_is_found_out() -> None:
     async def main() -> None:
         meta, config, rng = EmbeddedStore(), EmbeddedStore(), random.Random(3)
-        signer = signing.Signer("us", meta, config, rng)
+        signer = report_signing.Signer("us", meta, config, rng)
         report = await signer.sign({"namespace": "t/n", "passed": False, "why": "ü"})
-        signing.check(report)
-        again = await signing.Signer("us", meta, config, rng).sign({"namespace": "t/n"})
+        report_signing.check(report)
+        again = await report_signing.Signer("us", meta, config, rng).sign({"namespace": "t/n"})
         assert again["public_key"] == report["public_key"] and await signer.known("us", report["public_key"])
         assert not await signer.known("eu", report["public_key"]) and not await signer.known("us", "00" * 32)
-        other = await signing.Signer("eu", EmbeddedStore(), config, rng).sign({"namespace": "t/n"})
+        other = await report_signing.Signer("eu", EmbeddedStore(), config, rng).sign({"namespace": "t/n"})
         for wrong in (
             {**report, "passed": True},
             {**report, "signature": "00" * 64},
@@ -190,7 +190,7 @@ def test_a_report_that_was_changed_is_found_out() -> None:
             {key: value for key, value in report.items() if key != "signature"},
         ):
             with pytest.raises(NotAllowed):
-                signing.check(wrong)
+                report_signing.check(wrong)
 
     run_alone(main())
 

@@ -11,8 +11,8 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import ABSENT
 from heliograph.model.configuration.leadership import Writer, writer
 from heliograph.model.errors import NotAllowed
-from region_node.dr.operation import STEPS
-from region_node.dr.schedule import DrillSchedule, Schedule, schedule
+from region_node.dr.operations.drill_schedule import DrillSchedule, Schedule, schedule
+from region_node.dr.operations.operation import STEPS
 from tests.dr.test_conductor import NS, World, failed_over, lack, link
 
 

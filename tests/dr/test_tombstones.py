@@ -12,7 +12,7 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.leadership import leadership
 from heliograph.model.errors import MetadataUnavailable, VersionConflict
 from heliograph.model.topic_names import TopicName
-from region_node.dr.switching import Switching
+from region_node.dr.leadership.leadership_changes import Switching
 from region_node.topics.serving.deferred_deletion import Tombstone, Tombstones, tombstone
 
 TOPIC = "persistent://t/n/x"

@@ -26,10 +26,10 @@ from heliograph.model.configuration.leadership import (
 )
 from heliograph.model.errors import RegionPassive
 from heliograph.model.topic_names import TopicName
-from region_node.dr import switching
-from region_node.dr.switching import closing
-from region_node.dr.turns import SubscriptionTurns
-from region_node.dr.writing import Turn, Writing
+from region_node.dr.leadership import leadership_changes
+from region_node.dr.leadership.leadership_changes import closing
+from region_node.dr.leadership.subscription_leadership import SubscriptionTurns
+from region_node.dr.leadership.write_gates import Turn, Writing
 
 NAME = subscription_name("persistent://t/n/x", "s")
 
@@ -53,7 +53,7 @@ def _mutants() -> Mapping[str, Callable[[pytest.MonkeyPatch], None]]:
         patch.setattr(Writing, "on_renewed", lambda self, sent_at: setattr(self, "until", self.now() + self._usable_s))
 
     def nobody_is_waited_for(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(switching, "waits_for", lambda namespace, version, found: [])
+        patch.setattr(leadership_changes, "waits_for", lambda namespace, version, found: [])
 
     def a_drain_is_obeyed_at_once(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(Turn, "obeyed", property(lambda self: self.version))

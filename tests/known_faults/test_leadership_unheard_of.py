@@ -11,8 +11,8 @@ import pytest
 from geo_tests.sim.leadership import DriftingClock, FarStore
 from geo_tests.sim.loop import run_alone
 from heliograph.model.errors import NotAllowed
-from region_node.dr.leases import WriteLeases
-from region_node.dr.operation import FAILOVER
+from region_node.dr.leadership.write_leases import WriteLeases
+from region_node.dr.operations.operation import FAILOVER
 from tests.dr.test_conductor import NS, World
 from tests.known_faults.region_stories import given
 

@@ -12,8 +12,8 @@ from geo_tests.sim.loop import run_alone
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import OPS_MAX, RANGE_LIMIT, VALUE_BYTES_MAX, Put
 from heliograph.model.configuration.leadership import DRAINING, Leadership, leadership, subscription_name
-from region_node.dr.leases import WriteLeases
-from region_node.dr.switching import Switching, closing
+from region_node.dr.leadership.leadership_changes import Switching, closing
+from region_node.dr.leadership.write_leases import WriteLeases
 from tests.known_faults.region_stories import given
 
 BEYOND = RANGE_LIMIT + 5

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from region_node.dr import facts as namespace_facts
+from region_node.dr.operations import namespace_facts
 from tests.known_faults.region_stories import TOPIC, Story, given
 
 SILENT_S = 15.0

@@ -9,8 +9,8 @@ import pytest
 from geo_tests.sim.checkers import Violation
 from geo_tests.sim.drill_world import DrillWorld
 from geo_tests.sim.loop import SimFailure, collect
-from region_node.dr.drill import Drill
-from region_node.dr.operation import Operation
+from region_node.dr.operations.drill import Drill
+from region_node.dr.operations.operation import Operation
 from tests.sim.test_passive_world import SMALL
 
 SEEDS = 3

@@ -11,7 +11,7 @@ from geo_tests.sim.checkers import Violation
 from geo_tests.sim.loop import SimFailure
 from geo_tests.sim.passive_world import run_passive
 from geo_tests.sim.world import WorldSettings
-from region_node.dr.writing import Gate
+from region_node.dr.leadership.write_gates import Gate
 
 SETTINGS = WorldSettings(regions=("us", "eu", "ap"), messages=40, chaos_s=14.0, topics=1)
 SEEDS = 4

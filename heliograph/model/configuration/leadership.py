@@ -1,6 +1,6 @@
 """Who may confirm what is published to an active-passive namespace, and who may hand out a subscription's messages, as the global configuration says it.
 
-Is: the values and their keys. Isn't: the rule how they change (`region_node.dr.switching`), or what a broker makes of them (`region_node.dr.writing`).
+Is: the values and their keys. Isn't: the rule how they change (`region_node.dr.leadership.leadership_changes`), or what a broker makes of them (`region_node.dr.leadership.write_gates`).
 Keys: /leadership/{tenant}/{namespace} (Leadership), /subscription-leadership/{topic's full name}/{subscription} (Leadership),
 /writers/{region}/{broker}.{lease} (Writer, under that lease: a broker that was started anew does not speak for its earlier life).
 Source: docs/protocols/leadership.md.

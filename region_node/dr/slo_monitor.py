@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from heliograph.runtime.clock import Clock
-from region_node.dr.writing import Gate
+from region_node.dr.leadership.write_gates import Gate
 from region_node.runtime.prometheus_text import Sample
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Operation: one switchover, failover, or rejoin of a namespace, as the global configuration keeps it.
 
-Is: what was asked, which step is next, what each step said, the numbers of the report. Isn't: the work of a step (`region_node.dr.conductor`).
+Is: what was asked, which step is next, what each step said, the numbers of the report. Isn't: the work of a step (`region_node.dr.operations.operation_steps`).
 Invariants: one unfinished operation a namespace; a step is recorded as done only after its effect is durable, and every step may be done again.
 Keys: /dr/operations/{tenant}/{namespace} (the one under way, or the last), /dr/history/{tenant}/{namespace}/{id:08} (finished ones),
 /dr/reports/{tenant}/{namespace}/{id:08} (signed reports of drills),

@@ -17,9 +17,10 @@ from heliograph.kv.metadata_store import ABSENT, MetadataStore, prefix_end
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
 from heliograph.model.configuration.leadership import DRAINING, FENCED, Leadership
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
-from region_node.dr import facts
-from region_node.dr.drill import Drill
-from region_node.dr.operation import (
+from region_node.dr.leadership.leadership_changes import Switching, closing, reopened, waits_for
+from region_node.dr.operations import namespace_facts
+from region_node.dr.operations.drill import Drill
+from region_node.dr.operations.operation import (
     DRILL,
     FAILOVER,
     KEPT,
@@ -36,7 +37,6 @@ from region_node.dr.operation import (
     reports_prefix,
     with_report,
 )
-from region_node.dr.switching import Switching, closing, reopened, waits_for
 
 _BOUNDARY_TOPICS = 500
 _COUNTED_TOPICS = 200
@@ -104,8 +104,8 @@ class Conductor:
             "steps": {step: MEANING[step] for step in STEPS[kind]},
         }
         for key, region, other, look in (
-            ("source", planned.source, planned.target, facts.not_in),
-            ("target", planned.target, planned.source, facts.lacking),
+            ("source", planned.source, planned.target, namespace_facts.not_in),
+            ("target", planned.target, planned.source, namespace_facts.lacking),
         ):
             try:
                 found = await self._facts(region, namespace)
@@ -114,7 +114,7 @@ class Conductor:
                 continue
             cost[key] = {"region": region, **look(found, other)}
             if key == "target":
-                cost["cut_off"] = facts.cut_off(found, self._others(planned))
+                cost["cut_off"] = namespace_facts.cut_off(found, self._others(planned))
         return planned, cost
 
     async def begin(self, kind: str, namespace: str, target: str, by: str) -> Operation:
@@ -230,7 +230,7 @@ class Conductor:
 
     async def _check(self, op: Operation) -> Operation:
         source, target = await self._facts(op.source, op.namespace), await self._facts(op.target, op.namespace)
-        lag = facts.not_in(source, op.target)
+        lag = namespace_facts.not_in(source, op.target)
         if trouble := self._trouble(lag, target):
             return op.waits(trouble)
         if not await self.switching.writers(op.target):
@@ -260,9 +260,9 @@ class Conductor:
 
     async def _deliver(self, op: Operation) -> Operation:
         source, target = await self._facts(op.source, op.namespace), await self._facts(op.target, op.namespace)
-        left = [facts.not_in(source, op.target)]
+        left = [namespace_facts.not_in(source, op.target)]
         if op.kind == REJOIN:
-            left.append(facts.not_in(target, op.source))
+            left.append(namespace_facts.not_in(target, op.source))
         for lag, other in zip(left, (target, source), strict=False):
             if trouble := self._trouble(lag, other):
                 return op.waits(trouble)
@@ -277,13 +277,15 @@ class Conductor:
 
     async def _subscriptions(self, op: Operation) -> Operation:
         source, target = await self._facts(op.source, op.namespace), await self._facts(op.target, op.namespace)
-        if left := facts.out_of_step(source, target, op.source, op.target, (self._wall_ms() - op.steps[-1][1]) / 1000):
+        if left := namespace_facts.out_of_step(
+            source, target, op.source, op.target, (self._wall_ms() - op.steps[-1][1]) / 1000
+        ):
             return op.waits(f"not in step yet: {_some(left)}")
         count = sum(len(topic["subscriptions"]) for topic in source["topics"].values())
         return op.passed(f"{count} replicated subscriptions are in step", self._wall_ms(), subscriptions=count)
 
     async def _measure(self, op: Operation) -> Operation:
-        lag = facts.lacking(await self._facts(op.target, op.namespace), op.source)
+        lag = namespace_facts.lacking(await self._facts(op.target, op.namespace), op.source)
         return op.passed(_lag_text(lag, op), self._wall_ms(), before=_short(lag))
 
     async def _boundary(self, op: Operation) -> Operation:
@@ -305,7 +307,7 @@ class Conductor:
                 "topics": {name: rows[name] for name in names[start : start + _BOUNDARY_TOPICS]},
             }
             await self._store.put(f"{prefix}{start:06d}", json.dumps(part).encode())
-        lag, away = facts.lacking(found, op.source), facts.cut_off(found, self._others(op))
+        lag, away = namespace_facts.lacking(found, op.source), namespace_facts.cut_off(found, self._others(op))
         return op.passed(
             _lag_text(lag, op) + _cut_off_text(away, op.target),
             self._wall_ms(),
@@ -361,7 +363,7 @@ class Conductor:
     async def _count(self, op: Operation) -> Operation:
         boundary, epoch = await self._last_boundary(op.namespace, op.source)
         here = await self._facts(op.source, op.namespace)
-        names = sorted(set(here["topics"]).union(boundary).difference(facts.own_affair(here, op.target)))
+        names = sorted(set(here["topics"]).union(boundary).difference(namespace_facts.own_affair(here, op.target)))
         done: dict[str, Any] = op.report.get("counting") or _NOTHING_COUNTED
         batch = [name for name in names if name > done["after"]][:_COUNTED_TOPICS]
         if not batch:
@@ -382,7 +384,7 @@ class Conductor:
         if gone := [name for name in found["missing"] if name in (left or batch)]:
             return op.waits(f"{op.source} has not loaded {_some(gone)}")
         for name, more in found["topics"].items():
-            part[name] = facts.added(part.get(name, {}), more)
+            part[name] = namespace_facts.added(part.get(name, {}), more)
         left = {name: more["left"] for name, more in found["topics"].items() if more.get("left")}
         if left:
             so_far = done["messages"] + sum(one["messages"] for one in part.values())
@@ -410,13 +412,13 @@ class Conductor:
         left = [
             name
             for name, found in tail["topics"].items()
-            if not facts.covers(target["topics"].get(name, {}).get("vector", {}), found["last"])
+            if not namespace_facts.covers(target["topics"].get(name, {}).get("vector", {}), found["last"])
         ]
         if left:
             return op.waits(f"{op.target} lacks the tail of {_some(left)}")
         boundary, _ = await self._last_boundary(op.namespace, op.source)
         info = self._view.region(op.source)
-        spans = facts.unsent(f"{info.number}." if info is not None else "", target, boundary)
+        spans = namespace_facts.unsent(f"{info.number}." if info is not None else "", target, boundary)
         lost = 0
         while spans:  # a link that brings a tail names what it does not bring: expired, deleted, or given up
             found = await self._counts(op.source, op.namespace, "spans", dict(list(spans.items())[:_COUNTED_TOPICS]))

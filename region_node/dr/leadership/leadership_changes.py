@@ -1,6 +1,6 @@
 """Switching: how the leadership of a namespace may change, and for whom that must wait.
 
-Is: the transitions as values, and their writes by compare-and-set. Isn't: an order of steps for an operator (`region_node.dr.operation`).
+Is: the transitions as values, and their writes by compare-and-set. Isn't: an order of steps for an operator (`region_node.dr.operations.operation`).
 Invariants: the active region changes only out of `draining` or `fenced`, in a transaction which finds the leadership at the very version that every
 broker of the old region obeys, or whose lease has ended; the epoch rises with it. (A broker that comes between that look and the transaction reads the
 leadership behind its registration, and finds it closed.)

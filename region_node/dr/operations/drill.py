@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.leadership import Leadership
 from heliograph.model.errors import NotFound
-from region_node.dr import facts
-from region_node.dr.operation import FAILOVER, Operation, with_report
-from region_node.dr.switching import Switching, waits_for
+from region_node.dr.leadership.leadership_changes import Switching, waits_for
+from region_node.dr.operations import namespace_facts
+from region_node.dr.operations.operation import FAILOVER, Operation, with_report
 
 _INFIX = "-drill-"
 
@@ -50,7 +50,7 @@ class Shadows(Protocol):
 
 
 class Conducts(Protocol):
-    """`region_node.dr.conductor.Conductor`."""
+    """`region_node.dr.operations.operation_steps.Conductor`."""
 
     switching: Switching
 
@@ -87,8 +87,8 @@ class Drill:
 
     async def live(self, op: Operation) -> Operation:
         """What would be missing in the target if the active region were lost now, as both sides say."""
-        target = facts.lacking(await self._facts(op.target, op.namespace), op.source)
-        source = facts.not_in(await self._facts(op.source, op.namespace), op.target)
+        target = namespace_facts.lacking(await self._facts(op.target, op.namespace), op.source)
+        source = namespace_facts.not_in(await self._facts(op.source, op.namespace), op.target)
         rpo = {
             "messages": source["messages"],
             "bytes": source["bytes"],

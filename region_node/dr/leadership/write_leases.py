@@ -1,6 +1,6 @@
 """WriteLeases: one broker's lease in the global configuration, renewed while there is an active-passive namespace or subscription.
 
-Is: the shell around `region_node.dr.writing`: grant, register, renew, tell what is obeyed. Isn't: a rule.
+Is: the shell around `region_node.dr.leadership.write_gates`: grant, register, renew, tell what is obeyed. Isn't: a rule.
 Invariants: the time before a request is sent is what its success counts from; before anything is confirmed under a new lease, every leadership was read
 after it was registered; a broker that stops gives up first and revokes then.
 """
@@ -16,8 +16,8 @@ from heliograph.kv.metadata_store import MetadataStore, prefix_end
 from heliograph.model.configuration.leadership import LEADERSHIP, SUBSCRIPTIONS, Leadership, Writer, name_of, writer
 from heliograph.model.errors import CorruptData, HeliographError, LeaseLost, MetadataError
 from heliograph.runtime.clock import Clock
+from region_node.dr.leadership.write_gates import Gate, Turn, Writing
 from region_node.dr.tasks import lasting
-from region_node.dr.writing import Gate, Turn, Writing
 
 log = logging.getLogger("region_node.dr")
 

@@ -1,7 +1,7 @@
 """DrillSchedule: drills that begin by themselves, their turns, and what they leave behind.
 
 Is: which namespaces are drilled how often (in the global configuration), who runs one when it is due, going on with one whose broker has gone, removing
-the shadows of those that were given up. Isn't: a step of a drill (`region_node.dr.drill`), or the operation (`region_node.dr.conductor`).
+the shadows of those that were given up. Isn't: a step of a drill (`region_node.dr.operations.drill`), or the operation (`region_node.dr.operations.operation_steps`).
 Invariants: a drill that is due is begun by one broker of all regions, by compare-and-set of when the next one is; one that was begun and not finished is
 gone on with by whichever broker looks next; a drill never begins while something else is under way.
 Keys: /dr/schedules/{tenant}/{namespace} (Schedule).
@@ -18,8 +18,8 @@ from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.configuration.configuration_records import _Value
 from heliograph.model.errors import CorruptData, HeliographError, NotAllowed, VersionConflict
 from heliograph.runtime.clock import Clock
-from region_node.dr.conductor import Conductor
-from region_node.dr.operation import DRILL
+from region_node.dr.operations.operation import DRILL
+from region_node.dr.operations.operation_steps import Conductor
 from region_node.dr.tasks import lasting
 
 log = logging.getLogger("region_node.dr")

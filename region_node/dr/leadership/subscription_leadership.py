@@ -1,8 +1,8 @@
 """SubscriptionTurns: subscriptions that are active in one region at a time, as this broker has them.
 
 Is: which of its subscriptions have a turn, or shall have one (policy `oneRegionSubscriptions`); what a change means for their consumers, and for Kafka
-groups, whose position in a topic is a subscription of it; taking over from a region that is lost. Isn't: the rule (`region_node.dr.writing.Turn`), how a
-turn may change (`region_node.dr.switching`), or a command.
+groups, whose position in a topic is a subscription of it; taking over from a region that is lost. Isn't: the rule (`region_node.dr.leadership.write_gates.Turn`), how a
+turn may change (`region_node.dr.leadership.leadership_changes`), or a command.
 Invariants: a subscription with a turn replicates what is acknowledged; where the turn is elsewhere its consumers stay connected and get nothing; when it
 is taken away here its consumers are closed, so that what they hold goes out again where it is now; only a region in which consumers wait takes over, and
 only once no broker of the active region has had a lease for `lost_after_s`.
@@ -22,10 +22,10 @@ from heliograph.model.configuration.leadership import FENCED, OPEN, WRITERS, sub
 from heliograph.model.errors import HeliographError, NotAllowed
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
-from region_node.dr.leases import WriteLeases
-from region_node.dr.switching import Switching, closing
+from region_node.dr.leadership.leadership_changes import Switching, closing
+from region_node.dr.leadership.write_gates import Turn
+from region_node.dr.leadership.write_leases import WriteLeases
 from region_node.dr.tasks import lasting
-from region_node.dr.writing import Turn
 from region_node.replication.replicated_subscriptions import replicate
 from region_node.runtime.cursor_ports import TurnPort
 from region_node.runtime.prometheus_text import Sample

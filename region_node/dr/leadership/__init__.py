@@ -1,0 +1,1 @@
+"""Which region may confirm, and which may hand out a subscription: leases, gates, their changes."""

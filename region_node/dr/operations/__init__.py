@@ -1,0 +1,1 @@
+"""Switchover, failover, rejoin, drill, as steps. They change leadership only through `dr.leadership`."""
