@@ -14,7 +14,7 @@ from heliograph.model.errors import MetadataUnavailable
 from heliograph.runtime.clock import Rng
 
 PATIENCE_S = 8.0
-"""Less than the 10 s for which regions wait for each other's answers (`region_node.admin.disaster`): who asked hears why, and not that nobody answers."""
+"""Less than the 10 s for which regions wait for each other's answers (`region_node.faces.admin.dr.disaster_recovery`): who asked hears why, and not that nobody answers."""
 PAUSE_MIN_S = 0.005
 PAUSE_MAX_S = 0.2
 

@@ -22,15 +22,15 @@ from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.leadership import Leadership
 from heliograph.model.errors import AlreadyExists, HeliographError, MetadataUnavailable
-from region_node.admin.context import Admin
-from region_node.admin.disaster import facts_here
-from region_node.admin.drills import audits_here, drop_here, mark, probe_here
 from region_node.dr.leadership.leadership_changes import Switching
 from region_node.dr.leadership.write_gates import Gate
 from region_node.dr.operations.drill import Drill, shadow_of
 from region_node.dr.operations.operation import DRILL, Operation
 from region_node.dr.operations.operation_steps import Conductor
 from region_node.dr.operations.report_signing import Signer, check
+from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.dr.disaster_recovery import facts_here
+from region_node.faces.admin.dr.drills import audits_here, drop_here, mark, probe_here
 from region_node.process.broker_role import BrokerRole
 
 _DRILLER = "driller"

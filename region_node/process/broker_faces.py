@@ -199,14 +199,14 @@ class BrokerFaces:
         if own.admin_port < 0:
             return
         from global_config.admin import ConfigAdmin
-        from region_node.admin.context import Admin
-        from region_node.admin.disaster import conductor_for, health_of_owner
-        from region_node.admin.places import BookiePlaces
-        from region_node.admin.schedules import OwnCredentials
-        from region_node.admin.server import AdminServer
-        from region_node.admin.transactions import way_to_others
         from region_node.dr.operations.drill_schedule import DrillSchedule
         from region_node.dr.operations.report_signing import Signer
+        from region_node.faces.admin.calls.admin_context import Admin
+        from region_node.faces.admin.calls.entry_locations import BookiePlaces
+        from region_node.faces.admin.dr.disaster_recovery import conductor_for, health_of_owner
+        from region_node.faces.admin.dr.drill_schedules import OwnCredentials
+        from region_node.faces.admin.server.admin_server import AdminServer
+        from region_node.faces.admin.transactions.transactions import way_to_others
         from region_node.security.allowed_urls import UrlList
         from region_node.security.read_permits import ReadKeys
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from heliograph.model.configuration.configuration_records import PulsarCluster
-from region_node.admin import clusters
-from region_node.admin.context import Malformed
+from region_node.faces.admin.calls.admin_context import Malformed
+from region_node.faces.admin.geo_replication import clusters
 from region_node.security.allowed_urls import UrlList
 
 SECURED = PulsarCluster(

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from region_node.admin import console
-from region_node.admin.access import Access, access_of
-from region_node.admin.server import ROUTES
+from region_node.faces.admin.calls.call_rights import Access, access_of
+from region_node.faces.admin.server import console_server
+from region_node.faces.admin.server.admin_server import ROUTES
 from tests.broker.test_admin import Rest
 from tests.live import provisioned
 
-MODULES = sorted(console.FILES.glob("*.js"))
+MODULES = sorted(console_server.FILES.glob("*.js"))
 _PATH = re.compile(r'"(GET|PUT|POST|DELETE) (/[^" ]+)"')
 _MARKUP = (
     "innerHTML",
@@ -50,7 +50,7 @@ def served(method: str, path: str) -> bool:
 
 
 def wanted() -> list[tuple[str, str]]:
-    return _PATH.findall((console.FILES / "paths.js").read_text())
+    return _PATH.findall((console_server.FILES / "paths.js").read_text())
 
 
 def test_every_path_that_the_page_asks_for_is_served() -> None:
@@ -63,22 +63,22 @@ def test_every_path_that_the_page_asks_for_is_served() -> None:
 def test_paths_are_in_their_table_alone_and_each_is_used() -> None:
     others = {path.name: path.read_text() for path in MODULES if path.name != "paths.js"}
     assert not [name for name, text in others.items() if "/admin/v2" in text or "/heliograph/v1" in text]
-    names = set(re.findall(r'^  (\w+): "', (console.FILES / "paths.js").read_text(), re.MULTILINE))
+    names = set(re.findall(r'^  (\w+): "', (console_server.FILES / "paths.js").read_text(), re.MULTILINE))
     used = {name for text in others.values() for name in re.findall(r'\bcall\("(\w+)"', text)}
     assert used == names
 
 
 def test_nothing_comes_from_elsewhere_and_no_data_becomes_markup() -> None:
-    names = {path.name for path in console.FILES.iterdir()}
-    for path in sorted(console.FILES.iterdir()):
+    names = {path.name for path in console_server.FILES.iterdir()}
+    for path in sorted(console_server.FILES.iterdir()):
         text = path.read_text()
         found = re.findall(r"(?:https?:)?//[\w.-]+\.\w+", re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
         assert set(found) <= {"http://www.w3.org"}, path.name  # the name of SVG, which nobody fetches
         assert not [word for word in _MARKUP if word in text], path.name
         assert set(re.findall(r'from "\./([^"]+)"', text)) <= names, path.name
-    page = (console.FILES / "index.html").read_text()
+    page = (console_server.FILES / "index.html").read_text()
     assert not re.search(r"<script(?![^>]*src=)|<style|\son\w+=|\sstyle=", page), "the policy lets nothing inline run"
-    assert sum(path.stat().st_size for path in console.FILES.iterdir()) < 100_000
+    assert sum(path.stat().st_size for path in console_server.FILES.iterdir()) < 100_000
 
 
 def test_who_may() -> None:
@@ -135,11 +135,11 @@ def test_the_page_is_served_with_a_policy(two: Any) -> None:
     ]:
         status, headers, text = _get(f"{two.admin_url()}/console/{name}")
         assert (status, headers["Content-Type"].partition(";")[0]) == (200, kind)
-        assert headers["Content-Security-Policy"] == console.POLICY
+        assert headers["Content-Security-Policy"] == console_server.POLICY
         assert headers["X-Content-Type-Options"] == "nosniff"
-    assert "unsafe" not in console.POLICY
+    assert "unsafe" not in console_server.POLICY
     assert {"default-src 'none'", "script-src 'self'", "connect-src 'self'", "frame-ancestors 'none'"} <= set(
-        console.POLICY.split("; ")
+        console_server.POLICY.split("; ")
     )
     assert _get(f"{two.admin_url()}/console")[0] == 200
     assert _get(f"{two.admin_url()}/console/..%2f..%2f__init__.py")[0] == 404

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heliograph.model.ledger_metadata import TRIMMED_MS, LedgerInfo, LedgerPage, ManagedLedgerMetadata
-from region_node.admin.data_keys import SETTLED_MS, may_hold
+from region_node.faces.admin.tenancy.data_keys import SETTLED_MS, may_hold
 
 DAY = SETTLED_MS
 MADE, REPLACED = 100 * DAY, 200 * DAY

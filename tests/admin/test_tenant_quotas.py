@@ -9,7 +9,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from region_node.admin.access import Access, access_of
+from region_node.faces.admin.calls.call_rights import Access, access_of
 from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
 from tests.live import FOR_EVER, TOPICS, provisioned, until

@@ -19,8 +19,8 @@ from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.bookie_frames import Code
 from local_meta import keys
-from region_node.admin import bookie_state
 from region_node.bookie.http_face import Answer, BookieHttp, HttpConnection
+from region_node.faces.admin.brokers import bookie_state
 from storage.bookie.maintenance.garbage_collector import Collector, CollectorSettings
 from storage.bookie.serving.bookie import Bookie, Place
 from tests.bookie.history import SMALL, NotingPeer, add, read, send

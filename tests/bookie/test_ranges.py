@@ -22,9 +22,9 @@ from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.block import encode_block
 from heliograph.wire.bookie_frames import Kind, encode
 from heliograph.wire.run import Run, Seal
-from region_node.admin.places import BookiePlaces
 from region_node.bookie.entry_ranges import RangeAnswer, RangeReads
 from region_node.bookie.http_face import BookieHttp, HttpConnection
+from region_node.faces.admin.calls.entry_locations import BookiePlaces
 from region_node.security.certificate_authority import ensure_certificates
 from region_node.security.read_permits import PERMIT_MS, ReadKeys, Refused
 from region_node.security.settings import TlsSettings

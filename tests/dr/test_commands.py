@@ -17,9 +17,9 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Put
 from heliograph.model.configuration.leadership import OPEN, Writer, subscription_name, writer
 from heliograph.model.errors import ConfigError, HeliographError
-from region_node.admin import turns
 from region_node.dr.leadership.leadership_changes import Switching
 from region_node.dr.operations.operation import STEPS, Operation
+from region_node.faces.admin.dr import subscription_switchover
 from tests.dr.test_conductor import NS, Interrupted, World
 
 SUBSCRIPTION = subscription_name(f"persistent://{NS}/x", "s")
@@ -175,7 +175,7 @@ class Mover:
             raise ConfigError(str(error)) from error
 
     async def _move(self, given: Any) -> Any:
-        found = await turns._step(
+        found = await subscription_switchover._step(
             self.admin, SimpleNamespace(), SUBSCRIPTION, given["to"], fence=given["fence"], force=given["force"]
         )
         for region in (
@@ -196,8 +196,8 @@ def test_a_move_of_a_subscription_that_is_interrupted_at_any_write_goes_on(
     async def in_step(*_: Any) -> str:
         return ""
 
-    assert inspect.iscoroutinefunction(turns._out_of_step)
-    monkeypatch.setattr(turns, "_out_of_step", in_step)  # what is acknowledged here is known there
+    assert inspect.iscoroutinefunction(subscription_switchover._out_of_step)
+    monkeypatch.setattr(subscription_switchover, "_out_of_step", in_step)  # what is acknowledged here is known there
     monkeypatch.setattr(disaster_recovery, "_PAUSE_S", 0.0)
     for at in range(1, 20):
         store = Interrupted(0, after)

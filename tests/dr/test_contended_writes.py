@@ -12,8 +12,8 @@ from geo_tests.sim.loop import run_alone
 from global_config.write_retries import PATIENCE_S
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.errors import MetadataUnavailable, VersionConflict
-from region_node.admin.disaster import _TIMEOUT
 from region_node.dr.leadership.leadership_changes import Switching
+from region_node.faces.admin.dr.disaster_recovery import _TIMEOUT
 from region_node.topics.policies.policy_book import PolicyBook
 from tests.topics.fake import FakeView
 

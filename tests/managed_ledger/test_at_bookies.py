@@ -9,7 +9,7 @@ import msgpack
 
 from heliograph.kv.in_process_store import EmbeddedStore
 from local_meta import keys
-from region_node.admin.places import BookiePlaces
+from region_node.faces.admin.calls.entry_locations import BookiePlaces
 from region_node.security.read_permits import ReadKeys
 from storage.managed_ledger.cache.entry_cache import EntryCache
 from tests.managed_ledger.test_managed_ledger import scenario

@@ -13,7 +13,7 @@ from heliograph.model.errors import ConfigError, HeliographError, KeyMissing, Me
 from heliograph.model.ledger_metadata import ManagedLedgerMetadata, local_gone
 from heliograph.wire.block import decode_block
 from heliograph.wire.run import Run
-from region_node.admin.data_keys import may_hold
+from region_node.faces.admin.tenancy.data_keys import may_hold
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from storage.sealing.sealing import Sealing

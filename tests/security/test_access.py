@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from region_node.admin import reading
-from region_node.admin.access import ROWS, Access, access_of
-from region_node.admin.server import ROUTES
+from region_node.faces.admin.calls.call_rights import ROWS, Access, access_of
+from region_node.faces.admin.server.admin_server import ROUTES
+from region_node.faces.admin.topics import bulk_reads
 
 NS = "/admin/v2/namespaces/{tenant}/{namespace}"
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
@@ -113,7 +113,7 @@ def test_the_schema_calls_that_change_nothing_are_for_producers_and_consumers() 
 
 
 def test_where_a_body_names_topics_the_handler_checks_each() -> None:
-    """`region_node.admin.reading`, all of it: its calls go by `_each`, or check before they answer (tests/security/test_region.py)."""
+    """`region_node.faces.admin.topics.bulk_reads`, all of it: its calls go by `_each`, or check before they answer (tests/security/test_region.py)."""
     assert {path for method, path, _ in ROUTES if access_of(method, template(path)) is Access.EACH} == {
-        path for _, path, _ in reading.ROUTES
+        path for _, path, _ in bulk_reads.ROUTES
     }

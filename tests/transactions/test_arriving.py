@@ -18,7 +18,7 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.errors import MetadataUnavailable, NotFound
 from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.wire.run import FLAG_HIDDEN, Run, TxnId
-from region_node.admin.transactions import way_to_others
+from region_node.faces.admin.transactions.transactions import way_to_others
 from region_node.transactions.coordinators.replicated_transactions import AGAIN_S, Arrivals
 from replicator.log.transaction_buffer import (
     COMMIT,

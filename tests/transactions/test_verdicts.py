@@ -12,7 +12,7 @@ import pytest
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.errors import CorruptData, NotFound
 from heliograph.wire.run import Origin, Run, TxnId
-from region_node.admin.verdicts import _answers
+from region_node.faces.admin.transactions.lost_region_transactions import _answers
 from region_node.security.allowed_urls import UrlList
 from replicator.log.replicated_entries import checked_and_addressed
 from replicator.log.transaction_buffer import (

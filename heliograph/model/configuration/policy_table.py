@@ -1,7 +1,7 @@
 """The policies of topics: one table that says what each is called at each level, what it may be, and what holds where nobody set it.
 
 Is: the table, and inheritance (the topic in this region, the topic in all regions, the namespace, the brokers of the region, the default).
-Isn't: storage, HTTP (`region_node.admin.policies` makes its routes from these rows), or what obeys a policy (`Applied` is what they read).
+Isn't: storage, HTTP (`region_node.faces.admin.tenancy.policy_routes` makes its routes from these rows), or what obeys a policy (`Applied` is what they read).
 Invariants: a level holds only what was set there; a backlog quota is inherited by its type, any other policy as a whole.
 Source: Pulsar's Policies and TopicPolicies; docs/protocols/admin.md, "Policies".
 """

@@ -1,7 +1,7 @@
 """Grants that end with their topic, whoever deleted it: an admin, or its inactivity.
 
 Is: taking a deleted topic's grants out of its namespace's policies. Isn't: what a grant opens (`authorization`), or giving one
-(`region_node.admin.permissions`).
+(`region_node.faces.admin.tenancy.permissions`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tombstones: a topic, or a namespace, that was deleted in two steps: at once nobody can use it in any region, and only after a grace period its data goes.
 
 Is: the deletions that the global configuration lists, what they mean at this broker, and purging what is due. Isn't: the immediate deletion of Pulsar's
-interface, or a preview (`region_node.admin.deletions`).
+interface, or a preview (`region_node.faces.admin.dr.two_step_deletion`).
 Invariants: nothing is deleted before the grace period has ended by the configuration's own record, by the clock of this broker and of every region that it
 hears, and, where it was there when the deletion was made, by the time that has passed since; so one wrong clock ends nothing. While a tombstone stands,
 neither a client, nor a link, nor auto-creation brings the topic back; it goes only once every region has purged its copy, so that a region that was cut off

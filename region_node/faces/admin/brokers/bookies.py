@@ -1,0 +1,99 @@
+"""Bookies of this region, as Pulsar's admin clients ask for them, and where an operator says that they stand. More about each: /heliograph/v1/bookies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.errors import NotAllowed, NotFound
+from heliograph.model.topic_names import check_name
+from region_node.faces.admin.brokers.extensions import recovery_of
+from region_node.faces.admin.calls.admin_context import Admin, typed_body
+from storage.ledger.bookies.bookie_labels import Labels
+
+_NO_GROUP = "default"
+_TEXT_MAX = 255
+
+
+async def list_all(admin: Admin, request: web.Request) -> Any:
+    return {"bookies": [{"bookieId": row["id"]} for row in recovery_of(admin).bookies() if row["registered"]]}
+
+
+async def racks(admin: Admin, request: web.Request) -> Any:
+    """By group: of those that are registered what holds, and what was set for others."""
+    found: dict[str, dict[str, Any]] = {_NO_GROUP: {}}
+    for bookie, labels in _all(admin).items():
+        found.setdefault(labels.group or _NO_GROUP, {})[bookie] = _shown(bookie, labels)
+    return found
+
+
+async def rack(admin: Admin, request: web.Request) -> Any:
+    bookie = request.match_info["bookie"]
+    found = _all(admin).get(bookie)
+    if found is None:
+        raise NotFound(f"Bookie address not found: {bookie}")
+    return _shown(bookie, found)
+
+
+async def set_rack(admin: Admin, request: web.Request) -> Any:
+    """Rack and group from now on, whatever the bookie says of itself; placement obeys at once, and what lies too close together is moved as time goes by."""
+    recovery, bookie = recovery_of(admin), check_name("bookie", request.match_info["bookie"])
+    given = await typed_body(request, dict, 'BookieInfo, such as {"rack": "/zone-a", "hostname": "bookie-1"},')
+    group = request.query.get("group", _NO_GROUP)
+    if group != _NO_GROUP:
+        check_name("group", group)
+    labels = Labels(
+        rack=_text(given, "rack"), group="" if group == _NO_GROUP else group, hostname=_text(given, "hostname")
+    )
+    if not labels.rack:
+        raise NotAllowed(
+            "Bookie 'rack' parameter is missing: name it, such as /zone-a, or DELETE what was set, so that the bookie's own setting holds"
+        )
+    before = recovery.labels().get(bookie)
+    await recovery.set_labels(bookie, labels)
+    await admin.seen(lambda: recovery.labels().get(bookie) == labels)
+    admin.changed(request, before and _shown(bookie, before), _shown(bookie, labels))
+
+
+async def forget_rack(admin: Admin, request: web.Request) -> Any:
+    """What the bookie says of itself holds again."""
+    recovery, bookie = recovery_of(admin), check_name("bookie", request.match_info["bookie"])
+    before = recovery.labels().get(bookie)
+    if before is None:
+        raise NotFound(f"Bookie address not found: {bookie}: no rack was set for it here")
+    await recovery.set_labels(bookie, None)
+    await admin.seen(lambda: bookie not in recovery.labels())
+    admin.changed(request, _shown(bookie, before), None)
+
+
+def _all(admin: Admin) -> dict[str, Labels]:
+    recovery = recovery_of(admin)
+    found = {
+        str(row["id"]): Labels(rack=str(row["rack"]), group=str(row["group"]), hostname=str(row["id"]))
+        for row in recovery.bookies()
+        if row["registered"]
+    }
+    return dict(sorted((found | recovery.labels()).items()))
+
+
+def _shown(bookie: str, labels: Labels) -> dict[str, Any]:
+    return {"rack": labels.rack, "hostname": labels.hostname or bookie}
+
+
+def _text(given: dict[str, Any], name: str) -> str:
+    value = given.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str) or len(value) > _TEXT_MAX:
+        raise NotAllowed(f"{name}: a text of at most {_TEXT_MAX} characters is expected")
+    return value
+
+
+ROUTES = (
+    ("GET", "/admin/v2/bookies/all", list_all),
+    ("GET", "/admin/v2/bookies/racks-info", racks),
+    ("GET", "/admin/v2/bookies/racks-info/{bookie}", rack),
+    ("POST", "/admin/v2/bookies/racks-info/{bookie}", set_rack),
+    ("DELETE", "/admin/v2/bookies/racks-info/{bookie}", forget_rack),
+)

@@ -1,0 +1,94 @@
+"""What the brokers of a region run with: the policies that hold where nothing else is set, changed while they run.
+
+Is: Pulsar's names of dynamic settings, each one policy of the table, stored in the region's metadata for all its brokers. Isn't: the settings file,
+which is read once (`region_node.process.settings`): what is deleted here is as the file says again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.configuration.policy_table import BY_BROKER, Policy
+from heliograph.model.errors import NotAllowed
+from region_node.faces.admin.calls.admin_context import Admin
+
+
+async def names(admin: Admin, request: web.Request) -> Any:
+    return sorted(BY_BROKER)
+
+
+async def values(admin: Admin, request: web.Request) -> Any:
+    """What was set while the brokers ran."""
+    set_, _ = admin.topics.policies.brokers()
+    return {policy.broker: _text(policy, set_[policy.name]) for policy in BY_BROKER.values() if policy.name in set_}
+
+
+async def runtime(admin: Admin, request: web.Request) -> Any:
+    record = admin.ownership.record
+    held = admin.topics.policies.of_namespace("").values
+    fixed = {
+        "clusterName": admin.region,
+        "brokerId": record.broker,
+        "webServiceUrl": record.admin_url,
+        "brokerServiceUrl": record.listeners.get("", ""),
+    }
+    return fixed | {
+        policy.broker: _text(policy, held[policy.name]) for policy in BY_BROKER.values() if policy.name in held
+    }
+
+
+async def change(admin: Admin, request: web.Request) -> Any:
+    policy, given = _policy(request), request.match_info["value"]
+    try:
+        value = json.loads(given)
+    except ValueError:
+        value = given
+    if (part := PARTS.get(policy.broker)) is not None:
+        value = {part: value}
+    checked = policy.check(policy.broker, value)
+    await _write(admin, request, lambda p: p | {policy.name: checked})
+
+
+async def forget(admin: Admin, request: web.Request) -> Any:
+    policy = _policy(request)
+    await _write(admin, request, lambda p: {name: value for name, value in p.items() if name != policy.name})
+
+
+async def _write(admin: Admin, request: web.Request, changed: Any) -> None:
+    book = admin.topics.policies
+    before, after = await book.change_brokers(lambda value: replace(value, policies=changed(value.policies)))
+    await admin.seen(lambda: book.brokers()[0] == after.policies)
+    admin.changed(request, before.policies, after.policies)
+
+
+def _policy(request: web.Request) -> Policy:
+    found = BY_BROKER.get(request.match_info["name"])
+    if found is None:
+        raise NotAllowed(
+            f"{request.match_info['name']} cannot be changed while brokers run; these can: {', '.join(sorted(BY_BROKER))}"
+        )
+    return found
+
+
+PARTS = {"allowAutoSubscriptionCreation": "allowAutoSubscriptionCreation"}
+"""Settings that are one field of their policy's record -> that field."""
+
+
+def _text(policy: Policy, value: Any) -> str:
+    if (part := PARTS.get(policy.broker)) is not None:
+        value = value.get(part)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+_ALL = "/admin/v2/brokers/configuration"
+ROUTES = (
+    ("GET", _ALL, names),
+    ("GET", f"{_ALL}/values", values),
+    ("GET", f"{_ALL}/runtime", runtime),
+    ("POST", f"{_ALL}/{{name}}/{{value:.+}}", change),
+    ("DELETE", f"{_ALL}/{{name}}", forget),
+)

@@ -1,0 +1,256 @@
+"""Brokers of this region: which live, whether this one is well, what it runs with; and the metrics of this one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound
+from heliograph.model.topic_names import TopicName
+from region_node.faces.admin.brokers import config_conflicts, load_balancing, metadata_members
+from region_node.faces.admin.calls.admin_context import Admin
+from region_node.metrics import autorecovery_metrics, link_metrics, lookup_metrics, storage_metrics, transaction_metrics
+from region_node.placement.ownership.broker_records import BrokerRecord
+from region_node.runtime import prometheus_text
+from region_node.usage import tenant_usage
+
+
+def _address(record: BrokerRecord) -> str:
+    return urlsplit(record.admin_url).netloc
+
+
+async def list_active(admin: Admin, request: web.Request) -> Any:
+    cluster = request.match_info.get("cluster", admin.region)
+    if cluster != admin.region:
+        raise NotFound(
+            f"Cluster {cluster} is not this one: ask it at its own address"
+            if admin.view.region(cluster)
+            else f"Cluster {cluster} does not exist"
+        )
+    return [_address(record) for record in admin.ownership.brokers()]
+
+
+async def leader(admin: Admin, request: web.Request) -> Any:
+    """Who has bundles moved. Nobody leads in anything else; where nobody does at this moment, the first one is named."""
+    live = admin.ownership.brokers()
+    if not live:
+        raise MetadataUnavailable("no broker is registered at this moment")
+    leads = admin.balancer.leader if admin.balancer is not None else ""
+    found = next((record for record in live if record.broker == leads), live[0])
+    return {"serviceUrl": found.admin_url, "brokerId": _address(found)}
+
+
+async def owned_namespaces(admin: Admin, request: web.Request) -> Any:
+    wanted = request.match_info["broker"]
+    if wanted != _address(admin.ownership.record):
+        record = next((r for r in admin.ownership.brokers() if _address(r) == wanted), None)
+        if record is None:
+            raise NotFound(f"Broker {wanted} does not live here")
+        return await admin.call(record, "GET", request.path)
+    return {
+        bundle: {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+        for bundle in owned_bundles(admin)
+    }
+
+
+def owned_bundles(admin: Admin) -> list[str]:
+    """As `tenant/namespace/0x…_0x…`."""
+    found = ((namespace, index, admin.ownership.bundles(namespace)) for namespace, index in admin.ownership.owned())
+    return [
+        f"{namespace}/{table.name(index)}"
+        for namespace, index, table in found
+        if table is not None and index < table.count
+    ]
+
+
+async def health(admin: Admin, request: web.Request) -> Any:
+    """Well: this broker is registered, which takes the local metadata and a live lease."""
+    if not any(record.broker == admin.ownership.record.broker for record in admin.ownership.brokers()):
+        raise MetadataUnavailable("this broker is not registered in the region's metadata at this moment")
+    return web.Response(text="ok")
+
+
+async def version(admin: Admin, request: web.Request) -> Any:
+    return web.Response(text=admin.version)
+
+
+async def check_quotas(admin: Admin, request: web.Request) -> Any:
+    """Backlog quotas are looked at now, and not only at the next tick."""
+    admin.topics.check_now()
+
+
+async def internal_configuration(admin: Admin, request: web.Request) -> Any:
+    return {
+        "zookeeperServers": "",
+        "configurationStoreServers": "",
+        "ledgersRootPath": "/ledgers",
+        "stateStorageServiceUrl": "",
+    }
+
+
+async def broker_topics(admin: Admin, request: web.Request) -> Any:
+    """Statistics of every loaded topic: namespace -> bundle -> persistent -> topic."""
+    answer: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
+    for topic, fields in (await _loaded_stats(admin)).items():
+        name = TopicName.parse(topic)
+        table = admin.ownership.bundles(name.namespace)
+        if table is not None:
+            bundle = table.name(table.of(topic))
+            answer.setdefault(name.namespace, {}).setdefault(bundle, {}).setdefault(name.domain, {})[topic] = fields
+    return answer
+
+
+async def _loaded_stats(admin: Admin) -> dict[str, dict[str, Any]]:
+    """TopicStats of what is loaded; a topic that is unloaded meanwhile is left out."""
+    found: dict[str, dict[str, Any]] = {}
+    for topic in sorted(admin.topics.loaded):
+        with contextlib.suppress(HeliographError):
+            found[topic] = await admin.topics.stats(topic)
+    return found
+
+
+async def load_report(admin: Admin, request: web.Request) -> Any:
+    """Pulsar's LocalBrokerData, as far as there is something to say."""
+    stats = await _loaded_stats(admin)
+    record = admin.ownership.record
+    subscriptions = [s for fields in stats.values() for s in fields.get("subscriptions", {}).values()]
+    rates = {
+        key: sum(fields.get(key, 0) for fields in stats.values())
+        for key in ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")
+    }
+    used = load_balancing.used(admin)
+    return rates | {
+        "cpu": {"usage": used.get("cpu", 0.0) * 100, "limit": 100.0},
+        "memory": {"usage": used.get("memory", 0.0) * 100, "limit": 100.0},
+        "bandwidthIn": {"usage": used.get("network_in", 0.0) * 100, "limit": 100.0},
+        "bandwidthOut": {"usage": used.get("network_out", 0.0) * 100, "limit": 100.0},
+        "webServiceUrl": record.admin_url,
+        "pulsarServiceUrl": record.listeners.get("", ""),
+        "pulsarServiceUrlTls": record.listeners.get("tls", ""),
+        "persistentTopicsEnabled": True,
+        "nonPersistentTopicsEnabled": True,
+        "numTopics": len(stats),
+        "numBundles": len(admin.ownership.owned()),
+        "numConsumers": sum(len(s.get("consumers", ())) for s in subscriptions),
+        "numProducers": sum(len(fields.get("publishers", ())) for fields in stats.values()),
+        "bundles": sorted(owned_bundles(admin)),
+        "lastUpdate": admin.clock.wall_ms(),
+        "brokerVersionString": admin.version,
+        "loadReportType": "LocalBrokerData",
+    }
+
+
+async def metrics_as_json(admin: Admin, request: web.Request) -> Any:
+    """What /metrics says of the broker as a whole, as Pulsar's Metrics: one object for each set of labels."""
+    found: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
+    _, totals = await admin.topic_metrics.text()
+    for name, _, labels, value in _samples(admin, totals):
+        found.setdefault(tuple(labels.items()), {})[name] = value
+    return [{"metrics": values, "dimensions": dict(labels)} for labels, values in found.items()]
+
+
+async def bookie_operations(admin: Admin, request: web.Request) -> Any:
+    """Nothing is counted by namespace here: /metrics of each bookie has what it does."""
+    return {}
+
+
+async def allocator(admin: Admin, request: web.Request) -> Any:
+    """Of the two that Pulsar has: memory is taken from the interpreter as it is needed, so there are no arenas, and no caches of threads."""
+    name = request.match_info["name"]
+    if name not in ("default", "ml-cache"):
+        raise NotFound(f"Allocator {name} does not exist: there are default and ml-cache")
+    counts = (
+        "numDirectArenas",
+        "numHeapArenas",
+        "numThreadLocalCaches",
+        "normalCacheSize",
+        "smallCacheSize",
+        "tinyCacheSize",
+    )
+    return {**dict.fromkeys(counts, 0), "directArenas": [], "heapArenas": []}
+
+
+# -- metrics ----------------------------------------------------------------------------------------------------------
+
+
+async def scrape(admin: Admin, request: web.Request) -> Any:
+    topics, totals = await admin.topic_metrics.text()
+    head = prometheus_text.render([*_samples(admin, totals), *await metadata_members.samples(admin)])
+    return web.Response(body=head + topics, headers={"Content-Type": prometheus_text.CONTENT_TYPE})
+
+
+def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[prometheus_text.Sample]:
+    """All but topics and links."""
+    yield from prometheus_text.process_samples()
+    yield from prometheus_text.broker_samples(admin.region, totals)
+    if admin.connection_counts is not None:
+        yield from prometheus_text.connection_samples(
+            admin.region, admin.ownership.record.broker, *admin.connection_counts()
+        )
+    admin.usage.stored(admin.topic_metrics.stored)
+    yield from tenant_usage.samples(admin.region, admin.usage)
+    for tenant in admin.view.tenant_quotas():
+        yield (
+            "heliograph_tenant_full",
+            "gauge",
+            {"cluster": admin.region, "tenant": tenant},
+            tenant in admin.topics.policies.full,
+        )
+    if admin.face_samples is not None:
+        yield from admin.face_samples()
+    if not admin.security.authentication.open:
+        yield from admin.security.authentication.counts.samples(admin.region)
+    if admin.entry_cache is not None:
+        yield from prometheus_text.cache_samples(
+            admin.region, admin.entry_cache, int(totals["topics_count"]), admin.clock.monotonic()
+        )
+    if admin.appends is not None:
+        yield from storage_metrics.samples(admin.region, admin.appends, admin.clock.monotonic())
+    yield from admin.topics.schemas.counts.samples(admin.region)
+    yield from admin.lookups.samples(admin.region)
+    yield from lookup_metrics.loading_samples(admin.region, admin.topics.load_times, admin.topics.loads_under_way)
+    yield from lookup_metrics.assignment_samples(admin.region, admin.ownership.assignments)
+    if admin.tier is not None:
+        yield from admin.tier.samples(admin.region)
+    yield from link_metrics.samples(admin.links)
+    yield from admin.topics.group_samples()
+    for store in admin.stores:
+        yield from store.samples(admin.region)
+    if admin.recovery is not None:
+        yield from autorecovery_metrics.samples(admin.region, admin.recovery)
+    if admin.transactions is not None:
+        yield from transaction_metrics.samples(admin.region, admin.transactions)
+    if admin.promises is not None:
+        yield from admin.promises.samples()
+    if admin.turns is not None:
+        yield from admin.turns.samples()
+    yield from config_conflicts.samples(admin)
+    yield from load_balancing.samples(admin)
+    yield "heliograph_owned_bundles", "gauge", {"cluster": admin.region}, len(admin.ownership.owned())
+    yield "heliograph_config_stale_seconds", "gauge", {"cluster": admin.region}, admin.view.stale_s()
+
+
+ROUTES = (
+    ("GET", "/admin/v2/brokers", list_active),
+    ("GET", "/admin/v2/brokers/health", health),
+    ("GET", "/admin/v2/brokers/ready", health),
+    ("GET", "/admin/v2/brokers/version", version),
+    ("GET", "/admin/v2/brokers/leaderBroker", leader),
+    ("GET", "/admin/v2/brokers/internal-configuration", internal_configuration),
+    ("GET", "/admin/v2/brokers/backlog-quota-check", check_quotas),
+    ("GET", "/admin/v2/brokers/{cluster}", list_active),
+    ("GET", "/admin/v2/brokers/{cluster}/{broker}/ownedNamespaces", owned_namespaces),
+    ("GET", "/admin/v2/broker-stats/topics", broker_topics),
+    ("GET", "/admin/v2/broker-stats/load-report", load_report),
+    ("GET", "/admin/v2/broker-stats/metrics", metrics_as_json),
+    ("GET", "/admin/v2/broker-stats/mbeans", metrics_as_json),
+    ("GET", "/admin/v2/broker-stats/bookieops", bookie_operations),
+    ("GET", "/admin/v2/broker-stats/allocator-stats/{name}", allocator),
+    ("GET", "/status.html", health),
+    ("GET", "/metrics", scrape),
+    ("GET", "/metrics/", scrape),
+)

@@ -1,0 +1,55 @@
+"""Edits of policies that wait for the configuration, and conflicts that came of them.
+
+Is: paths of our own. Isn't: merging (`global_config.deferred_edits`).
+Source: docs/protocols/metadata.md, "Edits while cut off".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+
+from global_config.deferred_edits import DeferredEdits
+from heliograph.model.errors import NotFound
+from region_node.faces.admin.calls.admin_context import Admin, Malformed, body
+from region_node.runtime.prometheus_text import Sample
+
+
+async def listed(admin: Admin, request: web.Request) -> Any:
+    """What this region has edited while it was cut off and not merged yet, and the conflicts of all regions."""
+    return _deferred(admin).status()
+
+
+async def resolve(admin: Admin, request: web.Request) -> Any:
+    """Body: {"take": "mine" or "theirs"}: what the region wanted, or what the configuration has."""
+    given = await body(request)
+    if not isinstance(given, dict) or given.get("take") not in ("mine", "theirs"):
+        raise Malformed('expected {"take": "mine"} or {"take": "theirs"} in the body')
+    ended = await _deferred(admin).resolve(
+        f"{request.match_info['region']}/{request.match_info['conflict']}", given["take"]
+    )
+    admin.changed(request, asdict(ended), given["take"])
+    return asdict(ended)
+
+
+def samples(admin: Admin) -> Iterator[Sample]:
+    if admin.deferred is not None:
+        found, labels = admin.deferred.status(), {"cluster": admin.region}
+        yield "heliograph_config_edits_pending", "gauge", labels, len(found["pending"])
+        yield "heliograph_config_conflicts", "gauge", labels, len(found["conflicts"])
+        yield "heliograph_config_stale_seconds", "gauge", labels, found["stale_s"]
+
+
+def _deferred(admin: Admin) -> DeferredEdits:
+    if admin.deferred is None:
+        raise NotFound("this broker keeps no edits of the configuration")
+    return admin.deferred
+
+
+ROUTES = (
+    ("GET", "/heliograph/v1/conflicts", listed),
+    ("POST", "/heliograph/v1/conflicts/{region}/{conflict}", resolve),
+)

@@ -1,0 +1,223 @@
+"""Our own paths, below /heliograph/v1: the state of a region and its links, and a topic's local copy for Spark.
+
+Is: what Pulsar's interface has no place for. Isn't: anything a Pulsar client needs.
+A snapshot names ledgers, sizes, and the last confirmed position; blocks are `heliograph.wire.block` blocks, cut to the range, one behind another.
+Source: docs/protocols/admin.md, "Extensions"; `heliograph.client.block_reader` reads both.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from heliograph.model.coordinates import Vector
+from heliograph.model.errors import HeliographError, NotAllowed, NotFound
+from heliograph.model.positions import Position
+from heliograph.model.topic_names import check_name
+from heliograph.wire.block import encode_block
+from region_node.faces.admin.calls.admin_context import Admin, Malformed, flag
+from region_node.faces.admin.calls.admin_context import number as whole_number
+from replicator.log.coordinate_lookup import own_before, vector_at
+
+if TYPE_CHECKING:
+    from region_node.runtime.topic_ports import ReadablePort
+    from replicator.log.replicated_log import ReplicatedLog
+    from storage.ledger.repair.autorecovery import AutoRecovery
+
+log = logging.getLogger("region_node.admin.extensions")
+
+_READ_ENTRIES_MAX = 2048
+_READ_BYTES_MAX = 4 << 20
+
+
+async def status(admin: Admin, request: web.Request) -> Any:
+    """This broker's links; with `all=true` those of every broker of the region."""
+    links = [asdict(link) for link in admin.links.stats()]
+    if flag(request, "all"):
+        for record in admin.ownership.brokers():
+            if record.broker != admin.ownership.record.broker:
+                links += (await admin.call(record, "GET", "/heliograph/v1/status"))["links"]
+    return {
+        "region": admin.region,
+        "version": admin.version,
+        "level": info.feature_level if (info := admin.view.region(admin.region)) is not None else 1,
+        "broker": admin.ownership.record.broker,
+        "brokers": [
+            {"id": r.broker, "listeners": r.listeners, "admin_url": r.admin_url, "pid": r.pid, "level": r.level}
+            for r in admin.ownership.brokers()
+        ],
+        "bundles": [_bundle(admin, namespace, index) for namespace, index in admin.ownership.owned()],
+        "topics": len(admin.topics.loaded),
+        "repairs": admin.recovery.repairs if admin.recovery is not None else 0,
+        "links": links,
+    }
+
+
+def _bundle(admin: Admin, namespace: str, index: int) -> str:
+    table = admin.ownership.bundles(namespace)
+    return f"{namespace}/{table.name(index)}" if table is not None and index < table.count else namespace
+
+
+async def config_status(admin: Admin, request: web.Request) -> Any:
+    return {"region": admin.region, "stale_s": admin.view.stale_s(), **await admin.config_status()}
+
+
+async def snapshot(admin: Admin, request: web.Request) -> Any:
+    """The open ledger is counted up to the last entry that clients may read."""
+    log = await admin.log(admin.topic(request))
+    found = snapshot_of(log, (await admin.loaded(admin.topic(request))).readable)
+    return {
+        **found,
+        "topic": log.topic,
+        "regions": {str(region.number): region.name for region in admin.view.regions()},
+    }
+
+
+def snapshot_of(log: ReplicatedLog, ledger: ReadablePort) -> dict[str, Any]:
+    last = ledger.last_confirmed
+    rows = [
+        {"ledger": info.ledger, "entries": info.entries, "size_bytes": info.size_bytes}
+        for info in ledger.ledgers()
+        if info.ledger <= last[0]
+    ]
+    if rows and rows[-1]["ledger"] == last[0]:
+        rows[-1]["entries"] = last[1] + 1
+    return {
+        "ledgers": [row for row in rows if row["entries"]],
+        "last_confirmed": list(last),
+        "origin": list(log.origin),
+        "past": [[list(origin), list(through)] for origin, through in log.state.past],
+        "trimmed": not ledger.ledgers() or ledger.ledgers()[0].first_index > 0,
+        "messages": max(0, log.ledger.confirmed_index - ledger.ledgers()[0].first_index) if rows else 0,
+    }
+
+
+async def blocks(admin: Admin, request: web.Request) -> Any:
+    """`first` and `last`, both included; what was trimmed is left out. Ends early only where `last` is not confirmed yet, or by a broken answer."""
+    await admin.log(admin.topic(request))
+    topic = await admin.loaded(admin.topic(request))
+    ledger = topic.readable
+    at, last = _position(request, "first"), _position(request, "last")
+    answer = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+    await answer.prepare(request)
+    try:
+        await write_blocks(answer, ledger, at, min(last, ledger.last_confirmed))
+    except HeliographError as error:  # the status has gone out already: the reader must see that this is not all
+        log.warning("admin.blocks_broken", extra={"topic": topic.text, "error": str(error)})
+        if request.transport is not None:
+            request.transport.abort()
+        return answer
+    await answer.write_eof()
+    return answer
+
+
+async def write_blocks(answer: web.StreamResponse, ledger: ReadablePort, at: Position, last: Position) -> None:
+    while at <= last:
+        runs = await ledger.read(at, _READ_ENTRIES_MAX, _READ_BYTES_MAX)
+        for number, first, run in runs:
+            if (number, first) > last:
+                return
+            kept = run.cut(0, min(run.count, last[1] - first + 1)) if number == last[0] else run
+            await answer.write(b"".join(encode_block(kept, number, first)))
+        if not runs:
+            return
+        at = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
+
+
+async def vector(admin: Admin, request: web.Request) -> Any:
+    """What is held now; with `at`: by origin, the last coordinate at or below that position."""
+    log = await admin.log(admin.topic(request))
+    if "at" not in request.query:
+        return {"topic": log.topic, "origin": list(log.origin), "vector": _vector(log.vector)}
+    at = _position(request, "at")
+    return {"topic": log.topic, "origin": list(log.origin), "at": list(at), "vector": await vector_rows(log, at)}
+
+
+async def vector_rows(log: ReplicatedLog, at: Position) -> list[dict[str, Any]]:
+    """By origin, the last coordinate at or below a position."""
+    found = await vector_at(log, at)
+    for origin, through in found.items():
+        if log.state.is_own(origin) and through < log.vector.prefix(
+            origin
+        ):  # where an entry of its own can be named, others know whether they have it
+            found[origin] = await own_before(log, through) or through
+    return [{"origin": list(origin), "prefix": list(found[origin])} for origin in sorted(found)]
+
+
+def _vector(found: Vector) -> list[dict[str, Any]]:
+    """Origin by origin: the durable prefix, and the ranges (after, through] that are missing below it."""
+    return [
+        {
+            "origin": list(o),
+            "prefix": list(found.prefix(o)),
+            "missing": [[list(a), list(b)] for a, b in found.missing(o)],
+        }
+        for o in found
+    ]
+
+
+def _position(request: web.Request, name: str) -> Position:
+    ledger, _, entry = request.query.get(name, "").partition(":")
+    try:
+        return int(ledger), int(entry)
+    except ValueError as error:
+        raise Malformed(f"{name} must be ledger:entry, not {request.query.get(name, '')!r}") from error
+
+
+async def bookies(admin: Admin, request: web.Request) -> Any:
+    """Who is registered, and who is being emptied."""
+    return recovery_of(admin).bookies()
+
+
+async def decommission(admin: Admin, request: web.Request) -> Any:
+    """Begins to empty a bookie: it gets nothing new, and its copies move to others. Answers at once; idempotent."""
+    bookie = check_name("bookie", request.match_info["id"])
+    recovery = recovery_of(admin)
+    if not any(row["id"] == bookie for row in recovery.bookies()):
+        raise NotFound(f"Bookie {bookie} is not registered in this region")
+    await recovery.decommission(bookie)
+
+
+async def emptying(admin: Admin, request: web.Request) -> Any:
+    """How far that is: a look at every ledger."""
+    return asdict(await recovery_of(admin).emptying(check_name("bookie", request.match_info["id"])))
+
+
+async def recommission(admin: Admin, request: web.Request) -> Any:
+    """Ends it: the bookie is used again."""
+    await recovery_of(admin).recommission(check_name("bookie", request.match_info["id"]))
+
+
+async def audit(admin: Admin, request: web.Request) -> Any:
+    """The newest changes by admin at this broker; `all=true`: at every broker of the region."""
+    count = whole_number(request.query.get("count", "100"), "count")
+    found = admin.audit.newest(count)
+    if flag(request, "all"):
+        for record in admin.ownership.brokers():
+            if record.broker != admin.ownership.record.broker:
+                found += (await admin.call(record, "GET", f"/heliograph/v1/audit?count={count}"))["changes"]
+    return {"broker": admin.ownership.record.broker, "changes": sorted(found, key=lambda change: str(change["time"]))}
+
+
+def recovery_of(admin: Admin) -> AutoRecovery:
+    if admin.recovery is None:
+        raise NotAllowed("this broker takes no part in auto-recovery")
+    return admin.recovery
+
+
+_TOPIC = "/heliograph/v1/topics/{tenant}/{namespace}/{topic}"
+ROUTES = (
+    ("GET", "/heliograph/v1/status", status),
+    ("GET", "/heliograph/v1/config/status", config_status),
+    ("GET", "/heliograph/v1/bookies", bookies),
+    ("POST", "/heliograph/v1/bookies/{id}/decommission", decommission),
+    ("GET", "/heliograph/v1/bookies/{id}/decommission", emptying),
+    ("DELETE", "/heliograph/v1/bookies/{id}/decommission", recommission),
+    ("GET", "/heliograph/v1/audit", audit),
+    ("GET", f"{_TOPIC}/snapshot", snapshot),
+    ("GET", f"{_TOPIC}/blocks", blocks),
+    ("GET", f"{_TOPIC}/vector", vector),
+)

@@ -1,0 +1,201 @@
+"""Isolation policies and failure domains of this region: which brokers serve which namespaces, and which fail together.
+
+Is: Pulsar's `clusters/{cluster}/namespaceIsolationPolicies` and `failureDomains`, over what lies in the region's local metadata. Isn't: obeying them
+(`balance`, `ownership`).
+Invariants: a region's policies are read and written in that region alone; a policy that is no regex, or has no namespaces or primary brokers, is refused,
+and so is a broker in two domains.
+Source: Pulsar's NamespaceIsolationData and BrokerNamespaceIsolationData; docs/protocols/balancing.md, "Isolation".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from heliograph.model.errors import MetadataUnavailable, NotFound
+from heliograph.model.topic_names import check_name
+from region_node.faces.admin.calls.admin_context import Admin, Malformed, typed_body
+from region_node.placement.isolation.anti_affinity import FailureDomain
+from region_node.placement.isolation.broker_isolation import IsolationPolicy
+from region_node.placement.isolation.isolation_rules import IsolationRules, names_of
+from region_node.placement.ownership.broker_records import BrokerRecord
+
+_EXAMPLE = '{"namespaces": ["bank/.*"], "primary": ["broker-[01]"], "secondary": [], "auto_failover_policy": {"policy_type": "min_available", …}},'
+
+
+async def list_all(admin: Admin, request: web.Request) -> Any:
+    return {name: _shown(policy) for name, policy in _rules(admin, request).isolation.policies.items()}
+
+
+async def get(admin: Admin, request: web.Request) -> Any:
+    name = request.match_info["policy"]
+    policy = _rules(admin, request).isolation.policies.get(name)
+    if policy is None:
+        raise NotFound(f"Cannot find NamespaceIsolationPolicy {name} for cluster {admin.region}")
+    return _shown(policy)
+
+
+async def put(admin: Admin, request: web.Request) -> Any:
+    """Makes or replaces a policy; bundles that are at other brokers by it are moved in the next cycles of the balancer."""
+    rules, name = _rules(admin, request), check_name("isolation policy", request.match_info["policy"])
+    policy = _policy(await typed_body(request, dict, f"NamespaceIsolationData, such as {_EXAMPLE}"))
+    before = rules.isolation.policies.get(name)
+    await rules.put(name, policy)
+    await admin.seen(lambda: rules.isolation.policies.get(name) == policy)
+    admin.changed(request, before and _shown(before), _shown(policy))
+
+
+async def delete(admin: Admin, request: web.Request) -> Any:
+    """None of that name: nothing to do."""
+    rules, name = _rules(admin, request), request.match_info["policy"]
+    before = rules.isolation.policies.get(name)
+    await rules.delete(name)
+    await admin.seen(lambda: name not in rules.isolation.policies)
+    admin.changed(request, before and _shown(before), None)
+
+
+async def brokers(admin: Admin, request: web.Request) -> Any:
+    """What the policies say of each live broker."""
+    rules = _rules(admin, request)
+    return [_of_broker(rules, _host(record), names_of(record)) for record in admin.ownership.brokers()]
+
+
+async def broker(admin: Admin, request: web.Request) -> Any:
+    """Of one, by its id or as host:port; one that does not live is judged by that name."""
+    rules, wanted = _rules(admin, request), request.match_info["broker"]
+    record = next((r for r in admin.ownership.brokers() if wanted in (r.broker, _host(r))), None)
+    names = names_of(record) if record is not None else (wanted, wanted.partition(":")[0])
+    return _of_broker(rules, _host(record) if record is not None else wanted, names)
+
+
+# -- failure domains ------------------------------------------------------------------------------------------------------
+
+
+async def list_domains(admin: Admin, request: web.Request) -> Any:
+    return {name: {"brokers": list(domain.brokers)} for name, domain in sorted(_rules(admin, request).domains.items())}
+
+
+async def get_domain(admin: Admin, request: web.Request) -> Any:
+    rules, name = _rules(admin, request), request.match_info["domain"]
+    if name not in rules.domains:
+        raise NotFound(f"Domain {name} for cluster {admin.region} does not exist")
+    return {"brokers": list(rules.domains[name].brokers)}
+
+
+async def put_domain(admin: Admin, request: web.Request) -> Any:
+    """Makes or replaces a domain; namespaces of anti-affinity groups are divided anew, and their bundles follow in the next cycles of the balancer."""
+    rules, name = _rules(admin, request), check_name("failure domain", request.match_info["domain"])
+    given = (await typed_body(request, dict, 'a failure domain, such as {"brokers": ["us-broker-0"]},')).get(
+        "brokers"
+    ) or []
+    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+        raise Malformed("brokers: expected a list of names")
+    domain = FailureDomain(tuple(dict.fromkeys(given)))
+    for other, theirs in rules.domains.items():
+        if other != name and (both := set(theirs.brokers) & set(domain.brokers)):
+            raise web.HTTPConflict(
+                reason=f"{min(both)} is in the failure domain {other} already: take it out there first"
+            )
+    before = rules.domains.get(name)
+    await rules.put_domain(name, domain)
+    await admin.seen(lambda: rules.domains.get(name) == domain)
+    admin.changed(request, before and {"brokers": list(before.brokers)}, {"brokers": list(domain.brokers)})
+
+
+async def delete_domain(admin: Admin, request: web.Request) -> Any:
+    before, rules, name = await get_domain(admin, request), _rules(admin, request), request.match_info["domain"]
+    await rules.delete_domain(name)
+    await admin.seen(lambda: name not in rules.domains)
+    admin.changed(request, before, None)
+
+
+# -- inside ---------------------------------------------------------------------------------------------------------------
+
+
+def _rules(admin: Admin, request: web.Request) -> IsolationRules:
+    cluster = request.match_info["cluster"]
+    if admin.view.region(cluster) is None:
+        raise NotFound(f"Cluster {cluster} does not exist")
+    if cluster != admin.region:
+        raise NotFound(
+            f"Cluster {cluster} is not this one: its isolation policies and failure domains are kept there, ask it at its own address"
+        )
+    if admin.isolation is None:
+        raise MetadataUnavailable("this broker does not know the isolation policies yet: it is not started")
+    return admin.isolation
+
+
+def _host(record: BrokerRecord) -> str:
+    return urlsplit(record.admin_url).netloc
+
+
+def _of_broker(rules: IsolationRules, shown: str, names: Sequence[str]) -> dict[str, Any]:
+    """Of several policies the last one is named, as Pulsar does; the regexes are those of all."""
+    answer: dict[str, Any] = {"brokerName": shown, "policyName": None, "isPrimary": False, "namespaceRegex": []}
+    for name, policy in rules.isolation.policies.items():
+        if policy.is_primary(names) or policy.is_secondary(names):
+            answer |= {
+                "policyName": name,
+                "isPrimary": policy.is_primary(names),
+                "namespaceRegex": [*answer["namespaceRegex"], *policy.namespaces],
+            }
+    return answer
+
+
+def _shown(policy: IsolationPolicy) -> dict[str, Any]:
+    limits = {"min_limit": str(policy.min_available), "usage_threshold": str(policy.usage_threshold)}
+    return {
+        "namespaces": list(policy.namespaces),
+        "primary": list(policy.primary),
+        "secondary": list(policy.secondary),
+        "auto_failover_policy": {"policy_type": "min_available", "parameters": limits},
+    }
+
+
+def _policy(fields: dict[str, Any]) -> IsolationPolicy:
+    """Raises Malformed, NotAllowed."""
+    lists: dict[str, tuple[str, ...]] = {}
+    for what in ("namespaces", "primary", "secondary"):
+        given = fields.get(what) or []
+        if not isinstance(given, list) or not all(isinstance(regex, str) for regex in given):
+            raise Malformed(f"{what}: expected a list of regexes")
+        lists[what] = tuple(given)
+    failover = fields.get("auto_failover_policy")
+    if (
+        not isinstance(failover, dict)
+        or failover.get("policy_type") != "min_available"
+        or not isinstance(failover.get("parameters"), dict)
+    ):
+        raise Malformed(
+            'auto_failover_policy: expected {"policy_type": "min_available", "parameters": {"min_limit": "1", "usage_threshold": "100"}}'
+        )
+    try:
+        least, usage = (int(failover["parameters"][name]) for name in ("min_limit", "usage_threshold"))
+    except (KeyError, TypeError, ValueError):
+        raise Malformed("auto_failover_policy: min_limit and usage_threshold must be whole numbers") from None
+    return IsolationPolicy(
+        namespaces=lists["namespaces"],
+        primary=lists["primary"],
+        secondary=lists["secondary"],
+        min_available=least,
+        usage_threshold=usage,
+    )
+
+
+_ALL = "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies"
+_DOMAINS = "/admin/v2/clusters/{cluster}/failureDomains"
+ROUTES = (
+    ("GET", _ALL, list_all),
+    ("GET", f"{_ALL}/brokers", brokers),
+    ("GET", f"{_ALL}/brokers/{{broker}}", broker),
+    ("GET", f"{_ALL}/{{policy}}", get),
+    ("POST", f"{_ALL}/{{policy}}", put),
+    ("DELETE", f"{_ALL}/{{policy}}", delete),
+    ("GET", _DOMAINS, list_domains),
+    ("GET", f"{_DOMAINS}/{{domain}}", get_domain),
+    ("POST", f"{_DOMAINS}/{{domain}}", put_domain),
+    ("DELETE", f"{_DOMAINS}/{{domain}}", delete_domain),
+)

@@ -1,0 +1,162 @@
+"""How the load lies on the region's brokers, and balancing held back for a while.
+
+Is: what this broker's Balancer has heard, as everybody hears it; the pause. Isn't: a move: that is `unload` with a destination.
+Source: docs/protocols/balancing.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import fmean, pstdev
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from heliograph.model.errors import HeliographError, MetadataUnavailable
+from region_node.faces.admin.calls.admin_context import Admin, Malformed, flag
+from region_node.placement.balance.balancer import Balancer
+from region_node.runtime import prometheus_text
+
+_PAUSE_MAX_S = 86_400.0
+_RESOURCES = {"cpu": "cpu", "memory": "memory", "network_in": "bandwidthIn", "network_out": "bandwidthOut"}
+"""Our names -> those of Pulsar's load reports."""
+
+
+async def show(admin: Admin, request: web.Request) -> Any:
+    """Loads are shares of what a broker carries: 1.0 is all of it. `moves`: the newest of the broker that leads; `here=true`: of this one."""
+    balancer, now_ms = _balancer(admin), admin.clock.wall_ms()
+    return {
+        "leader": balancer.leader,
+        "paused_s": max(0.0, (balancer.pause.until_ms - now_ms) / 1000) if balancer.pause is not None else 0.0,
+        "paused_by": balancer.pause.by if balancer.paused and balancer.pause is not None else "",
+        "moves": list(balancer.recent) if flag(request, "here") else await _moves(admin, balancer),
+        "brokers": [
+            {
+                "broker": name,
+                "load": report.load,
+                "used": report.used,
+                "bundles": report.bundles,
+                "age_s": max(0.0, (now_ms - report.at_ms) / 1000),
+                "heaviest": [
+                    {"namespace": namespace, "bundle": index, "load": load}
+                    for (namespace, index), load in report.carried.bundles[:10]
+                ],
+            }
+            for name, report in sorted(balancer.reports.items())
+        ],
+    }
+
+
+async def _moves(admin: Admin, balancer: Balancer) -> list[dict[str, Any]]:
+    """Whoever leads knows its own; where it does not answer, there are none to show."""
+    leader = next((record for record in admin.ownership.brokers() if record.broker == balancer.leader), None)
+    if leader is None or leader.broker == balancer.broker:
+        return list(balancer.recent)
+    try:
+        found: list[dict[str, Any]] = (await admin.call(leader, "GET", "/heliograph/v1/balance?here=true"))["moves"]
+    except (HeliographError, KeyError):  # it is gone, or of an older version
+        return []
+    return found
+
+
+async def availability(admin: Admin, request: web.Request) -> Any:
+    """What the brokers that may serve the namespace use of what they have, in percent, as they said last; of one that has not said it yet, nothing."""
+    namespace = f"{request.match_info['tenant']}/{request.match_info['namespace']}"
+    admin.policies(namespace)
+    balancer, permitted = _balancer(admin), set(admin.ownership.permitted((namespace, 0)))
+    answer: dict[str, Any] = {}
+    for record in admin.ownership.brokers():
+        if record.broker not in permitted:
+            continue
+        report, address = balancer.reports.get(record.broker), urlsplit(record.admin_url).netloc
+        measured = report.used if report is not None else {}
+        usage = {
+            theirs: {"usage": measured[ours] * 100, "limit": 100.0}
+            for ours, theirs in _RESOURCES.items()
+            if ours in measured
+        }
+        answer[address] = {"resourceId": address, "availableResource": {"resourceUsage": usage}}
+    return answer
+
+
+async def pause(admin: Admin, request: web.Request) -> Any:
+    """Nothing is shed for `seconds`; it ends by itself. Again: from now on."""
+    try:
+        seconds = float(request.query.get("seconds", "600"))
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds <= _PAUSE_MAX_S:
+        raise Malformed(f"seconds must be above 0 and at most {_PAUSE_MAX_S:.0f}: a pause ends by itself")
+    await _balancer(admin).set_pause(request.query.get("by", "an operator")[:200], seconds)
+
+
+async def resume(admin: Admin, request: web.Request) -> Any:
+    await _balancer(admin).set_pause("", 0)
+
+
+def samples(admin: Admin) -> Iterable[prometheus_text.Sample]:
+    balancer = admin.balancer
+    if balancer is None:
+        return
+    labels = {"cluster": admin.region}
+    own = balancer.reports.get(balancer.broker)
+    if own is not None:
+        yield "heliograph_broker_load", "gauge", labels, own.load
+        mine = labels | {"broker": balancer.broker, "metric": "loadBalancing"}
+        for name, share in (
+            ("cpu", "cpu"),
+            ("memory", "memory"),
+            ("bandwidth_in", "network_in"),
+            ("bandwidth_out", "network_out"),
+        ):
+            yield f"pulsar_lb_{name}_usage", "gauge", mine, own.used.get(share, 0.0) * 100
+        for feature, load in (("max", max(own.used.values(), default=0.0)), ("max_ema", own.load)):
+            yield "pulsar_lb_resource_usage", "gauge", mine | {"feature": feature}, load * 100
+    if balancer.leader == balancer.broker:
+        loads = [report.load * 100 for report in balancer.reports.values()]
+        of = labels | {"metric": "bundleUnloading", "feature": "max_ema"}
+        for stat, value in (("avg", fmean(loads)), ("std", pstdev(loads))) if loads else ():
+            yield "pulsar_lb_resource_usage_stats", "gauge", of | {"stat": stat}, value
+    unloading = labels | {"metric": "bundleUnloading"}
+    yield "pulsar_lb_unload_bundle_total", "counter", unloading, balancer.moves
+    yield "pulsar_lb_unload_broker_total", "counter", unloading, balancer.moves
+    for result, reason, count in (("Success", "Overloaded", balancer.moves), ("Failure", "Unknown", balancer.failures)):
+        yield (
+            "pulsar_lb_unload_broker_breakdown_total",
+            "counter",
+            unloading | {"result": result, "reason": reason},
+            count,
+        )
+    assigning = labels | {"metric": "assign", "result": "Success", "reason": "Empty"}
+    yield "pulsar_lb_assign_broker_breakdown_total", "counter", assigning, balancer.placed
+    yield (
+        "pulsar_sunit_state_chn_owned_su_total",
+        "gauge",
+        labels | {"metric": "sunitStateChn"},
+        len(admin.ownership.owned()),
+    )
+    if balancer.divider is not None:
+        yield "pulsar_lb_bundles_split_total", "counter", labels | {"metric": "bundlesSplit"}, balancer.divider.splits
+    yield "heliograph_balance_leader", "gauge", labels, balancer.leader == balancer.broker
+    yield "heliograph_balance_paused", "gauge", labels, balancer.paused
+
+
+def used(admin: Admin) -> dict[str, float]:
+    """The shares that this broker measured last; empty until it has."""
+    report = admin.balancer.reports.get(admin.balancer.broker) if admin.balancer is not None else None
+    return report.used if report is not None else {}
+
+
+def _balancer(admin: Admin) -> Balancer:
+    if admin.balancer is None:
+        raise MetadataUnavailable("this broker does not balance: it is not started yet")
+    return admin.balancer
+
+
+ROUTES = (
+    ("GET", "/admin/v2/broker-stats/broker-resource-availability/{tenant}/{namespace}", availability),
+    ("GET", "/heliograph/v1/balance", show),
+    ("POST", "/heliograph/v1/balance/pause", pause),
+    ("DELETE", "/heliograph/v1/balance/pause", resume),
+)

@@ -1,0 +1,117 @@
+"""Members of the two metadata groups, the region's own and the global configuration: who belongs to them, and how that is changed.
+
+Is: the paths below /heliograph/v1/metadata/members and /heliograph/v1/config/members, and the metrics of both. Isn't: a rule of membership; the group's
+leader decides, and its sentence is the answer (412).
+Invariants: a change is answered once it is committed; repeating one does no harm; `dry_run=true` asks the leader and changes nothing.
+Source: docs/protocols/admin.md, "Members"; heliograph.kv.server.members_api.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.errors import HeliographError, MetadataUnavailable
+from region_node.faces.admin.calls.admin_context import Admin, Malformed, Members, body, flag
+from region_node.runtime import prometheus_text
+
+_SCRAPE_S = 0.5
+
+
+async def show(admin: Admin, request: web.Request) -> Any:
+    """As the leader knows it; where nobody leads, or with `here=true`, as the region's own node does."""
+    group = _group(admin, request)
+    if flag(request, "here"):
+        return (await group("here"))[0]
+    try:
+        async with asyncio.timeout(3.0):
+            report, _ = await group()
+    except (MetadataUnavailable, TimeoutError):
+        report, _ = await group("here")
+    return report
+
+
+async def add(admin: Admin, request: web.Request) -> Any:
+    """Adds a learner: it receives everything, and counts for nothing."""
+    given = await body(request)
+    address = given.get("address", "") if isinstance(given, dict) else ""
+    if not isinstance(address, str) or not address:
+        raise Malformed('the body must be {"address": "host:port"}, or {"address": "source=host:port,..."}')
+    return await _change(admin, request, "add", address)
+
+
+async def promote(admin: Admin, request: web.Request) -> Any:
+    """Makes a learner that has caught up a voter."""
+    return await _change(admin, request, "promote")
+
+
+async def remove(admin: Admin, request: web.Request) -> Any:
+    """Removes a member, as long as the quorum stays."""
+    return await _change(admin, request, "remove")
+
+
+async def transfer(admin: Admin, request: web.Request) -> Any:
+    """Hands the leadership to a voter."""
+    return await _change(admin, request, "transfer")
+
+
+async def _change(admin: Admin, request: web.Request, verb: str, address: str = "") -> Any:
+    dry = flag(request, "dry_run")
+    report, changed = await _group(admin, request)(
+        f"dry-{verb}" if dry else verb, request.match_info["member"], address
+    )
+    if changed and not dry:
+        admin.changed(request, None, {"members": report["members"], "leader": report["leader"]})
+    return {"changed": changed and not dry, "would_change": changed, **report}
+
+
+def _group(admin: Admin, request: web.Request) -> Members:
+    return admin.members[request.match_info["group"]]
+
+
+async def samples(admin: Admin) -> list[prometheus_text.Sample]:
+    """Leader placement, lag, and write latency, as the region's own node of each group knows them; nothing of a group that does not answer at once."""
+    found: list[prometheus_text.Sample] = []
+    for name, group in admin.members.items():
+        try:
+            async with asyncio.timeout(_SCRAPE_S):
+                report, _ = await group("here")
+        except (HeliographError, TimeoutError):
+            continue
+        found += _samples({"cluster": admin.region, "group": name}, report)
+    return found
+
+
+def _samples(labels: dict[str, str], report: dict[str, Any]) -> Iterable[prometheus_text.Sample]:
+    yield (
+        "heliograph_metadata_leader",
+        "gauge",
+        {**labels, "leader": report["leader"] or ""},
+        int(report["leader"] is not None),
+    )
+    yield "heliograph_metadata_voters", "gauge", labels, sum(row["role"] == "voter" for row in report["members"])
+    for quantile in ("p50", "p99"):
+        taken_ms = report["writes"][f"{quantile}_ms"]
+        if taken_ms is not None:
+            yield (
+                "heliograph_metadata_write_seconds",
+                "gauge",
+                {**labels, "quantile": f"0.{quantile[1:]}"},
+                taken_ms / 1000,
+            )
+    for row in report["members"]:
+        if row["behind"] is not None:
+            yield "heliograph_metadata_member_lag_entries", "gauge", {**labels, "member": row["member"]}, row["behind"]
+
+
+_MEMBERS = "/heliograph/v1/{group:metadata|config}/members"
+ROUTES = (
+    ("GET", _MEMBERS, show),
+    ("POST", _MEMBERS + "/{member}", add),
+    ("POST", _MEMBERS + "/{member}/promote", promote),
+    ("POST", _MEMBERS + "/{member}/lead", transfer),
+    ("DELETE", _MEMBERS + "/{member}", remove),
+)

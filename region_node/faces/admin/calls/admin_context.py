@@ -1,0 +1,429 @@
+"""Admin: what the handlers of the admin interface work with, and the few things that all of them do.
+
+Is: reading a request's names and body, finding a topic's owner, asking other brokers, waiting for a configuration write to be seen here.
+Isn't: routes or handlers (a module an area), or HTTP listening (`server`).
+Invariants: a request for a topic is answered only by the broker that owns it; any other redirects there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, cast
+from urllib.parse import quote
+
+from aiohttp import ClientError, ClientSession, ClientTimeout, web
+
+from global_config.admin import ConfigAdmin
+from global_config.view import ConfigView
+from heliograph.model.bundles import BundleTable
+from heliograph.model.configuration.configuration_records import NamespacePolicies
+from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound
+from heliograph.model.topic_names import TopicName, check_name
+from heliograph.runtime.clock import Clock
+from region_node.faces.admin.calls.audit_log import AuditLog
+from region_node.metrics import storage_metrics
+from region_node.metrics.lookup_metrics import LookupCounts
+from region_node.metrics.topic_metrics import TopicMetrics
+from region_node.metrics.topic_series import TopicSeries
+from region_node.placement.ownership.broker_records import BrokerRecord
+from region_node.placement.ownership.ownership_service import Ownership
+from region_node.runtime import request_ids
+from region_node.runtime.prometheus_text import Sample
+from region_node.security.allowed_urls import UrlList
+from region_node.security.authorization.security_service import Security, open_security
+from region_node.usage.stored_bytes import StoredBytes
+from region_node.usage.tenant_usage import Usage
+
+if TYPE_CHECKING:
+    from global_config.deferred_edits import DeferredEdits
+    from heliograph.kv.metadata_store import MetadataStore
+    from region_node.dr.canary import Canary
+    from region_node.dr.leadership.subscription_leadership import SubscriptionTurns
+    from region_node.dr.leadership.write_leases import WriteLeases
+    from region_node.dr.operations.report_signing import Signer
+    from region_node.dr.slo_monitor import Promises
+    from region_node.faces.admin.calls.entry_locations import BookiePlaces
+    from region_node.metrics.metadata_store_metrics import StoreCounts
+    from region_node.placement.balance.balancer import Balancer
+    from region_node.placement.isolation.isolation_rules import IsolationRules
+    from region_node.tiering.broker_tier import BrokerTier
+    from region_node.topics.serving.deferred_deletion import Tombstones
+    from region_node.topics.serving.topic_service import TopicService
+    from region_node.topics.topic import Topic
+    from region_node.transactions.coordinators.transaction_service import Transactions
+    from replicator.log.replicated_log import ReplicatedLog
+    from replicator.manager.link_manager import LinkManager
+    from storage.ledger.repair.autorecovery import AutoRecovery
+    from storage.managed_ledger.append_counts import Appends
+    from storage.managed_ledger.cache.entry_cache import EntryCache
+    from storage.managed_ledger.log.managed_ledger import ManagedLedger
+    from storage.sealing.sealing import Sealing
+
+_CALL_TIMEOUT_S = 15.0
+_VISIBLE_TIMEOUT_S = 5.0
+
+
+class Members(Protocol):
+    """MetaClient.members."""
+
+    async def __call__(
+        self, verb: str = "show", member: str = "", address: str = ""
+    ) -> tuple[dict[str, Any], bool]: ...
+
+
+class Elsewhere(HeliographError):
+    """Another broker owns the topic, or shall (`authoritative`: it is not to choose again); `record` says where that one is."""
+
+    def __init__(self, record: BrokerRecord, *, authoritative: bool = False) -> None:
+        super().__init__(f"owned by {record.broker}")
+        self.record, self.authoritative = record, authoritative
+
+    def location(self, request: web.Request) -> str:
+        """The same request, at that broker."""
+        target = request.rel_url.update_query(authoritative="true") if self.authoritative else request.rel_url
+        base = (
+            self.record.admin_url_tls if request.secure else ""
+        )  # who came by TLS brings credentials that must not go on without
+        return (base or self.record.admin_url).rstrip("/") + str(target)
+
+
+class Malformed(HeliographError):
+    """The request's body or query is not what the path wants."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Admin:
+    """One broker's admin interface."""
+
+    region: str
+    ownership: Ownership
+    topics: TopicService
+    links: LinkManager
+    view: ConfigView
+    config: ConfigAdmin
+    clock: Clock
+    version: str
+    config_status: Callable[[], Awaitable[Mapping[str, Any]]]
+    """What the region's configuration node knows: leader, term, stale_s."""
+    members: Mapping[str, Members] = field(default_factory=dict)
+    """"metadata" and "config": what an operator asks of the members of each group."""
+    recovery: AutoRecovery | None = None
+    security: Security = field(default_factory=open_security)
+    usage: Usage = field(default_factory=Usage)
+    stored: StoredBytes | None = None
+    usage_store: MetadataStore | None = None
+    """Where the region's usage by day is; None: it is not kept."""
+    sealing: Sealing | None = None
+    places: BookiePlaces | None = None
+    """Where bookies give entries to readers; None: nowhere."""
+    reach_level: Callable[[int, str], Awaitable[None]] | None = None
+    """`region_node.process.feature_level.RegionLevel.reach`."""
+    inside: ssl.SSLContext | None = None
+    """With which this broker calls the region's other brokers; None: plainly."""
+    to_bookies: ssl.SSLContext | None = None
+    """The same for bookies' HTTP."""
+    outward: Callable[[], ssl.SSLContext] | None = None
+    """With which admin URLs by TLS are asked in a caller's name: `region_node.security.tls.Certificates.outward`; None: as the machine trusts."""
+    authenticate_metrics: bool = False
+    urls: UrlList = field(default_factory=lambda: UrlList(()))
+    """Which hosts a region's URLs may name."""
+    entry_cache: EntryCache | None = None
+    appends: Appends | None = None
+    lookups: LookupCounts = field(default_factory=LookupCounts)
+    """Of the whole broker: its Pulsar listener counts there, too."""
+    tier: BrokerTier | None = None
+    face_samples: Callable[[], Iterable[Sample]] | None = None
+    """Metrics of the broker's other faces; None: there are none."""
+    transactions: Transactions | None = None
+    """None: they are off."""
+    balancer: Balancer | None = None
+    isolation: IsolationRules | None = None
+    canary: Canary | None = None
+    promises: Promises | None = None
+    signer: Signer | None = None
+    tombstones: Tombstones | None = None
+    leases: WriteLeases | None = None
+    """Of active-passive namespaces."""
+    deferred: DeferredEdits | None = None
+    """Changes of policies that wait for the global configuration."""
+    turns: SubscriptionTurns | None = None
+    """Of subscriptions that are active in one region at a time."""
+    stores: Sequence[StoreCounts] = ()
+    """What this broker asked of its metadata stores."""
+    metrics_series: TopicSeries = field(default_factory=TopicSeries)
+    metrics_consumers: bool = False
+    connection_counts: Callable[[], tuple[int, int, int, int, int, int]] | None = None
+    """Of the Pulsar listener: open, made, refused, gone, held, held for memory."""
+    end: Callable[[], None] | None = None
+    """Has this broker drained, and its process ended; None: it is ended otherwise."""
+    audit: AuditLog = field(init=False)
+    topic_metrics: TopicMetrics = field(init=False)
+    _session: ClientSession | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        self.audit = AuditLog(self.clock)
+        self.topic_metrics = TopicMetrics(
+            lambda: self.topics.loaded.values(),
+            self.links.each,
+            region=self.region,
+            clock=self.clock,
+            series=self.metrics_series,
+            consumers=self.metrics_consumers,
+            more=self._append_metrics,
+            bundle=self._bundle_labels,
+        )
+
+    def _bundle_labels(self, name: TopicName) -> str:
+        table = self.ownership.bundles(name.namespace)
+        if table is None:
+            return ""
+        bundle = f"{name.namespace}/{table.name(table.of(str(name)))}"
+        return f'cluster="{self.region}",broker="{self.ownership.record.broker}",bundle="{bundle}",metric="bundle"'
+
+    def _append_metrics(self) -> Iterable[str]:
+        return (
+            storage_metrics.pieces(self.region, self.appends, self.clock.monotonic())
+            if self.appends is not None
+            else ()
+        )
+
+    async def close(self) -> None:
+        self.topic_metrics.close()
+        if self._session is not None:
+            await self._session.close()
+
+    # -- names --------------------------------------------------------------------------------------------------------
+
+    def tenant(self, request: web.Request) -> str:
+        return check_name("tenant", request.match_info["tenant"])
+
+    def namespace(self, request: web.Request) -> str:
+        return f"{self.tenant(request)}/{check_name('namespace', request.match_info['namespace'])}"
+
+    def topic(self, request: web.Request) -> TopicName:
+        """Raises NotAllowed for a malformed name."""
+        domain = request.match_info.get("domain", "persistent")
+        return TopicName.parse(f"{domain}://{self.namespace(request)}/{request.match_info['topic']}")
+
+    def policies(self, namespace: str) -> NamespacePolicies:
+        """Raises NotFound."""
+        policies = self.view.namespace(namespace)
+        if policies is None:  # the service's own namespace has no tenant behind it
+            tenant = namespace.partition("/")[0]
+            raise NotFound(
+                f"{'Tenant' if self.view.tenant(tenant) is None else 'Namespace'} does not exist"
+            )  # in Pulsar's words: its clients compare them
+        return policies
+
+    def regions(self, names: Any) -> tuple[str, ...]:
+        """Regions that exist, each once. Raises Malformed, and 403 as Pulsar does."""
+        if not isinstance(names, list):
+            raise Malformed("expected a list of clusters")
+        unknown = [str(name) for name in names if not isinstance(name, str) or self.view.region(name) is None]
+        if unknown:
+            raise web.HTTPForbidden(reason=f"Invalid cluster id: {', '.join(unknown)}")
+        return tuple(dict.fromkeys(names))
+
+    def parted(self, names: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """(regions, Pulsar clusters) of a list of clusters. Raises as `regions`."""
+        if not isinstance(names, list):
+            raise Malformed("expected a list of clusters")
+        clusters = [name for name in names if isinstance(name, str) and self.view.cluster(name) is not None]
+        return self.regions([name for name in names if name not in clusters]), tuple(dict.fromkeys(clusters))
+
+    async def exists(self, topic: TopicName) -> bool:
+        """Whether there is such a topic in this region, plain or partitioned."""
+        return self.view.partitions(str(topic)) > 0 or await self.topics.exists(str(topic))
+
+    # -- the audit log ------------------------------------------------------------------------------------------------
+
+    def changed(self, request: web.Request, before: Any, after: Any) -> None:
+        """What the audit log says of this request, beside who it was and what for."""
+        request["change"] = before, after
+
+    def changed_also(self, request: web.Request, what: str, before: Any, after: Any) -> None:
+        """The same of one of several things that a request changes: partitions, subscriptions."""
+        was, now = request.get("change", ({}, {}))
+        request["change"] = {**was, what: before}, {**now, what: after}
+
+    # -- ownership ----------------------------------------------------------------------------------------------------
+
+    async def here(self, topic: TopicName) -> str:
+        """The topic's full name, once it is sure that this broker owns it. Raises Elsewhere, NotFound."""
+        self.policies(topic.namespace)
+        record = await self.ownership.owner(str(topic))
+        if record is not self.ownership.record:
+            raise Elsewhere(record)
+        return str(topic)
+
+    async def loaded(self, topic: TopicName) -> Topic:
+        """The topic, loaded here. Raises Elsewhere, NotFound."""
+        return await self.topics.get(await self.here(topic), create=False)
+
+    async def log(self, topic: TopicName) -> ReplicatedLog:
+        """What lies below the topic: vector, origin, managed ledger. Raises NotAllowed where it is not persistent: nothing does."""
+        if not topic.persistent:
+            raise NotAllowed(f"{topic} is not persistent: nothing of it is stored")
+        log = cast("ReplicatedLog", (await self.loaded(topic)).log)
+        await log.ledger.whole()
+        return log
+
+    async def ledger(self, topic: TopicName) -> ManagedLedger:
+        return (await self.log(topic)).ledger
+
+    def table(self, namespace: str) -> BundleTable:
+        """Its bundles in this region; as it was made, where it is not served here. Raises NotFound."""
+        policies = self.policies(namespace)
+        return self.ownership.bundles(namespace) or BundleTable.equal(policies.bundles)
+
+    def bundle(self, request: web.Request) -> tuple[str, int]:
+        """(namespace, bundle) of the path. Raises NotFound (no such namespace), NotAllowed (no such bundle; the sentence names those that there are)."""
+        namespace, wanted = self.namespace(request), request.match_info["bundle"]
+        table = self.table(namespace)
+        if (found := table.named(wanted)) is None:
+            raise NotAllowed(f"{wanted} is no bundle of {namespace}: there are {', '.join(table.names()[:64])}")
+        return namespace, found
+
+    async def call(self, record: BrokerRecord, method: str, path: str, body: Any = None) -> Any:
+        """The same interface on another broker; its JSON, or None where the answer is empty. Raises NotFound, MetadataUnavailable."""
+        if self._session is None:
+            self._session = ClientSession(timeout=ClientTimeout(total=_CALL_TIMEOUT_S))
+        base = (
+            record.admin_url if self.inside is None else record.inside_url
+        )  # a broker without TLS inside is not asked by one with it
+        try:
+            headers = {**self.security.authentication.own_header(), **request_ids.header()}
+            async with self._session.request(
+                method, base.rstrip("/") + path, headers=headers, json=body, ssl=self.inside or True
+            ) as answer:
+                text = await answer.text()
+        except (ClientError, TimeoutError) as error:
+            raise MetadataUnavailable(
+                f"broker {record.broker} does not answer at {base or 'an address of its own'}: {error}"
+            ) from error
+        if answer.status == 404:
+            raise NotFound(f"broker {record.broker}: {text}")
+        if answer.status >= 300:
+            raise MetadataUnavailable(f"broker {record.broker} answered {answer.status}: {text}")
+        return json.loads(text) if text else None
+
+    async def at_owner(
+        self, name: TopicName, method: str, path: str, here: Callable[[str], Awaitable[Any]], body: Any = None
+    ) -> Any:
+        """Does something to one topic where it is owned: by `here`, or by `path` behind the topic's own; None where it was never used."""
+        try:
+            return await here(await self.here(name))
+        except NotFound:
+            return None
+        except Elsewhere as where:
+            try:
+                own = f"/admin/v2/{name.domain}/{name.namespace}/{quote(name.local, safe='')}"
+                return await self.call(where.record, method, f"{own}{path}", body)
+            except NotFound:
+                return None
+
+    async def for_each_partition(self, request: web.Request, act: Callable[[TopicName], Awaitable[Any]]) -> bool:
+        """Carries a request for a partitioned topic out on every partition, wherever it is owned. False: the topic is plain.
+
+        Raises NotFound where it could be done on none of them.
+        """
+        name = self.topic(request)
+        count = self.view.partitions(str(name))
+        if not count:
+            return False
+        behind = request.rel_url.raw_path.split("/", 7)[7:]
+        query = f"?{request.rel_url.raw_query_string}" if request.rel_url.raw_query_string else ""
+        given, missing, last = await body(request), 0, ""
+        for part in [name.with_partition(index) for index in range(count)]:
+            try:
+                await self.here(part)
+                await act(part)
+            except NotFound as error:
+                missing, last = missing + 1, str(error)
+            except Elsewhere as where:
+                own = f"/admin/v2/{part.domain}/{part.namespace}/{quote(part.local, safe='')}"
+                try:
+                    await self.call(where.record, request.method, "/".join([own, *behind]) + query, given)
+                except NotFound as error:
+                    missing, last = missing + 1, str(error)
+        if missing == count:
+            raise NotFound(f"nothing of the kind on any of the {count} partitions of {name}: {last}")
+        return True
+
+    # -- configuration ------------------------------------------------------------------------------------------------
+
+    async def seen(self, present: Callable[[], bool]) -> None:
+        """Waits until a write shows in this broker's copies, so that the next request here finds it. Gives up quietly."""
+        if present():
+            return
+        loop = asyncio.get_running_loop()
+        shown: asyncio.Future[None] = loop.create_future()
+
+        def look(key: str) -> None:
+            if not shown.done() and present():
+                shown.set_result(None)
+
+        stop, stop_book = (
+            self.view.on_change(look),
+            self.topics.policies.on_change(lambda namespace, topic: look(topic)),
+        )
+        stop_rules = self.isolation.on_change(lambda: look("")) if self.isolation is not None else None
+        try:
+            async with asyncio.timeout(_VISIBLE_TIMEOUT_S):
+                await shown
+        except TimeoutError:
+            return
+        finally:
+            stop()
+            stop_book()
+            if stop_rules is not None:
+                stop_rules()
+
+
+# -- bodies and queries -----------------------------------------------------------------------------------------------
+
+
+async def body(request: web.Request) -> Any:
+    """The JSON body, or None where there is none. Raises Malformed."""
+    text = await request.text()
+    if not text.strip():
+        return None
+    try:
+        request["given"] = given = json.loads(text)
+    except ValueError as error:
+        raise Malformed(f"the body is no JSON: {error}") from error
+    return given
+
+
+async def text_body(request: web.Request) -> str | None:
+    """A text as JSON, or as it is (Java's client sends it so); None where there is none."""
+    text = (await request.text()).strip()
+    try:
+        value = json.loads(text) if text else None
+    except ValueError:
+        return text
+    return value if isinstance(value, str) else text or None
+
+
+async def typed_body(request: web.Request, kind: type | tuple[type, ...], wanted: str) -> Any:
+    """Raises Malformed unless the body is of that kind (a bool is no number)."""
+    value = await body(request)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+        raise Malformed(f"expected {wanted} in the body")
+    return value
+
+
+def flag(request: web.Request, name: str) -> bool:
+    return request.query.get(name, "").lower() == "true"
+
+
+def number(text: str, name: str) -> int:
+    """Raises Malformed."""
+    try:
+        return int(text)
+    except ValueError as error:
+        raise Malformed(f"{name} must be a whole number, not {text!r}") from error

@@ -1,0 +1,104 @@
+"""Who calls, and may they: the middleware in front of every handler of the admin interface.
+
+Is: credentials from a request's headers or certificate, and the check that `access` names. Isn't: a handler, or a rule.
+Invariants: no handler runs before the check; `request["principal"]` is there for every handler; a refusal says 401 where other credentials may help,
+403 where a grant would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from heliograph.model.errors import HeliographError, NotAllowed, Unauthenticated, Unauthorized
+from heliograph.model.topic_names import TopicName
+from region_node.faces.admin.calls.call_rights import Access, access_of
+from region_node.security.authentication.principal import NOBODY, Principal
+from region_node.security.authorization.authorization_service import Action
+from region_node.security.authorization.security_service import Security
+
+PRINCIPAL = "principal"
+ORIGINAL = "X-Original-Principal"
+"""For whom a proxy speaks."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def guard(
+    security: Security,
+    *,
+    metrics_open: bool,
+    refuse: Callable[[int, str], web.Response],
+    is_tenant: Callable[[str], bool] = lambda _: True,
+) -> Middleware:
+    """The middleware. is_tenant: whether there is such a tenant: who may do nothing in one that is not there hears that, as from Pulsar."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        resource = request.match_info.route.resource
+        if security.authentication.open or resource is None:  # no such path: the router says so
+            request[PRINCIPAL] = Principal(role=NOBODY)
+            return await handler(request)
+        access = access_of(request.method, resource.canonical)
+        if access is Access.PUBLIC or (access is Access.METRICS and metrics_open):
+            request[PRINCIPAL] = Principal(role=NOBODY)
+            return await handler(request)
+        try:
+            request[PRINCIPAL] = principal = await _identify(security, request)
+            _check(security, principal, access, request)
+        except Unauthenticated as error:
+            answer = refuse(401, str(error))
+            answer.headers["WWW-Authenticate"] = 'Bearer, Basic realm="heliograph"'
+            return answer
+        except Unauthorized as error:
+            if access is Access.TENANT and not is_tenant(request.match_info.get("tenant", "")):
+                return refuse(404, "Tenant does not exist")
+            return refuse(403, str(error))
+        except NotAllowed as error:
+            return refuse(412, str(error))
+        except HeliographError as error:
+            return refuse(503, str(error))
+        return await handler(request)
+
+    return check
+
+
+async def _identify(security: Security, request: web.Request) -> Principal:
+    certificate = request.transport.get_extra_info("peercert") if request.transport is not None else None
+    credentials = security.authentication.of_header(request.headers.get("Authorization", ""), certificate)
+    return await security.authentication.identify(credentials, request.headers.get(ORIGINAL, ""))
+
+
+def _check(security: Security, principal: Principal, access: Access, request: web.Request) -> None:
+    rights, names = security.rights, request.match_info
+    if access in (Access.ANY, Access.METRICS, Access.EACH, Access.PASSED_ON):
+        return
+    tenant, namespace = names.get("tenant", ""), f"{names.get('tenant', '')}/{names.get('namespace', '')}"
+    match access:
+        case Access.SUPER:
+            allowed = rights.is_super(principal)
+        case Access.TENANT:
+            allowed = rights.administers(principal, tenant)
+        case Access.LIST:
+            allowed = rights.may_list(principal, namespace)
+        case _:
+            topic = TopicName.parse(f"{names.get('domain', 'persistent')}://{namespace}/{names['topic']}")
+            subscription = names.get("subscription") or names.get("sub") or ""
+            if access is Access.CONSUME:
+                allowed = (
+                    rights.may_subscribe(principal, topic, subscription)
+                    if subscription
+                    else rights.may(principal, Action.CONSUME, topic)
+                )
+            else:
+                allowed = (
+                    rights.may(principal, Action.PRODUCE, topic)
+                    if access is Access.PRODUCE
+                    else rights.may_look_up(principal, topic)
+                )
+    if not allowed:
+        raise Unauthorized(
+            f"the role {principal.role!r} may not {request.method} {request.path}: it wants {access.value}"
+        )

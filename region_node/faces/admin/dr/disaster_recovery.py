@@ -1,0 +1,414 @@
+"""Disaster recovery: which region a namespace is active in, what a move would cost, and the steps of one.
+
+Is: paths of our own, below /heliograph/v1/dr; asking the other region for what only it knows, with the caller's own credentials. Isn't: a rule
+(`region_node.dr`).
+Invariants: every change is in the audit log; a dry run changes nothing.
+Source: docs/operating/disaster-recovery.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from aiohttp import ClientError, ClientSession, ClientTimeout, web
+
+from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound
+from region_node.dr.leadership.write_leases import WriteLeases
+from region_node.dr.operations import namespace_facts
+from region_node.dr.operations.drill import Drill
+from region_node.dr.operations.operation import SWITCHOVER, Operation
+from region_node.dr.operations.operation_steps import Conductor
+from region_node.dr.slo_monitor import POLICY as SLO_POLICY
+from region_node.faces.admin.calls.admin_context import Admin, Malformed, body, flag
+from region_node.faces.admin.dr import drill_schedules, drills, subscription_switchover, two_step_deletion
+from region_node.faces.admin.dr.drills import RegionShadows
+from region_node.topics.topic import Topic
+
+_TIMEOUT = ClientTimeout(total=10.0, connect=3.0)
+_COUNT_S = 3.0
+"""How long one request counts; what it has not come to is asked for again."""
+_SLO = ("rpo_s", "rto_s")
+
+
+class Caller(Protocol):
+    """Whose credentials go to other regions: a request, or a broker of its own accord."""
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+
+# -- what there is --------------------------------------------------------------------------------------------------------
+
+
+async def listed(admin: Admin, request: web.Request) -> Any:
+    """Every active-passive namespace, as this broker knows it."""
+    rows = [gate.status() for gate in _leases(admin).core.gates()]
+    found: dict[str, Any] = {"region": admin.region, "lease": _lease(admin), "namespaces": rows, "events": []}
+    found["canary"] = None if admin.canary is None else admin.canary.verdict.status()
+    if admin.promises is not None:
+        for row in rows:
+            row["at_risk_s"] = admin.promises.risk_s.get(row["namespace"], 0.0)
+            row["slo_broken"] = row["namespace"] in admin.promises.broken
+        found["events"] = list(admin.promises.events)
+        led = {row["namespace"] for row in rows}
+        found["promises"] = [row for row in admin.promises.status() if row["namespace"] not in led]
+    return found
+
+
+async def status(admin: Admin, request: web.Request) -> Any:
+    """One namespace: who is active, what is at risk, and for each other region whether it could take over now, and at what cost."""
+    namespace = admin.namespace(request)
+    policies, conductor = admin.policies(namespace), conductor_for(admin, request)
+    try:
+        record, version = await conductor.switching.get(namespace)
+    except NotFound:
+        here = await facts_here(admin, namespace)
+        others = (
+            [region for region in policies.regions if region != admin.region]
+            if admin.region in policies.regions
+            else []
+        )
+        at_risk, slo = (
+            {region: namespace_facts.not_in(here, region) for region in others},
+            policies.policies.get(SLO_POLICY) or {},
+        )
+        age_s = max(
+            [lag["age_s"] for lag in at_risk.values()]
+            + [namespace_facts.lacking(here, region)["age_s_max"] for region in others],
+            default=0.0,
+        )
+        return {
+            "namespace": namespace,
+            "mode": "active-active",
+            "regions": list(policies.regions),
+            "at_risk": at_risk,
+            "at_risk_s": age_s,
+            "slo": slo,
+            "slo_broken": age_s > slo.get("rpo_s", age_s),
+        }
+    operation, _ = await conductor.operation(namespace)
+    targets = {}
+    for region in policies.regions:
+        if region != record.active:
+            _, cost = await conductor.plan(SWITCHOVER, namespace, region)
+            targets[region] = {"can_switch": not (trouble := _trouble(cost)), "because": trouble, **cost}
+    writers = {region: await conductor.switching.writers(region) for region in policies.regions}
+    return {
+        "namespace": namespace,
+        "mode": "active-passive",
+        "regions": list(policies.regions),
+        "active": record.active,
+        "epoch": record.epoch,
+        "state": record.state,
+        "to": record.to,
+        "since_ms": record.since_ms,
+        "slo": record.slo,
+        "to_rejoin": await conductor.away(namespace),
+        "writers": {
+            region: {broker: w.obeys(namespace, version) for broker, w in sorted(found.items())}
+            for region, found in writers.items()
+        },
+        "targets": targets,
+        "operation": None if operation is None else _shown(operation),
+    }
+
+
+def _trouble(cost: Mapping[str, Any]) -> str:
+    for side in ("source", "target"):
+        if "unreachable" in cost[side]:
+            return f"{cost[side]['region']} does not answer: {cost[side]['unreachable']}"
+        if cost[side]["missing"]:
+            return f"{cost[side]['region']} has not loaded {', '.join(cost[side]['missing'][:3])}"
+    return f"links that are down: {', '.join(cost['source']['down'][:3])}" if cost["source"]["down"] else ""
+
+
+async def region_facts(admin: Admin, request: web.Request) -> Any:
+    """What this region knows of the namespace's topics; `local=true`: this broker alone."""
+    namespace = admin.namespace(request)
+    admin.policies(namespace)
+    return _local(admin, namespace) if flag(request, "local") else await facts_here(admin, namespace)
+
+
+def _local(admin: Admin, namespace: str) -> dict[str, Any]:
+    now_ms = admin.clock.wall_ms()
+    found = [
+        t for t in admin.topics.loaded.values() if t.name.namespace == namespace and not t.volatile and not t.closed
+    ]
+    return {"topics": {topic.text: namespace_facts.topic_facts(topic, admin.links, now_ms) for topic in found}}
+
+
+async def facts_here(admin: Admin, namespace: str) -> dict[str, Any]:
+    """Of all brokers of this region."""
+    parts = [_local(admin, namespace)]
+    for record in admin.ownership.brokers():
+        if record.broker != admin.ownership.record.broker:
+            parts.append(await admin.call(record, "GET", f"{_path(namespace)}/facts?local=true"))
+    return namespace_facts.merged(admin.region, parts, await admin.topics.topics(namespace))
+
+
+async def region_tails(admin: Admin, request: web.Request) -> Any:
+    """What was first published here and lies above the body's boundary, {topic: {origin: [ledger, entry]}}: counted entry by entry, for a few seconds."""
+    return await _counts(admin, request, "tails")
+
+
+async def region_spans(admin: Admin, request: web.Request) -> Any:
+    """The same of the body's spans, {topic: [[origin, after, through]]}."""
+    return await _counts(admin, request, "spans")
+
+
+_SPANS: dict[str, Callable[[Topic, Any], list[namespace_facts.Span]]] = {
+    "tails": namespace_facts.tail_spans,
+    "spans": lambda _, rows: [namespace_facts.span_of(row) for row in rows],
+}
+
+
+async def _counts(admin: Admin, request: web.Request, what: str) -> Any:
+    namespace, given = admin.namespace(request), await body(request)
+    if not isinstance(given, dict):
+        raise Malformed("expected {topic: what to count of it} in the body")
+    if flag(request, "local"):
+        return await _local_counts(admin, namespace, what, given)
+    return await _counts_here(admin, namespace, what, given)
+
+
+async def _local_counts(admin: Admin, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the topics that `given` names."""
+    found = [
+        t
+        for t in list(admin.topics.loaded.values())
+        if t.name.namespace == namespace and t.text in given and not t.volatile and not t.closed
+    ]
+    until = admin.clock.monotonic() + _COUNT_S
+    return {
+        "topics": {
+            t.text: await namespace_facts.counted(
+                t, _SPANS[what](t, given[t.text]), lambda: admin.clock.monotonic() > until
+            )
+            for t in found
+        }
+    }
+
+
+async def _counts_here(admin: Admin, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    others = [record for record in admin.ownership.brokers() if record.broker != admin.ownership.record.broker]
+    parts = await asyncio.gather(
+        _local_counts(admin, namespace, what, given),
+        *(admin.call(record, "POST", f"{_path(namespace)}/{what}?local=true", dict(given)) for record in others),
+    )
+    return namespace_facts.merged(admin.region, parts, await admin.topics.topics(namespace))
+
+
+async def health(admin: Admin, request: web.Request) -> Any:
+    """Whether this broker stores a message with its ack quorum and reads it back; 503 where it does not. For everybody: why not is told by `dr`."""
+    if admin.canary is None:
+        raise NotAllowed("this broker has no canary")
+    verdict = await admin.canary.once()
+    found = {"region": admin.region, "healthy": verdict.good, "latency_ms": verdict.latency_ms}
+    return web.json_response(found, status=200 if verdict.good else 503)
+
+
+async def health_of_owner(admin: Admin, topic: str) -> None:
+    """Raises MetadataUnavailable where the topic's owner is not well, or does not answer."""
+    await admin.call(await admin.ownership.owner(topic), "GET", "/heliograph/v1/health")
+
+
+# -- active-passive -------------------------------------------------------------------------------------------------------
+
+
+async def make_passive(admin: Admin, request: web.Request) -> Any:
+    """Body: {"active": region, "slo": {"rpo_s": 5, "rto_s": 30}}. The namespace takes messages in that region alone."""
+    namespace, given = admin.namespace(request), await body(request)
+    policies, slo = admin.policies(namespace), given.get("slo", {}) if isinstance(given, dict) else None
+    if not isinstance(given, dict) or not isinstance(given.get("active"), str) or not isinstance(slo, dict):
+        raise Malformed('expected {"active": region, "slo": {"rpo_s": seconds, "rto_s": seconds}} in the body')
+    if wrong := [
+        key
+        for key, value in slo.items()
+        if key not in _SLO or isinstance(value, bool) or not isinstance(value, int | float) or value <= 0
+    ]:
+        raise Malformed(f"slo: {', '.join(wrong)} must be one of {', '.join(_SLO)}, in seconds above 0")
+    if given["active"] not in policies.regions:
+        raise NotAllowed(f"{namespace} is not in region {given['active']}; it is in {', '.join(policies.regions)}")
+    record = await conductor_for(admin, request).switching.begin(
+        namespace, given["active"], {key: float(value) for key, value in slo.items()}
+    )
+    admin.changed(request, None, asdict(record))
+    await admin.seen(lambda: _leases(admin).gate(namespace) is not None)
+    return asdict(record)
+
+
+async def make_active(admin: Admin, request: web.Request) -> Any:
+    """Every region of the namespace takes messages again."""
+    namespace = admin.namespace(request)
+    await conductor_for(admin, request).switching.end(namespace)
+    admin.changed(request, "active-passive", "active-active")
+
+
+# -- operations -----------------------------------------------------------------------------------------------------------
+
+
+async def begin(admin: Admin, request: web.Request) -> Any:
+    """Body: {"kind": switchover, failover, or rejoin; "to": region; "dry_run": true}. Goes on with the same one where it was interrupted."""
+    namespace, given = admin.namespace(request), await body(request)
+    if (
+        not isinstance(given, dict)
+        or not isinstance(given.get("kind"), str)
+        or not isinstance(given.get("to", ""), str)
+    ):
+        raise Malformed('expected {"kind": "switchover", "to": region} in the body')
+    conductor = conductor_for(admin, request)
+    if given.get("dry_run"):
+        planned, cost = await conductor.plan(given["kind"], namespace, given.get("to", ""))
+        return {"dry_run": True, **_shown(planned), "id": 0, "cost": cost}
+    operation = await conductor.begin(
+        given["kind"], namespace, given.get("to", ""), getattr(request.get("principal"), "role", "") or "anonymous"
+    )
+    admin.changed(
+        request, None, {"kind": operation.kind, "from": operation.source, "to": operation.target, "id": operation.id}
+    )
+    return _shown(operation)
+
+
+async def advance(admin: Admin, request: web.Request) -> Any:
+    """Does the next step of what is under way, as far as it can be done now."""
+    namespace, conductor = admin.namespace(request), conductor_for(admin, request)
+    before, _ = await conductor.operation(namespace)
+    after = await conductor.advance(namespace)
+    admin.changed(request, before and before.step, {"step": after.step, "state": after.state, "waiting": after.waiting})
+    return _shown(after)
+
+
+async def cancel(admin: Admin, request: web.Request) -> Any:
+    """Before the regions were flipped: the active one goes on."""
+    ended = await conductor_for(admin, request).cancel(admin.namespace(request))
+    admin.changed(request, "running", ended.state)
+    return _shown(ended)
+
+
+async def history(admin: Admin, request: web.Request) -> Any:
+    """Finished operations, the newest last."""
+    return [_shown(operation) for operation in await conductor_for(admin, request).history(admin.namespace(request))]
+
+
+def _shown(operation: Operation) -> dict[str, Any]:
+    found = asdict(operation)
+    return {**found, "steps": [{"step": name, "done_ms": at, "found": text} for name, at, text in operation.steps]}
+
+
+# -- what they share ------------------------------------------------------------------------------------------------------
+
+
+def _leases(admin: Admin) -> WriteLeases:
+    if admin.leases is None:
+        raise NotAllowed("this broker takes no part in disaster recovery")
+    return admin.leases
+
+
+def _lease(admin: Admin) -> dict[str, Any]:
+    core = _leases(admin).core
+    return {
+        "holds": core.holds,
+        "left_s": max(0.0, core.until - core.now()) if core.registered else 0.0,
+        "not_confirmed": core.refused,
+    }
+
+
+def facts_of(admin: Admin, request: Caller) -> Callable[[str, str], Awaitable[dict[str, Any]]]:
+    """(region, namespace) -> its facts, asked in the name of whoever asks here."""
+
+    async def ask(region: str, namespace: str) -> dict[str, Any]:
+        if region == admin.region:
+            return await facts_here(admin, namespace)
+        found: dict[str, Any] = await elsewhere(admin, request, region, "GET", f"{_path(namespace)}/facts")
+        return found
+
+    return ask
+
+
+def conductor_for(admin: Admin, request: Caller) -> Conductor:
+    """Asks other regions in the name of `request`."""
+
+    async def counts_of(region: str, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        if region == admin.region:
+            return await _counts_here(admin, namespace, what, given)
+        found: dict[str, Any] = await elsewhere(
+            admin, request, region, "POST", f"{_path(namespace)}/{what}", dict(given)
+        )
+        return found
+
+    leases = _leases(admin)
+    ask = facts_of(admin, request)
+    conductor = Conductor(leases.store, admin.view, facts_of=ask, counts_of=counts_of, wall_ms=admin.clock.wall_ms)
+    shadows = RegionShadows(
+        admin, lambda region, method, path, given: elsewhere(admin, request, region, method, path, given)
+    )
+    conductor.drill = Drill(
+        shadows, conductor, admin.view.namespace, ask, admin.clock.wall_ms, leases.settings.ttl_ms / 1000
+    )
+    return conductor
+
+
+async def elsewhere(admin: Admin, request: Caller, region: str, method: str, path: str, given: Any = None) -> Any:
+    """The same interface of another region, in the name of whoever asks. Raises MetadataUnavailable, NotAllowed (an address that may not be called)."""
+    info = admin.view.region(region)
+    if info is None or not info.admin_url:
+        raise MetadataUnavailable(
+            f"region {region} publishes no admin URL: set it with `heliograph clusters update {region} --url URL`"
+        )
+    admin.urls.check(info.admin_url, ("http", "https"))  # credentials go there
+    headers = {"Authorization": request.headers["Authorization"]} if "Authorization" in request.headers else {}
+    try:
+        async with (
+            ClientSession(timeout=_TIMEOUT) as session,
+            session.request(
+                method,
+                info.admin_url.rstrip("/") + path,
+                headers=headers,
+                json=given,
+                ssl=admin.outward() if admin.outward else True,
+            ) as answer,
+        ):
+            text = await answer.text()
+    except (ClientError, TimeoutError, OSError) as error:
+        raise MetadataUnavailable(
+            f"region {region} does not answer at {info.admin_url}: {error or type(error).__name__}"
+        ) from error
+    if answer.status >= 300:
+        raise MetadataUnavailable(f"region {region} answered {answer.status}: {text[:300]}")
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise MetadataUnavailable(
+            f"region {region} answers at {info.admin_url} with something else than JSON"
+        ) from error
+
+
+def _path(namespace: str) -> str:
+    tenant, _, local = namespace.partition("/")
+    return f"/heliograph/v1/dr/{quote(tenant, safe='')}/{quote(local, safe='')}"
+
+
+_NAMESPACE = "/heliograph/v1/dr/{tenant}/{namespace}"
+ROUTES = (
+    ("GET", "/heliograph/v1/health", health),
+    ("GET", "/heliograph/v1/dr", listed),
+    ("GET", f"{_NAMESPACE}/facts", region_facts),
+    ("POST", f"{_NAMESPACE}/tails", region_tails),
+    ("POST", f"{_NAMESPACE}/spans", region_spans),
+    ("GET", f"{_NAMESPACE}/operations", history),
+    *drills.ROUTES,
+    *two_step_deletion.ROUTES,
+    *subscription_switchover.ROUTES,
+    *drill_schedules.ROUTES,
+    ("POST", f"{_NAMESPACE}/operations", begin),
+    ("POST", f"{_NAMESPACE}/operations/advance", advance),
+    ("POST", f"{_NAMESPACE}/operations/cancel", cancel),
+    ("GET", _NAMESPACE, status),
+    ("PUT", _NAMESPACE, make_passive),
+    ("DELETE", _NAMESPACE, make_active),
+)

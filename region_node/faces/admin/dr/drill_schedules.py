@@ -1,0 +1,117 @@
+"""Drills that repeat themselves, and the reports of all drills.
+
+Is: paths of our own, below /heliograph/v1/dr. Isn't: running one (`region_node.dr.operations.drill_schedule`).
+Invariants: reports are shown as they were signed; `heliograph dr verify` says whether they still are.
+Source: docs/operating/disaster-recovery.md, "Drills".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.kv.metadata_store import MetadataStore
+from heliograph.model.errors import ConfigError, NotAllowed, NotFound
+from region_node.dr.operations.drill_schedule import Schedule, schedule
+from region_node.dr.operations.operation_steps import Conductor
+from region_node.faces.admin.calls.admin_context import Admin, Malformed, body
+
+
+class OwnCredentials:
+    """Of this broker, where it asks other regions of its own accord. The file is read each time: tokens are renewed."""
+
+    def __init__(self, token_file: str) -> None:
+        self._file = Path(token_file) if token_file else None
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Raises ConfigError."""
+        if self._file is None:
+            return {}
+        try:
+            return {"Authorization": f"Bearer {self._file.read_text(encoding='utf-8').strip()}"}
+        except OSError as error:
+            raise ConfigError(f"broker.drill_token_file {self._file} cannot be read: {error}") from error
+
+
+async def get(admin: Admin, request: web.Request) -> Any:
+    """How often the namespace is drilled, when next, and why the last one could not begin."""
+    found = await _store(admin).get(schedule(_namespace(admin, request)))
+    if found is None:
+        raise NotFound(
+            f"{admin.namespace(request)} has no schedule of drills: `heliograph dr drill {admin.namespace(request)} --every 7d` makes one"
+        )
+    return asdict(Schedule.decode(found[0]))
+
+
+async def put(admin: Admin, request: web.Request) -> Any:
+    """Body: {"every_s": seconds, "to": region, "first_ms": when, now by default}."""
+    namespace, given = _namespace(admin, request), await body(request)
+    if (
+        not isinstance(given, dict)
+        or not _number(given.get("every_s"))
+        or not isinstance(given.get("to", ""), str)
+        or not _number(given.get("first_ms", 0))
+    ):
+        raise Malformed('expected {"every_s": seconds, "to": region} in the body')
+    policies, to = admin.policies(namespace), given.get("to", "")
+    if to and to not in policies.regions:
+        raise NotAllowed(f"{namespace} is not in region {to}; it is in {', '.join(policies.regions)}")
+    by = getattr(request.get("principal"), "role", "") or "anonymous"
+    made = Schedule(
+        every_s=float(given["every_s"]), to=to, by=by, next_ms=int(given.get("first_ms", 0)) or admin.clock.wall_ms()
+    )
+    await _conductor(admin).switching.get(namespace)  # NotFound: it is active-active, there is nothing to rehearse
+    await _store(admin).put(schedule(namespace), made.encode())
+    admin.changed(request, None, asdict(made))
+    return asdict(made)
+
+
+async def delete(admin: Admin, request: web.Request) -> Any:
+    namespace = _namespace(admin, request)
+    if not await _store(admin).delete(schedule(namespace)):
+        raise NotFound(f"{namespace} has no schedule of drills")
+    admin.changed(request, "scheduled", None)
+
+
+async def reports(admin: Admin, request: web.Request) -> Any:
+    """Every drill's signed report, the newest last."""
+    return await _conductor(admin).reports(_namespace(admin, request))
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _namespace(admin: Admin, request: web.Request) -> str:
+    namespace = admin.namespace(request)
+    admin.policies(namespace)
+    return namespace
+
+
+def _store(admin: Admin) -> MetadataStore:
+    if admin.leases is None:
+        raise NotAllowed("this broker takes no part in disaster recovery")
+    return admin.leases.store
+
+
+def _conductor(admin: Admin) -> Conductor:
+    """For what is asked of the configuration alone."""
+
+    async def nobody(*_: Any) -> dict[str, Any]:
+        raise NotAllowed("other regions are not asked here")
+
+    return Conductor(_store(admin), admin.view, facts_of=nobody, counts_of=nobody, wall_ms=admin.clock.wall_ms)
+
+
+_NAMESPACE = "/heliograph/v1/dr/{tenant}/{namespace}"
+ROUTES = (
+    ("GET", f"{_NAMESPACE}/schedule", get),
+    ("PUT", f"{_NAMESPACE}/schedule", put),
+    ("DELETE", f"{_NAMESPACE}/schedule", delete),
+    ("GET", f"{_NAMESPACE}/reports", reports),
+)

@@ -1,0 +1,249 @@
+"""Drills: what a rehearsal asks of the regions: comparing copies, a shadow namespace, a first message, a signature.
+
+Is: the shell of `region_node.dr.operations.drill`, and its paths below /heliograph/v1/dr. Isn't: a step, or a verdict.
+Invariants: a shadow is known by its name and by the mark that it was made with; nothing else is ever written to or dropped here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+from aiohttp import web
+
+from heliograph.model.configuration.configuration_records import NamespacePolicies
+from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound
+from heliograph.model.topic_names import TopicName
+from region_node.dr.canary import entry_of
+from region_node.dr.operations.report_signing import check
+from region_node.faces.admin.calls.admin_context import Admin, Malformed, body, number
+from region_node.faces.admin.tenancy.namespaces import delete_topics
+from region_node.topics.round_trip import round_trip
+
+Ask = Callable[[str, str, str, Any], Awaitable[Any]]
+"""(region, method, path, body) -> its JSON."""
+
+_SHADOW = re.compile(r".+-drill-\d+")
+_MARK = "heliograph.shadow-of-a-drill"
+_PROBE = "first"
+_PROBE_S = 8.0
+
+
+class RegionShadows:
+    """Over the admin interfaces of this region and others."""
+
+    def __init__(self, admin: Admin, ask: Ask) -> None:
+        self._admin, self._ask = admin, ask
+
+    async def audit(self, region: str, namespace: str, since_ms: int) -> dict[str, Any]:
+        if region == self._admin.region:
+            return await audits_here(self._admin, namespace, since_ms)
+        found: dict[str, Any] = await self._ask(
+            region, "POST", f"{path_of(namespace)}/audits?since_ms={since_ms}", None
+        )
+        return found
+
+    async def make(self, shadow: str, policies: NamespacePolicies) -> None:
+        try:
+            await self._admin.config.create_namespace(
+                shadow, replace(policies, policies={**policies.policies, "properties": mark(shadow)})
+            )
+        except AlreadyExists:
+            pass  # made before this step was interrupted; or somebody's own
+        await self._admin.seen(lambda: self._admin.view.namespace(shadow) is not None)
+        _check_shadow(self._admin, shadow)
+
+    async def probe(self, region: str, shadow: str) -> float:
+        if region == self._admin.region:
+            return await probe_here(self._admin, shadow)
+        return float((await self._ask(region, "POST", f"{path_of(shadow)}/probe", None))["took_ms"])
+
+    async def drop(self, shadow: str, region: str) -> None:
+        if self._admin.view.namespace(shadow) is None:
+            return
+        if region == self._admin.region:
+            await drop_here(self._admin, shadow)
+        else:
+            await self._ask(region, "DELETE", f"{path_of(shadow)}/shadow", None)
+
+    def here(self) -> list[str]:
+        """Those whose message is in this region, at the first of its brokers."""
+        admin = self._admin
+        if admin.ownership.record.broker != next((record.broker for record in admin.ownership.brokers()), ""):
+            return []
+        return [
+            name
+            for tenant in admin.view.tenants()
+            for name in admin.view.namespaces(tenant)
+            if _is_shadow(admin, name, admin.region)
+        ]
+
+    async def sign(self, report: dict[str, Any]) -> dict[str, Any]:
+        if self._admin.signer is None:
+            raise NotAllowed("this broker has no key to sign with")
+        return await self._admin.signer.sign(report)
+
+
+# -- here -----------------------------------------------------------------------------------------------------------------
+
+
+async def audits_here(admin: Admin, namespace: str, since_ms: int, *, local: bool = False) -> dict[str, Any]:
+    """Every topic of this region's copy is compared once after `since_ms`; asked again until nothing runs."""
+    auditor = admin.links.auditor
+    out: dict[str, Any] = {
+        "topics": 0,
+        "entries": 0,
+        "ranges": 0,
+        "unchecked": 0,
+        "left": 0,
+        "found": {},
+        "errors": [],
+        "running": [],
+    }
+    for topic in [
+        t
+        for t in admin.topics.loaded.values()
+        if t.name.namespace == namespace and not t.volatile and not t.closed and not t.shadow_of
+    ]:
+        if topic.policies.values.get("replication") == [admin.region]:  # nobody has another copy
+            continue
+        report = auditor.briefs.get(topic.text)
+        if auditor.running(topic.text):
+            out["running"].append(topic.text)
+        elif report is None or report.began_ms < since_ms:
+            try:
+                auditor.want(topic.text)
+                out["running"].append(topic.text)
+            except NotAllowed as error:
+                out["errors"].append(str(error))
+        else:
+            out["topics"] += 1
+            if report.error:
+                out["errors"].append(f"{topic.text}: {report.error}")
+            for key, value in (
+                ("entries", report.entries),
+                ("ranges", report.ranges),
+                ("unchecked", report.unchecked),
+                ("left", report.left),
+            ):
+                out[key] += value
+            for fault, count in report.found.items():
+                out["found"][fault] = out["found"].get(fault, 0) + count
+    if not local:
+        for record in admin.ownership.brokers():
+            if record.broker != admin.ownership.record.broker:
+                part = await admin.call(record, "POST", f"{path_of(namespace)}/audits?since_ms={since_ms}&local=true")
+                for key in ("topics", "entries", "ranges", "unchecked", "left", "errors", "running"):
+                    out[key] += part[key]
+                for fault, count in part["found"].items():
+                    out["found"][fault] = out["found"].get(fault, 0) + count
+    return out
+
+
+async def probe_here(admin: Admin, shadow: str, *, local: bool = False) -> float:
+    """A message, stored with its ack quorum and read back, at the broker that owns the shadow's topic. Raises RegionPassive, and what storage raises."""
+    _check_shadow(admin, shadow)
+    name = TopicName.parse(f"persistent://{shadow}/{_PROBE}")
+    owner = await admin.ownership.owner(str(name))
+    if owner is not admin.ownership.record:
+        if local:
+            raise MetadataUnavailable("the shadow's bundle is moving: try again")
+        return float((await admin.call(owner, "POST", f"{path_of(shadow)}/probe?local=true"))["took_ms"])
+    began = admin.clock.monotonic()
+    async with asyncio.timeout(_PROBE_S):
+        topic = await admin.topics.get(str(name), create=True)
+        entry = entry_of("heliograph-drill", shadow.encode(), 1, admin.clock.wall_ms())
+        _, whole = await round_trip(topic, entry)
+    if not whole:
+        raise MetadataUnavailable("the message did not come back as it was stored")
+    return (admin.clock.monotonic() - began) * 1000
+
+
+async def drop_here(admin: Admin, shadow: str) -> None:
+    _check_shadow(admin, shadow)
+    await delete_topics(admin, await admin.topics.topics(shadow))
+    try:
+        await admin.config.delete_namespace(shadow)
+    except NotFound:
+        pass  # dropped before this step was interrupted
+    await admin.seen(lambda: admin.view.namespace(shadow) is None)
+
+
+def mark(shadow: str) -> dict[str, str]:
+    """The properties that a shadow is made with."""
+    return {_MARK: shadow}
+
+
+def _is_shadow(admin: Admin, namespace: str, target: str = "") -> bool:
+    """target: of a drill to that region."""
+    if not _SHADOW.fullmatch(namespace):
+        return False
+    found = admin.view.namespace(namespace)
+    return (
+        found is not None
+        and found.policies.get("properties") == mark(namespace)
+        and (not target or found.policies.get("replication") == [target])
+    )
+
+
+def _check_shadow(admin: Admin, namespace: str) -> None:
+    if not _is_shadow(admin, namespace):
+        raise NotAllowed(
+            f"{namespace} is not the shadow of a drill: where somebody made it, delete it or rename it, or cancel the drill "
+            "(`heliograph dr cancel`); the next one has another name"
+        )
+
+
+def path_of(namespace: str) -> str:
+    tenant, _, local = namespace.partition("/")
+    return f"/heliograph/v1/dr/{quote(tenant, safe='')}/{quote(local, safe='')}"
+
+
+# -- calls ----------------------------------------------------------------------------------------------------------------
+
+
+async def audits(admin: Admin, request: web.Request) -> Any:
+    """Compares every topic of this region's copy with its origin, once after `since_ms`; asked again until `running` is empty."""
+    namespace = admin.namespace(request)
+    admin.policies(namespace)
+    since_ms = number(request.query.get("since_ms", "0"), "since_ms")
+    return await audits_here(admin, namespace, since_ms, local=request.query.get("local") == "true")
+
+
+async def probe(admin: Admin, request: web.Request) -> Any:
+    """Stores a message in a shadow, and reads it back."""
+    namespace = admin.namespace(request)
+    admin.policies(namespace)
+    return {"took_ms": await probe_here(admin, namespace, local=request.query.get("local") == "true")}
+
+
+async def drop(admin: Admin, request: web.Request) -> Any:
+    """Deletes a shadow, with its message."""
+    namespace = admin.namespace(request)
+    admin.policies(namespace)
+    await drop_here(admin, namespace)
+
+
+async def verify(admin: Admin, request: web.Request) -> Any:
+    """Body: a signed report. Whether it is as it was signed, and by a key that the instance knows as that region's."""
+    report = await body(request)
+    if not isinstance(report, dict):
+        raise Malformed("expected the report, as `heliograph dr drill --json` printed it, in the body")
+    check(report)
+    assert admin.signer is not None
+    if not await admin.signer.known(str(report.get("signed_by", "")), str(report["public_key"])):
+        raise NotAllowed(f"the key is none that region {report.get('signed_by')} of this instance signs with")
+    return {"valid": True, "signed_by": report["signed_by"], "passed": report.get("passed")}
+
+
+_NAMESPACE = "/heliograph/v1/dr/{tenant}/{namespace}"
+ROUTES = (
+    ("POST", f"{_NAMESPACE}/audits", audits),
+    ("POST", f"{_NAMESPACE}/probe", probe),
+    ("DELETE", f"{_NAMESPACE}/shadow", drop),
+    ("POST", "/heliograph/v1/dr/verify", verify),
+)

@@ -1,0 +1,173 @@
+"""Subscriptions that are active in one region at a time: which one, and moving them.
+
+Is: paths of our own, below /heliograph/v1/dr. Isn't: a rule (`region_node.dr.leadership.write_gates.Turn`, `region_node.dr.leadership.leadership_changes`), or taking over from a lost
+region, which brokers do by themselves (`region_node.dr.leadership.subscription_leadership`).
+Invariants: a move is asked for again and again until it says `done`, by anybody, at any broker: what it has reached stands in the global configuration;
+a move that is not forced goes on only once what the old region handed out is acknowledged, or was taken back, and the new one knows it.
+Source: docs/operating/disaster-recovery.md, "Subscriptions in one region".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, subscription_name
+from heliograph.model.errors import HeliographError, NotAllowed, NotFound
+from heliograph.model.topic_names import TopicName
+from region_node.dr.leadership.leadership_changes import closing, reopened
+from region_node.dr.leadership.subscription_leadership import SubscriptionTurns
+from region_node.dr.operations import namespace_facts
+from region_node.faces.admin.calls.admin_context import Admin, Malformed, body
+
+FactsOf = Callable[[str, str], Awaitable[dict[str, Any]]]
+"""(region, namespace) -> what `region_node.dr.operations.namespace_facts` says of it there."""
+
+
+async def listed(admin: Admin, request: web.Request) -> Any:
+    """Of the namespace: where each is active, and why its consumers here wait."""
+    namespace = admin.namespace(request)
+    admin.policies(namespace)
+    return _turns(admin).status(namespace)
+
+
+async def give(admin: Admin, request: web.Request) -> Any:
+    """Body: {"active": region}. From now on its messages are handed out in that region alone."""
+    name, given = _name(admin, request), await body(request)
+    if not isinstance(given, dict) or not isinstance(given.get("active"), str):
+        raise Malformed('expected {"active": region} in the body')
+    _check_region(admin, request, given["active"])
+    turns = _turns(admin)
+    record = await turns.switching.begin(name, given["active"], {})
+    admin.changed(request, None, asdict(record))
+    await admin.seen(lambda: turns.known(name))
+    return asdict(record)
+
+
+async def take_away(admin: Admin, request: web.Request) -> Any:
+    """It may be active in every region again."""
+    await _turns(admin).switching.end(_name(admin, request))
+    admin.changed(request, "one region", "every region")
+
+
+async def move(admin: Admin, request: web.Request) -> Any:
+    """Body: {"to": region, "fence": true, "force": true}. Does the next step, as far as it can be done now.
+
+    fence: what is not acknowledged is taken back from its consumers, and comes again in the new region. force: nor is it waited for what was
+    acknowledged to be known there.
+    """
+    name, given = _name(admin, request), await body(request)
+    if not isinstance(given, dict) or not isinstance(given.get("to"), str):
+        raise Malformed('expected {"to": region} in the body')
+    to, force = given["to"], given.get("force") is True
+    _check_region(admin, request, to)
+    found = await _step(admin, request, name, to, fence=force or given.get("fence") is True, force=force)
+    admin.changed(request, None, {"subscription": name, **found})
+    return found
+
+
+async def cancel(admin: Admin, request: web.Request) -> Any:
+    """Before it has moved: the active region goes on."""
+    turns, name = _turns(admin), _name(admin, request)
+    record, _ = await turns.switching.change(name, lambda old: reopened(old, admin.clock.wall_ms()))
+    admin.changed(request, None, asdict(record))
+    return asdict(record)
+
+
+async def _step(admin: Admin, request: web.Request, name: str, to: str, *, fence: bool, force: bool) -> dict[str, Any]:
+    switching, now_ms = _turns(admin).switching, admin.clock.wall_ms()
+    record, _ = await switching.get(name)
+    if record.active == to and record.state == OPEN:
+        return {"done": True, "active": to, "epoch": record.epoch, "waiting": ""}
+    if record.state == OPEN or (fence and record.state != FENCED):
+        record, _ = await switching.change(name, lambda old: closing(old, to, FENCED if fence else DRAINING, now_ms))
+    if record.to != to:
+        raise NotAllowed(f"{name} is being moved to {record.to}: finish that, or cancel it, first")
+    if waits := await switching.waiting(name):
+        what = "messages that are not acknowledged yet" if record.state == DRAINING else "a lease that has not ended"
+        return {
+            "done": False,
+            "active": record.active,
+            "epoch": record.epoch,
+            "state": record.state,
+            "waiting": f"{what} at {', '.join(waits[:5])}",
+        }
+    if not force and (behind := await _out_of_step(admin, request, name, record.active, to)):
+        return {"done": False, "active": record.active, "epoch": record.epoch, "state": record.state, "waiting": behind}
+    new, waits = await switching.flip(name, to, record.since_ms)  # what was looked at was this closing
+    if new is None:
+        return {
+            "done": False,
+            "active": record.active,
+            "epoch": record.epoch,
+            "state": record.state,
+            "waiting": f"brokers {', '.join(waits[:5])}",
+        }
+    return {"done": True, "active": new.active, "epoch": new.epoch, "waiting": ""}
+
+
+async def _out_of_step(admin: Admin, request: web.Request, name: str, source: str, target: str) -> str:
+    from region_node.faces.admin.dr.disaster_recovery import facts_of
+
+    topic, _, subscription = name.rpartition("/")
+    namespace, ask = TopicName.parse(topic).namespace, facts_of(admin, request)
+    sides = []
+    for region in (source, target):
+        try:
+            found = await ask(region, namespace)
+        except HeliographError as error:
+            return f"{region} does not answer ({error}); --force does not wait for it"
+        sides.append(_only(found, topic, subscription))
+    left = namespace_facts.out_of_step(sides[0], sides[1], source, target)
+    return f"{target} does not know yet what was acknowledged: {', '.join(left[:5])}" if left else ""
+
+
+def _only(found: dict[str, Any], topic: str, subscription: str) -> dict[str, Any]:
+    """The facts of one subscription."""
+    wanted, topics = TopicName.parse(topic), {}
+    for text, known in found["topics"].items():
+        if TopicName.parse(text).partitioned == wanted:
+            topics[text] = {
+                **known,
+                "subscriptions": {
+                    name: state for name, state in known["subscriptions"].items() if name == subscription
+                },
+            }
+    return {**found, "topics": topics}
+
+
+def _check_region(admin: Admin, request: web.Request, region: str) -> None:
+    policies = admin.policies(admin.namespace(request))
+    if region not in policies.regions:
+        raise NotAllowed(
+            f"{admin.namespace(request)} is not in region {region}; it is in {', '.join(policies.regions)}"
+        )
+
+
+def _name(admin: Admin, request: web.Request) -> str:
+    topic = TopicName.parse(f"persistent://{admin.namespace(request)}/{request.match_info['topic']}")
+    if topic.partition >= 0:
+        raise NotAllowed(
+            f"{topic} is a partition: all partitions are active in the same region; name {topic.partitioned}"
+        )
+    return subscription_name(str(topic), request.match_info["subscription"])
+
+
+def _turns(admin: Admin) -> SubscriptionTurns:
+    if admin.turns is None:
+        raise NotFound("this broker has no subscriptions that are active in one region")
+    return admin.turns
+
+
+_SUBSCRIPTIONS = "/heliograph/v1/dr/{tenant}/{namespace}/subscriptions"
+_ONE = f"{_SUBSCRIPTIONS}/{{topic}}/{{subscription}}"
+ROUTES = (
+    ("GET", _SUBSCRIPTIONS, listed),
+    ("PUT", _ONE, give),
+    ("DELETE", _ONE, take_away),
+    ("POST", f"{_ONE}/move", move),
+    ("POST", f"{_ONE}/cancel", cancel),
+)

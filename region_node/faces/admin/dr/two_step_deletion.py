@@ -1,0 +1,184 @@
+"""Deleting a topic, or a namespace, in two steps: what it would take away, the tombstone, bringing it back.
+
+Is: paths of our own, below /heliograph/v1/dr. Isn't: Pulsar's own DELETE, which deletes at once, in one region.
+Invariants: a preview changes nothing; a tombstone is the whole of the first step, and takes effect in every region that hears of it.
+Source: docs/operating/disaster-recovery.md, "Deleting".
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.kv.metadata_store import ABSENT
+from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
+from heliograph.model.topic_names import TopicName
+from region_node.dr.leadership.write_leases import WriteLeases
+from region_node.faces.admin.calls.admin_context import Admin, Malformed, body
+from region_node.topics.serving.deferred_deletion import Tombstone, Tombstones, tombstone
+
+GRACE_S = 24 * 3600
+_GRACE_S_MAX = 366 * 24 * 3600
+
+
+async def listed(admin: Admin, request: web.Request) -> Any:
+    """Topics of the namespace that were deleted, and can be brought back or are being purged."""
+    namespace = admin.namespace(request)
+    rows = [
+        found
+        for _, (found, _) in sorted(_tombstones(admin).known.items())
+        if namespace in (found.topic, _namespace(found))
+    ]
+    return [asdict(found) for found in rows]
+
+
+def _namespace(found: Tombstone) -> str:
+    return found.topic if found.whole else TopicName.parse(found.topic).namespace
+
+
+async def preview(admin: Admin, request: web.Request) -> Any:
+    """What deleting the topic would take away in this region. `heliograph dr delete` asks every region."""
+    from region_node.faces.admin.dr.disaster_recovery import facts_here
+
+    name = _name(admin, request)
+    facts = await facts_here(admin, name.namespace)
+    names = _names(admin, name)
+    found = {text: facts["topics"][text] for text in names if text in facts["topics"]}
+    if not found:
+        raise NotFound(f"{name} does not exist in region {admin.region}")
+    return _sum(admin, str(name), found)
+
+
+async def preview_namespace(admin: Admin, request: web.Request) -> Any:
+    """What deleting the whole namespace would take away in this region."""
+    from region_node.faces.admin.dr.disaster_recovery import facts_here
+
+    namespace = admin.namespace(request)
+    admin.policies(namespace)
+    facts = await facts_here(admin, namespace)
+    return {**_sum(admin, namespace, facts["topics"]), "not_loaded": facts["missing"]}
+
+
+def _sum(admin: Admin, name: str, found: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "region": admin.region,
+        "topic": name,
+        "topics": len(found),
+        "entries": sum(topic["entries"] for topic in found.values()),
+        "bytes": sum(topic["bytes"] for topic in found.values()),
+        "producers": sum(topic["producers"] for topic in found.values()),
+        "consumers": sum(topic["consumers"] for topic in found.values()),
+        "backlog": _added(found),
+        "not_elsewhere": sum(link["messages"] for topic in found.values() for link in topic["links"].values()),
+    }
+
+
+async def bury(admin: Admin, request: web.Request) -> Any:
+    """Body: {"grace_s": seconds}. From now on nobody can use it, in any region; its data goes when the grace period has ended."""
+    name, grace_s = _name(admin, request), await _grace_s(request)
+    policies = admin.policies(name.namespace)
+    if not any([await admin.topics.exists(text) for text in _names(admin, name)]):
+        raise NotFound(f"{name} does not exist in region {admin.region}")
+    return await _bury(admin, request, str(name), policies.regions, grace_s, admin.view.partitions(str(name)))
+
+
+async def bury_namespace(admin: Admin, request: web.Request) -> Any:
+    """Body: {"grace_s": seconds}. The same of a namespace: every topic in it, its policies, and its name go when the grace period has ended."""
+    namespace, grace_s = admin.namespace(request), await _grace_s(request)
+    return await _bury(admin, request, namespace, admin.policies(namespace).regions, grace_s, 0)
+
+
+async def _grace_s(request: web.Request) -> float:
+    given = await body(request)
+    grace_s = given.get("grace_s", GRACE_S) if isinstance(given, dict) else GRACE_S
+    if isinstance(grace_s, bool) or not isinstance(grace_s, int | float) or not 0 <= grace_s <= _GRACE_S_MAX:
+        raise Malformed(f"grace_s must be 0 to {_GRACE_S_MAX} seconds")
+    return float(grace_s)
+
+
+async def _bury(
+    admin: Admin, request: web.Request, name: str, regions: tuple[str, ...], grace_s: float, partitions: int
+) -> Any:
+    now = admin.clock.wall_ms()
+    by = getattr(request.get("principal"), "role", "") or "anonymous"
+    made = Tombstone(
+        topic=name, regions=regions, since_ms=now, until_ms=now + int(grace_s * 1000), by=by, partitions=partitions
+    )
+    try:
+        await _leases(admin).store.put(tombstone(name), made.encode(), expected=ABSENT)
+    except VersionConflict:
+        raise AlreadyExists(f"{name} was deleted before: `heliograph dr deletions` shows when its data goes") from None
+    admin.changed(request, None, asdict(made))
+    await admin.topics.unload_deleted(name)
+    return asdict(made)
+
+
+async def bring_back(admin: Admin, request: web.Request) -> Any:
+    """It is as it was, with its data and its subscriptions. Refused once a region has begun to purge."""
+    await _bring_back(admin, request, str(_name(admin, request)))
+
+
+async def bring_back_namespace(admin: Admin, request: web.Request) -> Any:
+    """The same of a namespace."""
+    await _bring_back(admin, request, admin.namespace(request))
+
+
+async def _bring_back(admin: Admin, request: web.Request, name: str) -> None:
+    store = _leases(admin).store
+    found = await store.get(tombstone(name))
+    if found is None:
+        raise NotFound(f"{name} is not deleted, or its data has gone")
+    buried = Tombstone.decode(found[0])
+    if buried.purging:
+        raise NotAllowed(f"{name} is being purged in {', '.join(buried.purging)}: it is too late")
+    try:
+        await store.delete(tombstone(name), expected=found[1])
+    except VersionConflict:
+        raise MetadataUnavailable("a region began to purge it at this moment: look again") from None
+    admin.changed(request, asdict(buried), None)
+
+
+def _name(admin: Admin, request: web.Request) -> TopicName:
+    name = TopicName.parse(f"persistent://{admin.namespace(request)}/{request.match_info['topic']}")
+    if name.partition >= 0:
+        raise NotAllowed(f"{name} is a partition: delete {name.partitioned}, with all of them")
+    return name
+
+
+def _names(admin: Admin, name: TopicName) -> list[str]:
+    return [str(name.with_partition(index)) for index in range(admin.view.partitions(str(name)))] or [str(name)]
+
+
+def _added(found: dict[str, Any]) -> dict[str, int]:
+    out: dict[str, int] = {}
+    for topic in found.values():
+        for subscription, count in topic["backlog"].items():
+            out[subscription] = out.get(subscription, 0) + count
+    return out
+
+
+def _tombstones(admin: Admin) -> Tombstones:
+    if admin.tombstones is None:
+        raise NotAllowed("this broker takes no part in deletions")
+    return admin.tombstones
+
+
+def _leases(admin: Admin) -> WriteLeases:
+    if admin.leases is None:
+        raise NotAllowed("this broker takes no part in disaster recovery")
+    return admin.leases
+
+
+_DELETIONS = "/heliograph/v1/dr/{tenant}/{namespace}/deletions"
+_DELETION = "/heliograph/v1/dr/{tenant}/{namespace}/deletion"
+ROUTES = (
+    ("GET", _DELETION, preview_namespace),
+    ("PUT", _DELETION, bury_namespace),
+    ("DELETE", _DELETION, bring_back_namespace),
+    ("GET", _DELETIONS, listed),
+    ("GET", f"{_DELETIONS}/{{topic}}", preview),
+    ("PUT", f"{_DELETIONS}/{{topic}}", bury),
+    ("DELETE", f"{_DELETIONS}/{{topic}}", bring_back),
+)

@@ -1,0 +1,81 @@
+"""Blue-green migration: to which cluster a region sends its clients on, and whether it does so for all namespaces, or for some.
+
+Is: Pulsar's calls for it, over the record in the global configuration. Isn't: what brokers do then (`region_node.topics.serving.publish_gates`).
+Invariants: an address is checked against the list before it is stored; nothing is migrated to nowhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.configuration.configuration_records import ClusterMigration
+from heliograph.model.errors import NotAllowed, NotFound
+from region_node.faces.admin.calls.admin_context import Admin, flag, typed_body
+
+_FIELDS = (
+    ("serviceUrl", "service_url", "http"),
+    ("serviceUrlTls", "service_url_tls", "https"),
+    ("brokerServiceUrl", "broker_service_url", "pulsar"),
+    ("brokerServiceUrlTls", "broker_service_url_tls", "pulsar+ssl"),
+)
+
+
+async def get(admin: Admin, request: web.Request) -> Any:
+    """Where the clients of a cluster are sent on, and whether they are."""
+    name = _cluster(admin, request)
+    found = admin.view.migration(name)
+    if found is None:
+        raise NotFound(f"nobody has ever said where the clients of cluster {name} are to go")
+    return _shown(found)
+
+
+async def update(admin: Admin, request: web.Request) -> Any:
+    """Begins a migration (`migrated=true`), or ends it; its addresses are those of its namespaces', too."""
+    name, given = (
+        _cluster(admin, request),
+        await typed_body(request, dict, 'ClusterUrl, such as {"brokerServiceUrl": "pulsar://green:6650"}'),
+    )
+    urls = {
+        ours: admin.urls.check(str(given[theirs]), (scheme,)) for theirs, ours, scheme in _FIELDS if given.get(theirs)
+    }
+    wanted = ClusterMigration(migrated=flag(request, "migrated"), **urls)
+    if wanted.migrated and not wanted.urls:
+        raise NotAllowed("give brokerServiceUrl or brokerServiceUrlTls: clients are sent there")
+    before = admin.view.migration(name)
+    await admin.config.migrations.set(name, wanted)
+    await admin.seen(lambda: admin.view.migration(name) == wanted)
+    admin.changed(request, None if before is None else _shown(before), _shown(wanted))
+    return web.Response()
+
+
+async def update_namespace(admin: Admin, request: web.Request) -> Any:
+    """Sends the namespace's clients on, in this region, to where the region's migration says; or serves them here again."""
+    namespace, migrated = admin.namespace(request), await typed_body(request, bool, "true or false")
+    admin.policies(namespace)
+    before = admin.region in admin.view.migrated_in(namespace)
+    await admin.config.migrations.set_namespace(namespace, admin.region, migrated)
+    await admin.seen(lambda: (admin.region in admin.view.migrated_in(namespace)) == migrated)
+    admin.changed(request, before, migrated)
+
+
+def _cluster(admin: Admin, request: web.Request) -> str:
+    name = request.match_info["cluster"]
+    if admin.view.region(name) is None and admin.view.cluster(name) is None:
+        raise NotFound(f"Cluster {name} does not exist")
+    return name
+
+
+def _shown(found: ClusterMigration) -> dict[str, Any]:
+    return {
+        "migrated": found.migrated,
+        "migratedClusterUrl": {theirs: url for theirs, ours, _ in _FIELDS if (url := getattr(found, ours))},
+    }
+
+
+ROUTES = (
+    ("GET", "/admin/v2/clusters/{cluster}/migrate", get),
+    ("POST", "/admin/v2/clusters/{cluster}/migrate", update),
+    ("POST", "/admin/v2/namespaces/{tenant}/{namespace}/migration", update_namespace),
+)

@@ -1,0 +1,48 @@
+"""The audit between regions, as people ask for it: a topic's newest pass, and a pass now.
+
+Is: paths of our own, below /heliograph/v1. Isn't: the audit (`replicator.audit.auditor`), or the list of changes by admins (`region_node.faces.admin.calls.audit_log`).
+Source: docs/protocols/links.md, "Audit".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from region_node.faces.admin.calls.admin_context import Admin
+
+
+async def report(admin: Admin, request: web.Request) -> Any:
+    """The newest pass over the topic's copy in this region; `report` is null where there was none since the broker loaded it."""
+    log = await admin.log(admin.topic(request))
+    auditor = admin.links.auditor
+    found = auditor.reports.get(log.topic)
+    return {
+        "topic": log.topic,
+        "region": admin.region,
+        "running": auditor.running(log.topic),
+        "period_s": auditor.settings.period_s,
+        "report": None if found is None else found.shown(),
+    }
+
+
+async def begin(admin: Admin, request: web.Request) -> Any:
+    """A pass begins as soon as the one before has ended; `report` tells when it has ended itself."""
+    log = await admin.log(admin.topic(request))
+    admin.links.auditor.want(log.topic)
+    return await report(admin, request)
+
+
+async def reports(admin: Admin, request: web.Request) -> Any:
+    """Of every topic of this broker that has something left to repair, or whose pass ended before its time."""
+    auditor = admin.links.auditor
+    bad = {topic: found.shown() for topic, found in sorted(auditor.reports.items()) if found.left or found.error}
+    return {"broker": admin.ownership.record.broker, "passes": auditor.passes, "topics": bad}
+
+
+ROUTES = (
+    ("GET", "/heliograph/v1/audits", reports),
+    ("GET", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/audit", report),
+    ("POST", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/audit", begin),
+)

@@ -1,0 +1,97 @@
+"""A topic's links, what is decided about parked ones, and what is given up where entries are lost.
+
+Is: paths of our own, below /heliograph/v1/topics. Isn't: the decision's effect (`replicator.links.parked_links`).
+Invariants: a dry run changes nothing; every decision is in the audit log, as each changing call is.
+Source: docs/protocols/links.md, "Parked links".
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.errors import NotAllowed, NotFound
+from region_node.faces.admin.calls.admin_context import Admin, Malformed, body
+from region_node.schemas.schema_diff import differences
+from replicator.links.give_up_lost import give_up
+from replicator.links.link import Link
+from replicator.links.parked_links import Choice, look_again, resolve
+from replicator.pulsar.pulsar_link import PulsarLink
+
+
+async def links(admin: Admin, request: web.Request) -> Any:
+    """Each link as the status shows it; a parked one with `parked`: since_ms, and what is here and there."""
+    log = await admin.log(admin.topic(request))
+    return {
+        "topic": log.topic,
+        "region": admin.region,
+        "links": [await _shown(admin, link) for _, link in sorted(admin.links.links(log.topic).items())],
+    }
+
+
+async def decide(admin: Admin, request: web.Request) -> Any:
+    """{"choice": "theirs", "ours", or "retry", "dry_run": false}. Answers with the link, and the numbers that the choice changes, and where."""
+    given = await body(request)
+    if (
+        not isinstance(given, dict)
+        or given.get("choice") not in set(Choice)
+        or not isinstance(given.get("dry_run", False), bool)
+    ):
+        raise Malformed('expected {"choice": "theirs", "ours", or "retry", "dry_run": true or false} in the body')
+    log, target = await admin.log(admin.topic(request)), request.match_info["region"]
+    link = admin.links.links(log.topic).get(target)
+    if link is None:
+        raise NotFound(f"{log.topic} has no link from {admin.region} to a region {target}")
+    choice, dry_run = Choice(given["choice"]), given.get("dry_run", False)
+    before = await _shown(admin, link)
+    if not isinstance(link, PulsarLink):
+        numbers = await resolve(link, choice, dry_run=dry_run)
+    elif choice is Choice.RETRY:
+        numbers = look_again(link, dry_run=dry_run)
+    else:
+        raise NotAllowed(f"{target} is a Pulsar cluster: change what it refuses there, and then retry")
+    where = {Choice.THEIRS: admin.region, Choice.OURS: target, Choice.RETRY: ""}[choice]
+    return {
+        "topic": log.topic,
+        "choice": choice,
+        "dry_run": dry_run,
+        "changes": {"region": where, "numbers": numbers},
+        "link": before,
+    }
+
+
+async def lost(admin: Admin, request: web.Request) -> Any:
+    """{"dry_run": false}. Entries that no bookie gives are not waited for any more: the link's target hears that they are lost. Answers which."""
+    given = await body(request) or {}
+    if not isinstance(given, dict) or not isinstance(given.get("dry_run", False), bool):
+        raise Malformed('expected {"dry_run": true or false} in the body')
+    log, target = await admin.log(admin.topic(request)), request.match_info["region"]
+    link = admin.links.links(log.topic).get(target)
+    if not isinstance(link, Link):
+        raise NotFound(f"{log.topic} has no link from {admin.region} to a region {target}")
+    dry_run = given.get("dry_run", False)
+    first, last = await give_up(link, dry_run=dry_run)
+    return {"topic": log.topic, "region": target, "dry_run": dry_run, "first": list(first), "last": list(last)}
+
+
+async def _shown(admin: Admin, link: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {**asdict(link.stats()), "parked": None}
+    parked = link.parked
+    if parked is not None:
+        host = admin.links.schemas
+        here = dict(await host.dump(link.log.topic)) if host is not None and parked.rows else {}
+        found["parked"] = {
+            "since_ms": parked.since_ms,
+            "schemas": differences(here, dict(parked.rows), (admin.region, link.target)),
+        }
+    return found
+
+
+_TOPIC = "/heliograph/v1/topics/{tenant}/{namespace}/{topic}"
+ROUTES = (
+    ("GET", f"{_TOPIC}/links", links),
+    ("POST", f"{_TOPIC}/links/{{region}}/resolve", decide),
+    ("POST", f"{_TOPIC}/links/{{region}}/give-up", lost),
+)

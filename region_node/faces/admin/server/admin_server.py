@@ -1,0 +1,235 @@
+"""AdminServer: HTTP listening, the route table, and what an error is called in HTTP.
+
+Is: the shell around the handlers. Isn't: any handler.
+Invariants: every refusal carries {"reason": sentence}; a fault of ours is 500 and logged, nothing else ends.
+Source: docs/protocols/admin.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model import errors
+from heliograph.model.configuration.policy_values import WrongKind
+from region_node.faces.admin.brokers import (
+    bookie_state,
+    bookies,
+    broker_settings,
+    broker_shutdown,
+    brokers,
+    config_conflicts,
+    extensions,
+    isolation_policies,
+    load_balancing,
+    metadata_members,
+)
+from region_node.faces.admin.calls.admin_context import Admin, Elsewhere, Malformed
+from region_node.faces.admin.calls.auth_middleware import guard
+from region_node.faces.admin.dr import disaster_recovery
+from region_node.faces.admin.geo_replication import cluster_migration, clusters, coordinates, region_audits, topic_links
+from region_node.faces.admin.server import console_server, openapi, unsupported_paths
+from region_node.faces.admin.tenancy import (
+    bundle_quotas,
+    data_keys,
+    namespace_backlogs,
+    namespaces,
+    permissions,
+    policy_routes,
+    resource_groups,
+    tenant_quotas,
+    tenant_usage,
+    tenants,
+)
+from region_node.faces.admin.topics import (
+    bulk_reads,
+    compaction,
+    lookup,
+    messages,
+    offload,
+    rest_producer,
+    schemas,
+    shadow_topics,
+    subscriptions,
+    topic_repair,
+    topic_stats,
+    topics,
+)
+from region_node.faces.admin.transactions import lost_region_transactions, transactions
+from region_node.runtime import request_ids
+
+log = logging.getLogger("region_node.admin.server")
+
+Handler = Callable[[Admin, web.Request], Awaitable[Any]]
+Route = tuple[str, str, Handler]
+
+
+async def describe(admin: Admin, request: web.Request) -> Any:
+    """This interface as an OpenAPI document."""
+    return openapi.document(ROUTES, admin.version)
+
+
+ROUTES: tuple[Route, ...] = (
+    ("GET", "/openapi.json", describe),
+    *console_server.ROUTES,
+    *clusters.ROUTES,
+    *cluster_migration.ROUTES,
+    *isolation_policies.ROUTES,
+    *tenants.ROUTES,
+    *namespace_backlogs.ROUTES,
+    *namespaces.ROUTES,
+    *bundle_quotas.ROUTES,
+    *broker_settings.ROUTES,
+    *load_balancing.ROUTES,
+    *broker_shutdown.ROUTES,
+    *brokers.ROUTES,
+    *bookies.ROUTES,
+    *bookie_state.ROUTES,
+    *resource_groups.ROUTES,
+    *tenant_quotas.ROUTES,
+    *lookup.ROUTES,
+    *extensions.ROUTES,
+    *bulk_reads.ROUTES,
+    *disaster_recovery.ROUTES,
+    *config_conflicts.ROUTES,
+    *tenant_usage.ROUTES,
+    *coordinates.ROUTES,
+    *topic_links.ROUTES,
+    *region_audits.ROUTES,
+    *topic_repair.ROUTES,
+    *data_keys.ROUTES,
+    *metadata_members.ROUTES,
+    *permissions.ROUTES,
+    *policy_routes.ROUTES,
+    *offload.ROUTES,
+    *compaction.ROUTES,
+    *rest_producer.ROUTES,
+    *schemas.ROUTES,
+    *messages.ROUTES,
+    *subscriptions.ROUTES,
+    *topic_stats.ROUTES,
+    *transactions.ROUTES,
+    *lost_region_transactions.ROUTES,
+    *shadow_topics.ROUTES,
+    *unsupported_paths.ROUTES,
+    *topics.ROUTES,
+)
+"""First match wins within a method: literal paths stand before those that a name could match."""
+
+STATUS: tuple[tuple[type[BaseException], int], ...] = (
+    (Malformed, 400),
+    (WrongKind, 400),
+    (errors.Unauthenticated, 401),
+    (errors.Unauthorized, 403),
+    (errors.NotFound, 404),
+    (errors.AlreadyExists, 409),
+    (errors.VersionConflict, 409),
+    (errors.ConsumerBusy, 412),
+    (errors.ProducerBusy, 412),
+    (errors.NotAllowed, 412),
+    (errors.ConfigError, 412),
+    (errors.StoreRefused, 412),
+    (errors.KeyMissing, 412),
+    (errors.HeliographError, 503),
+)
+"""The first that fits; what is left is retryable or another broker's to answer."""
+
+_BODY_BYTES_MAX = 1 << 20
+NAME = "request_id"
+
+
+class AdminServer:
+    """One or more listeners over one application."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        check = guard(
+            admin.security,
+            metrics_open=not admin.authenticate_metrics,
+            refuse=_refusal,
+            is_tenant=lambda tenant: admin.view.tenant(tenant) is not None,
+        )
+        self._app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[self._audited, check])
+        for method, path, handler in ROUTES:
+            self._app.router.add_route(method, path, self._wrapped(handler))
+        self._app.on_response_prepare.append(_named)
+        self._runner = web.AppRunner(self._app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        self._sites: list[web.TCPSite] = []
+
+    async def start(self, host: str, port: int, *, shared: bool = False, tls: ssl.SSLContext | None = None) -> int:
+        """Listens; may be called for several ports. `shared`: with other processes of this host. Returns the port. Raises OSError."""
+        if self._runner.server is None:
+            await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port, reuse_port=shared or None, ssl_context=tls)
+        await site.start()
+        self._sites.append(site)
+        address: tuple[Any, ...] = self._runner.addresses[-1]
+        return int(address[1])
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+        await self._admin.close()
+
+    @web.middleware
+    async def _audited(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Around everything: what the router refuses (no such path, another method) says why as everything else does, and changes are written down."""
+        name = request[NAME] = request_ids.accepted(request.headers.get(request_ids.HEADER, ""))
+        with request_ids.handling(name):
+            try:
+                answer = await handler(request)
+            except web.HTTPException as error:
+                answer = _refusal(error.status, error.reason)
+            reason = answer.text if isinstance(answer, web.Response) and answer.status >= 400 else None
+            if answer.status >= 400:
+                log.info(
+                    "admin.refused",
+                    extra={
+                        "method": request.method,
+                        "path": request.path,
+                        "status": answer.status,
+                        "error": reason or "",
+                    },
+                )
+            self._admin.audit.record(request, answer.status, reason or "")
+        return answer
+
+    def _wrapped(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            try:
+                return _response(await handler(self._admin, request))
+            except Elsewhere as where:
+                return web.Response(status=307, headers={"Location": where.location(request)})
+            except errors.HeliographError as error:
+                return _refusal(next(code for kind, code in STATUS if isinstance(error, kind)), str(error))
+            except web.HTTPException as error:
+                return _refusal(error.status, error.reason)
+            except TimeoutError:
+                return _refusal(503, "no answer in time; try again")
+            except Exception:
+                log.exception("admin.bug", extra={"method": request.method, "path": request.path})
+                return _refusal(500, "an error of the broker; its log says more")
+
+        return handle
+
+
+async def _named(request: web.Request, answer: web.StreamResponse) -> None:
+    """Every answer says its request's id, also one that was begun before its handler ended."""
+    if NAME in request:
+        answer.headers[request_ids.HEADER] = request[NAME]
+
+
+def _response(value: Any) -> web.StreamResponse:
+    """None is 204; a response as it is; anything else goes out as JSON."""
+    if value is None:
+        return web.Response(status=204)
+    return value if isinstance(value, web.StreamResponse) else web.json_response(value)
+
+
+def _refusal(status: int, reason: str) -> web.Response:
+    return web.json_response({"reason": reason}, status=status)

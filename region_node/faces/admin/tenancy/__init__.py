@@ -1,0 +1,1 @@
+"""REST about tenants, namespaces, their policies, grants, and quotas. What obeys a policy is elsewhere."""

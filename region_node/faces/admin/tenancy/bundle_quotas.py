@@ -1,0 +1,130 @@
+"""Bundles that are split by command, and what is set aside for them.
+
+Is: the paths of Pulsar's `namespaces split-bundle` and `resource-quotas`. Isn't: the cut (`balance.splitting`), or what a quota means (`balance.quotas`).
+Source: docs/protocols/balancing.md, "Splitting", "Quotas".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.errors import MetadataUnavailable, NotFound
+from region_node.faces.admin.calls.admin_context import Admin, Elsewhere, Malformed, body, flag
+from region_node.placement.balance.broker_capacity import ResourceQuota
+from region_node.placement.balance.bundle_divider import BundleDivider
+from region_node.placement.balance.bundle_quotas import QuotaBook
+from region_node.placement.balance.bundle_splitting import RANGE
+
+_WHOLE = (0, 0)
+
+
+async def split(admin: Admin, request: web.Request) -> Any:
+    """In place, at its owner. `splitAlgorithmName`, `unload`; the body: positions, for the way that wants them. `LARGEST` and `HOT` name a bundle, too."""
+    namespace, bundle = await _chosen(admin, request)
+    record = await admin.ownership.bundle_owner(namespace, bundle)
+    if record is not admin.ownership.record:
+        raise Elsewhere(record)
+    parts = await _divider(admin).split(
+        (namespace, bundle), request.query.get("splitAlgorithmName") or RANGE, await _positions(request)
+    )
+    admin.changed(request, None, {"bundles": [admin.table(namespace).name(index) for _, index in parts]})
+    if flag(request, "unload"):
+        for _, index in parts:
+            await admin.ownership.unload_bundle(namespace, index)
+
+
+async def _chosen(admin: Admin, request: web.Request) -> tuple[str, int]:
+    """Of the path; the one with the most topics, or the one that works most. Raises NotFound, NotAllowed."""
+    wanted = request.match_info["bundle"].upper()
+    if wanted not in ("LARGEST", "HOT"):
+        return admin.bundle(request)
+    namespace = admin.namespace(request)
+    table = admin.table(namespace)
+    if wanted == "LARGEST":
+        sizes = Counter(table.of(topic) for topic in await admin.topics.topics(namespace))
+        return namespace, max(range(table.count), key=lambda index: (sizes[index], -index))
+    reports = admin.balancer.reports.values() if admin.balancer is not None else ()
+    loads = {
+        bundle: load
+        for report in reports
+        for bundle, load in report.carried.bundles
+        if bundle[0] == namespace and bundle[1] < table.count
+    }
+    if not loads:
+        raise NotFound(f"no broker has reported any load in {namespace} yet: name a bundle")
+    return max(loads, key=lambda bundle: (loads[bundle], -bundle[1]))
+
+
+async def _positions(request: web.Request) -> list[int]:
+    """Hashes as whole numbers: a list, or Pulsar's {"splitBoundaries": [...]}."""
+    given = await body(request)
+    if isinstance(given, dict):
+        given = given.get("splitBoundaries")
+    given = given or []
+    if not isinstance(given, list) or any(type(at) is not int for at in given):
+        raise Malformed("expected a list of hashes, as whole numbers from 0 to 4294967295, in the body")
+    return given
+
+
+async def get_quota(admin: Admin, request: web.Request) -> Any:
+    return asdict(_quotas(admin).of(*_where(admin, request)))
+
+
+async def get_default(admin: Admin, request: web.Request) -> Any:
+    return asdict(_quotas(admin).default)
+
+
+async def set_quota(admin: Admin, request: web.Request) -> Any:
+    where, quotas = _where(admin, request), _quotas(admin)
+    before, quota = quotas.of(*where), ResourceQuota.of(await body(request))
+    await quotas.put(*where, quota)
+    admin.changed(request, asdict(before), asdict(quota))
+
+
+async def set_default(admin: Admin, request: web.Request) -> Any:
+    """Of every bundle that has none of its own."""
+    quotas = _quotas(admin)
+    before, quota = quotas.default, ResourceQuota.of(await body(request))
+    await quotas.put("", _WHOLE, quota)
+    admin.changed(request, asdict(before), asdict(quota))
+
+
+async def reset_quota(admin: Admin, request: web.Request) -> Any:
+    """The default holds again."""
+    where, quotas = _where(admin, request), _quotas(admin)
+    before = quotas.of(*where)
+    if await quotas.delete(*where):
+        admin.changed(request, asdict(before), None)
+
+
+def _where(admin: Admin, request: web.Request) -> tuple[str, tuple[int, int]]:
+    namespace, bundle = admin.bundle(request)
+    return namespace, admin.table(namespace).range(bundle)
+
+
+def _quotas(admin: Admin) -> QuotaBook:
+    if admin.balancer is None or admin.balancer.quotas is None:
+        raise MetadataUnavailable("this broker does not balance: it is not started yet")
+    return admin.balancer.quotas
+
+
+def _divider(admin: Admin) -> BundleDivider:
+    if admin.balancer is None or admin.balancer.divider is None:
+        raise MetadataUnavailable("this broker does not balance: it is not started yet")
+    return admin.balancer.divider
+
+
+_DEFAULT = "/admin/v2/resource-quotas"
+_ONE = "/admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}"
+ROUTES = (
+    ("PUT", "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/split", split),
+    ("GET", _DEFAULT, get_default),
+    ("POST", _DEFAULT, set_default),
+    ("GET", _ONE, get_quota),
+    ("POST", _ONE, set_quota),
+    ("DELETE", _ONE, reset_quota),
+)

@@ -1,0 +1,176 @@
+"""The data keys of a region: what tenants' entries are encrypted with at rest.
+
+Is: paths of our own, below /heliograph/v1/keys. Isn't: keys; no answer holds one, wrapped or not.
+Invariants: a key is removed only where no ledger can hold anything that it sealed, unless the caller says that this may be lost.
+Source: docs/operating/keys.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.errors import KeyMissing, NotAllowed, NotFound
+from heliograph.model.feature_levels import SEALED_TENANTS
+from heliograph.model.ledger_metadata import ManagedLedgerMetadata
+from local_meta import keys
+from region_node.compaction.compacted_view import CURSOR
+from region_node.faces.admin.calls.admin_context import Admin, Malformed
+from storage.sealing.keyring import DataKey
+from storage.sealing.sealing import Sealing
+
+SETTLED_MS = 24 * 3600 * 1000
+"""A broker that was cut off from the configuration for less than this has heard of a rotation."""
+
+
+async def listing(admin: Admin, request: web.Request) -> Any:
+    sealing = await _sealing(admin)
+    return {
+        "region": admin.region,
+        "master": sealing.master,
+        "tenants": {tenant: _shown(found) for tenant, found in sealing.listing().items()},
+    }
+
+
+async def of_tenant(admin: Admin, request: web.Request) -> Any:
+    """With the topics that may still hold something sealed with each older key."""
+    sealing, tenant = await _sealing(admin), request.match_info["tenant"]
+    found = sealing.listing().get(tenant, ())
+    rows = _shown(found)
+    for row, uses in zip(rows, await _uses(admin, tenant, found), strict=True):
+        row["topics"] = len(uses)
+        row["for_example"] = uses[:5]
+    info = admin.view.tenant(tenant)
+    return {
+        "region": admin.region,
+        "tenant": tenant,
+        "required": info is not None and info.encryption_at_rest,
+        "keys": rows,
+    }
+
+
+async def require(admin: Admin, request: web.Request) -> Any:
+    """Everything of the tenant is encrypted at rest from now on, in each of its regions. Where one has no master key, its topics cannot be written there."""
+    return await _require(admin, request, on=True)
+
+
+async def lift(admin: Admin, request: web.Request) -> Any:
+    """What is set for namespaces and topics holds again."""
+    return await _require(admin, request, on=False)
+
+
+async def _require(admin: Admin, request: web.Request, *, on: bool) -> Any:
+    tenant = admin.tenant(request)
+    if on and admin.reach_level is not None:
+        await admin.reach_level(SEALED_TENANTS, f"that tenant {tenant} has to be encrypted at rest")
+    after = await admin.config.require_encryption(tenant, on=on)
+    await admin.seen(lambda: (found := admin.view.tenant(tenant)) is None or found.encryption_at_rest == on)
+    admin.changed(request, {"required": not on}, {"required": on})
+    return {
+        "tenant": tenant,
+        "required": on,
+        "regions": list(after.allowed_regions),
+        "master": admin.sealing.master if admin.sealing is not None else "",
+    }
+
+
+async def rotate(admin: Admin, request: web.Request) -> Any:
+    tenant = request.match_info["tenant"]
+    if admin.view.tenant(tenant) is None:
+        raise NotFound(f"tenant {tenant} does not exist")
+    key = await (await _sealing(admin)).rotate(tenant)
+    return {"region": admin.region, "tenant": tenant, "number": f"{key.number:016x}", "master": key.master}
+
+
+async def rewrap(admin: Admin, request: web.Request) -> Any:
+    sealing = await _sealing(admin)
+    return {"region": admin.region, "master": sealing.master, "tenants": await sealing.rewrap()}
+
+
+async def remove(admin: Admin, request: web.Request) -> Any:
+    """?force=true: also where ledgers may hold what it sealed; that cannot be read by anybody any more."""
+    sealing, tenant, text = await _sealing(admin), request.match_info["tenant"], request.match_info["number"]
+    try:
+        number = int(text, 16)
+    except ValueError as error:
+        raise Malformed(f"key {text!r}: expected a number as `heliograph keys list` shows it") from error
+    found = sealing.listing().get(tenant, ())
+    numbers = [key.number for key in found]
+    if request.query.get("force") != "true" and number in numbers[:-1]:
+        uses = (await _uses(admin, tenant, found))[numbers.index(number)]
+        if uses:
+            raise NotAllowed(
+                f"{len(uses)} topics may hold entries that are sealed with data key {text}, {', '.join(uses[:3])} among them: let them be trimmed, "
+                "or publish what has to stay once more and delete them; with force they cannot be read any more"
+            )
+    await sealing.remove(tenant, number)
+    return None
+
+
+async def _sealing(admin: Admin) -> Sealing:
+    if admin.sealing is None:
+        raise KeyMissing("this broker knows of no encryption at rest")
+    await admin.sealing.look()
+    return admin.sealing
+
+
+def _shown(found: tuple[DataKey, ...]) -> list[dict[str, Any]]:
+    return [
+        {
+            "number": f"{key.number:016x}",
+            "master": key.master,
+            "created_ms": key.created_ms,
+            "seals": at == len(found) - 1,
+        }
+        for at, key in enumerate(found)
+    ]
+
+
+async def _uses(admin: Admin, tenant: str, found: tuple[DataKey, ...]) -> list[list[str]]:
+    """Of each key, the topics that may hold something it sealed; the one that seals is not looked into."""
+    uses: list[list[str]] = [[] for _ in found]
+    meta = admin.usage_store
+    if meta is None or len(found) < 2:
+        return uses
+    for namespace in admin.view.namespaces(tenant):
+        for name in await admin.topics.stored(namespace):
+            stored = await meta.get(keys.managed_ledger(name))
+            if stored is None:
+                continue
+            spans = ManagedLedgerMetadata.decode(stored[0]).spans()
+            compacted = (
+                await meta.get(keys.cursor(name, CURSOR)) is not None
+            )  # that ledger is of any age, and stands elsewhere
+            for at, (key, following) in enumerate(pairwise(found)):
+                made_ms = (
+                    key.created_ms if at else 0
+                )  # with the first one also what was lost of older ledgers is sealed
+                if compacted or may_hold(spans, made_ms, following.created_ms):
+                    uses[at].append(name)
+    return uses
+
+
+def may_hold(spans: Sequence[tuple[int, int]], made_ms: int, replaced_ms: int) -> bool:
+    """Whether a topic with these ledgers may hold entries of a key that sealed from `made_ms` to `replaced_ms`, give or take SETTLED_MS.
+
+    spans: as `ManagedLedgerMetadata.spans` says them.
+    """
+    return any(
+        begun_ms < replaced_ms + SETTLED_MS and (not closed_ms or closed_ms >= made_ms - SETTLED_MS)
+        for begun_ms, closed_ms in spans
+    )
+
+
+_TENANT = "/heliograph/v1/keys/{tenant}"
+ROUTES = (
+    ("GET", "/heliograph/v1/keys", listing),
+    ("POST", "/heliograph/v1/keys", rewrap),
+    ("GET", _TENANT, of_tenant),
+    ("POST", f"{_TENANT}/rotate", rotate),
+    ("POST", f"{_TENANT}/required", require),
+    ("DELETE", f"{_TENANT}/required", lift),
+    ("DELETE", f"{_TENANT}/{{number}}", remove),
+)

@@ -1,0 +1,87 @@
+"""Backlogs and subscriptions of a whole namespace, or of one of its bundles: cleared, or removed, topic by topic at the owners."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from aiohttp import web
+
+from heliograph.model.errors import NotFound
+from heliograph.model.topic_names import TopicName, topic_hash
+from region_node.faces.admin.calls.admin_context import Admin
+
+
+async def _topics(admin: Admin, request: web.Request) -> list[TopicName]:
+    """Of the namespace, or of the bundle in the path."""
+    namespace, wanted = admin.namespace(request), request.match_info.get("bundle", "").lower()
+    table = admin.table(namespace)
+    if wanted and table.named(wanted) is None:
+        raise NotFound(f"{wanted} is no bundle of {namespace}")
+    topics = await admin.topics.topics(namespace)
+    return [TopicName.parse(topic) for topic in topics if not wanted or table.of(topic) == table.named(wanted)]
+
+
+async def clear(admin: Admin, request: web.Request) -> Any:
+    wanted = request.match_info.get("subscription", "")
+    for name in await _topics(admin, request):
+        found = await admin.at_owner(name, "GET", "/subscriptions", lambda topic: _subscriptions(admin, topic)) or []
+        for subscription in found:
+            if wanted in ("", subscription):
+                path = f"/subscription/{quote(subscription, safe='')}/skip_all"
+                await admin.at_owner(
+                    name,
+                    "POST",
+                    path,
+                    lambda topic, subscription=subscription: admin.topics.skip_all(topic, subscription),
+                )  # type: ignore[misc]
+
+
+async def unsubscribe(admin: Admin, request: web.Request) -> Any:
+    """Raises ConsumerBusy where consumers are connected."""
+    subscription = request.match_info["subscription"]
+    for name in await _topics(admin, request):
+        path = f"/subscription/{quote(subscription, safe='')}"
+        await admin.at_owner(name, "DELETE", path, lambda topic: admin.topics.delete_subscription(topic, subscription))
+
+
+async def _subscriptions(admin: Admin, topic: str) -> list[str]:
+    return [s.name for s in (await admin.topics.get(topic, create=False)).subscriptions.values() if s.durable]
+
+
+async def hash_positions(admin: Admin, request: web.Request) -> Any:
+    """Where topics of a bundle lie in it."""
+    chosen = {name for name in request.query.get("topics", "").split(",") if name}
+    found = {str(name): topic_hash(str(name)) for name in await _topics(admin, request)}
+    return {
+        "namespace": admin.namespace(request),
+        "bundle": request.match_info["bundle"],
+        "topicHashPositions": {topic: at for topic, at in found.items() if not chosen or topic in chosen},
+    }
+
+
+async def anti_affinity(admin: Admin, request: web.Request) -> Any:
+    """Namespaces of an anti-affinity group."""
+    tenant = request.query.get("tenant") or request.query.get("property")
+    tenants = [tenant] if tenant else admin.view.tenants()
+    found = [namespace for tenant in tenants for namespace in admin.view.namespaces(tenant)]
+    return [
+        namespace
+        for namespace in found
+        if admin.policies(namespace).policies.get("antiAffinity") == request.match_info["group"]
+    ]
+
+
+_ONE = "/admin/v2/namespaces/{tenant}/{namespace}"
+_BUNDLE = f"{_ONE}/{{bundle:0[xX][0-9a-fA-F]+_0[xX][0-9a-fA-F]+}}"
+ROUTES = (
+    ("POST", f"{_BUNDLE}/clearBacklog", clear),
+    ("POST", f"{_BUNDLE}/clearBacklog/{{subscription}}", clear),
+    ("POST", f"{_BUNDLE}/unsubscribe/{{subscription}}", unsubscribe),
+    ("GET", f"{_BUNDLE}/topicHashPositions", hash_positions),
+    ("POST", f"{_ONE}/clearBacklog", clear),
+    ("POST", f"{_ONE}/clearBacklog/{{subscription}}", clear),
+    ("POST", f"{_ONE}/unsubscribe/{{subscription}}", unsubscribe),
+    ("GET", "/admin/v2/namespaces/{cluster}/antiAffinity/{group}", anti_affinity),
+    ("GET", "/admin/namespaces/{cluster}/antiAffinity/{group}", anti_affinity),  # where Java's client asks
+)

@@ -1,0 +1,241 @@
+"""Namespaces: create, delete, list; their regions, bundles, and unload.
+
+Is: provisioning through the global configuration, and unloading through the owners. Isn't: the policies of their topics (`policies`).
+Source: Pulsar's Policies; `heliograph.model.configuration.configuration_records`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+from aiohttp import web
+
+from heliograph.model.configuration.configuration_records import NamespacePolicies
+from heliograph.model.configuration.policy_table import POLICIES
+from heliograph.model.errors import NotAllowed, NotOwner
+from region_node.faces.admin.calls.admin_context import Admin, Malformed, body, flag, typed_body
+from region_node.faces.admin.tenancy.region_removal import (
+    check_active_stays,
+    check_nothing_buried,
+    forget_leadership,
+    leaving,
+)
+from region_node.faces.admin.tenancy.tenant_quotas import check_namespaces
+
+
+async def list_of_tenant(admin: Admin, request: web.Request) -> Any:
+    tenant = admin.tenant(request)
+    if admin.view.tenant(tenant) is None:
+        raise web.HTTPNotFound(reason=f"Tenant {tenant} does not exist")
+    return sorted(admin.view.namespaces(tenant))
+
+
+async def get(admin: Admin, request: web.Request) -> Any:
+    policies = admin.policies(admin.namespace(request))
+    clusters, bundles = [*policies.regions, *policies.clusters], _bundles(admin, admin.namespace(request))
+    fields: dict[str, Any] = {"replication_clusters": clusters, "bundles": bundles, "deleted": False}
+    fields["migrated"] = admin.region in admin.view.migrated_in(admin.namespace(request))
+    if policies.allowed_regions:
+        fields["allowed_clusters"] = list(policies.allowed_regions)
+    for policy in POLICIES:
+        if policy.field and policy.name in policies.policies:
+            value = policies.policies[policy.name]
+            fields[policy.field] = {admin.region: value} if policy.by_region else value
+    return fields
+
+
+async def create(admin: Admin, request: web.Request) -> Any:
+    namespace = admin.namespace(request)
+    if admin.view.tenant(admin.tenant(request)) is None:
+        raise web.HTTPNotFound(reason=f"Tenant {admin.tenant(request)} does not exist")
+    policies = _policies(admin, await body(request))
+    check_namespaces(admin, admin.tenant(request))
+    await admin.config.create_namespace(namespace, policies)
+    await admin.seen(lambda: admin.view.namespace(namespace) is not None)
+    admin.changed(request, None, await get(admin, request))
+
+
+async def delete(admin: Admin, request: web.Request) -> Any:
+    namespace = admin.namespace(request)
+    admin.policies(namespace)
+    check_nothing_buried(admin, namespace)
+    topics = await admin.topics.topics(namespace)
+    if topics and not flag(request, "force"):
+        raise web.HTTPConflict(reason=f"Cannot delete non empty namespace: {namespace} has {len(topics)} topics")
+    await delete_topics(admin, topics)
+    before = await get(admin, request)
+    await admin.config.delete_namespace(namespace)
+    await forget_leadership(admin, namespace)
+    admin.changed(request, before, None)
+    await admin.seen(lambda: admin.view.namespace(namespace) is None)
+
+
+async def delete_topics(admin: Admin, topics: list[str]) -> None:
+    """With all their data, at their owners."""
+    for topic in topics:
+        record = await admin.ownership.owner(topic)
+        if record is admin.ownership.record:
+            await admin.topics.delete_topic(topic, force=True)
+        else:
+            domain, _, rest = topic.partition("://")
+            tenant, local_namespace, local = rest.split("/", 2)
+            await admin.call(
+                record, "DELETE", f"/admin/v2/{domain}/{tenant}/{local_namespace}/{quote(local, safe='')}?force=true"
+            )
+
+
+async def delete_bundle(admin: Admin, request: web.Request) -> Any:
+    """The topics of one bundle; the bundle itself stays, for new ones."""
+    namespace, wanted = admin.bundle(request)
+    table = admin.table(namespace)
+    topics = [topic for topic in await admin.topics.topics(namespace) if table.of(topic) == wanted]
+    if topics and not flag(request, "force"):
+        raise web.HTTPConflict(
+            reason=f"Cannot delete non empty bundle: {table.name(wanted)} of {namespace} has {len(topics)} topics"
+        )
+    await delete_topics(admin, topics)
+
+
+async def topics(admin: Admin, request: web.Request) -> Any:
+    namespace = admin.namespace(request)
+    admin.policies(namespace)
+    mode = (request.query.get("mode") or "PERSISTENT").upper()
+    found = [] if mode == "NON_PERSISTENT" else await admin.topics.listed(namespace)
+    return sorted([*found, *([] if mode == "PERSISTENT" else admin.topics.volatile_topics(namespace))])
+
+
+async def bundles(admin: Admin, request: web.Request) -> Any:
+    return _bundles(admin, admin.namespace(request))
+
+
+async def unload(admin: Admin, request: web.Request) -> Any:
+    namespace = admin.namespace(request)
+    for index in range(admin.table(namespace).count):
+        await _unload(admin, namespace, index)
+
+
+async def unload_bundle(admin: Admin, request: web.Request) -> Any:
+    (namespace, index), wanted = admin.bundle(request), request.match_info["bundle"]
+    if to := request.query.get("destinationBroker", "").removeprefix("http://").removeprefix("https://"):
+        names = {_host_of(record.admin_url): record.broker for record in admin.ownership.brokers()}
+        if not await admin.ownership.transfer(namespace, index, names.get(to, to)):
+            raise NotOwner(
+                f"{wanted} of {namespace} did not come to {to} in time: it has gone, or is slow; look the bundle up to see where it is"
+            )
+        return
+    await _unload(admin, namespace, index)
+
+
+def _host_of(url: str) -> str:
+    """As brokers are listed: host and port of the admin interface."""
+    return url.partition("://")[2].rstrip("/")
+
+
+async def _unload(admin: Admin, namespace: str, index: int) -> None:
+    record = admin.ownership.present_owner(namespace, index)
+    if record is admin.ownership.record:
+        await admin.ownership.unload_bundle(namespace, index)
+    elif record is not None:
+        await admin.call(record, "PUT", f"/admin/v2/namespaces/{namespace}/{admin.table(namespace).name(index)}/unload")
+
+
+# -- where it is --------------------------------------------------------------------------------------------------
+
+
+async def _change(admin: Admin, request: web.Request, change: Callable[[NamespacePolicies], NamespacePolicies]) -> None:
+    namespace = admin.namespace(request)
+    admin.policies(namespace)
+    before = admin.policies(namespace)
+    after = await admin.config.update_namespace(namespace, change)
+    await admin.seen(lambda: (p := admin.view.namespace(namespace)) is not None and change(p) == p)
+    admin.changed(request, _where(before), _where(after))
+
+
+def _where(policies: NamespacePolicies) -> dict[str, list[str]]:
+    return {
+        "replication_clusters": [*policies.regions, *policies.clusters],
+        "allowed_clusters": list(policies.allowed_regions),
+    }
+
+
+async def get_replication(admin: Admin, request: web.Request) -> Any:
+    policies = admin.policies(admin.namespace(request))
+    return [*policies.regions, *policies.clusters]
+
+
+async def set_replication(admin: Admin, request: web.Request) -> Any:
+    regions, clusters = admin.parted(await typed_body(request, list, 'a list of clusters, such as ["us", "eu"],'))
+    if not regions:
+        raise NotAllowed("a namespace needs at least one region")
+    namespace = admin.namespace(request)
+    check_active_stays(admin, namespace, regions)
+    if flag(request, "dry_run"):
+        return await leaving(admin, namespace, regions)
+    await _change(admin, request, lambda p: replace(p, regions=regions, clusters=clusters))
+
+
+async def get_allowed(admin: Admin, request: web.Request) -> Any:
+    return list(admin.policies(admin.namespace(request)).allowed_regions)
+
+
+async def set_allowed(admin: Admin, request: web.Request) -> Any:
+    regions = admin.regions(await typed_body(request, list, 'a list of clusters, such as ["us", "eu"],'))
+    missing = [
+        region for region in admin.policies(admin.namespace(request)).regions if regions and region not in regions
+    ]
+    if missing:
+        raise NotAllowed(f"the namespace is replicated to {missing[0]}: the allowed clusters must include it")
+    await _change(admin, request, lambda p: replace(p, allowed_regions=regions))
+
+
+# -- JSON ---------------------------------------------------------------------------------------------------------------
+
+
+def _bundles(admin: Admin, namespace: str) -> dict[str, Any]:
+    table = admin.table(namespace)
+    return {"boundaries": table.boundaries(), "numBundles": table.count}
+
+
+def _policies(admin: Admin, given: Any) -> NamespacePolicies:
+    """Policies of a new namespace; none given: this region alone, the defaults else. A list is taken as its clusters."""
+    if isinstance(given, list):
+        given = {"replication_clusters": given}
+    if given is not None and not isinstance(given, dict):
+        raise Malformed("expected Policies in the body, or nothing")
+    fields: dict[str, Any] = given or {}
+    regions, clusters = admin.parted(fields.get("replication_clusters") or [])
+    values: dict[str, Any] = {"regions": regions or (admin.region,), "clusters": clusters}
+    bundles = fields.get("bundles") or fields
+    if isinstance(bundles, dict) and (count := bundles.get("numBundles")):
+        if type(count) is not int:
+            raise Malformed("numBundles must be a whole number")
+        values["bundles"] = count
+    policies: dict[str, Any] = {}
+    for policy in POLICIES:
+        value = fields.get(policy.field) if policy.field else None
+        if policy.by_region and isinstance(value, dict):
+            value = value.get(admin.region) or next(iter(value.values()), None)
+        if value is not None and value != {}:
+            policies[policy.name] = policy.check(policy.name, value)
+    return NamespacePolicies(**values, policies=policies)
+
+
+_ONE = "/admin/v2/namespaces/{tenant}/{namespace}"
+ROUTES = (
+    ("GET", "/admin/v2/namespaces/{tenant}", list_of_tenant),
+    ("GET", _ONE, get),
+    ("PUT", _ONE, create),
+    ("DELETE", _ONE, delete),
+    ("DELETE", f"{_ONE}/{{bundle:0[xX][0-9a-fA-F]+_0[xX][0-9a-fA-F]+}}", delete_bundle),
+    ("GET", f"{_ONE}/topics", topics),
+    ("GET", f"{_ONE}/bundles", bundles),
+    ("PUT", f"{_ONE}/unload", unload),
+    ("PUT", f"{_ONE}/{{bundle}}/unload", unload_bundle),
+    ("GET", f"{_ONE}/replication", get_replication),
+    ("POST", f"{_ONE}/replication", set_replication),
+    ("GET", f"{_ONE}/allowedClusters", get_allowed),
+    ("POST", f"{_ONE}/allowedClusters", set_allowed),
+)

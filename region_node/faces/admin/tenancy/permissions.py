@@ -1,0 +1,170 @@
+"""Grants: who may produce, consume, or use a subscription, at namespaces and topics.
+
+Is: grant, revoke, list. Isn't: what a grant opens (`region_node.security.authorization.authorization_service`).
+Source: Pulsar's AuthPolicies; docs/protocols/security.md, "Rights".
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.configuration.configuration_records import NamespacePolicies
+from heliograph.model.errors import NotAllowed, NotFound
+from heliograph.model.topic_names import TopicName
+from region_node.faces.admin.calls.admin_context import Admin, Malformed, typed_body
+from region_node.security.authentication.principal import ROLE_CHARS_MAX
+from region_node.security.authorization import topic_grants
+from region_node.security.authorization.authorization_service import Action
+
+_ROLES_MAX = 1000
+"""In one namespace, one topic, or of one subscription: they all lie in one value of the configuration."""
+
+
+async def of_namespace(admin: Admin, request: web.Request) -> Any:
+    return admin.policies(admin.namespace(request)).permissions
+
+
+async def grant_on_namespace(admin: Admin, request: web.Request) -> Any:
+    """What the role had is replaced, as Pulsar does."""
+    role, actions = _role(request), await _actions(request)
+    await _change(admin, request, lambda p: replace(p, permissions=_with(p.permissions, role, actions)))
+
+
+async def revoke_on_namespace(admin: Admin, request: web.Request) -> Any:
+    role = _role(request)
+    await _change(admin, request, lambda p: replace(p, permissions=_without(p.permissions, role)))
+
+
+async def of_topic(admin: Admin, request: web.Request) -> Any:
+    """The topic's own grants, with what the namespace gives to the same and other roles."""
+    name = _topic(admin, request)
+    policies = admin.policies(admin.namespace(request))
+    merged = {role: list(actions) for role, actions in policies.permissions.items()}
+    for role, actions in policies.topic_permissions.get(name, {}).items():
+        merged[role] = list(dict.fromkeys([*merged.get(role, []), *actions]))
+    return merged
+
+
+async def grant_on_topic(admin: Admin, request: web.Request) -> Any:
+    name, role, actions = _topic(admin, request), _role(request), await _actions(request)
+
+    def change(p: NamespacePolicies) -> NamespacePolicies:
+        return replace(
+            p, topic_permissions={**p.topic_permissions, name: _with(p.topic_permissions.get(name, {}), role, actions)}
+        )
+
+    await _change(admin, request, change)
+
+
+async def revoke_on_topic(admin: Admin, request: web.Request) -> Any:
+    name, role = _topic(admin, request), _role(request)
+    if role not in admin.policies(admin.namespace(request)).topic_permissions.get(name, {}):
+        raise NotFound(f"{name}: the role {role!r} has no grant of its own here; one at the namespace is revoked there")
+
+    def change(p: NamespacePolicies) -> NamespacePolicies:
+        left = _without(p.topic_permissions.get(name, {}), role)
+        topics = {topic: roles for topic, roles in p.topic_permissions.items() if topic != name}
+        return replace(p, topic_permissions={**topics, name: left} if left else topics)
+
+    await _change(admin, request, change)
+
+
+async def forget(admin: Admin, name: TopicName) -> None:
+    """A topic was deleted."""
+    if await topic_grants.forget(admin.config, admin.view, name):
+        await admin.seen(
+            lambda: (p := admin.view.namespace(name.namespace)) is None or str(name) not in p.topic_permissions
+        )
+
+
+async def of_subscriptions(admin: Admin, request: web.Request) -> Any:
+    return admin.policies(admin.namespace(request)).subscription_permissions
+
+
+async def grant_on_subscription(admin: Admin, request: web.Request) -> Any:
+    """The list replaces the one before: only these roles use the subscription from now on."""
+    subscription = request.match_info["subscription"]
+    roles = await typed_body(request, list, 'a list of roles, such as ["reader"],')
+    if (
+        not all(isinstance(role, str) and 0 < len(role) <= ROLE_CHARS_MAX for role in roles)
+        or not 0 < len(roles) <= _ROLES_MAX
+    ):
+        raise Malformed(f"expected 1 to {_ROLES_MAX} roles")
+    await _change(
+        admin,
+        request,
+        lambda p: replace(p, subscription_permissions={**p.subscription_permissions, subscription: sorted(set(roles))}),
+    )
+
+
+async def revoke_on_subscription(admin: Admin, request: web.Request) -> Any:
+    """With its last role the subscription is open to every role that may consume."""
+    subscription, role = request.match_info["subscription"], _role(request)
+
+    def change(p: NamespacePolicies) -> NamespacePolicies:
+        left = [other for other in p.subscription_permissions.get(subscription, []) if other != role]
+        others = {name: roles for name, roles in p.subscription_permissions.items() if name != subscription}
+        return replace(p, subscription_permissions={**others, subscription: left} if left else others)
+
+    await _change(admin, request, change)
+
+
+# -- what they share --------------------------------------------------------------------------------------------------
+
+
+async def _change(admin: Admin, request: web.Request, change: Any) -> None:
+    namespace = admin.namespace(request)
+    before = admin.policies(namespace)
+    after = await admin.config.update_namespace(namespace, change)
+    tables = [name for name in _TABLES if getattr(before, name) != getattr(after, name)]
+    admin.changed(request, *({name: getattr(policies, name) for name in tables} for policies in (before, after)))
+    await admin.seen(lambda: (p := admin.view.namespace(namespace)) is not None and change(p) == p)
+
+
+def _topic(admin: Admin, request: web.Request) -> str:
+    return f"{request.match_info['domain']}://{admin.namespace(request)}/{request.match_info['topic']}"
+
+
+def _role(request: web.Request) -> str:
+    role = request.match_info["role"]
+    if len(role) > ROLE_CHARS_MAX or any(ord(c) < 32 for c in role):
+        raise NotAllowed(f"a role has at most {ROLE_CHARS_MAX} characters, and no control characters")
+    return role
+
+
+async def _actions(request: web.Request) -> list[str]:
+    given = await typed_body(request, list, 'a list of actions, such as ["produce", "consume"],')
+    known = [action.value for action in Action]
+    unknown = [str(action) for action in given if action not in known]
+    if unknown:
+        raise Malformed(f"{', '.join(unknown)[:100]}: the actions are {', '.join(known)}")
+    return sorted(set(given))
+
+
+def _with(table: dict[str, list[str]], role: str, actions: list[str]) -> dict[str, list[str]]:
+    if role not in table and len(table) >= _ROLES_MAX:
+        raise NotAllowed(f"there are grants for {_ROLES_MAX} roles already; give several people one role")
+    return {**table, role: actions}
+
+
+def _without(table: dict[str, list[str]], role: str) -> dict[str, list[str]]:
+    return {other: actions for other, actions in table.items() if other != role}
+
+
+_TABLES = ("permissions", "topic_permissions", "subscription_permissions")
+_ON_NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}/permissions"
+_ON_TOPIC = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}/permissions"
+ROUTES = (
+    ("GET", _ON_NAMESPACE, of_namespace),
+    ("GET", f"{_ON_NAMESPACE}/subscription", of_subscriptions),
+    ("POST", f"{_ON_NAMESPACE}/subscription/{{subscription}}", grant_on_subscription),
+    ("POST", f"{_ON_NAMESPACE}/{{role}}", grant_on_namespace),
+    ("DELETE", f"{_ON_NAMESPACE}/{{role}}", revoke_on_namespace),
+    ("DELETE", f"{_ON_NAMESPACE}/{{subscription}}/{{role}}", revoke_on_subscription),
+    ("GET", _ON_TOPIC, of_topic),
+    ("POST", f"{_ON_TOPIC}/{{role}}", grant_on_topic),
+    ("DELETE", f"{_ON_TOPIC}/{{role}}", revoke_on_topic),
+)

@@ -1,0 +1,345 @@
+"""Policies over HTTP: the routes of every row of the policy table, for namespaces and for topics.
+
+Is: get, set, and delete at one level, and `applied`; the few policies whose paths are not like the others (quotas by type, parts of the offload
+policies, rates of one subscription). Isn't: what a policy may be (`heliograph.model.configuration.policy_table`), or what obeys it.
+Any broker answers: the namespaces' level lies in the global configuration, the topics' in the region's metadata (`isGlobal=true`: in the global
+configuration), and every broker has a copy of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.configuration.configuration_records import TopicPolicies
+from heliograph.model.configuration.policy_table import BY_NAME, POLICIES, Policy
+from heliograph.model.configuration.policy_values import QUOTA_TYPES, RATE, quota, text
+from heliograph.model.configuration.replication_routes import check_members
+from heliograph.model.errors import NotAllowed, NotFound
+from heliograph.model.topic_names import TopicName
+from region_node.faces.admin.calls.admin_context import Admin, Malformed, body, flag, number, text_body
+
+Handler = Callable[[Admin, web.Request], Awaitable[Any]]
+Route = tuple[str, str, Handler]
+Change = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+# -- one level, whichever it is -----------------------------------------------------------------------------------------
+
+
+class NamespaceLevel:
+    """Of the namespace in the path."""
+
+    def base(self, admin: Admin, request: web.Request) -> str:
+        namespace = admin.namespace(request)
+        admin.policies(namespace)
+        return namespace
+
+    async def regions(self, admin: Admin, request: web.Request) -> tuple[str, ...]:
+        return admin.policies(self.base(admin, request)).regions
+
+    async def read(self, admin: Admin, request: web.Request) -> dict[str, Any]:
+        namespace = self.base(admin, request)
+        if flag(request, "applied"):
+            return dict(admin.topics.policies.of_namespace(namespace).values)
+        return admin.policies(namespace).policies
+
+    async def write(self, admin: Admin, request: web.Request, change: Change) -> None:
+        namespace = self.base(admin, request)
+        before = admin.policies(namespace).policies
+        after = await admin.config.update_namespace(namespace, lambda p: replace(p, policies=change(p.policies)))
+        await admin.seen(lambda: (p := admin.view.namespace(namespace)) is not None and p.policies == after.policies)
+        admin.changed(request, before, after.policies)
+
+
+class TopicLevel:
+    """Of the topic in the path, which speaks for all its partitions."""
+
+    async def base(self, admin: Admin, request: web.Request) -> TopicName:
+        name = admin.topic(request).partitioned
+        admin.policies(name.namespace)
+        if not await admin.exists(name):
+            raise NotFound(f"Topic {name} not found")
+        return name
+
+    async def regions(self, admin: Admin, request: web.Request) -> tuple[str, ...]:
+        name = await self.base(admin, request)
+        return tuple(admin.topics.policies.of(name).values.get("replication") or admin.policies(name.namespace).regions)
+
+    async def read(self, admin: Admin, request: web.Request) -> dict[str, Any]:
+        name = await self.base(admin, request)
+        if flag(request, "applied"):
+            return {
+                "replication": [*(here := admin.policies(name.namespace)).regions, *here.clusters],
+                **admin.topics.policies.of(name).values,
+            }
+        if flag(request, "isGlobal"):
+            found = admin.view.topic_policies(str(name))
+            return found.policies if found is not None else {}
+        return admin.topics.policies.topic(str(name)).policies
+
+    async def write(self, admin: Admin, request: web.Request, change: Change) -> None:
+        name = str(await self.base(admin, request))
+
+        def changed(value: TopicPolicies) -> TopicPolicies:
+            return replace(value, policies=change(value.policies))
+
+        if flag(request, "isGlobal"):
+            before, after = await admin.config.change_topic_policies(name, changed)
+            await admin.seen(lambda: (admin.view.topic_policies(name) or TopicPolicies()) == after)
+        else:
+            before, after = await admin.topics.policies.change_topic(name, changed)
+            await admin.seen(lambda: admin.topics.policies.topic(name) == after)
+        admin.changed(request, before.policies, after.policies)
+
+
+Level = NamespaceLevel | TopicLevel
+NAMESPACE, TOPIC = NamespaceLevel(), TopicLevel()
+
+
+def setting(name: str, value: Any) -> Change:
+    """Raises NotAllowed, WrongKind."""
+    checked = BY_NAME[name].check(name, value)
+    return lambda policies: policies | {name: checked}
+
+
+def removing(name: str) -> Change:
+    return lambda policies: {key: value for key, value in policies.items() if key != name}
+
+
+def shown(value: Any, empty: int = 200) -> Any:
+    """Not set is an empty answer, as Pulsar's is; numbers, texts, and lists are JSON too."""
+    return web.Response(status=empty) if value is None else web.json_response(value)
+
+
+_WITHOUT_BODY: dict[str, Change] = {
+    "deduplicationSnapshotInterval": removing("deduplicationSnapshotInterval"),
+    "dispatcherPauseOnAckStatePersistent": setting("dispatcherPauseOnAckStatePersistent", True),
+}
+"""What Java's client means by a POST of nothing."""
+
+
+def _get(level: Level, policy: Policy) -> Handler:
+    async def get(admin: Admin, request: web.Request) -> Any:
+        value = (await level.read(admin, request)).get(policy.name)
+        if isinstance(level, TopicLevel):
+            return shown(policy.shown_topic if value is None else value, policy.empty)
+        return shown(policy.shown if value is None else value, 200 if policy.topic else policy.empty)
+
+    return get
+
+
+def _set(level: Level, policy: Policy) -> Handler:
+    async def set_(admin: Admin, request: web.Request) -> Any:
+        value = await (text_body if policy.check is text else body)(request)
+        if value is None and policy.namespace == "messageTTL" and "messageTTL" in request.query:
+            value = number(request.query["messageTTL"], "messageTTL")
+        if value is None and isinstance(level, NamespaceLevel) and policy.name in _WITHOUT_BODY:
+            await level.write(admin, request, _WITHOUT_BODY[policy.name])
+            return
+        if value is None:
+            raise Malformed(f"expected the value of {policy.name} in the body")
+        if policy.name == "replication":
+            admin.parted(value)
+        if policy.name == "encryptionAtRest" and value is False:
+            tenant = admin.tenant(request)
+            if (found := admin.view.tenant(tenant)) is not None and found.encryption_at_rest:
+                raise NotAllowed(
+                    f"tenant {tenant} has to be encrypted at rest: a super user may lift that (`heliograph keys require --off {tenant}`)"
+                )
+        if policy.name == "replicationTopology":
+            check_members(policy.check(policy.name, value), await level.regions(admin, request))
+        if policy.name == "entryFilters":
+            admin.topics.filters.check(policy.check(policy.name, value)["entryFilterNames"])
+        await level.write(admin, request, setting(policy.name, value))
+
+    return set_
+
+
+def _unset(level: Level, policy: Policy) -> Handler:
+    async def unset(admin: Admin, request: web.Request) -> Any:
+        await level.write(admin, request, removing(policy.name))
+
+    return unset
+
+
+_NO_QUOTA = {"limitSize": -1, "limitTime": -1, "policy": "producer_request_hold"}
+
+
+def _all(level: Level) -> Handler:
+    async def everything(admin: Admin, request: web.Request) -> Any:
+        """Every policy that is set at this level, by the names of the table; with `applied=true` what holds."""
+        return await level.read(admin, request)
+
+    return everything
+
+
+# -- backlog quotas: one a type -----------------------------------------------------------------------------------------
+
+
+def _quota_type(request: web.Request) -> str:
+    kind = request.query.get("backlogQuotaType", "destination_storage")
+    if kind not in QUOTA_TYPES:
+        raise Malformed(f"backlogQuotaType is {' or '.join(QUOTA_TYPES)}, not {kind!r}")
+    return kind
+
+
+def _quotas(level: Level) -> tuple[Handler, Handler, Handler]:
+    async def get(admin: Admin, request: web.Request) -> Any:
+        found: dict[str, Any] = (await level.read(admin, request)).get("backlogQuota", {})
+        if flag(request, "applied"):
+            found = dict.fromkeys(QUOTA_TYPES, _NO_QUOTA) | found
+        return {kind: {"limit": one["limitSize"], **one} for kind, one in found.items()}
+
+    async def set_(admin: Admin, request: web.Request) -> Any:
+        kind, value = _quota_type(request), quota("backlogQuota", await body(request))
+        await level.write(admin, request, lambda p: p | {"backlogQuota": p.get("backlogQuota", {}) | {kind: value}})
+
+    async def unset(admin: Admin, request: web.Request) -> Any:
+        kind = _quota_type(request)
+
+        def change(policies: dict[str, Any]) -> dict[str, Any]:
+            left = {key: value for key, value in policies.get("backlogQuota", {}).items() if key != kind}
+            return policies | {"backlogQuota": left} if left else removing("backlogQuota")(policies)
+
+        await level.write(admin, request, change)
+
+    return get, set_, unset
+
+
+# -- parts of a policy that is an object ----------------------------------------------------------------------------------
+
+_OFFLOAD_PARTS = (
+    ("offloadThreshold", "managedLedgerOffloadThresholdInBytes", -1),
+    ("offloadThresholdInSeconds", "managedLedgerOffloadThresholdInSeconds", -1),
+    ("offloadDeletionLagMs", "managedLedgerOffloadDeletionLagInMillis", None),
+)
+
+
+def _part(level: Level, name: str, field: str, unset: int | None) -> tuple[Handler, Handler, Handler]:
+    """One number of a policy that is an object."""
+
+    async def get(admin: Admin, request: web.Request) -> Any:
+        return shown((await level.read(admin, request)).get(name, {}).get(field, unset))
+
+    async def set_(admin: Admin, request: web.Request) -> Any:
+        value = await body(request)
+        if type(value) is not int:
+            raise Malformed(f"expected a whole number for {field} in the body")
+        await level.write(admin, request, lambda p: p | {name: p.get(name, {}) | {field: value}})
+
+    async def remove(admin: Admin, request: web.Request) -> Any:
+        def change(policies: dict[str, Any]) -> dict[str, Any]:
+            return (
+                policies | {name: {key: value for key, value in policies[name].items() if key != field}}
+                if name in policies
+                else policies
+            )
+
+        await level.write(admin, request, change)
+
+    return get, set_, remove
+
+
+def _keyed(
+    level: Level, name: str, key: str, read: Callable[[Any], Any], *, tells: bool = False
+) -> tuple[Handler, Handler, Handler]:
+    """One value of a policy that is an object of free names; the name is part `key` of the path. tells: what is removed is the answer."""
+
+    def said(found: Any) -> Any:
+        return web.Response(text=found) if isinstance(found, str) else shown(found)
+
+    async def get(admin: Admin, request: web.Request) -> Any:
+        return said((await level.read(admin, request)).get(name, {}).get(request.match_info[key]))
+
+    async def set_(admin: Admin, request: web.Request) -> Any:
+        chosen, value = request.match_info[key], read(request.match_info.get("value") or await body(request))
+        await level.write(admin, request, lambda p: p | {name: p.get(name, {}) | {chosen: value}})
+
+    async def unset(admin: Admin, request: web.Request) -> Any:
+        chosen, removed = request.match_info[key], None
+
+        def change(policies: dict[str, Any]) -> dict[str, Any]:
+            nonlocal removed
+            removed = policies.get(name, {}).get(chosen)
+            left = {item: value for item, value in policies.get(name, {}).items() if item != chosen}
+            return policies | {name: left} if left else removing(name)(policies)
+
+        await level.write(admin, request, change)
+        return said(removed) if tells else None
+
+    return get, set_, unset
+
+
+# -- resource groups of namespaces ----------------------------------------------------------------------------------------
+
+
+async def set_group(admin: Admin, request: web.Request) -> Any:
+    group = request.match_info["group"]
+    if admin.view.resource_group(group) is None:
+        raise NotAllowed(f"Resource group {group} does not exist")
+    await NAMESPACE.write(admin, request, setting("resourceGroup", group))
+
+
+# -- routes ---------------------------------------------------------------------------------------------------------------
+
+_NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
+_TOPIC = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
+
+
+def _three(path: str, setter: str, handlers: tuple[Handler, Handler, Handler]) -> tuple[Route, ...]:
+    get, set_, unset = handlers
+    return ("GET", path, get), (setter, path, set_), ("DELETE", path, unset)
+
+
+def _namespace_routes() -> tuple[Route, ...]:
+    routes: list[Route] = []
+    for policy in POLICIES:
+        if policy.namespace:
+            handlers = _get(NAMESPACE, policy), _set(NAMESPACE, policy), _unset(NAMESPACE, policy)
+            routes += _three(f"{_NAMESPACE}/{policy.namespace}", "PUT" if policy.put else "POST", handlers)
+    get, set_, unset = _quotas(NAMESPACE)
+    group = BY_NAME["resourceGroup"]
+    routes += [
+        ("GET", f"{_NAMESPACE}/backlogQuotaMap", get),
+        ("POST", f"{_NAMESPACE}/backlogQuota", set_),
+        ("DELETE", f"{_NAMESPACE}/backlogQuota", unset),
+        ("DELETE", f"{_NAMESPACE}/removeOffloadPolicies", _unset(NAMESPACE, BY_NAME["offloadPolicies"])),
+        ("GET", f"{_NAMESPACE}/resourcegroup", _get(NAMESPACE, group)),
+        ("POST", f"{_NAMESPACE}/resourcegroup/{{group}}", set_group),
+        ("DELETE", f"{_NAMESPACE}/resourcegroup", _unset(NAMESPACE, group)),
+    ]
+    for path, field, unset_value in _OFFLOAD_PARTS:
+        routes += _three(f"{_NAMESPACE}/{path}", "PUT", _part(NAMESPACE, "offloadPolicies", field, unset_value))
+    get, set_, unset = _keyed(NAMESPACE, "properties", "key", str, tells=True)  # as Pulsar
+    routes += [("GET", f"{_NAMESPACE}/property/{{key}}", get), ("DELETE", f"{_NAMESPACE}/property/{{key}}", unset)]
+    routes += [("PUT", f"{_NAMESPACE}/property/{{key}}/{{value}}", set_)]
+    return tuple(routes)
+
+
+def _topic_routes() -> tuple[Route, ...]:
+    routes: list[Route] = []
+    for policy in POLICIES:
+        if policy.topic:
+            handlers = _get(TOPIC, policy), _set(TOPIC, policy), _unset(TOPIC, policy)
+            routes += _three(f"{_TOPIC}/{policy.topic}", "PUT" if policy.put_topic else "POST", handlers)
+    get, set_, unset = _quotas(TOPIC)
+    routes += [
+        ("GET", f"{_TOPIC}/backlogQuotaMap", get),
+        ("POST", f"{_TOPIC}/backlogQuota", set_),
+        ("DELETE", f"{_TOPIC}/backlogQuota", unset),
+    ]
+    rates = _keyed(TOPIC, "dispatchRateOfSubscriptions", "subscription", lambda value: RATE("dispatchRate", value))
+    routes += _three(f"{_TOPIC}/{{subscription}}/dispatchRate", "POST", rates)
+    return tuple(routes)
+
+
+ROUTES: tuple[Route, ...] = (
+    ("GET", "/heliograph/v1/policies/{tenant}/{namespace}", _all(NAMESPACE)),
+    ("GET", "/heliograph/v1/policies/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}", _all(TOPIC)),
+    *_namespace_routes(),
+    *_topic_routes(),
+)

@@ -1,0 +1,73 @@
+"""Regions that leave a namespace: what that would take out of use, and who may not leave.
+
+Is: a preview of a change of a namespace's regions, and the ties to its leadership. Isn't: the change.
+Invariants: nothing is deleted when a region leaves: its copy is not served any more, and served again, with its subscriptions, when the region comes
+back to the list; the active region of an active-passive namespace does not leave by an edit of the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from heliograph.model.errors import NotAllowed, NotFound
+from region_node.dr.leadership.leadership_changes import Switching
+from region_node.dr.operations import namespace_facts
+from region_node.faces.admin.calls.admin_context import Admin
+
+
+def check_active_stays(admin: Admin, namespace: str, regions: Sequence[str]) -> None:
+    """Raises NotAllowed."""
+    gate = admin.leases.gate(namespace) if admin.leases is not None else None
+    if gate is not None and gate.record is not None and gate.record.active not in regions:
+        raise NotAllowed(
+            f"{namespace} is active in {gate.record.active}: `heliograph dr switchover {namespace}` first, or `heliograph dr unset {namespace}`"
+        )
+
+
+async def leaving(admin: Admin, namespace: str, regions: Sequence[str]) -> dict[str, Any]:
+    """What the change would do. at_risk: where this region goes, what it published and others lack; by region that stays."""
+    from region_node.faces.admin.dr.disaster_recovery import facts_here
+
+    old = admin.policies(namespace).regions
+    gone = [region for region in old if region not in regions]
+    found: dict[str, Any] = {
+        "leave": gone,
+        "join": [region for region in regions if region not in old],
+        "topics": 0,
+        "messages_not_sent": {},
+        "at_risk": {},
+    }
+    if admin.region not in old:
+        return found
+    here = await facts_here(admin, namespace)
+    found["topics"] = len(here["topics"]) if gone else 0
+    found["messages_not_sent"] = {
+        region: namespace_facts.not_in(here, region)["messages"] for region in gone if region != admin.region
+    }
+    if admin.region in gone:
+        found["at_risk"] = {
+            region: namespace_facts.not_in(here, region)["messages"] for region in regions if region in old
+        }
+    return found
+
+
+async def forget_leadership(admin: Admin, namespace: str) -> None:
+    """The namespace is gone: another one of its name begins active-active."""
+    if admin.leases is None:
+        return
+    try:
+        await Switching(admin.leases.store, admin.clock.wall_ms).end(namespace)
+    except (NotFound, NotAllowed):
+        pass  # it was active-active; or it is being moved, and the operator who does that sees that it is gone
+
+
+def check_nothing_buried(admin: Admin, namespace: str) -> None:
+    """What was deleted in two steps can be brought back while its namespace is there, and only then. Raises NotAllowed."""
+    if admin.tombstones is None:
+        return
+    for found, _ in admin.tombstones.known.values():
+        if found.topic == namespace or found.topic.startswith(f"persistent://{namespace}/"):
+            raise NotAllowed(
+                f"{found.topic} is deleted and its data is still there: wait until it is purged, or `heliograph dr undelete {found.topic}`"
+            )

@@ -1,0 +1,70 @@
+"""Resource groups: rates that the namespaces in them share, over all brokers of a region. A namespace joins by its policy `resourcegroup`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.configuration.configuration_records import ResourceGroup
+from heliograph.model.configuration.policy_values import LONG_MAX, whole
+from heliograph.model.errors import NotFound
+from heliograph.model.topic_names import check_name
+from region_node.faces.admin.calls.admin_context import Admin, typed_body
+
+_FIELDS = (
+    ("publishRateInMsgs", "publish_messages"),
+    ("publishRateInBytes", "publish_bytes"),
+    ("dispatchRateInMsgs", "dispatch_messages"),
+    ("dispatchRateInBytes", "dispatch_bytes"),
+)
+
+
+async def list_all(admin: Admin, request: web.Request) -> Any:
+    return admin.view.resource_groups()
+
+
+async def get(admin: Admin, request: web.Request) -> Any:
+    return _shown(_existing(admin, request)[1])
+
+
+async def put(admin: Admin, request: web.Request) -> Any:
+    """Makes it, or changes the rates that are given."""
+    name = check_name("resource group", request.match_info["name"])
+    before = admin.view.resource_group(name)
+    given = await typed_body(request, dict, "a ResourceGroup")
+    values = _shown(before or ResourceGroup())
+    for theirs, _ in _FIELDS:
+        if given.get(theirs) is not None:
+            values[theirs] = whole(-1, LONG_MAX)(theirs, given[theirs])
+    group = ResourceGroup(**{ours: values[theirs] for theirs, ours in _FIELDS})
+    await admin.config.set_resource_group(name, group)
+    await admin.seen(lambda: admin.view.resource_group(name) == group)
+    admin.changed(request, None if before is None else _shown(before), _shown(group))
+
+
+async def delete(admin: Admin, request: web.Request) -> Any:
+    name, before = _existing(admin, request)
+    await admin.config.delete_resource_group(name)
+    await admin.seen(lambda: admin.view.resource_group(name) is None)
+    admin.changed(request, _shown(before), None)
+
+
+def _existing(admin: Admin, request: web.Request) -> tuple[str, ResourceGroup]:
+    name = request.match_info["name"]
+    found = admin.view.resource_group(name)
+    if found is None:
+        raise NotFound(f"Resource group {name} does not exist")
+    return name, found
+
+
+def _shown(group: ResourceGroup) -> dict[str, int]:
+    return {theirs: getattr(group, ours) for theirs, ours in _FIELDS}
+
+
+ROUTES = (
+    ("GET", "/admin/v2/resourcegroups", list_all),
+    ("GET", "/admin/v2/resourcegroups/{name}", get),
+    ("PUT", "/admin/v2/resourcegroups/{name}", put),
+    ("DELETE", "/admin/v2/resourcegroups/{name}", delete),
+)

@@ -1,0 +1,94 @@
+"""Quotas of tenants: what an operator lets each have, whatever its own admin sets: namespaces, topics, stored bytes, and a group of rates.
+
+Is: GET (the tenant's admin, too), PUT, and DELETE of `/heliograph/v1/tenants/{tenant}/quota`, and the check of a new namespace. Isn't: the check of a new
+topic (`region_node.topics.policies.auto_creation`), or of what is stored (`region_node.usage.stored_bytes`).
+Source: docs/operating/tenants.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.configuration.configuration_records import TenantQuota
+from heliograph.model.configuration.policy_values import LONG_MAX, whole
+from heliograph.model.errors import NotAllowed, NotFound
+from region_node.faces.admin.calls.admin_context import Admin, Malformed, typed_body
+
+_GROUP = "resource_group"
+_NUMBERS = tuple(one.name for one in fields(TenantQuota) if one.name != _GROUP)
+
+
+async def get(admin: Admin, request: web.Request) -> Any:
+    """The bounds, and what is used of them in this region."""
+    tenant = _existing(admin, request)
+    used = {
+        "namespaces": len(admin.view.namespaces(tenant)),
+        "topics": 0,
+        "storage_bytes": await admin.stored.of(tenant) if admin.stored else 0,
+    }
+    for namespace in admin.view.namespaces(tenant):
+        used["topics"] += await admin.topics.count(namespace)
+    return {
+        **asdict(admin.view.tenant_quota(tenant) or TenantQuota()),
+        "used": used,
+        "full": tenant in admin.topics.policies.full,
+    }
+
+
+async def put(admin: Admin, request: web.Request) -> Any:
+    """Body: the bounds that change; 0 is none. {"max_topics": 100, "max_storage_bytes": 107374182400, "resource_group": "small"}."""
+    tenant, given = _existing(admin, request), await typed_body(request, dict, 'an object such as {"max_topics": 100},')
+    if unknown := sorted(set(given) - {*_NUMBERS, _GROUP}):
+        raise Malformed(f"{', '.join(unknown)}: expected {', '.join(_NUMBERS)}, and {_GROUP}")
+    before = admin.view.tenant_quota(tenant)
+    after = TenantQuota(
+        **{**asdict(before or TenantQuota()), **{name: _checked(admin, name, value) for name, value in given.items()}}
+    )
+    await admin.config.set_tenant_quota(tenant, after)
+    await admin.seen(lambda: admin.view.tenant_quota(tenant) == after)
+    admin.changed(request, _shown(before), _shown(after))
+    return asdict(after)
+
+
+async def delete(admin: Admin, request: web.Request) -> Any:
+    tenant = _existing(admin, request)
+    before = admin.view.tenant_quota(tenant)
+    await admin.config.set_tenant_quota(tenant, None)
+    await admin.seen(lambda: admin.view.tenant_quota(tenant) is None)
+    admin.changed(request, _shown(before), None)
+
+
+def check_namespaces(admin: Admin, tenant: str) -> None:
+    """Raises NotAllowed: it has as many as it may."""
+    quota, count = admin.view.tenant_quota(tenant), len(admin.view.namespaces(tenant))
+    if quota is not None and quota.max_namespaces and count >= quota.max_namespaces:
+        raise NotAllowed(
+            f"tenant {tenant} has {count} namespaces, and may have {quota.max_namespaces}: delete one, or ask an operator for more"
+        )
+
+
+def _checked(admin: Admin, name: str, value: Any) -> Any:
+    if name != _GROUP:
+        return whole(0, LONG_MAX)(name, value)
+    if not isinstance(value, str) or (value and admin.view.resource_group(value) is None):
+        raise NotAllowed(f"Resource group {value} does not exist: make it by PUT /admin/v2/resourcegroups/NAME first")
+    return value
+
+
+def _existing(admin: Admin, request: web.Request) -> str:
+    tenant = admin.tenant(request)
+    if admin.view.tenant(tenant) is None:
+        raise NotFound(f"Tenant {tenant} does not exist")
+    return tenant
+
+
+def _shown(quota: TenantQuota | None) -> Mapping[str, Any] | None:
+    return None if quota is None else asdict(quota)
+
+
+_QUOTA = "/heliograph/v1/tenants/{tenant}/quota"
+ROUTES = (("GET", _QUOTA, get), ("PUT", _QUOTA, put), ("DELETE", _QUOTA, delete))

@@ -1,0 +1,73 @@
+"""Usage of each tenant over REST: this broker's sums, or the whole region's; and the region's days of a month.
+
+Is: `GET /heliograph/v1/usage` (all tenants) and `/heliograph/v1/usage/{tenant}`; `all=true` asks every broker of the region. `GET /heliograph/v1/usage-days`
+and `/heliograph/v1/usage-days/{tenant}` with `month=2026-11`. Isn't: the counting (`region_node.usage.tenant_usage`), or keeping it (`region_node.usage.usage_days`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from aiohttp import web
+
+from heliograph.model.errors import NotFound
+from region_node.faces.admin.calls.admin_context import Admin, flag
+from region_node.usage.tenant_usage import Usage, added
+from region_node.usage.usage_days import check_month, day_of, days_of, stored_by_tenant
+
+
+async def counted(admin: Admin) -> Usage:
+    """The broker's sums, up to now."""
+    admin.usage.stored(await stored_by_tenant(admin.topics.loaded.values()))
+    return admin.usage
+
+
+async def everybody(admin: Admin, request: web.Request) -> Any:
+    return added([(await counted(admin)).rows(), *await _elsewhere(admin, request, "/heliograph/v1/usage")])
+
+
+async def one(admin: Admin, request: web.Request) -> Any:
+    tenant = admin.tenant(request)
+    rows = (await counted(admin)).rows()
+    tables = [{tenant: rows.get(tenant, {})}]
+    tables += [
+        {tenant: row} for row in await _elsewhere(admin, request, f"/heliograph/v1/usage/{quote(tenant, safe='')}")
+    ]
+    return added(tables)[tenant]
+
+
+async def everybodys_days(admin: Admin, request: web.Request) -> Any:
+    return await _days(admin, request, "")
+
+
+async def ones_days(admin: Admin, request: web.Request) -> Any:
+    return await _days(admin, request, admin.tenant(request))
+
+
+async def _days(admin: Admin, request: web.Request, tenant: str) -> dict[str, Any]:
+    """{"region", "month", "days": [{"day", "tenant", sums}]}."""
+    month = check_month(request.query.get("month", day_of(admin.clock.wall_ms())[:7]))
+    if admin.usage_store is None:
+        raise NotFound("this broker keeps no usage by day")
+    rows = await days_of(admin.usage_store, month, tenant)
+    return {
+        "region": admin.region,
+        "month": month,
+        "days": [{"day": day, "tenant": whose, **used.sums()} for day, whose, used in rows],
+    }
+
+
+async def _elsewhere(admin: Admin, request: web.Request, path: str) -> list[dict[str, Any]]:
+    if not flag(request, "all"):
+        return []
+    own = admin.ownership.record.broker
+    return [await admin.call(record, "GET", path) for record in admin.ownership.brokers() if record.broker != own]
+
+
+ROUTES = (
+    ("GET", "/heliograph/v1/usage", everybody),
+    ("GET", "/heliograph/v1/usage/{tenant}", one),
+    ("GET", "/heliograph/v1/usage-days", everybodys_days),
+    ("GET", "/heliograph/v1/usage-days/{tenant}", ones_days),
+)

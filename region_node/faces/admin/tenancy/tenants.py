@@ -1,0 +1,89 @@
+"""Tenants: list, get, create, update, delete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.configuration.configuration_records import TenantInfo
+from heliograph.model.errors import NotAllowed, NotFound
+from region_node.faces.admin.calls.admin_context import Admin, Malformed, body, flag
+from region_node.faces.admin.tenancy.namespaces import delete_topics
+
+
+async def list_all(admin: Admin, request: web.Request) -> Any:
+    return sorted(admin.view.tenants())
+
+
+async def get(admin: Admin, request: web.Request) -> Any:
+    tenant = _existing(admin, request)
+    info = admin.view.tenant(tenant)
+    assert info is not None
+    return _shown(info)
+
+
+async def create(admin: Admin, request: web.Request) -> Any:
+    tenant, info = admin.tenant(request), await _info(admin, request)
+    await admin.config.create_tenant(tenant, info)
+    await admin.seen(lambda: admin.view.tenant(tenant) is not None)
+    admin.changed(request, None, _shown(info))
+
+
+async def update(admin: Admin, request: web.Request) -> Any:
+    tenant, info = _existing(admin, request), await _info(admin, request)
+    before = await get(admin, request)
+    after = await admin.config.update_tenant(tenant, info)
+    await admin.seen(lambda: admin.view.tenant(tenant) == after)
+    admin.changed(request, before, _shown(after))
+
+
+async def delete(admin: Admin, request: web.Request) -> Any:
+    tenant = _existing(admin, request)
+    namespaces = admin.view.namespaces(tenant)
+    if namespaces and not flag(request, "force"):
+        raise web.HTTPConflict(reason=f"The tenant still has {len(namespaces)} active namespaces")
+    for namespace in namespaces:
+        await delete_topics(admin, await admin.topics.topics(namespace))
+        await admin.config.delete_namespace(namespace)
+    before = await get(admin, request)
+    await admin.config.delete_tenant(tenant)
+    admin.changed(request, before, None)
+    await admin.seen(lambda: admin.view.tenant(tenant) is None)
+
+
+def _shown(info: TenantInfo) -> dict[str, Any]:
+    duty = {"encryptionAtRest": True} if info.encryption_at_rest else {}  # no field of Pulsar's
+    return {"adminRoles": list(info.admin_roles), "allowedClusters": list(info.allowed_regions), **duty}
+
+
+def _existing(admin: Admin, request: web.Request) -> str:
+    tenant = admin.tenant(request)
+    if admin.view.tenant(tenant) is None:
+        raise NotFound(f"Tenant {tenant} does not exist")
+    return tenant
+
+
+async def _info(admin: Admin, request: web.Request) -> TenantInfo:
+    given = await body(request) or {}
+    if not isinstance(given, dict):
+        raise Malformed('expected TenantInfo in the body, such as {"adminRoles": [], "allowedClusters": ["us"]}')
+    roles, regions = given.get("adminRoles") or [], given.get("allowedClusters") or []
+    if not all(isinstance(item, str) for item in (*roles, *regions)):
+        raise Malformed("adminRoles and allowedClusters must be lists of names")
+    regions = [
+        name for name in regions if admin.view.cluster(name) is None
+    ]  # those lie behind a region that has to be allowed
+    unknown = [name for name in regions if admin.view.region(name) is None]
+    if unknown:
+        raise NotAllowed(f"Clusters do not exist: {', '.join(unknown)}")
+    return TenantInfo(admin_roles=tuple(roles), allowed_regions=tuple(regions))
+
+
+ROUTES = (
+    ("GET", "/admin/v2/tenants", list_all),
+    ("GET", "/admin/v2/tenants/{tenant}", get),
+    ("PUT", "/admin/v2/tenants/{tenant}", create),
+    ("POST", "/admin/v2/tenants/{tenant}", update),
+    ("DELETE", "/admin/v2/tenants/{tenant}", delete),
+)

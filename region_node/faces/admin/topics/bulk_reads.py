@@ -1,0 +1,268 @@
+"""Many topics in one request, for readers of local copies: what they hold, their entries as blocks, and subscriptions that hold what is not read.
+
+Is: what a Spark job over thousands of topics asks. Isn't: anything a Pulsar client needs, or a topic by itself (`extensions`).
+Invariants: each topic is answered by its owner; the others are named with theirs. Each topic's rights are checked: the route itself is open to any role.
+Every range of an answer of blocks ends with a mark, so that what is cut off is seen. Source: docs/protocols/admin.md, "Reading".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.errors import HeliographError, NotAllowed, NotFound
+from heliograph.model.ledger_metadata import OffloadState
+from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.model.topic_names import TopicName
+from region_node.faces.admin.brokers.extensions import snapshot_of, vector_rows, write_blocks
+from region_node.faces.admin.calls.admin_context import Admin, Elsewhere, Malformed, typed_body
+from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
+from region_node.security.authorization.authorization_service import Action
+
+log = logging.getLogger("region_node.admin.reading")
+
+_AT_ONCE = 32
+_TOPICS_MAX = 1000
+_END, _MOVED, _GONE = b"\0\0", b"\0\1", b"\0\2"
+"""Marks at a range's end: version 0, then: all of it was sent; owned by another broker, whose URL follows; not there, a sentence follows."""
+
+One = Callable[[str, Any], Awaitable[Any]]
+
+
+async def snapshots(admin: Admin, request: web.Request) -> Any:
+    """`topics`: full names."""
+    given = await typed_body(request, dict, 'an object {"topics": [names]},')
+
+    async def one(topic: str, _: Any) -> Any:
+        name = TopicName.parse(topic)
+        return snapshot_of(await admin.log(name), (await admin.loaded(name)).readable)
+
+    answer = await _each(admin, request, dict.fromkeys(_names(given.get("topics"))), one)
+    return {**answer, "regions": {str(region.number): region.name for region in admin.view.regions()}}
+
+
+async def vectors(admin: Admin, request: web.Request) -> Any:
+    """`positions`: full name -> "ledger:entry"; of each, by origin, the last coordinate at or below it."""
+    wanted = _positions(await typed_body(request, dict, 'an object {"positions": {topic: "ledger:entry"}},'))
+
+    async def one(topic: str, at: Position) -> Any:
+        return await vector_rows(await admin.log(TopicName.parse(topic)), at)
+
+    return await _each(admin, request, wanted, one)
+
+
+async def hold(admin: Admin, request: web.Request) -> Any:
+    """`subscription`, `positions`: full name -> "ledger:entry", the first that is not read. Never deletes, never goes back; may be repeated, and come late."""
+    given = await typed_body(request, dict, 'an object {"subscription": name, "positions": {topic: "ledger:entry"}},')
+    name, wanted = _subscription(given), _positions(given)
+
+    async def one(topic: str, at: Position) -> None:
+        loaded = await admin.topics.get(topic, create=False)
+        before = (at[0], at[1] - 1)
+        if name not in loaded.subscriptions:
+            await admin.topics.create_subscription(topic, name, at=before)
+        if (
+            loaded.subscriptions[name].cursor.mark_delete < before
+        ):  # where it stands further on, a reader must see that somebody moved it
+            await admin.topics.reset_subscription(topic, name, at=before)
+        loaded.subscriptions[name].unused_since = 0.0  # it never has consumers: who says where it stands uses it
+        loaded.subscriptions[name].cursor.read_at(
+            asyncio.get_running_loop().time()
+        )  # and reads what comes next, from the cache
+
+    return await _each(admin, request, wanted, one, name)
+
+
+async def held(admin: Admin, request: web.Request) -> Any:
+    """`subscription`, `topics`: of each that has it, the first position behind everything that is acknowledged."""
+    given = await typed_body(request, dict, 'an object {"subscription": name, "topics": [names]},')
+    name = _subscription(given)
+
+    async def one(topic: str, _: Any) -> Any:
+        found = (await admin.topics.get(topic, create=False)).subscriptions.get(name)
+        if found is None:
+            raise NotFound(f"{topic} has no subscription {name}")
+        at = found.cursor.mark_delete
+        return [at[0], at[1] + 1] if at > BEFORE_ALL else [-1, -1]
+
+    return await _each(admin, request, dict.fromkeys(_names(given.get("topics"))), one, name)
+
+
+async def objects(admin: Admin, request: web.Request) -> Any:
+    """`ranges`: topic -> [[ledger, first entry, last entry], …]. Of each, where it lies for who reads it there; null: it is to be read from here.
+
+    `bookies`, true: the reader can also read from bookies. One that does not say would give what transactions took back: it gets null where there are some.
+    """
+    given = await typed_body(request, dict, 'an object {"ranges": {topic: [[ledger, first, last], ...]}},')
+    ranges = given.get("ranges")
+    rows = ranges.values() if isinstance(ranges, dict) else ()
+    if (
+        not rows
+        or len(rows) > _TOPICS_MAX
+        or not all(isinstance(r, list) and all(isinstance(p, list) and _is_range(["", *p]) for p in r) for r in rows)
+    ):
+        raise Malformed(
+            f"ranges is an object of at most {_TOPICS_MAX} topics and lists of ledger, first entry, last entry"
+        )
+    bookies = admin.places if given.get("bookies") is True else None
+
+    async def one(topic: str, wanted: list[list[int]]) -> list[dict[str, Any] | None]:
+        name = TopicName.parse(topic)
+        ledger = (await admin.log(name)).ledger
+        if "bookies" not in given and (await admin.loaded(name)).readable is not ledger:
+            return [None for _ in wanted]
+        infos = {info.ledger: info for info in ledger.ledgers()}
+        open_ones = bookies if admin.sealing is None or not admin.sealing.wanted(topic) else None
+        found: list[dict[str, Any] | None] = []
+        for number, first, last in wanted:
+            info, place = infos.get(number), None
+            if info is not None and first <= last:
+                if admin.tier is not None and info.offload is not None and info.offload.state != OffloadState.BEGUN:
+                    url, at, start, stop = await admin.tier.reader.place(topic, number, info.offload, first, last)
+                    place = {"url": url, "first": at, "start": start, "stop": stop} if url else None
+                if place is None and open_ones is not None:
+                    place = await open_ones.place(ledger, info, first, last)
+            found.append(place)
+        return found
+
+    answer = await _each(admin, request, ranges, one)
+    return answer if bookies is None else {**answer, "region": admin.region, "authority": bookies.authority()}
+
+
+async def blocks(admin: Admin, request: web.Request) -> Any:
+    """`ranges`: [[topic, ledger, first entry, last entry], …]. What was trimmed is left out; a broken answer is broken off."""
+    given = await typed_body(request, dict, 'an object {"ranges": [[topic, ledger, first, last], ...]},')
+    ranges = given.get("ranges")
+    if not isinstance(ranges, list) or len(ranges) > _TOPICS_MAX or not all(_is_range(row) for row in ranges):
+        raise Malformed(f"ranges is a list of at most {_TOPICS_MAX} rows of topic, ledger, first entry, last entry")
+    names = [TopicName.parse(row[0]) for row in ranges]
+    for name in names:
+        _allowed(admin, request, name, "")
+    answer = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+    await answer.prepare(request)
+    try:
+        for name, (_, number, first, last) in zip(names, ranges, strict=True):
+            try:
+                ledger = (await admin.loaded(name)).readable
+                await write_blocks(answer, ledger, (number, first), min((number, last), ledger.last_confirmed))
+            except Elsewhere as where:
+                await answer.write(
+                    _mark(_MOVED, where.record.admin_url_tls if request.secure else where.record.admin_url)
+                )
+            except NotFound as error:
+                await answer.write(_mark(_GONE, str(error)))
+            else:
+                await answer.write(_mark(_END, ""))
+    except HeliographError as error:  # the status has gone out already: the reader must see that this is not all
+        log.warning("admin.reading_broken", extra={"error": str(error)})
+        if request.transport is not None:
+            request.transport.abort()
+        return answer
+    await answer.write_eof()
+    return answer
+
+
+def _mark(kind: bytes, text: str) -> bytes:
+    encoded = text.encode()
+    return kind + b"\0\0" + len(encoded).to_bytes(4, "big") + encoded
+
+
+async def _each(
+    admin: Admin, request: web.Request, wanted: dict[str, Any], one: One, subscription: str = ""
+) -> dict[str, Any]:
+    """found: by topic that is owned here, what `one` says. elsewhere: admin URL -> topics. missing, refused, later: topic -> why.
+
+    Raises Unauthorized by the first topic that the role may not read.
+    """
+    found: dict[str, Any] = {}
+    elsewhere: dict[str, list[str]] = {}
+    missing: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    later: dict[str, str] = {}
+    names = {topic: TopicName.parse(topic) for topic in wanted}
+    for name in names.values():
+        _allowed(admin, request, name, subscription)
+    left = iter(wanted)
+
+    async def work() -> None:
+        for topic in left:
+            try:
+                await admin.here(names[topic])
+                found[topic] = await one(topic, wanted[topic])
+            except Elsewhere as where:
+                url = where.record.admin_url_tls if request.secure else where.record.admin_url
+                elsewhere.setdefault(url.rstrip("/"), []).append(topic)
+            except NotFound as error:
+                missing[topic] = str(error)
+            except NotAllowed as error:
+                refused[topic] = str(error)
+            except HeliographError as error:
+                later[topic] = str(error)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(_AT_ONCE, len(wanted))):
+            group.create_task(work())
+    return {"found": found, "elsewhere": elsewhere, "missing": missing, "refused": refused, "later": later}
+
+
+def _allowed(admin: Admin, request: web.Request, name: TopicName, subscription: str) -> None:
+    rights, principal = admin.security.rights, request[PRINCIPAL]
+    may = (
+        rights.may_subscribe(principal, name, subscription)
+        if subscription
+        else rights.may(principal, Action.CONSUME, name)
+    )
+    if not may:
+        raise web.HTTPForbidden(reason=f"the role {principal.role!r} may not consume {name}")
+
+
+def _names(given: Any) -> Iterable[str]:
+    if not isinstance(given, list) or len(given) > _TOPICS_MAX or not all(isinstance(name, str) for name in given):
+        raise Malformed(f"topics is a list of at most {_TOPICS_MAX} full names")
+    return given
+
+
+def _subscription(given: dict[str, Any]) -> str:
+    name = given.get("subscription")
+    if not isinstance(name, str) or not name:
+        raise Malformed("subscription is a name")
+    return name
+
+
+def _positions(given: dict[str, Any]) -> dict[str, Position]:
+    positions = given.get("positions")
+    if not isinstance(positions, dict) or len(positions) > _TOPICS_MAX:
+        raise Malformed(f"positions is an object of at most {_TOPICS_MAX} topics and ledger:entry")
+    return {topic: _position(at) for topic, at in positions.items()}
+
+
+def _position(text: Any) -> Position:
+    ledger, _, entry = str(text).partition(":")
+    try:
+        return int(ledger), int(entry)
+    except ValueError as error:
+        raise Malformed(f"a position is ledger:entry, not {text!r}") from error
+
+
+def _is_range(row: Any) -> bool:
+    return (
+        isinstance(row, list)
+        and len(row) == 4
+        and isinstance(row[0], str)
+        and all(isinstance(n, int) and n >= 0 for n in row[1:])
+    )
+
+
+_PATH = "/heliograph/v1/reading"
+ROUTES = (
+    ("POST", f"{_PATH}/snapshots", snapshots),
+    ("POST", f"{_PATH}/vectors", vectors),
+    ("POST", f"{_PATH}/hold", hold),
+    ("POST", f"{_PATH}/held", held),
+    ("POST", f"{_PATH}/objects", objects),
+    ("POST", f"{_PATH}/blocks", blocks),
+)

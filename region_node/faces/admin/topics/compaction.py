@@ -1,0 +1,63 @@
+"""Compaction of topics by command, and how it went.
+
+Is: one topic or partition at its owner; a partitioned topic's partitions one by one. Isn't: the work (`region_node.compaction`), or its threshold
+(a policy like the others: `policies`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.topic_names import TopicName
+from region_node.faces.admin.calls.admin_context import Admin
+
+_ONE = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
+_WORST_FIRST = ("RUNNING", "ERROR", "NOT_RUN", "SUCCESS")
+
+
+async def start(admin: Admin, request: web.Request) -> Any:
+    """Begins in the background. 409 while it is under way."""
+
+    async def one(name: TopicName) -> None:
+        (await admin.loaded(name)).compact()
+
+    if not await admin.for_each_partition(request, one):
+        await one(admin.topic(request))
+
+
+async def status(admin: Admin, request: web.Request) -> Any:
+    """Pulsar's LongRunningProcessStatus; of a partitioned topic that of the partition which is furthest from done."""
+    name = admin.topic(request)
+    count = admin.view.partitions(str(name))
+    if not count:
+        return await _status(admin, name)
+    found = [
+        await admin.at_owner(part, "GET", "/compaction", _asker(admin, part))
+        for part in map(name.with_partition, range(count))
+    ]
+    return min(
+        (row or {"status": "NOT_RUN", "lastError": ""} for row in found),
+        key=lambda row: _WORST_FIRST.index(row["status"]),
+    )
+
+
+def _asker(admin: Admin, name: TopicName) -> Any:
+    async def ask(_: str) -> Any:
+        return await _status(admin, name)
+
+    return ask
+
+
+async def _status(admin: Admin, name: TopicName) -> dict[str, str]:
+    found = (await admin.loaded(name)).compacted
+    return (
+        {"status": "NOT_RUN", "lastError": ""} if found is None else {"status": found.status, "lastError": found.error}
+    )
+
+
+ROUTES = (
+    ("PUT", f"{_ONE}/compaction", start),
+    ("GET", f"{_ONE}/compaction", status),
+)

@@ -1,0 +1,44 @@
+"""HTTP lookup: which broker serves a topic, and in which bundle it lies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from region_node.faces.admin.calls.admin_context import Admin, Elsewhere, flag
+from region_node.placement.ownership.lookup_answers import answer_of
+
+
+async def topic(admin: Admin, request: web.Request) -> Any:
+    """Both addresses are in every answer, empty where there is no such listener."""
+    name = admin.topic(request)
+    admin.policies(name.namespace)
+    listener = request.query.get("listenerName", "") or request.headers.get("X-Pulsar-ListenerName", "")
+    with admin.lookups.one() as counts:
+        record, redirect = await admin.ownership.find(str(name), flag(request, "authoritative"))
+        counts.found(redirect)
+    answer = answer_of(record, listener, redirect)
+    if redirect:
+        raise Elsewhere(record, authoritative=True)
+    return {
+        "brokerUrl": answer.url,
+        "brokerUrlTls": answer.url_tls,
+        "brokerUrlSsl": answer.url_tls,
+        "httpUrl": record.admin_url,
+        "httpUrlTls": record.admin_url_tls,
+        "nativeUrl": answer.url,
+    }
+
+
+async def bundle(admin: Admin, request: web.Request) -> Any:
+    name = admin.topic(request)
+    table = admin.table(name.namespace)
+    return web.Response(text=table.name(table.of(str(name))))
+
+
+_ONE = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
+ROUTES = (
+    ("GET", _ONE, topic),
+    ("GET", f"{_ONE}/bundle", bundle),
+)

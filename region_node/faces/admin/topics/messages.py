@@ -1,0 +1,220 @@
+"""Single messages over HTTP: by position, the n-th that a subscription waits for, the n-th of a topic; and what is behind a position.
+
+Is: an entry as Pulsar's admin clients want it: the payload uncompressed (a batch as one), what its metadata says in headers. Isn't: consuming;
+nothing is acknowledged or counted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.errors import CorruptData, NotAllowed, NotFound, SubscriptionNotFound
+from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.wire.kafka.entry_conversion import as_pulsar
+from heliograph.wire.payload_compression import decompress_pulsar
+from heliograph.wire.pulsar import pulsar_pb2 as pb
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
+from heliograph.wire.run import FLAG_KAFKA, Buffer
+from region_node.faces.admin.calls.admin_context import Admin, Malformed, body, number
+from region_node.runtime.cursor_ports import visible
+from region_node.runtime.rate_meter import iso_time
+from region_node.subscriptions.filters import ACCEPT, REJECT, RESCHEDULE, Filtering
+from region_node.topics.topic import Topic
+
+_LOOK_ENTRIES = 512
+_LOOK_BYTES = 4 << 20
+_NTH_MAX = 1_000_000
+_ANALYSED_MAX = 100_000
+
+
+async def nth_unacked(topic: Topic, name: str, count: int, *, of_all: bool = False) -> Position:
+    """Position of the count-th entry (from 1) that clients see and the subscription has not acknowledged. Raises NotFound, NotAllowed.
+
+    of_all: where there is no such subscription, of everything: Pulsar makes one at the earliest message to look at it, here nothing is made."""
+    if not 1 <= count <= _NTH_MAX:
+        raise NotAllowed(f"a position in the backlog is 1 to {_NTH_MAX}, not {count}")
+    found = topic.subscriptions.get(name)
+    if found is None and not of_all:
+        raise SubscriptionNotFound(f"Subscription {name} does not exist on {topic.text}")
+    start = BEFORE_ALL if found is None else found.cursor.mark_delete
+    at, left, last = (start[0], start[1] + 1), count, topic.readable.last_confirmed
+    while at <= last:
+        runs = await topic.readable.read(at, _LOOK_ENTRIES, _LOOK_BYTES)
+        if not runs:
+            break
+        for piece in runs:
+            shown = visible(piece)[0]
+            for ledger, first, run in shown if found is None else found.cursor.unacked_runs(shown):
+                if left <= run.count:
+                    return ledger, first + left - 1
+                left -= run.count
+        at = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
+    raise NotFound(f"Message not found: subscription {name} waits for {count - left} message(s) only")
+
+
+async def entry_at(topic: Topic, position: Position) -> web.Response:
+    """Raises NotFound."""
+    runs = await topic.readable.read(position, 1, 1) if position <= topic.readable.last_confirmed else []
+    if not runs or runs[0][:2] != position:
+        raise NotFound(f"Message not found: {topic.text} holds nothing at {position[0]}:{position[1]}")
+    run = runs[0][2]
+    if run.flags is not None and run.flags[0] & ~FLAG_KAFKA:
+        raise NotFound(f"Message not found: {position[0]}:{position[1]} is a marker")
+    kafka = run.flags is not None and run.flags[0] & FLAG_KAFKA
+    return _answer(position, as_pulsar(run.parts[0]) if kafka else run.parts[0])
+
+
+def _answer(position: Position, entry: Buffer) -> web.Response:
+    metadata, payload = entry_metadata(entry)
+    headers = {
+        "X-Pulsar-Message-ID": f"{position[0]}:{position[1]}",
+        "X-Pulsar-producer-name": metadata.producer_name,
+        "X-Pulsar-sequence-id": str(metadata.sequence_id),
+        "X-Pulsar-publish-time": iso_time(metadata.publish_time),
+        "X-Pulsar-batch-size": str(len(entry)),
+    }
+    if metadata.event_time:
+        headers["X-Pulsar-event-time"] = iso_time(metadata.event_time)
+    if metadata.deliver_at_time:
+        headers["X-Pulsar-deliver-at-time"] = iso_time(metadata.deliver_at_time)
+    if metadata.HasField("num_messages_in_batch"):
+        headers["X-Pulsar-num-batch-message"] = str(metadata.num_messages_in_batch)
+    if metadata.HasField("partition_key"):
+        headers["X-Pulsar-partition-key"] = metadata.partition_key
+        headers["X-Pulsar-partition-key-b64-encoded"] = str(metadata.partition_key_b64_encoded).lower()
+    if metadata.HasField("replicated_from"):
+        headers["X-Pulsar-replicated-from"] = metadata.replicated_from
+    if metadata.encryption_keys:
+        headers["X-Pulsar-is-encrypted"] = "true"
+    properties = {pair.key: pair.value for pair in metadata.properties}
+    if properties:
+        headers["X-Pulsar-PROPERTY"] = json.dumps(properties)
+    data = bytes(payload) if metadata.encryption_keys else _uncompressed(metadata, payload)
+    return web.Response(body=data, content_type="application/octet-stream", headers=headers)
+
+
+def _uncompressed(metadata: pb.MessageMetadata, payload: memoryview) -> bytes:
+    if metadata.compression == pb.NONE:
+        return bytes(payload)
+    data = decompress_pulsar(metadata.compression, payload, metadata.uncompressed_size)
+    if len(data) != metadata.uncompressed_size:
+        raise CorruptData(f"the message has not the {metadata.uncompressed_size} bytes that its metadata says")
+    return data
+
+
+# -- handlers -----------------------------------------------------------------------------------------------------------
+
+
+def position_of(
+    given: Any, wanted: str = 'expected a message id in the body, such as {"ledgerId": 1, "entryId": 0}'
+) -> Position:
+    """Of MessageId JSON. Raises Malformed."""
+    try:
+        return int(given["ledgerId"]), int(given["entryId"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise Malformed(wanted) from error
+
+
+async def by_id(admin: Admin, request: web.Request) -> Any:
+    topic = await admin.loaded(admin.topic(request))
+    return await entry_at(
+        topic, (number(request.match_info["ledger"], "the ledger"), number(request.match_info["entry"], "the entry"))
+    )
+
+
+async def examine(admin: Admin, request: web.Request) -> Any:
+    """The n-th entry (from 1) from the first, or from the last one back."""
+    name = admin.topic(request)
+    topic, ledger = await admin.loaded(name), await admin.ledger(name)
+    start, count = (
+        request.query.get("initialPosition", "latest"),
+        number(request.query.get("messagePosition", "1"), "messagePosition"),
+    )
+    if start not in ("earliest", "latest"):
+        raise Malformed(f"initialPosition is earliest or latest, not {start!r}")
+    count = max(1, count)
+    if not ledger.entries:
+        raise NotAllowed(f"Could not examine messages: {topic.text} holds none")
+    if count > ledger.entries:
+        raise NotFound(f"Message not found: {topic.text} holds {ledger.entries} message(s)")
+    return await entry_at(
+        topic, ledger.position_after(BEFORE_ALL, count if start == "earliest" else ledger.entries - count + 1)
+    )
+
+
+async def peek(admin: Admin, request: web.Request) -> Any:
+    topic = await admin.loaded(admin.topic(request))
+    return await entry_at(
+        topic,
+        await nth_unacked(
+            topic, request.match_info["subscription"], number(request.match_info["count"], "the position"), of_all=True
+        ),
+    )
+
+
+async def analyze(admin: Admin, request: web.Request) -> Any:
+    """Counts a subscription's backlog by reading it: at most ANALYSED_MAX entries."""
+    topic = await admin.loaded(admin.topic(request))
+    name = request.match_info["subscription"]
+    found = topic.subscriptions.get(name)
+    if found is None:
+        raise SubscriptionNotFound(f"Subscription {name} does not exist on {topic.text}")
+    entries = messages = markers = 0
+    by_verdict: Counter[int] = Counter()
+    filtering = Filtering(
+        topic.text, name, found.properties
+    )  # of its own: what the subscription counts is what consumers were given
+    filtering.filters = found.rules.filters
+    first: Position | None = None
+    at, end, last = (
+        (found.cursor.mark_delete[0], found.cursor.mark_delete[1] + 1),
+        found.cursor.mark_delete,
+        topic.readable.last_confirmed,
+    )
+    while at <= last and entries + markers < _ANALYSED_MAX:
+        runs = await topic.readable.read(at, _LOOK_ENTRIES, _LOOK_BYTES)
+        if not runs:
+            break
+        for piece in runs:
+            shown, hidden = visible(piece)
+            markers += sum(stop - start + 1 for _, start, stop in hidden)
+            for ledger, start, run in found.cursor.unacked_runs(shown):
+                first = first or (ledger, start)
+                entries, messages, end = entries + run.count, messages + run.messages, (ledger, start + run.count - 1)
+                verdicts = filtering.verdicts(ledger, start, run) or [ACCEPT] * run.count
+                by_verdict.update(verdicts)
+        at = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
+    return {
+        "entries": entries,
+        "messages": messages,
+        "markerMessages": markers,
+        "filterAcceptedEntries": by_verdict[ACCEPT],
+        "filterAcceptedMessages": filtering.accepted,
+        "filterRejectedEntries": by_verdict[REJECT],
+        "filterRejectedMessages": filtering.rejected,
+        "filterRescheduledEntries": by_verdict[RESCHEDULE],
+        "filterRescheduledMessages": filtering.rescheduled,
+        "aborted": at <= last,
+        "firstMessageId": f"{first[0]}:{first[1]}" if first else None,
+        "lastMessageId": f"{end[0]}:{end[1]}" if first else None,
+    }
+
+
+async def backlog_size(admin: Admin, request: web.Request) -> Any:
+    """Bytes behind a position."""
+    ledger = await admin.ledger(admin.topic(request))
+    return web.json_response(ledger.bytes_between(position_of(await body(request)), ledger.last_confirmed))
+
+
+_TOPIC = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
+ROUTES = (
+    ("GET", f"{_TOPIC}/ledger/{{ledger}}/entry/{{entry}}", by_id),
+    ("GET", f"{_TOPIC}/examinemessage", examine),
+    ("PUT", f"{_TOPIC}/backlogSize", backlog_size),
+    ("GET", f"{_TOPIC}/subscription/{{subscription}}/position/{{count}}", peek),
+    ("POST", f"{_TOPIC}/subscription/{{subscription}}/analyzeBacklog", analyze),
+)

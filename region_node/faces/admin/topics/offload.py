@@ -1,0 +1,120 @@
+"""Offload: by command, what became of it, what an object store holds of a namespace, and a restore from one.
+
+Is: Pulsar's two paths of a topic and one of a namespace, and our own for restoring. Isn't: policies (`region_node.faces.admin.tenancy.policy_routes`), or a step of
+an offload. Source: docs/protocols/tiered.md; Pulsar's OffloadProcessStatus and MessageIdImpl.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from heliograph.model.errors import NotAllowed, StoreRefused
+from heliograph.model.positions import AFTER_ALL, Position
+from heliograph.model.topic_names import TopicName
+from region_node.faces.admin.calls.admin_context import Admin, Malformed, body, flag, typed_body
+from storage.tiered.objects.object_names import LEDGER
+from storage.tiered.reading.topic_restore import objects
+
+if TYPE_CHECKING:
+    from region_node.tiering.broker_tier import BrokerTier
+
+
+async def offload(admin: Admin, request: web.Request) -> Any:
+    """Whole ledgers that end before the message id of the body; without a body, every closed one; with `rollOver=true`, the open one is closed first."""
+    name = _one(admin, request)
+    before = _position(await body(request))
+    _tier(admin).tiering.offload(await admin.ledger(name), before, roll_over=flag(request, "rollOver"))
+
+
+async def status(admin: Admin, request: web.Request) -> Any:
+    name, tier = _one(admin, request), _tier(admin)
+    ledger = await admin.ledger(name)
+    found, first = tier.tiering.status(str(name)), tier.first_unstored(ledger.ledgers())
+    position = None if first is None else {"ledgerId": first[0], "entryId": first[1], "partitionIndex": name.partition}
+    return {"status": found.state, "lastError": found.error, "firstUnoffloadedMessage": position}
+
+
+async def scan(admin: Admin, request: web.Request) -> Any:
+    """What the store holds of the namespace, in every holder's folder."""
+    namespace = admin.namespace(request)
+    admin.policies(namespace)
+    tier, rows = _tier(admin), []
+    async for name, size in objects(tier.stores.get()):
+        if name.kind == LEDGER and TopicName.parse(name.topic).namespace == namespace:
+            rows.append(
+                {
+                    "topic": name.topic,
+                    "ledger": name.number,
+                    "holder": name.holder,
+                    "attempt": name.attempt,
+                    "size": size,
+                }
+            )
+    return {"objects": len(rows), "totalSize": sum(row["size"] for row in rows), "ledgers": rows}
+
+
+async def about(admin: Admin, request: web.Request) -> Any:
+    """Where this region's topics go, and under whose name. store: "" where none is set."""
+    tier = _tier(admin)
+    return {"region": admin.region, "store": tier.stores.own_url, "holder": tier.tiering.holder}
+
+
+async def restore(admin: Admin, request: web.Request) -> Any:
+    given = await typed_body(request, dict, 'an object such as {"topic": "persistent://public/default/t"},')
+    unknown = sorted(set(given) - {"topic", "store", "holder"})
+    if unknown or not all(isinstance(value, str) for value in given.values()) or "topic" not in given:
+        raise Malformed(
+            f"expected topic, and at will store and holder, as texts{'; not ' + ', '.join(unknown) if unknown else ''}"
+        )
+    name = TopicName.parse(given["topic"])
+    if not name.persistent:
+        raise NotAllowed(f"{name} is not persistent: nothing of it was ever stored")
+    restored = await _tier(admin).restore(name, url=given.get("store", ""), holder=given.get("holder", ""))
+    return [
+        {
+            "topic": one.topic,
+            "holder": one.holder,
+            "ledgers": one.ledgers,
+            "entries": one.entries,
+            "size": one.size_bytes,
+            "last": f"{one.last[0]}:{one.last[1]}",
+            "cursors": list(one.cursors),
+            "manifest_ms": one.made_ms,
+            "notes": list(one.notes),
+        }
+        for one in restored
+    ]
+
+
+def _tier(admin: Admin) -> BrokerTier:
+    if admin.tier is None:
+        raise StoreRefused("this broker has no tiered storage")
+    return admin.tier
+
+
+def _one(admin: Admin, request: web.Request) -> TopicName:
+    name = admin.topic(request)
+    if admin.view.partitions(str(name)):
+        raise NotAllowed(f"{name} is partitioned: name one of its partitions, such as {name.with_partition(0)}")
+    return name
+
+
+def _position(given: Any) -> Position:
+    """Pulsar's message id. Raises Malformed."""
+    if given is None:
+        return AFTER_ALL
+    if not isinstance(given, dict) or not all(type(given.get(part)) is int for part in ("ledgerId", "entryId")):
+        raise Malformed('expected a message id such as {"ledgerId": 12, "entryId": 0} in the body')
+    return int(given["ledgerId"]), int(given["entryId"])
+
+
+_TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+ROUTES = (
+    ("PUT", f"{_TOPIC}/offload", offload),
+    ("GET", f"{_TOPIC}/offload", status),
+    ("GET", "/admin/v2/namespaces/{tenant}/{namespace}/scanOffloadedLedgers", scan),
+    ("GET", "/heliograph/v1/tier", about),
+    ("POST", "/heliograph/v1/tier/restore", restore),
+)

@@ -1,0 +1,301 @@
+"""Messages published over HTTP: Pulsar's REST producer.
+
+Is: a body of messages to one run, published at the topic's owner; messages of a partitioned topic at the owners of its partitions, by key, or in turn.
+Isn't: a way for much: each request waits until all of it is durable, and a request has at most MESSAGES_MAX messages and 1 MiB.
+Invariants: the answer has one result a message, in their order; what has a message id is durable on the ack quorum.
+Schemas: none given: payloads are text as it is. Else the schema is checked and stored as for any producer, and payloads are given as JSON clients
+write such values: numbers, true and false, texts; AVRO as the JSON of a record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import avro.errors
+import avro.io
+import avro.schema
+import crc32c
+from aiohttp import web
+
+from heliograph.model.errors import HeliographError, NotAllowed, TopicClosed
+from heliograph.model.topic_names import TopicName
+from heliograph.wire.pulsar import pulsar_pb2 as pb
+from heliograph.wire.run import COUNT_MAX, Run
+from region_node.faces.admin.calls.admin_context import Admin, Elsewhere, Malformed, number, typed_body
+from region_node.runtime.topic_ports import Segments
+from region_node.schemas.compatibility import IncompatibleSchema
+from region_node.schemas.schema_definition import NONE, TYPES, InvalidSchema, Schema
+from region_node.subscriptions.sticky_keys import key_hash
+from region_node.topics.limits.topic_limits import check_producer
+from region_node.topics.topic import Topic
+
+MESSAGES_MAX = COUNT_MAX
+_NAME = "rest"
+_INTEGERS = {"INT8": ">b", "INT16": ">h", "INT32": ">i", "INT64": ">q"}
+_FLOATS = {"FLOAT": ">f", "DOUBLE": ">d"}
+Encode = Callable[[Any], bytes]
+
+
+async def produce(admin: Admin, request: web.Request) -> Any:
+    name, given = admin.topic(request), await _given(request)
+    count = admin.view.partitions(str(name))
+    if "partition" in request.match_info:
+        index = number(request.match_info["partition"], "partition")
+        if not 0 <= index < count:
+            raise NotAllowed(f"{name} has {count} partition(s): there is no partition {index}")
+        return await _publish(admin, name.with_partition(index), given)
+    if not count:
+        return await _publish(admin, name, given)
+    results: list[Any] = [None] * len(given["messages"])
+    version = 0
+    for index, places in _spread(given["messages"], count).items():
+        part, some = name.with_partition(index), {**given, "messages": [given["messages"][place] for place in places]}
+        answer = await _at_owner(admin, name, part, index, some)
+        version = answer["schemaVersion"]
+        for place, result in zip(places, answer["messagePublishResults"], strict=True):
+            results[place] = result
+    return {"messagePublishResults": results, "schemaVersion": version}
+
+
+async def _at_owner(admin: Admin, name: TopicName, part: TopicName, index: int, given: dict[str, Any]) -> Any:
+    try:
+        return await _publish(admin, part, given)
+    except Elsewhere as where:
+        path = f"/topics/{name.domain}/{name.namespace}/{quote(name.local, safe='')}/partitions/{index}"
+        return await admin.call(where.record, "POST", path, given)
+
+
+async def _given(request: web.Request) -> dict[str, Any]:
+    """Raises Malformed."""
+    given = await typed_body(request, dict, 'ProducerMessages: {"messages": [{"payload": ...}]},')
+    messages = given.get("messages")
+    if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
+        raise Malformed("expected messages: a list of objects with a payload")
+    if len(messages) > MESSAGES_MAX:
+        raise Malformed(f"{len(messages)} messages in one request; at most {MESSAGES_MAX} are taken")
+    checked: dict[str, Any] = given
+    return checked
+
+
+def _spread(messages: Sequence[Mapping[str, Any]], count: int) -> dict[int, list[int]]:
+    """Partition -> places of its messages in the request."""
+    out: dict[int, list[int]] = {}
+    for place, message in enumerate(messages):
+        key = message.get("key")
+        out.setdefault(key_hash(str(key).encode()) % count if key else place % count, []).append(place)
+    return out
+
+
+async def _publish(admin: Admin, name: TopicName, given: Mapping[str, Any]) -> Any:
+    """All of it in one run. Raises Elsewhere, Malformed, NotAllowed, and what a producer would be refused with."""
+    text = await admin.here(name)
+    topic = await admin.topics.get(text, create=admin.topics.creation.may_create(text))
+    producer = str(given.get("producerName") or _NAME)
+    check_producer(topic, producer, encrypted=False)
+    topic.producers.check_shared()
+    encode_key, _ = _encoder(given.get("keySchema"), "keySchema")
+    encode, schema = _encoder(given.get("valueSchema"), "valueSchema")
+    try:
+        version = None if schema is None else await admin.topics.new_schema(name, schema)
+    except (IncompatibleSchema, InvalidSchema) as error:
+        raise web.HTTPConflict(reason=str(error)) from error
+    now_ms = admin.clock.wall_ms()
+    entries = [
+        _entry(message, producer, place, now_ms, encode_key, encode, version)
+        for place, message in enumerate(given["messages"])
+    ]
+    sequences = tuple((s, s) for s in (_whole(m, "sequenceId", place) for place, m in enumerate(given["messages"])))
+    named = "producerName" in given  # without a name of its own nothing it sends again is known
+    run = Run(
+        entries,
+        [len(e) for e in entries],
+        producers=((producer, len(entries), sequences[0][0], sequences),) if named else (),
+    )
+    results: list[dict[str, Any]] = []
+    try:
+        for count, ledger, first in await _published(topic, run):
+            ids = [f"{ledger}:{first + i if ledger >= 0 else -1}:{name.partition}" for i in range(count)]
+            results += [
+                {"messageId": one, "errorCode": 0, "errorMsg": "", "schemaVersion": version or 0} for one in ids
+            ]
+    except TopicClosed:
+        raise
+    except HeliographError as error:
+        results = [
+            {"messageId": "", "errorCode": 2, "errorMsg": str(error), "schemaVersion": version or 0} for _ in entries
+        ]
+    topic.last_publish_ms, topic.inactive_since = now_ms, 0.0
+    usage = admin.usage.of(name.tenant)
+    usage.messages_in += run.messages
+    usage.bytes_in += run.size_bytes
+    return {"messagePublishResults": results, "schemaVersion": version or 0}
+
+
+async def _published(topic: Topic, run: Run) -> Segments:
+    """Once it is durable. Raises what the append failed with."""
+    done: asyncio.Future[Segments] = asyncio.get_running_loop().create_future()
+
+    def settle(answered: Segments | None, error: HeliographError | None) -> None:
+        if done.done():  # who asked has gone
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(answered or [])
+
+    topic.publish(run, lambda answered: settle(answered, None), lambda error: settle(None, error))
+    return await done
+
+
+def _entry(
+    message: Mapping[str, Any],
+    producer: str,
+    place: int,
+    now_ms: int,
+    encode_key: Encode,
+    encode: Encode,
+    version: int | None,
+) -> bytes:
+    made = pb.MessageMetadata(
+        producer_name=producer, sequence_id=_whole(message, "sequenceId", place), publish_time=now_ms
+    )
+    properties = message.get("properties") or {}
+    if not isinstance(properties, dict):
+        raise Malformed("properties is an object of texts")
+    for key, value in properties.items():
+        made.properties.add(key=key, value=str(value))
+    if message.get("key") is not None:
+        made.partition_key = encode_key(message["key"]).decode("utf-8", "replace")
+    if event := _whole(message, "eventTime", 0):
+        made.event_time = event
+    if (at := _whole(message, "deliverAt", 0)) or (later := _whole(message, "deliverAfterMs", 0)):
+        made.deliver_at_time = at or now_ms + later
+    if message.get("disableReplication"):
+        made.replicate_to.append("__local__")
+    else:
+        made.replicate_to.extend(str(region) for region in message.get("replicationClusters") or ())
+    if version is not None:
+        made.schema_version = struct.pack(">Q", version)
+    value = message.get("payload")
+    payload = b"" if value is None else encode(value)
+    made.null_value = value is None
+    made.uncompressed_size = len(payload)
+    head = made.SerializeToString()
+    checked = struct.pack(">I", len(head)) + head + payload
+    return b"\x0e\x01" + struct.pack(">I", crc32c.crc32c(checked)) + checked
+
+
+def _whole(message: Mapping[str, Any], name: str, default: int) -> int:
+    value = message.get(name)
+    if value is None:
+        return default
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise Malformed(f"{name} is a whole number, not {value!r}")
+    return value
+
+
+# -- schemas ----------------------------------------------------------------------------------------------------------
+
+
+def _encoder(given: Any, name: str) -> tuple[Encode, Schema | None]:
+    """How a payload of that schema is written, and the schema. given: Pulsar's SchemaInfo, as JSON or as a text of JSON."""
+    if not given:
+        return _text, None
+    try:
+        info = json.loads(given) if isinstance(given, str) else given
+        kind = str(info["type"]).upper()
+        definition = info.get("schema") or ""
+        definition = _definition(definition) if isinstance(definition, str) else json.dumps(definition)
+        data, properties = (
+            definition.encode(),
+            {str(key): str(value) for key, value in (info.get("properties") or {}).items()},
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Malformed(f"{name}: expected SchemaInfo with name, type, schema, properties: {error}") from error
+    if kind == "BYTES":
+        return _text, None
+    if kind not in TYPES or kind not in _ENCODERS:
+        raise NotAllowed(
+            f"{name}: payloads of schema {kind} are not taken over HTTP; {', '.join(sorted(_ENCODERS))} are, and BYTES"
+        )
+    encode = _avro(definition) if kind == "AVRO" else _ENCODERS[kind]
+    return encode, None if TYPES[kind] == NONE else Schema(TYPES[kind], str(info.get("name") or ""), data, properties)
+
+
+def _definition(given: str) -> str:
+    """As Pulsar's SchemaInfo has it, the definition is base64; as it is written by hand, the text itself, which for no schema is base64."""
+    try:
+        return base64.b64decode(given, validate=True).decode()
+    except ValueError:
+        return given
+
+
+def _text(value: Any) -> bytes:
+    return (value if isinstance(value, str) else json.dumps(value)).encode()
+
+
+def _packed(form: str, kind: type) -> Encode:
+    def encode(value: Any) -> bytes:
+        try:
+            return struct.pack(form, kind(value))
+        except (ValueError, TypeError, struct.error) as error:
+            raise Malformed(f"{value!r} is not a value of that schema: {error}") from error
+
+    return encode
+
+
+def _flag(value: Any) -> bytes:
+    if str(value).lower() not in ("true", "false"):
+        raise Malformed(f"{value!r} is neither true nor false")
+    return b"\x01" if str(value).lower() == "true" else b"\x00"
+
+
+def _json(value: Any) -> bytes:
+    if isinstance(value, str):
+        try:
+            json.loads(value)
+        except ValueError as error:
+            raise Malformed(f"a payload of a JSON schema is JSON: {error}") from error
+        return value.encode()
+    return json.dumps(value).encode()
+
+
+def _avro(definition: str) -> Encode:
+    try:
+        schema = avro.schema.parse(definition)
+    except (avro.errors.AvroException, ValueError) as error:
+        raise Malformed(f"valueSchema is no Avro schema: {error}") from error
+    writer = avro.io.DatumWriter(schema)
+
+    def encode(value: Any) -> bytes:
+        out = io.BytesIO()
+        try:
+            writer.write(json.loads(value) if isinstance(value, str) else value, avro.io.BinaryEncoder(out))
+        except (avro.errors.AvroException, ValueError, TypeError) as error:
+            raise Malformed(f"a payload does not fit the schema: {error}") from error
+        return out.getvalue()
+
+    return encode
+
+
+_ENCODERS: dict[str, Encode] = {
+    "STRING": _text,
+    "JSON": _json,
+    "AVRO": _text,
+    "BOOLEAN": _flag,
+    **{name: _packed(form, int) for name, form in _INTEGERS.items()},
+    **{name: _packed(form, float) for name, form in _FLOATS.items()},
+}
+
+_ONE = "/topics/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
+ROUTES = (
+    ("POST", f"{_ONE}/partitions/{{partition}}", produce),
+    ("POST", _ONE, produce),
+)

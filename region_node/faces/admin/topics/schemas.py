@@ -1,0 +1,182 @@
+"""Schemas: upload, versions, compatibility, deletion.
+
+Is: Pulsar's paths over the registry of the region; any broker answers. Isn't: a rule (`region_node.schemas`).
+What differs from Pulsar, on purpose: a definition that makes no sense is always 422 (there, some are 500), and the answer to "would this be
+compatible" is 202 with false (there, 500).
+Source: Pulsar's SchemasResource; docs/protocols/admin.md, "Schemas".
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.errors import NotFound
+from heliograph.model.topic_names import TopicName
+from region_node.faces.admin.calls.admin_context import Admin, Malformed, typed_body
+from region_node.schemas.compatibility import IncompatibleSchema, check_new
+from region_node.schemas.schema_definition import (
+    BYTES,
+    KEY_VALUE,
+    NAMES,
+    TYPES,
+    InvalidSchema,
+    Schema,
+    check_definition,
+    halves,
+)
+from region_node.schemas.schema_registry import Version
+
+
+async def latest(admin: Admin, request: web.Request) -> Any:
+    versions = await admin.topics.schemas.versions(_topic(admin, request))
+    if not versions:
+        raise NotFound("the topic has no schema")
+    return _shown(*versions[-1])
+
+
+async def one(admin: Admin, request: web.Request) -> Any:
+    wanted = request.match_info["version"]
+    for version, schema in await admin.topics.schemas.versions(_topic(admin, request)):
+        if str(version.number) == wanted:
+            return _shown(version, schema)
+    raise NotFound(f"the topic has no schema of version {wanted}")
+
+
+async def every(admin: Admin, request: web.Request) -> Any:
+    return {"getSchemaResponses": [_shown(*row) for row in await admin.topics.schemas.versions(_topic(admin, request))]}
+
+
+async def metadata(admin: Admin, request: web.Request) -> Any:
+    """Where Pulsar names a ledger, there is none: versions lie in the region's metadata."""
+    numbers = [version.number for version, _ in await admin.topics.schemas.versions(_topic(admin, request))]
+    if not numbers:
+        raise NotFound("the topic has no schema")
+    rows = [{"ledgerId": -1, "entryId": -1, "version": number} for number in numbers]
+    return {"info": rows[-1], "index": rows}
+
+
+async def upload(admin: Admin, request: web.Request) -> Any:
+    name, schema = _topic(admin, request), await _given(request)
+    try:
+        number = await admin.topics.schemas.get_or_create(name, schema, admin.topics.schema_strategy(name))
+    except (IncompatibleSchema, InvalidSchema) as error:
+        return _refused(error)
+    admin.changed(request, None, {"version": number, "type": schema.type_name})
+    return {"version": {"version": number}}
+
+
+async def version_of(admin: Admin, request: web.Request) -> Any:
+    number = await admin.topics.schemas.find(_topic(admin, request), await _given(request))
+    return {"version": -1 if number is None else number}
+
+
+async def compatibility(admin: Admin, request: web.Request) -> Any:
+    name, schema = _topic(admin, request), await _given(request)
+    strategy = admin.topics.schema_strategy(name)
+    existing = [each for _, each in await admin.topics.schemas.versions(name)]
+    try:
+        check_definition(schema)
+        if not (existing and schema.same(existing[-1])):
+            check_new(schema, existing, strategy)
+        fits = True
+    except InvalidSchema as error:
+        return _refused(error)
+    except IncompatibleSchema:
+        fits = False
+    return web.json_response({"compatibility": fits, "schemaCompatibilityStrategy": strategy}, status=202)
+
+
+async def delete(admin: Admin, request: web.Request) -> Any:
+    """What is there is hidden from clients; the next schema may be any."""
+    name = _topic(admin, request)
+    before = [version.number for version, _ in await admin.topics.schemas.versions(name)]
+    number = await admin.topics.schemas.mark_deleted(name)
+    admin.changed(request, before, [])
+    return {"version": number}
+
+
+def _topic(admin: Admin, request: web.Request) -> TopicName:
+    """Raises NotFound where the namespace does not exist."""
+    name = admin.topic(request)
+    admin.policies(name.namespace)
+    return name
+
+
+async def _given(request: web.Request) -> Schema:
+    """Raises Malformed."""
+    fields = await typed_body(request, dict, 'an object such as {"type": "AVRO", "schema": "...", "properties": {}},')
+    kind, text, properties = fields.get("type"), fields.get("schema", ""), fields.get("properties") or {}
+    if kind not in TYPES and kind != BYTES:
+        raise Unprocessable(f"type is {kind!r}; there are {', '.join(TYPES)}")
+    if (
+        not isinstance(text, str)
+        or not isinstance(properties, dict)
+        or not all(isinstance(v, str) for v in properties.values())
+    ):
+        raise Malformed("schema is a text, and properties an object of texts")
+    number = TYPES["NONE" if kind == BYTES else kind]
+    return Schema(
+        number, request.match_info["topic"], _key_value(text) if number == KEY_VALUE else text.encode(), properties
+    )
+
+
+def _key_value(text: str) -> bytes:
+    """{"key": definition, "value": definition} as the wire has it."""
+    try:
+        given = json.loads(text)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict) or set(given) - {"key", "value"}:
+        raise Unprocessable('the schema of a KEY_VALUE is a JSON object {"key": definition, "value": definition}')
+    out = b""
+    for half in ("key", "value"):
+        value = given.get(half, "")
+        data = (value if isinstance(value, str) else json.dumps(value)).encode()
+        out += len(data).to_bytes(4, "big") + data
+    return out
+
+
+def _shown(version: Version, schema: Schema) -> dict[str, Any]:
+    if schema.type == KEY_VALUE:
+        shown = {}
+        for half, each in zip(("key", "value"), halves(schema), strict=True):
+            try:
+                shown[half] = json.loads(each.data) if each.data else ""
+            except ValueError:
+                shown[half] = each.data.decode(errors="replace")
+        data = json.dumps(shown)
+    else:
+        data = schema.data.decode(errors="replace")
+    kind = NAMES.get(schema.type, str(schema.type))
+    return {
+        "version": version.number,
+        "type": kind,
+        "timestamp": version.time_ms,
+        "data": data,
+        "properties": schema.properties,
+    }
+
+
+class Unprocessable(web.HTTPUnprocessableEntity):
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason=reason.replace("\n", " ")[:500])
+
+
+def _refused(error: IncompatibleSchema | InvalidSchema) -> web.Response:
+    return web.json_response({"reason": str(error)}, status=409 if isinstance(error, IncompatibleSchema) else 422)
+
+
+_OF = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
+ROUTES = (
+    ("GET", f"{_OF}/schema", latest),
+    ("GET", f"{_OF}/schema/{{version}}", one),
+    ("GET", f"{_OF}/schemas", every),
+    ("GET", f"{_OF}/metadata", metadata),
+    ("POST", f"{_OF}/schema", upload),
+    ("POST", f"{_OF}/version", version_of),
+    ("POST", f"{_OF}/compatibility", compatibility),
+    ("DELETE", f"{_OF}/schema", delete),
+)

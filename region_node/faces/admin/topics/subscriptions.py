@@ -1,0 +1,250 @@
+"""Subscriptions of a topic: list, create, delete, skip, reset by time or position, expire, properties.
+
+Is: one topic at its owner; a partitioned topic by asking the owner of each partition. Isn't: reading messages (`messages`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.configuration.policy_values import mapped, text
+from heliograph.model.errors import NotAllowed, NotFound
+from heliograph.model.positions import AFTER_ALL, Position
+from heliograph.model.topic_names import TopicName, check_name
+from region_node.faces.admin.calls.admin_context import Admin, body, flag, number, typed_body
+from region_node.faces.admin.topics.messages import nth_unacked, position_of
+from region_node.replication.replicated_subscriptions import replicate
+from region_node.subscriptions.subscription import Subscription
+from region_node.topics.topic import Topic
+from storage.managed_ledger.cursors.cursor import check_properties
+
+OnTopic = Callable[[Admin, web.Request, TopicName], Awaitable[Any]]
+Handler = Callable[[Admin, web.Request], Awaitable[Any]]
+
+
+def _everywhere(act: OnTopic) -> Handler:
+    """On a plain topic, or on every partition."""
+
+    async def handle(admin: Admin, request: web.Request) -> Any:
+        if not await admin.for_each_partition(request, lambda part: act(admin, request, part)):
+            return await act(admin, request, admin.topic(request))
+        return None
+
+    return handle
+
+
+def _subscription(request: web.Request) -> str:
+    name = request.match_info["subscription"]
+    return name if "/" in name else check_name("subscription", name)
+
+
+async def _existing(admin: Admin, request: web.Request, name: TopicName) -> tuple[Topic, Subscription]:
+    """The topic at its owner, and a subscription that it has. Raises NotFound."""
+    topic, subscription = await admin.loaded(name), _subscription(request)
+    if subscription not in topic.subscriptions:
+        raise NotFound(f"Subscription {subscription} does not exist on {topic.text}")
+    return topic, topic.subscriptions[subscription]
+
+
+async def list_all(admin: Admin, request: web.Request) -> Any:
+    name = admin.topic(request)
+    count = admin.view.partitions(str(name))
+    if not count:
+        return _durable(await admin.loaded(name))
+    found: set[str] = set()
+    for part in [name.with_partition(index) for index in range(count)]:
+        found.update(
+            await admin.at_owner(part, "GET", "/subscriptions", lambda text: _loaded_durable(admin, text)) or ()
+        )
+    return sorted(found)
+
+
+async def _loaded_durable(admin: Admin, topic: str) -> list[str]:
+    return _durable(await admin.topics.get(topic, create=False))
+
+
+def _durable(topic: Topic) -> list[str]:
+    return sorted(name for name, subscription in topic.subscriptions.items() if subscription.durable)
+
+
+async def create(admin: Admin, request: web.Request, name: TopicName) -> None:
+    """At the position in the body; nothing given: behind the last message. The topic is made where it is not there."""
+    topic, subscription = await admin.here(name), _subscription(request)
+    given = await body(request)
+    await admin.topics.get(topic, create=True)
+    properties = given.get("properties") if isinstance(given, dict) else None
+    await admin.topics.create_subscription(topic, subscription, at=_before(given), properties=properties)
+    loaded = await admin.loaded(name)
+    made = loaded.subscriptions[subscription]
+    admin.changed_also(
+        request,
+        topic,
+        None,
+        {"markDelete": _at(made), "properties": properties or {}, "replicated": flag(request, "replicated")},
+    )
+    if flag(request, "replicated"):
+        replicate(loaded, made)
+
+
+async def delete(admin: Admin, request: web.Request, name: TopicName) -> None:
+    topic, found = await _existing(admin, request, name)
+    before = {"markDelete": _at(found), "backlog": found.cursor.backlog_entries}
+    await topic.delete_subscription(found.name, force=flag(request, "force"))
+    admin.changed_also(request, topic.text, before, None)
+
+
+# -- moving -------------------------------------------------------------------------------------------------------------
+
+
+async def skip_all(admin: Admin, request: web.Request, name: TopicName) -> None:
+    topic, found = await _existing(admin, request, name)
+    with _moving(admin, request, topic, found):
+        await topic.skip_all(found.name)
+
+
+async def skip(admin: Admin, request: web.Request) -> Any:
+    """So many of the messages that wait count as acknowledged."""
+    name = admin.topic(request)
+    if admin.view.partitions(str(name)):
+        raise web.HTTPMethodNotAllowed(request.method, [], reason="skip messages of one partition at a time")
+    topic, found = await _existing(admin, request, name)
+    try:
+        through = await nth_unacked(topic, found.name, number(request.match_info["count"], "the number of messages"))
+    except NotFound:  # fewer wait
+        through = topic.ledger.last_confirmed
+    with _moving(admin, request, topic, found):
+        await _pass(found, through)
+
+
+async def reset_to_time(admin: Admin, request: web.Request, name: TopicName) -> None:
+    topic, found = await _existing(admin, request, name)
+    with _moving(admin, request, topic, found):
+        await admin.topics.reset_subscription(
+            topic.text, found.name, publish_ms=number(request.match_info["timestamp"], "the timestamp")
+        )
+
+
+async def reset_to_position(admin: Admin, request: web.Request, name: TopicName) -> None:
+    """The next message is the one given, or the one behind it where `isExcluded` is set."""
+    topic, found = await _existing(admin, request, name)
+    given = await typed_body(request, dict, "a message id")
+    with _moving(admin, request, topic, found):
+        await admin.topics.reset_subscription(
+            topic.text, found.name, at=position_of(given) if given.get("isExcluded") else _before(given)
+        )
+
+
+async def expire(admin: Admin, request: web.Request, name: TopicName) -> None:
+    """Skips what was published longer ago than so many seconds; never back."""
+    topic, found = await _existing(admin, request, name)
+    await _expire(admin, request, topic, [found])
+
+
+async def expire_all(admin: Admin, request: web.Request, name: TopicName) -> None:
+    topic = await admin.loaded(name)
+    await _expire(admin, request, topic, [s for s in topic.subscriptions.values() if s.durable])
+
+
+async def _expire(admin: Admin, request: web.Request, topic: Topic, subscriptions: list[Subscription]) -> None:
+    through = await topic.before_time(
+        admin.clock.wall_ms() - number(request.match_info["seconds"], "the seconds") * 1000
+    )
+    for subscription in subscriptions:
+        with _moving(admin, request, topic, subscription):
+            await _pass(subscription, through)
+
+
+async def expire_to(admin: Admin, request: web.Request) -> Any:
+    """Skips up to the message in the body, and it (not it, where `isExcluded` is set); never back."""
+    topic, found = await _existing(admin, request, admin.topic(request))
+    given = await typed_body(request, dict, "a message id")
+    with _moving(admin, request, topic, found):
+        await _pass(found, _before(given) if given.get("isExcluded") else position_of(given))
+
+
+@contextmanager
+def _moving(admin: Admin, request: web.Request, topic: Topic, found: Subscription) -> Iterator[None]:
+    """The audit log hears from where to where."""
+    before = _at(found)
+    yield
+    admin.changed_also(request, f"{topic.text} {found.name}", {"markDelete": before}, {"markDelete": _at(found)})
+
+
+def _at(found: Subscription) -> str:
+    ledger, entry = found.cursor.mark_delete
+    return f"{ledger}:{entry}"
+
+
+async def _pass(subscription: Subscription, through: Position) -> None:
+    cursor = subscription.cursor
+    if through > cursor.mark_delete:
+        cursor.ack_cumulative(through)
+        subscription.passed()
+        await cursor.flushed()
+
+
+# -- what is known of it --------------------------------------------------------------------------------------------------
+
+
+async def get_properties(admin: Admin, request: web.Request) -> Any:
+    name = admin.topic(request)
+    count = admin.view.partitions(str(name))
+    _, found = await _existing(admin, request, name.with_partition(0) if count else name)
+    return found.properties
+
+
+async def set_properties(admin: Admin, request: web.Request, name: TopicName) -> None:
+    _, found = await _existing(admin, request, name)
+    properties = mapped(text)("properties", await body(request) or {})
+    if not found.durable:
+        raise NotAllowed(f"subscription {found.name} is a reader's: it has no properties that last")
+    check_properties(properties)
+    admin.changed(request, found.properties, properties)
+    found.set_properties(properties)
+    await found.cursor.flushed()
+
+
+async def get_replicated(admin: Admin, request: web.Request) -> Any:
+    topic, found = await _existing(admin, request, admin.topic(request))
+    return {topic.text: found.replicated}
+
+
+async def set_replicated(admin: Admin, request: web.Request, name: TopicName) -> None:
+    """As a consumer that asks for it does."""
+    topic, found = await _existing(admin, request, name)
+    on: bool = await typed_body(request, bool, "true or false")
+    admin.changed(request, found.replicated, on)
+    replicate(topic, found, on=on)
+    await found.cursor.flushed()
+
+
+def _before(given: Any) -> Position:
+    """The mark-delete position with which the given message comes next."""
+    if given is None or "ledgerId" not in given:
+        return AFTER_ALL
+    ledger, entry = position_of(given)
+    return (ledger, entry - 1) if entry >= 0 and (ledger, entry) != AFTER_ALL else (ledger, entry)
+
+
+_TOPIC = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
+_ONE = f"{_TOPIC}/subscription/{{subscription}}"
+ROUTES = (
+    ("GET", f"{_TOPIC}/subscriptions", list_all),
+    ("PUT", _ONE, _everywhere(create)),
+    ("DELETE", _ONE, _everywhere(delete)),
+    ("POST", f"{_ONE}/skip_all", _everywhere(skip_all)),
+    ("POST", f"{_ONE}/skip/{{count}}", skip),
+    ("POST", f"{_ONE}/resetcursor/{{timestamp}}", _everywhere(reset_to_time)),
+    ("POST", f"{_ONE}/resetcursor", _everywhere(reset_to_position)),
+    ("POST", f"{_ONE}/expireMessages/{{seconds}}", _everywhere(expire)),
+    ("POST", f"{_ONE}/expireMessages", expire_to),
+    ("POST", f"{_TOPIC}/all_subscription/expireMessages/{{seconds}}", _everywhere(expire_all)),
+    ("GET", f"{_ONE}/properties", get_properties),
+    ("PUT", f"{_ONE}/properties", _everywhere(set_properties)),
+    ("GET", f"{_ONE}/replicatedSubscriptionStatus", get_replicated),
+    ("POST", f"{_ONE}/replicatedSubscriptionStatus", _everywhere(set_replicated)),
+)

@@ -1,0 +1,70 @@
+"""What of a topic no bookie of this region has any more, and its repair in place.
+
+Is: paths of our own, below /heliograph/v1/topics; the object store as a source, and the audit between regions for what that does not have. Isn't: the
+repair (`storage.managed_ledger.log.damaged_ledgers`), or the audit (`replicator.audit.auditor`).
+Invariants: a repair changes no message id, and never a message that can be read.
+Source: docs/operating/repair.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.ledger_metadata import local_gone
+from region_node.faces.admin.calls.admin_context import Admin, Malformed, typed_body
+from storage.ledger.repair.in_place_repair import Runs, Source
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
+from storage.tiered.reading.object_source import Objects
+
+
+async def damage(admin: Admin, request: web.Request) -> Any:
+    """Reads every closed ledger of the topic that bookies keep, or the one of `ledger`."""
+    ledger = await admin.ledger(admin.topic(request))
+    text = request.query.get("ledger", "")
+    if text and not text.isdigit():
+        raise Malformed(f"ledger: expected a number, not {text!r}")
+    found = {number: await ledger.damaged(number) for number in _ledgers(ledger, int(text) if text else None)}
+    return {
+        "topic": ledger.topic,
+        "ledgers": len(found),
+        "damaged": {str(number): ranges for number, ranges in found.items() if ranges},
+    }
+
+
+async def repair(admin: Admin, request: web.Request) -> Any:
+    """Fetches what is damaged from the object store; what that has not, the audit asks the other regions for, in the background."""
+    given = await typed_body(request, dict, 'an object such as {} or {"ledger": 12},')
+    if set(given) - {"ledger"} or not isinstance(given.get("ledger", 0), int):
+        raise Malformed("expected nothing, or ledger, as a number")
+    topic = admin.topic(request)
+    log = await admin.log(topic)
+    ledger = log.ledger
+    source: Source = Runs(()) if admin.tier is None else Objects(admin.tier.reader, ledger.ledgers())
+    rows: dict[str, Any] = {}
+    for number in _ledgers(ledger, given.get("ledger")):
+        if not await ledger.damaged(number):
+            continue
+        done = await ledger.refill(number, source)
+        rows[str(number)] = {
+            "fetched_entries": done.fetched_entries,
+            "copied_entries": done.copied_entries,
+            "missing": [list(one) for one in done.missing],
+        }
+    missing = any(row["missing"] for row in rows.values())
+    if missing:
+        admin.links.auditor.want(log.topic)
+    return {"topic": ledger.topic, "ledgers": rows, "asked_other_regions": missing}
+
+
+def _ledgers(ledger: ManagedLedger, wanted: int | None) -> list[int]:
+    if wanted is not None:
+        return [wanted]
+    return [info.ledger for info in ledger.ledgers() if info.closed_ms and not local_gone(info)]
+
+
+ROUTES = (
+    ("GET", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/damage", damage),
+    ("POST", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/repair", repair),
+)

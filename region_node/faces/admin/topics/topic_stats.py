@@ -1,0 +1,261 @@
+"""Statistics of topics: one at its owner, a partitioned one put together from its partitions, and what lies in storage.
+
+Is: questions. Isn't: the counting (`region_node.topics.topic_statistics`).
+Sums of rates are of different moments, a tick apart at most.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.ledger_metadata import LedgerInfo, local_gone
+from heliograph.model.positions import Position
+from heliograph.model.topic_names import TopicName
+from region_node.faces.admin.calls.admin_context import Admin, flag
+from region_node.faces.admin.topics.topics import partitions_of
+from region_node.runtime.rate_meter import iso_time
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
+from storage.tiered.offload.offload_plan import stored
+
+
+async def stats(admin: Admin, request: web.Request) -> Any:
+    return await _stats(admin, request, await admin.here(admin.topic(request)))
+
+
+async def _stats(admin: Admin, request: web.Request, topic: str) -> dict[str, Any]:
+    """Raises NotFound where the topic does not exist; one that is stored but not loaded is loaded."""
+    found = await admin.topics.stats(topic)
+    if flag(request, "getEarliestTimeInBacklog"):
+        loaded = await admin.topics.get(topic, create=False)
+        for name, fields in found["subscriptions"].items():
+            subscription = loaded.subscriptions.get(name)
+            if subscription is not None and not loaded.volatile:
+                fields["earliestMsgPublishTimeInBacklog"] = await loaded.oldest_ms(subscription)
+    if flag(request, "excludePublishers"):
+        found["publishers"] = []
+    if flag(request, "excludeConsumers"):
+        for fields in found["subscriptions"].values():
+            fields["consumers"] = []
+    found["ownerBroker"] = admin.ownership.record.broker
+    return found
+
+
+async def partitioned_stats(admin: Admin, request: web.Request) -> Any:
+    name = admin.topic(request)
+    count = partitions_of(admin, name)
+    parts: dict[str, dict[str, Any]] = {}
+    query = f"?{request.rel_url.raw_query_string}" if request.rel_url.raw_query_string else ""
+    for index in range(count):
+        part = name.with_partition(index)
+        found = await admin.at_owner(part, "GET", f"/stats{query}", lambda topic: _stats(admin, request, topic))
+        if found is not None:
+            parts[str(part)] = found
+    total = _sum(list(parts.values()))
+    total["topicCreationTimeStamp"] = admin.view.created_ms(str(name)) or total["topicCreationTimeStamp"]
+    total["metadata"] = {"partitions": count}
+    total["partitions"] = parts if request.query.get("perPartition", "true") != "false" else {}
+    return total
+
+
+_SUMMED = (
+    "msgRateIn",
+    "msgRateOut",
+    "msgThroughputIn",
+    "msgThroughputOut",
+    "storageSize",
+    "backlogSize",
+    "msgInCounter",
+    "msgOutCounter",
+)
+_SUMMED_MORE = (
+    "bytesInCounter",
+    "bytesOutCounter",
+    "msgBacklog",
+    "msgBacklogNoDelayed",
+    "msgDelayed",
+    "unackedMessages",
+    "msgRateRedeliver",
+    "msgRateExpired",
+    "totalMsgExpired",
+    "messageAckRate",
+    "replicationBacklog",
+)
+
+
+def _sum(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Numbers that add up are added up; subscriptions and links of one name are put together likewise; publishers are listed."""
+    total: dict[str, Any] = {key: sum(part.get(key, 0) for part in parts) for key in _SUMMED}
+    for key in ("bytesInCounter", "bytesOutCounter"):
+        total[key] = sum(part.get(key, 0) for part in parts)
+    created = [part["topicCreationTimeStamp"] for part in parts if part.get("topicCreationTimeStamp")]
+    total["topicCreationTimeStamp"] = min(created, default=0)
+    total["lastPublishTimestamp"] = max((part.get("lastPublishTimestamp", 0) for part in parts), default=0)
+    total["averageMsgSize"] = total["msgThroughputIn"] / total["msgRateIn"] if total["msgRateIn"] else 0.0
+    total["deduplicationStatus"] = next(
+        (part["deduplicationStatus"] for part in parts if "deduplicationStatus" in part), "Disabled"
+    )
+    total["publishers"] = [publisher for part in parts for publisher in part.get("publishers", ())]
+    for group in ("subscriptions", "replication"):
+        names = sorted({name for part in parts for name in part.get(group, {})})
+        total[group] = {
+            name: _sum_rows([part[group][name] for part in parts if name in part.get(group, {})]) for name in names
+        }
+    return total
+
+
+def _sum_rows(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    merged = dict(rows[0])
+    for key in (*_SUMMED, *_SUMMED_MORE):
+        if key in merged:
+            merged[key] = sum(row.get(key, 0) for row in rows)
+    if "consumers" in merged:
+        merged["consumers"] = [consumer for row in rows for consumer in row.get("consumers", ())]
+    return merged
+
+
+# -- what lies in storage -------------------------------------------------------------------------------------------------
+
+
+async def internal_stats(admin: Admin, request: web.Request) -> Any:
+    return await _internal_of(admin, admin.topic(request))
+
+
+def _ledger(info: LedgerInfo) -> dict[str, Any]:
+    """Pulsar's LedgerInfo, and whether bookies have it too."""
+    row = {"ledgerId": info.ledger, "entries": info.entries, "size": info.size_bytes, "timestamp": info.closed_ms}
+    return {**row, "offloaded": stored(info), "onBookies": not local_gone(info)}
+
+
+async def _internal_of(admin: Admin, name: TopicName) -> dict[str, Any]:
+    found = _internal(await admin.ledger(name))
+    compacted = (await admin.loaded(name)).compacted
+    return found | ({"compactedLedger": compacted.ledger_stats()} if compacted is not None else {})
+
+
+def _internal(ledger: ManagedLedger) -> dict[str, Any]:
+    """Pulsar's PersistentTopicInternalStats."""
+    infos = ledger.ledgers()
+    rows = [_ledger(info) for info in infos]
+    return {
+        "entriesAddedCounter": sum(i.entries for i in infos),
+        "numberOfEntries": sum(i.entries for i in infos),
+        "totalSize": ledger.size_bytes,
+        "currentLedgerEntries": infos[-1].entries if infos else 0,
+        "currentLedgerSize": infos[-1].size_bytes if infos else 0,
+        "lastConfirmedEntry": _text(ledger.last_confirmed),
+        "firstPosition": _text(ledger.first_position()),
+        "state": "LedgerOpened" if ledger.failed is None else "Failed",
+        "ledgers": rows,
+        "cursors": {name: _cursor(ledger, name) for name in sorted(ledger.cursors)},
+        "waitingCursorsCount": sum(1 for cursor in ledger.cursors.values() if not cursor.backlog_entries),
+        "pendingAddEntriesCount": 0,
+        "schemaLedgers": [],
+        "compactedLedger": {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False},
+    }
+
+
+def _cursor(ledger: ManagedLedger, name: str) -> dict[str, Any]:
+    """Pulsar's CursorStats."""
+    cursor = ledger.cursors[name]
+    ranges = cursor.acked_ranges
+    shown = ",".join(f"({number}:{first - 1}..{number}:{last}]" for number, first, last in ranges[:100])
+    return {
+        "markDeletePosition": _text(cursor.mark_delete),
+        "readPosition": _text(cursor.read_position),
+        "waitingReadOp": not cursor.backlog_entries,
+        "pendingReadOps": 0,
+        "messagesConsumedCounter": ledger.entries - cursor.backlog_entries,
+        "individuallyDeletedMessages": f"[{shown}]",
+        "totalNonContiguousDeletedMessagesRange": len(ranges),
+        "numberOfEntriesSinceFirstNotAckedMessage": ledger.entries_between(cursor.mark_delete, ledger.last_confirmed),
+        "state": "Open",
+        "active": cursor.reading is not None,
+        "properties": {},
+        "cursorProperties": dict(cursor.properties or {}),
+    }
+
+
+async def partitioned_internal_stats(admin: Admin, request: web.Request) -> Any:
+    name = admin.topic(request)
+    count = partitions_of(admin, name)
+    parts: dict[str, Any] = {}
+    for part in [name.with_partition(index) for index in range(count)]:
+
+        async def here(topic: str, part: TopicName = part) -> dict[str, Any]:
+            return await _internal_of(admin, part)
+
+        found = await admin.at_owner(part, "GET", "/internalStats", here)
+        if found is not None:
+            parts[str(part)] = found
+    return {"metadata": {"partitions": count}, "partitions": parts}
+
+
+async def internal_info(admin: Admin, request: web.Request) -> Any:
+    """Pulsar's ManagedLedgerInfo, from the loaded topic."""
+    name = admin.topic(request)
+    topic, ledger = await admin.loaded(name), await admin.ledger(name)
+    ledgers = [
+        {
+            "ledgerId": i.ledger,
+            "entries": i.entries,
+            "size": i.size_bytes,
+            "timestamp": i.closed_ms,
+            "isOffloaded": i.offload is not None,
+        }
+        for i in ledger.ledgers()
+    ]
+    cursors = {
+        cursor_name: {
+            "markDelete": _position(cursor.mark_delete),
+            "individualDeletedMessages": [
+                {"from": _position((number, first - 1)), "to": _position((number, last))}
+                for number, first, last in cursor.acked_ranges[:100]
+            ],
+        }
+        for cursor_name, cursor in sorted(ledger.cursors.items())
+    }
+    terminated = {"terminatedPosition": _position(ledger.terminated_at)} if ledger.terminated_at is not None else {}
+    return {"creationDate": iso_time(topic.created_ms), "ledgers": ledgers, "cursors": cursors, **terminated}
+
+
+async def backlog(admin: Admin, request: web.Request) -> Any:
+    """Pulsar's PersistentOfflineTopicStats; the topic is loaded for it."""
+    name = admin.topic(request)
+    ledger = await admin.ledger(name)
+    cursors = {c.name: c for c in ledger.cursors.values() if c.durable}
+    return {
+        "storageSize": ledger.size_bytes,
+        "totalMessages": ledger.entries,
+        "messageBacklog": sum(c.backlog_entries for c in cursors.values()),
+        "brokerName": admin.ownership.record.broker,
+        "topicName": str(name),
+        "dataLedgerDetails": [
+            {"entries": i.entries, "timestamp": i.closed_ms, "size": i.size_bytes, "ledgerId": i.ledger}
+            for i in ledger.ledgers()
+        ],
+        "cursorDetails": {
+            key: {"cursorBacklog": c.backlog_entries, "cursorLedgerId": -1} for key, c in cursors.items()
+        },
+        "statGeneratedAt": iso_time(admin.clock.wall_ms()),
+    }
+
+
+def _text(position: Position) -> str:
+    return f"{position[0]}:{position[1]}"
+
+
+def _position(position: Position) -> dict[str, int]:
+    return {"ledgerId": position[0], "entryId": position[1]}
+
+
+_ONE = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
+ROUTES = (
+    ("GET", f"{_ONE}/stats", stats),
+    ("GET", f"{_ONE}/partitioned-stats", partitioned_stats),
+    ("GET", f"{_ONE}/internalStats", internal_stats),
+    ("GET", f"{_ONE}/partitioned-internalStats", partitioned_internal_stats),
+    ("GET", f"{_ONE}/internal-info", internal_info),
+    ("GET", f"{_ONE}/backlog", backlog),
+)

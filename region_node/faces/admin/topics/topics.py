@@ -1,0 +1,367 @@
+"""Topics: list, create, delete, partitions, properties, unload, terminate, truncate, last message id.
+
+Is: one topic or partition at its owner; a partitioned topic by asking the owners of its partitions. Isn't: subscriptions (`subscriptions`), statistics
+(`topic_stats`), or policies (`policies`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+from aiohttp import web
+
+from heliograph.model.configuration.configuration_records import TopicPolicies
+from heliograph.model.configuration.policy_values import mapped, text
+from heliograph.model.errors import NotAllowed, NotFound
+from heliograph.model.positions import Position
+from heliograph.model.topic_names import TopicName
+from region_node.faces.admin.calls.admin_context import Admin, Malformed, body, flag, number
+from region_node.faces.admin.tenancy import permissions
+from region_node.faces.admin.topics.shadow_topics import check_kept, checked_source
+from region_node.topics.policies.auto_creation import TooManyTopics
+from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE
+
+_PARTITIONS_MAX = 4096
+
+
+async def list_plain(admin: Admin, request: web.Request) -> Any:
+    """Plain topics, and each partition that a partitioned one has, whether it was used yet or not."""
+    namespace, domain = admin.namespace(request), request.match_info.get("domain", "non-persistent")
+    table = admin.table(namespace)
+    found = set(await _there(admin, request, namespace))
+    for topic in admin.view.partitioned(namespace):
+        if topic.startswith(f"{domain}://"):
+            found.update(
+                str(TopicName.parse(topic).with_partition(index)) for index in range(admin.view.partitions(topic))
+            )
+    wanted = request.match_info.get("bundle") or request.query.get("bundle", "")
+    if wanted:
+        found = {topic for topic in found if table.of(topic) == table.named(wanted)}
+    return sorted(found)
+
+
+async def _there(admin: Admin, request: web.Request, namespace: str) -> list[str]:
+    """Persistent ones are in the metadata; of others each broker knows its own."""
+    if request.match_info.get("domain") == "persistent":
+        return await admin.topics.topics(namespace)
+    found = admin.topics.volatile_topics(namespace)
+    if not flag(request, "onlyHere"):
+        for record in admin.ownership.brokers():
+            if record.broker != admin.ownership.record.broker:
+                found += await admin.call(record, "GET", f"/admin/v2/non-persistent/{namespace}?onlyHere=true")
+    return found
+
+
+async def list_partitioned(admin: Admin, request: web.Request) -> Any:
+    namespace, domain = admin.namespace(request), request.match_info["domain"]
+    admin.policies(namespace)
+    return sorted(topic for topic in admin.view.partitioned(namespace) if topic.startswith(f"{domain}://"))
+
+
+async def create(admin: Admin, request: web.Request) -> Any:
+    name = admin.topic(request)
+    if admin.view.partitions(str(name)):
+        raise web.HTTPConflict(reason=f"Partitioned topic {name} already exists")
+    topic, given = await admin.here(name), await body(request)
+    if isinstance(given, dict) and SHADOW_SOURCE in given:  # what it is must be known before it is made
+        await _set_properties(admin, request, name, await checked_source(admin, name, given), new=True)
+        given = None
+    try:
+        await admin.topics.create_topic(topic)
+    except TooManyTopics as error:
+        raise web.HTTPConflict(reason=str(error)) from error
+    if given:
+        await _set_properties(admin, request, name, given)
+
+
+async def delete(admin: Admin, request: web.Request) -> Any:
+    name = admin.topic(request)
+    if admin.view.partitions(str(name)):
+        raise NotAllowed(f"{name} is partitioned: delete it by its path .../partitions")
+    await admin.topics.delete_topic(await admin.here(name), force=flag(request, "force"))
+    await permissions.forget(admin, name)
+
+
+# -- partitions -------------------------------------------------------------------------------------------------------
+
+
+async def get_partitions(admin: Admin, request: web.Request) -> Any:
+    name = admin.topic(request)
+    admin.policies(name.namespace)
+    count = admin.view.partitions(str(name))
+    if not count and not flag(request, "checkAllowAutoCreation") and not await admin.topics.exists(str(name)):
+        raise NotFound(f"Topic {name} not found")
+    return {"partitions": count, "deleted": False}
+
+
+async def create_partitioned(admin: Admin, request: web.Request) -> Any:
+    """Partitions come into being when they are first used; their number is in the global configuration at once."""
+    name = admin.topic(request)
+    admin.policies(name.namespace)
+    count = await _given_count(request)
+    given = await body(request)
+    if name.partition >= 0:
+        raise NotAllowed(f"{name}: a partition cannot be partitioned")
+    if await _is_there(admin, name):
+        raise web.HTTPConflict(reason=f"This topic already exists: {name}")
+    properties = given.get("properties") or {} if isinstance(given, dict) else {}
+    if (
+        SHADOW_SOURCE in properties
+    ):  # what it is must be known before it is made, and each part of its source must be there
+        if admin.view.partitions(str(name)):
+            raise web.HTTPConflict(reason=f"This topic already exists: {name}")
+        properties = await checked_source(admin, name, properties, count)
+        await _make_partitions(admin, TopicName.parse(properties[SHADOW_SOURCE]), count)
+        await _set_properties(admin, request, name, properties, new=True)
+        properties = {}
+    await admin.config.create_partitioned(str(name), count)
+    await admin.seen(lambda: admin.view.partitions(str(name)) == count)
+    if properties:
+        await _set_properties(admin, request, name, properties)
+
+
+async def _is_there(admin: Admin, name: TopicName) -> bool:
+    """Whether a persistent topic is stored that was not deleted; the others of its namespace, a million maybe, are not looked at."""
+    return name.persistent and await admin.topics.exists(str(name)) and not admin.topics.tombstone_of(name)
+
+
+async def grow(admin: Admin, request: web.Request) -> Any:
+    name = admin.topic(request)
+    present, count = partitions_of(admin, name), await _given_count(request)
+    if count < present:
+        raise web.HTTPUnprocessableEntity(reason=f"{name} has {present} partitions: their number can only grow")
+    if source := admin.topics.shadow_source(str(name)):
+        if admin.view.partitions(source) < count:
+            raise NotAllowed(
+                f"{name} is a shadow of {source}, which has {admin.view.partitions(source)} partitions: let that grow first"
+            )
+        await _make_partitions(admin, TopicName.parse(source), count)
+    await admin.config.update_partitioned(str(name), count)
+    admin.changed(request, {"partitions": present}, {"partitions": count})
+    await admin.seen(lambda: admin.view.partitions(str(name)) == count)
+
+
+async def delete_partitioned(admin: Admin, request: web.Request) -> Any:
+    name = admin.topic(request)
+    for index in range(partitions_of(admin, name)):
+        await admin.at_owner(
+            name.with_partition(index),
+            "DELETE",
+            "?force=true" if flag(request, "force") else "",
+            _delete_here(admin, request),
+        )
+    await admin.config.delete_partitioned(str(name))
+    await admin.topics.policies.forget(str(name))
+    await admin.config.change_topic_policies(str(name), lambda _: TopicPolicies())
+    await permissions.forget(admin, name)
+    await admin.seen(lambda: not admin.view.partitions(str(name)))
+
+
+def _delete_here(admin: Admin, request: web.Request) -> Callable[[str], Any]:
+    return lambda topic: admin.topics.delete_topic(topic, force=flag(request, "force"))
+
+
+def partitions_of(admin: Admin, name: TopicName) -> int:
+    admin.policies(name.namespace)
+    count = admin.view.partitions(str(name))
+    if not count:
+        raise NotFound(f"Partitioned topic {name} does not exist")
+    return count
+
+
+async def _given_count(request: web.Request) -> int:
+    given = await body(request)
+    count = given.get("partitions") if isinstance(given, dict) else given
+    if type(count) is not int:
+        raise Malformed("expected a number of partitions in the body")
+    if not 1 <= count <= _PARTITIONS_MAX:
+        raise web.HTTPNotAcceptable(reason=f"The number of partitions must be 1 to {_PARTITIONS_MAX}, not {count}")
+    return count
+
+
+def message_id(name: TopicName, position: Position) -> dict[str, int]:
+    return {"ledgerId": position[0], "entryId": position[1], "partitionIndex": name.partition}
+
+
+async def last_message_id(admin: Admin, request: web.Request) -> Any:
+    name = admin.topic(request)
+    position, _ = await (await admin.loaded(name)).last_message()
+    return message_id(name, position)
+
+
+async def message_id_at(admin: Admin, request: web.Request) -> Any:
+    name = admin.topic(request)
+    at_ms = number(request.match_info["timestamp"], "the timestamp")
+    topic = await admin.loaded(name)
+    ledger = await admin.ledger(name)
+    return message_id(name, ledger.next_position(await topic.before_time(at_ms)))
+
+
+# -- life -------------------------------------------------------------------------------------------------------------
+
+
+async def unload(admin: Admin, request: web.Request) -> Any:
+    name = admin.topic(request)
+    for part in [name.with_partition(i) for i in range(admin.view.partitions(str(name)))]:
+        await admin.at_owner(part, "PUT", "/unload", admin.topics.unload)
+    if not admin.view.partitions(str(name)):
+        text = await admin.here(name)
+        if not await admin.topics.exists(text):
+            raise NotFound(f"Topic {name} not found")
+        await admin.topics.unload(text)
+
+
+async def terminate(admin: Admin, request: web.Request) -> Any:
+    name = admin.topic(request)
+    if admin.view.partitions(str(name)):
+        raise web.HTTPMethodNotAllowed(
+            "POST", [], reason=f"{name} is partitioned: terminate it by its path .../terminate/partitions"
+        )
+    ended = await _terminate(admin, name)
+    admin.changed(request, None, {"terminated": ended})
+    return ended
+
+
+async def _terminate(admin: Admin, name: TopicName) -> dict[str, int]:
+    return message_id(name, await (await admin.loaded(name)).terminate())
+
+
+async def terminate_partitions(admin: Admin, request: web.Request) -> Any:
+    name = admin.topic(request)
+    found: dict[str, Any] = {}
+    for index in range(partitions_of(admin, name)):
+        part = name.with_partition(index)
+        ended = await admin.at_owner(part, "POST", "/terminate", lambda _, part=part: _terminate(admin, part))  # type: ignore[misc]
+        if ended is not None:
+            found[str(index)] = ended
+    admin.changed(request, None, {"terminated": found})
+    return found
+
+
+async def truncate(admin: Admin, request: web.Request) -> Any:
+    """Every subscription's backlog is dropped, and what is stored is deleted, whatever retention says."""
+    if not await admin.for_each_partition(request, lambda part: _truncate(admin, request, part)):
+        await _truncate(admin, request, admin.topic(request))
+
+
+async def _truncate(admin: Admin, request: web.Request, name: TopicName) -> None:
+    topic = await admin.loaded(name)
+    if topic.volatile:
+        raise NotAllowed(f"{name} is not persistent: nothing of it is stored")
+    admin.changed_also(request, topic.text, {"entries": topic.ledger.entries, "size": topic.ledger.size_bytes}, None)
+    await topic.truncate()
+
+
+async def trim(admin: Admin, request: web.Request) -> Any:
+    """Looks now for what retention lets go."""
+    if not await admin.for_each_partition(request, lambda part: _trim(admin, part)):
+        await _trim(admin, admin.topic(request))
+
+
+async def _trim(admin: Admin, name: TopicName) -> None:
+    (await admin.ledger(name)).trim_soon()
+
+
+async def create_missed(admin: Admin, request: web.Request) -> Any:
+    """Makes the partitions that were never used."""
+    name = admin.topic(request)
+    await _make_partitions(admin, name, partitions_of(admin, name))
+
+
+async def _make_partitions(admin: Admin, name: TopicName, count: int) -> None:
+    """Those that were never used."""
+    for index in range(count):
+        part = name.with_partition(index)
+        if not await admin.topics.exists(str(part)):
+            record = await admin.ownership.owner(str(part))
+            if record is admin.ownership.record:
+                await admin.topics.get(str(part), create=True)
+            else:
+                await admin.call(
+                    record, "PUT", f"/admin/v2/{part.domain}/{part.namespace}/{quote(part.local, safe='')}"
+                )
+
+
+# -- properties -----------------------------------------------------------------------------------------------------------
+
+
+async def get_properties(admin: Admin, request: web.Request) -> Any:
+    return admin.topics.policies.topic(str(await _existing(admin, request))).properties
+
+
+async def set_properties(admin: Admin, request: web.Request) -> Any:
+    """Those given are set, the others stay."""
+    await _set_properties(admin, request, await _existing(admin, request), await body(request) or {})
+
+
+async def _set_properties(
+    admin: Admin, request: web.Request, name: TopicName, given: Any, *, new: bool = False
+) -> None:
+    properties = mapped(text)("properties", given)
+    await _change_properties(admin, request, name, lambda old: old | properties, new=new)
+
+
+async def delete_property(admin: Admin, request: web.Request) -> Any:
+    name, gone = await _existing(admin, request), request.query.get("key", "")
+    await _change_properties(
+        admin, request, name, lambda old: {key: value for key, value in old.items() if key != gone}
+    )
+
+
+async def _change_properties(
+    admin: Admin,
+    request: web.Request,
+    name: TopicName,
+    change: Callable[[dict[str, str]], dict[str, str]],
+    *,
+    new: bool = False,
+) -> None:
+    book = admin.topics.policies
+
+    def changed(value: TopicPolicies) -> TopicPolicies:
+        properties = change(value.properties)
+        if not new:
+            check_kept(value.properties, properties)
+        return replace(value, properties=properties)
+
+    before, after = await book.change_topic(str(name), changed)
+    await admin.seen(lambda: book.topic(str(name)) == after)
+    admin.changed(request, before.properties, after.properties)
+
+
+async def _existing(admin: Admin, request: web.Request) -> TopicName:
+    name = admin.topic(request).partitioned
+    admin.policies(name.namespace)
+    if not await admin.exists(name):
+        raise NotFound(f"Topic {name} not found")
+    return name
+
+
+_DOMAIN = "{domain:persistent|non-persistent}"
+_NAMESPACE = f"/admin/v2/{_DOMAIN}/{{tenant}}/{{namespace}}"
+_ONE = f"{_NAMESPACE}/{{topic}}"
+ROUTES = (
+    ("GET", _NAMESPACE, list_plain),
+    ("GET", f"{_NAMESPACE}/partitioned", list_partitioned),
+    ("GET", "/admin/v2/non-persistent/{tenant}/{namespace}/{bundle:0[xX][0-9a-fA-F]+_0[xX][0-9a-fA-F]+}", list_plain),
+    ("PUT", f"{_ONE}/partitions", create_partitioned),
+    ("POST", f"{_ONE}/partitions", grow),
+    ("DELETE", f"{_ONE}/partitions", delete_partitioned),
+    ("GET", f"{_ONE}/partitions", get_partitions),
+    ("GET", f"{_ONE}/lastMessageId", last_message_id),
+    ("GET", f"{_ONE}/messageid/{{timestamp}}", message_id_at),
+    ("PUT", f"{_ONE}/unload", unload),
+    ("POST", f"{_ONE}/terminate", terminate),
+    ("POST", f"{_ONE}/terminate/partitions", terminate_partitions),
+    ("DELETE", f"{_ONE}/truncate", truncate),
+    ("POST", f"{_ONE}/trim", trim),
+    ("POST", f"{_ONE}/createMissedPartitions", create_missed),
+    ("GET", f"{_ONE}/properties", get_properties),
+    ("PUT", f"{_ONE}/properties", set_properties),
+    ("DELETE", f"{_ONE}/properties", delete_property),
+    ("PUT", _ONE, create),
+    ("DELETE", _ONE, delete),
+)

@@ -1,0 +1,1 @@
+"""REST about transactions, and ends that an operator decides."""

@@ -1,0 +1,438 @@
+"""Transactions over HTTP: Pulsar's calls, and our own between the brokers of a region.
+
+Is: what coordinators, topics, and subscriptions know of transactions; aborting one. Isn't: a rule of theirs (`region_node.transactions`).
+Invariants: a call about a coordinator is answered by the broker that has it, a call about a topic by that topic's owner; any other asks or redirects there.
+Source: docs/protocols/transactions.md, "REST"; Pulsar's TransactionMetadata, TransactionCoordinatorStats, TransactionBufferStats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+from aiohttp import web
+
+from heliograph.model.errors import NotAllowed, NotFound, NotOwner, SubscriptionNotFound
+from heliograph.model.positions import Position
+from heliograph.model.topic_names import TopicName
+from heliograph.wire.run import TxnId
+from region_node.faces.admin.calls.admin_context import Admin, Elsewhere, Malformed, flag, number, typed_body
+from region_node.placement.ownership.broker_records import BrokerRecord
+from region_node.topics.topic import Topic
+from region_node.transactions.coordinators.coordinator import Txn
+from region_node.transactions.coordinators.replicated_transactions import Abroad
+from region_node.transactions.coordinators.stored_coordinator import KeptCoordinator
+from region_node.transactions.coordinators.transaction_service import Transactions
+from region_node.transactions.participants.transaction_errors import NoSuchTransaction, TransactionState
+
+_V3 = "/admin/v3/transactions"
+_TOPIC = "{tenant}/{namespace}/{topic}"
+_END = "/heliograph/v1/transactions/end"
+_ARRIVED = "/heliograph/v1/transactions/arrived"
+
+
+def _transactions(admin: Admin) -> Transactions:
+    """Raises 503 as Pulsar does."""
+    if admin.transactions is None:
+        raise web.HTTPServiceUnavailable(
+            reason="This Broker is not configured with transactionCoordinatorEnabled=true."
+        )
+    return admin.transactions
+
+
+def _txn(request: web.Request) -> TxnId:
+    return number(request.match_info["mostBits"], "mostBits"), number(request.match_info["leastBits"], "leastBits")
+
+
+def _named(txn: TxnId) -> str:
+    return f"({txn[0]},{txn[1]})"
+
+
+def _at(position: Position) -> str:
+    return f"{position[0]}:{position[1]}"
+
+
+# -- coordinators -----------------------------------------------------------------------------------------------------
+
+
+async def coordinators(admin: Admin, request: web.Request) -> Any:
+    """Each with the broker that has it."""
+    transactions, rows = _transactions(admin), []
+    for index in range(transactions.count):
+        owner = await admin.ownership.owner(transactions.topic_of(index))
+        rows.append({"id": index, "brokerServiceUrl": owner.listeners.get("", "") or owner.listeners.get("tls", "")})
+    return rows
+
+
+async def _here(admin: Admin, index: int) -> KeptCoordinator:
+    """Raises Elsewhere, NotFound."""
+    transactions = _transactions(admin)
+    if not 0 <= index < transactions.count:
+        raise NotFound(f"Transaction coordinator {index} not found: there are {transactions.count}")
+    owner = await admin.ownership.owner(transactions.topic_of(index))
+    if owner is not admin.ownership.record:
+        raise Elsewhere(owner)
+    return await transactions.coordinator(index)
+
+
+def _stats(found: KeptCoordinator) -> dict[str, Any]:
+    core = found.core
+    return {
+        "state": "Ready" if found.failed is None else "Closed",
+        "leastSigBits": core.next_number - 1,
+        "lowWaterMark": core.low_watermark,
+        "ongoingTxnSize": len(core.open),
+        "recoverStartTime": found.loaded_ms[0],
+        "recoverEndTime": found.loaded_ms[1],
+        "epoch": found.epoch,
+    }
+
+
+async def coordinator_stats(admin: Admin, request: web.Request) -> Any:
+    """Of one (`coordinatorId`), or of all."""
+    if "coordinatorId" in request.query:
+        return _stats(await _here(admin, number(request.query["coordinatorId"], "coordinatorId")))
+    found: dict[str, Any] = {}
+    for index in range(_transactions(admin).count):
+        try:
+            found[str(index)] = _stats(await _here(admin, index))
+        except Elsewhere as where:
+            found[str(index)] = await admin.call(where.record, "GET", f"{_V3}/coordinatorStats?coordinatorId={index}")
+    return found
+
+
+async def coordinator_internal_stats(admin: Admin, request: web.Request) -> Any:
+    """Where its state is, and what this owner wrote of it."""
+    found = await _here(admin, number(request.match_info["id"], "id"))
+    name = f"/transactions/open/{found.number:04}"
+    return {
+        "transactionLogStats": {
+            "managedLedgerName": name,
+            "managedLedgerInternalStats": {"entriesAddedCounter": found.writes, "state": "metadata"},
+        }
+    }
+
+
+async def replicas(admin: Admin, request: web.Request) -> Any:
+    """There are as many as the settings say."""
+    count, wanted = _transactions(admin).count, await typed_body(request, int, "a number")
+    if wanted != count:
+        raise NotAllowed(
+            f"Number of transaction coordinators is {count}: set broker.transactions.coordinators on all brokers, and start them again"
+        )
+
+
+# -- transactions -----------------------------------------------------------------------------------------------------
+
+
+async def _metadata(admin: Admin, found: KeptCoordinator, txn: Txn, *, parts: bool) -> dict[str, Any]:
+    """Pulsar's TransactionMetadata. parts: with what each participant says; those that cannot be asked are left empty."""
+    key = (found.number, txn.number)
+    produced: dict[str, Any] = {}
+    acked: dict[str, dict[str, Any]] = {}
+    for topic in txn.partitions:
+        produced[topic] = await _asked(admin, topic, "transactionInBufferStats", key, "") if parts else {}
+    for topic, name in txn.subscriptions:
+        told = await _asked(admin, topic, "transactionInPendingAckStats", key, name) if parts else {}
+        acked.setdefault(topic, {})[name] = told
+    return {
+        "txnId": _named(key),
+        "openTimestamp": txn.opened_ms,
+        "timeoutAt": txn.ttl_ms,
+        "status": txn.status.name,
+        "owner": txn.owner,
+        "producedPartitions": produced,
+        "ackedPartitions": acked,
+    }
+
+
+async def _asked(admin: Admin, topic: str, call: str, txn: TxnId, subscription: str) -> Any:
+    """What a participant says of a transaction, wherever its topic is owned; {} where there is nothing."""
+    name = TopicName.parse(topic)
+    try:
+        loaded = await admin.loaded(name)
+        return _in_buffer(loaded, txn) if not subscription else _in_pending_ack(loaded, subscription, txn)
+    except Elsewhere as where:
+        middle = f"{name.namespace}/{quote(name.local, safe='')}" + (
+            f"/{quote(subscription, safe='')}" if subscription else ""
+        )
+        try:
+            return await admin.call(where.record, "GET", f"{_V3}/{call}/{middle}/{txn[0]}/{txn[1]}")
+        except NotFound:
+            return {}
+    except NotFound:
+        return {}
+
+
+async def metadata(admin: Admin, request: web.Request) -> Any:
+    txn = _txn(request)
+    found = await _here(admin, txn[0])
+    return await _metadata(admin, found, found.core.find(txn[1]), parts=True)
+
+
+async def slow(admin: Admin, request: web.Request) -> Any:
+    """Those that have been open for `timeout` ms and more, of one coordinator (`coordinatorId`) or of all."""
+    older_ms = number(request.match_info["timeout"], "timeout")
+    numbers = (
+        [number(request.query["coordinatorId"], "coordinatorId")]
+        if "coordinatorId" in request.query
+        else range(_transactions(admin).count)
+    )
+    rows: dict[str, Any] = {}
+    for index in numbers:
+        try:
+            found = await _here(admin, index)
+            for txn in found.core.slow(admin.clock.wall_ms(), older_ms):
+                rows[_named((index, txn.number))] = await _metadata(admin, found, txn, parts=False)
+        except Elsewhere as where:
+            rows |= await admin.call(where.record, "GET", f"{_V3}/slowTransactions/{older_ms}?coordinatorId={index}")
+    return rows
+
+
+async def abort(admin: Admin, request: web.Request) -> Any:
+    """Ends it, wherever it takes part; returns when that is durable."""
+    txn = _txn(request)
+    found = await _here(admin, txn[0])
+    before = found.core.find(txn[1]).status.name
+    try:
+        await found.end(txn[1], commit=False)
+    except TransactionState as error:
+        raise NotAllowed(str(error)) from error
+    admin.changed(request, before, "ABORTED")
+
+
+# -- participants -----------------------------------------------------------------------------------------------------
+
+
+async def _loaded(admin: Admin, request: web.Request) -> Topic:
+    return await admin.loaded(TopicName.parse(f"persistent://{admin.namespace(request)}/{request.match_info['topic']}"))
+
+
+def _in_buffer(topic: Topic, txn: TxnId) -> dict[str, Any]:
+    buffer, key = topic.transactions.buffer, (None, *txn)
+    if buffer is None:
+        return {}
+    found = buffer.open.get(key)
+    if found is not None:
+        return {"startPosition": _at(found.first), "aborted": False}
+    return {"startPosition": None, "aborted": True} if key in buffer.aborted else {}
+
+
+async def in_buffer(admin: Admin, request: web.Request) -> Any:
+    return _in_buffer(await _loaded(admin, request), _txn(request))
+
+
+def _in_pending_ack(topic: Topic, name: str, txn: TxnId) -> dict[str, Any]:
+    found = topic.subscriptions.get(name)
+    if found is None:
+        raise SubscriptionNotFound(f"Subscription {name} does not exist on {topic.text}")
+    held = None if found.transactional is None else found.transactional.pending.held.get(txn)
+    if held is None:
+        return {}
+    return {
+        "cumulativeAckPosition": None if held.cumulative is None else _at(held.cumulative),
+        "entries": len(held.whole) + len(held.partly),
+    }
+
+
+async def in_pending_ack(admin: Admin, request: web.Request) -> Any:
+    return _in_pending_ack(await _loaded(admin, request), request.match_info["sub"], _txn(request))
+
+
+async def buffer_stats(admin: Admin, request: web.Request) -> Any:
+    """Of a topic. `heliograph`: what only this service has, transactions of other regions among them."""
+    topic = await _loaded(admin, request)
+    buffer = topic.transactions.buffer
+    opened = [] if buffer is None else list(buffer.open.items())
+    return {
+        "state": "Ready" if buffer is not None else "NoSnapshot",
+        "maxReadPosition": _at(topic.readable.last_confirmed),
+        "ongoingTxnSize": len(opened),
+        "lastSnapshotTimestamps": 0,
+        "totalAbortedTransactions": 0 if buffer is None else len(buffer.aborted),
+        "lowWaterMarks": {}
+        if buffer is None
+        else {str(tc): low for (origin, tc), low in buffer.low_watermarks.items() if origin is None},
+        "recoverStartTime": topic.loaded_ms,
+        "recoverEndTime": topic.loaded_ms,
+        "heliograph": {
+            "open": [
+                {
+                    "txnId": _named((tc, least)),
+                    "origin": origin,
+                    "startPosition": _at(found.first),
+                    "entries": found.entries,
+                    "messages": found.messages,
+                }
+                for (origin, tc, least), found in opened[: 1 if flag(request, "first") else 100]
+            ],
+            "held": [
+                {
+                    "txnId": _named((tc, least)),
+                    "origin": origin,
+                    "startPosition": _at(held.first),
+                    "waitsFor": list(held.waits)[:100],
+                }
+                for (origin, tc, least), held in ([] if buffer is None else list(buffer.held.items())[:100])
+            ],
+            "committed": 0 if buffer is None else buffer.commits,
+            "aborted": 0 if buffer is None else buffer.aborts,
+        },
+    }
+
+
+async def pending_ack_stats(admin: Admin, request: web.Request) -> Any:
+    topic = await _loaded(admin, request)
+    found = topic.subscriptions.get(request.match_info["sub"])
+    if found is None:
+        raise SubscriptionNotFound(f"Subscription {request.match_info['sub']} does not exist on {topic.text}")
+    told = found.transactional
+    return {
+        "state": "Ready" if told is not None else "None",
+        "lowWaterMarks": {} if told is None else {str(tc): low for tc, low in told.pending.low_watermarks.items()},
+        "ongoingTxnSize": 0 if told is None else len(told.pending.held),
+        "recoverStartTime": topic.loaded_ms,
+        "recoverEndTime": topic.loaded_ms,
+    }
+
+
+async def pending_ack_internal_stats(admin: Admin, request: web.Request) -> Any:
+    """It is kept with the subscription's cursor: there is no log of its own."""
+    topic = await _loaded(admin, request)
+    name = request.match_info["sub"]
+    if name not in topic.subscriptions:
+        raise SubscriptionNotFound(f"Subscription {name} does not exist on {topic.text}")
+    return {
+        "pendingAckLogStats": {
+            "managedLedgerName": f"{topic.text} {name}",
+            "managedLedgerInternalStats": {"state": "cursor"},
+        }
+    }
+
+
+# -- between brokers --------------------------------------------------------------------------------------------------
+
+
+async def end_here(admin: Admin, request: web.Request) -> Any:
+    """Ends a transaction in a topic, or in a subscription, of this broker."""
+    asked = await typed_body(request, dict, "an object")
+    try:
+        topic, subscription = str(TopicName.parse(asked["topic"])), asked.get("subscription")
+        txn, commit, low = (int(asked["most"]), int(asked["least"])), bool(asked["commit"]), int(asked["low"])
+        others = [str(TopicName.parse(other)) for other in asked.get("others") or ()]
+    except (KeyError, TypeError, ValueError) as error:
+        raise Malformed(f"expected topic, subscription, most, least, commit, low: {error}") from error
+    try:
+        part = await _transactions(admin).end_here(
+            topic, subscription, txn, commit=commit, low=low, others=others, again=bool(asked.get("again"))
+        )
+    except NotFound as error:
+        return {"gone": str(error)}
+    except TransactionState as error:
+        return {"contradicted": str(error)}
+    return {} if part else {"empty": True}
+
+
+async def arrived(admin: Admin, request: web.Request) -> Any:
+    """Whether transactions of other regions have ended in a topic of this broker; `by`, the topic that asks, has them."""
+    asked = await typed_body(request, dict, "an object")
+    try:
+        topic, by = str(TopicName.parse(asked["topic"])), str(TopicName.parse(asked["by"]))
+        wanted: list[Abroad] = [(int(r), int(e), int(tc), int(n)) for r, e, tc, n in asked["transactions"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise Malformed(
+            f"expected topic, by, transactions as [region number, region epoch, coordinator, number]: {error}"
+        ) from error
+    try:
+        return {"ended": await _transactions(admin).arrivals.asked(topic, by, wanted)}
+    except NotFound as error:
+        return {"gone": str(error)}
+
+
+def way_to_others(admin: Admin) -> None:
+    """Lets this broker's coordinators end transactions in topics of others, and its topics ask for those that other regions committed."""
+
+    async def elsewhere(
+        owner: BrokerRecord,
+        topic: str,
+        subscription: str | None,
+        txn: TxnId,
+        commit: bool,
+        low: int,
+        others: Sequence[str],
+        again: bool,
+    ) -> bool:
+        asked = {
+            "topic": topic,
+            "subscription": subscription,
+            "most": txn[0],
+            "least": txn[1],
+            "commit": commit,
+            "low": low,
+            "others": list(others),
+        }
+        if again:
+            asked["again"] = True
+        try:
+            answer = await admin.call(owner, "POST", _END, asked)
+        except (
+            NotFound
+        ) as error:  # no such path: a broker of an earlier version, which knows nothing of the transaction
+            raise NotOwner(str(error)) from error
+        if "gone" in answer:
+            raise NotFound(answer["gone"])
+        if "contradicted" in answer:
+            raise TransactionState(answer["contradicted"])
+        return "empty" not in answer
+
+    async def ask(owner: BrokerRecord, topic: str, by: str, wanted: Sequence[Abroad]) -> list[bool]:
+        try:
+            answer = await admin.call(
+                owner, "POST", _ARRIVED, {"topic": topic, "by": by, "transactions": [list(one) for one in wanted]}
+            )
+        except NotFound:  # no such path: a broker of an earlier version, which cannot say; nothing is waited for
+            return [True] * len(wanted)
+        if "gone" in answer:
+            raise NotFound(answer["gone"])
+        return [bool(one) for one in answer["ended"]]
+
+    if admin.transactions is not None:
+        admin.transactions.elsewhere = elsewhere
+        admin.transactions.arrivals.elsewhere = ask
+
+
+async def _known(admin: Admin, request: web.Request, call: Any) -> Any:
+    try:
+        return await call(admin, request)
+    except NoSuchTransaction as error:
+        raise NotFound(str(error)) from error
+
+
+def _of_transaction(call: Any) -> Any:
+    async def handler(admin: Admin, request: web.Request) -> Any:
+        return await _known(admin, request, call)
+
+    handler.__doc__ = call.__doc__
+    handler.__name__ = call.__name__
+    return handler
+
+
+_ID = "{mostBits}/{leastBits}"
+ROUTES = (
+    ("GET", f"{_V3}/coordinators", coordinators),
+    ("GET", f"{_V3}/coordinatorStats", coordinator_stats),
+    ("GET", f"{_V3}/coordinatorStatus", coordinator_stats),
+    ("GET", f"{_V3}/coordinatorInternalStats/{{id}}", coordinator_internal_stats),
+    ("POST", f"{_V3}/transactionCoordinator/replicas", replicas),
+    ("GET", f"{_V3}/transactionMetadata/{_ID}", _of_transaction(metadata)),
+    ("GET", f"{_V3}/slowTransactions/{{timeout}}", slow),
+    ("POST", f"{_V3}/abortTransaction/{_ID}", _of_transaction(abort)),
+    ("GET", f"{_V3}/transactionInBufferStats/{_TOPIC}/{_ID}", in_buffer),
+    ("GET", f"{_V3}/transactionInPendingAckStats/{_TOPIC}/{{sub}}/{_ID}", in_pending_ack),
+    ("GET", f"{_V3}/transactionBufferStats/{_TOPIC}", buffer_stats),
+    ("GET", f"{_V3}/pendingAckStats/{_TOPIC}/{{sub}}", pending_ack_stats),
+    ("GET", f"{_V3}/pendingAckInternalStats/{_TOPIC}/{{sub}}", pending_ack_internal_stats),
+    ("POST", _END, end_here),
+    ("POST", _ARRIVED, arrived),
+)
