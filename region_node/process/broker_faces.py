@@ -145,11 +145,11 @@ class BrokerFaces:
         if max(own.port, own.tls_port) < 0:
             return {}
         from global_config.admin import ConfigAdmin
-        from region_node.kafka.broker import KafkaBroker
-        from region_node.kafka.cleaning import Cleaning
-        from region_node.kafka.cluster import Cluster, own_number
-        from region_node.kafka.coordinator import Coordinator
-        from region_node.kafka.listener import KafkaListener
+        from region_node.faces.kafka.administration.topic_cleanup import Cleaning
+        from region_node.faces.kafka.cluster.kafka_cluster import Cluster, own_number
+        from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
+        from region_node.faces.kafka.connection.kafka_listener import KafkaListener
+        from region_node.faces.kafka.groups.group_coordinator import Coordinator
         from region_node.topics.serving.topic_ids import TopicIds
 
         config = ConfigAdmin(broker.config, rng=broker.runtime.rng, clock=broker.runtime.clock)
@@ -180,7 +180,7 @@ class BrokerFaces:
         broker.stops.append(closing(broker.kafka.coordinator.close))
         broker.stops.append(closing(Cleaning(broker.kafka).close))
         if broker.transactions is not None:
-            from region_node.kafka.transactions import KafkaTransactions
+            from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
 
             broker.kafka.transactions = KafkaTransactions(broker.kafka, broker.transactions)
         listener = KafkaListener(broker.kafka)
@@ -296,7 +296,7 @@ class BrokerFaces:
             )
         listeners.update(broker.settings.broker.listeners)
         if broker.kafka is not None:
-            from region_node.kafka.cluster import LISTENER, TLS_LISTENER, node_url
+            from region_node.faces.kafka.cluster.kafka_cluster import LISTENER, TLS_LISTENER, node_url
 
             for port, name in (("kafka", LISTENER), ("kafka_tls", TLS_LISTENER)):
                 if port in ports:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from region_node.dr.leadership.write_leases import WriteLeases
     from region_node.dr.operations.drill_schedule import DrillSchedule
     from region_node.dr.slo_monitor import Promises
-    from region_node.kafka.broker import KafkaBroker
+    from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
     from region_node.placement.balance.balancer import Balancer
     from region_node.placement.isolation.isolation_rules import IsolationRules
     from region_node.placement.ownership.ownership_service import Ownership

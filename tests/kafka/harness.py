@@ -20,13 +20,13 @@ from heliograph.model.configuration.policy_table import Applied
 from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import Position
 from heliograph.wire.kafka.message_codec import BY_NAME, decode_fields, encode_fields
-from region_node.kafka.broker import KafkaBroker
-from region_node.kafka.cleaning import Cleaning
-from region_node.kafka.cluster import LISTENER, Cluster, node_url
-from region_node.kafka.connection import KafkaConnection
-from region_node.kafka.coordinator import Coordinator
-from region_node.kafka.listener import KafkaListener
-from region_node.kafka.settings import KafkaSettings
+from region_node.faces.kafka.administration.topic_cleanup import Cleaning
+from region_node.faces.kafka.cluster.kafka_cluster import LISTENER, Cluster, node_url
+from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
+from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
+from region_node.faces.kafka.connection.kafka_listener import KafkaListener
+from region_node.faces.kafka.groups.group_coordinator import Coordinator
+from region_node.faces.kafka.kafka_settings import KafkaSettings
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.security.authorization.security_service import open_security
 from region_node.topics.serving.topic_ids import TopicIds

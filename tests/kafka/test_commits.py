@@ -13,8 +13,8 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Op, Put
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import HeliographError
-from region_node.kafka.commits import Commits
-from region_node.kafka.committed import Committed, Row, encode
+from region_node.faces.kafka.groups.committed_offsets import Committed, Row, encode
+from region_node.faces.kafka.groups.offset_commits import Commits
 from region_node.runtime.ready_queue import Tasks
 from tests.managed_ledger.flaky import FlakyStore
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from heliograph.model.errors import MetadataUnavailable
-from region_node.kafka.errors import Code
+from region_node.faces.kafka.error_codes import Code
 from tests.kafka.harness import Face, with_face
 from tests.pulsar.harness import settle
 

@@ -12,9 +12,9 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import RANGE_LIMIT, Put, pages_under
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.model.errors import StorageError
-from region_node.kafka.committed import Committed, Row
-from region_node.kafka.errors import Code
-from region_node.kafka.sequence_store import key_of
+from region_node.faces.kafka.error_codes import Code
+from region_node.faces.kafka.groups.committed_offsets import Committed, Row
+from region_node.faces.kafka.log.sequence_store import key_of
 from region_node.topics.serving.loaded_topics import Loaded
 from tests.kafka.harness import Client, Face, with_face
 from tests.kafka.test_topic_ids import ORDERS, create, fetch, metadata, produce

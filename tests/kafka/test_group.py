@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from heliograph.model.errors import CorruptData
-from region_node.kafka.errors import Code
-from region_node.kafka.group import COMPLETING, EMPTY, PREPARING, STABLE, Group, Member
+from region_node.faces.kafka.error_codes import Code
+from region_node.faces.kafka.groups.consumer_group import COMPLETING, EMPTY, PREPARING, STABLE, Group, Member
 
 RANGE = [("range", b"topics")]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from heliograph.model.topic_names import TopicName
-from region_node.kafka.errors import Code
-from region_node.kafka.group_turns import topics_of
+from region_node.faces.kafka.error_codes import Code
+from region_node.faces.kafka.groups.group_regions import topics_of
 from tests.kafka.harness import Client, Face, with_face
 from tests.kafka.test_topic_ids import ORDERS, create
 from tests.pulsar.harness import settle

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from region_node.kafka.listener import _TICK_S
+from region_node.faces.kafka.connection.kafka_listener import _TICK_S
 from tests.kafka.harness import Client, Face, with_face
 
 

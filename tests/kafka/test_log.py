@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from heliograph.wire.kafka.record_batches import build_batch
-from region_node.kafka.errors import Code
-from region_node.kafka.time_search import at_time, newest
+from region_node.faces.kafka.error_codes import Code
+from region_node.faces.kafka.log.time_search import at_time, newest
 from tests.kafka.harness import Client, Face, KafkaLedger, with_face
 from tests.kafka.test_topic_ids import create
 

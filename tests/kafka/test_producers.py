@@ -8,8 +8,8 @@ import pytest
 
 from heliograph.model.errors import NotEnoughBookies
 from heliograph.wire.kafka.record_batches import Batch
-from region_node.kafka.errors import Code, Refused
-from region_node.kafka.producers import Sent, Sequences
+from region_node.faces.kafka.error_codes import Code, Refused
+from region_node.faces.kafka.log.producer_sequences import Sent, Sequences
 
 
 def batch(sequence: int, count: int = 1, *, producer: int = 7, epoch: int = 0) -> Batch:

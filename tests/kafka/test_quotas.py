@@ -12,8 +12,10 @@ import pytest
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.errors import MetadataUnavailable
 from heliograph.wire.kafka.record_batches import build_batch
-from region_node.kafka.errors import Code
-from region_node.kafka.quota_table import (
+from region_node.faces.kafka.connection.request_table import HANDLERS
+from region_node.faces.kafka.error_codes import Code
+from region_node.faces.kafka.quotas.client_quotas import ANONYMOUS, ClientQuotas, canonical
+from region_node.faces.kafka.quotas.quota_table import (
     CONNECTIONS,
     DEFAULT,
     FETCH,
@@ -25,9 +27,7 @@ from region_node.kafka.quota_table import (
     name_of,
     named,
 )
-from region_node.kafka.quotas import ANONYMOUS, ClientQuotas, canonical
-from region_node.kafka.requests import HANDLERS
-from region_node.kafka.work import Worked
+from region_node.faces.kafka.quotas.request_time import Worked
 from region_node.security.authentication.principal import Principal
 from region_node.security.authorization.authorization_service import Authorization
 from region_node.security.settings import SecuritySettings

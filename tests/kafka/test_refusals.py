@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from heliograph.wire.kafka.record_batches import build_batch
-from region_node.kafka.errors import Code
-from region_node.kafka.refusals import refused
+from region_node.faces.kafka.connection.refusals import refused
+from region_node.faces.kafka.error_codes import Code
 from tests.kafka.harness import Client, Face, request, with_face
 from tests.kafka.test_topic_ids import create
 from tests.pulsar.harness import settle

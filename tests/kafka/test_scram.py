@@ -9,7 +9,7 @@ import random
 import pytest
 
 from heliograph.model.errors import Unauthenticated
-from region_node.kafka.scram import ScramExchange, user_of
+from region_node.faces.kafka.security.scram import ScramExchange, user_of
 
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 KNOWN = user_of("SCRAM-SHA-256", 4096, SALT, hashlib.pbkdf2_hmac("sha256", b"pencil", SALT, 4096))

@@ -10,9 +10,9 @@ import pytest
 from heliograph.model.errors import CorruptData
 from heliograph.wire.kafka.record_batches import build_batch
 from heliograph.wire.run import Run
-from region_node.kafka import time_search, times
-from region_node.kafka.offsets import LATEST, MAX_TIMESTAMP
-from region_node.kafka.times import Times, times_key
+from region_node.faces.kafka.log import time_index, time_search
+from region_node.faces.kafka.log.time_index import Times, times_key
+from region_node.faces.kafka.produce_fetch.offset_requests import LATEST, MAX_TIMESTAMP
 from tests.kafka.harness import Client, Face, with_face
 from tests.kafka.test_topic_ids import ORDERS, create
 from tests.pulsar.codec import entry
@@ -31,8 +31,8 @@ def first(stamps: list[int], time_ms: int, start: int = 0) -> tuple[int, int]:
 def test_the_first_block_that_reaches_a_time_holds_the_first_record_that_does(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(times, "BLOCKS_MAX", 8)
-    monkeypatch.setattr(times, "BLOCK_BYTES", 100_000)
+    monkeypatch.setattr(time_index, "BLOCKS_MAX", 8)
+    monkeypatch.setattr(time_index, "BLOCK_BYTES", 100_000)
     rng, known, stamps, start = random.Random(seed), Times(0), list[int](), 0
     for _ in range(300):
         fresh = [rng.randrange(1000) for _ in range(rng.randrange(4))]
@@ -106,7 +106,7 @@ def test_times_in_any_order_by_clients_of_both_protocols_and_after_a_takeover(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run(face: Face) -> None:
-        monkeypatch.setattr(times, "BLOCK_BYTES", 60_000)
+        monkeypatch.setattr(time_index, "BLOCK_BYTES", 60_000)
         rng, client, stamps = random.Random(seed), Client(face.listener), list[int]()
         await create(client, "orders")
         for step in range(60):

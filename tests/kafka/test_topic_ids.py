@@ -13,7 +13,7 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.ledger_metadata import pack
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.kafka.record_batches import build_batch
-from region_node.kafka.errors import Code
+from region_node.faces.kafka.error_codes import Code
 from region_node.topics.serving.topic_ids import IDS, NO_ID, TopicIds
 from tests.kafka.harness import Client, Face, with_face
 from tests.pulsar.harness import settle

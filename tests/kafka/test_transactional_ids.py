@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from heliograph.kv.metadata_store import pages_under
-from region_node.kafka.committed import Row
-from region_node.kafka.errors import Code, Refused
-from region_node.kafka.idle_ids import IDLE, producer_key
-from region_node.kafka.transactions import IDS, KafkaTransactions
+from region_node.faces.kafka.error_codes import Code, Refused
+from region_node.faces.kafka.groups.committed_offsets import Row
+from region_node.faces.kafka.transactions.kafka_transactions import IDS, KafkaTransactions
+from region_node.faces.kafka.transactions.transactional_id_expiration import IDLE, producer_key
 from region_node.transactions.coordinators.settings import TransactionSettings
 from region_node.transactions.coordinators.transaction_service import Transactions
 from tests.kafka.harness import Face, with_face

@@ -1,0 +1,1 @@
+"""Kafka's requests about topics, their settings, and the cluster. A rule of a topic is never here."""

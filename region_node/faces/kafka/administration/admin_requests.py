@@ -1,0 +1,269 @@
+"""Administration by Kafka's clients: topics, partitions, settings.
+
+Is: one handler a request, and one row a thing that is asked for. Isn't: what a topic is.
+Invariants: each row succeeds or fails by itself; a topic that is deleted takes its groups' offsets and its settings along.
+Source: docs/protocols/kafka.md, "Administration".
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from global_config.admin import PARTITIONS_MAX
+from heliograph.model.errors import AlreadyExists, HeliographError
+from heliograph.wire.kafka.message_codec import Fields, Request
+from region_node.faces.kafka.administration.metadata_requests import ensure_ids
+from region_node.faces.kafka.cluster.kafka_configs import LISTS, check, kind_of
+from region_node.faces.kafka.error_codes import Code, Refused, code_of
+
+if TYPE_CHECKING:
+    from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
+
+log = logging.getLogger("region_node.kafka")
+
+TOPIC, BROKER = 2, 4
+_OF_TOPIC, _OF_BROKER, _DEFAULT = 1, 4, 5
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+def _check(connection: KafkaConnection) -> None:
+    assert connection.login.principal is not None
+    connection.broker.check_cluster(connection.login.principal)
+
+
+async def create_topics(connection: KafkaConnection, request: Request) -> Fields:
+    rows: list[Fields] = []
+    names = [topic["name"] for topic in request.fields["topics"]]
+    for topic in request.fields["topics"]:
+        row: Fields = {"name": topic["name"], "error_code": 0, "configs": None}
+        rows.append(row)
+        try:
+            if names.count(topic["name"]) > 1:
+                raise Refused(Code.INVALID_REQUEST, "the topic is named twice in this request")
+            count, values = await _create(connection, request, topic)
+            row["num_partitions"], row["replication_factor"] = count, 1
+            if not request.fields.get("validate_only", False):
+                name = connection.broker.name(topic["name"])
+                await ensure_ids(connection, [name])
+                row["topic_id"] = connection.broker.ids.known(name)
+            row["configs"] = [
+                {"name": name, "value": value, "config_source": _OF_TOPIC if name in values else _DEFAULT}
+                for name, value in {**connection.broker.configs.defaults(), **values}.items()
+            ]
+        except HeliographError as error:
+            row["error_code"], row["error_message"] = code_of(error), str(error)
+    return {"topics": rows}
+
+
+async def _create(connection: KafkaConnection, request: Request, topic: Fields) -> tuple[int, dict[str, str]]:
+    broker, validate_only = connection.broker, request.fields.get("validate_only", False)
+    _check(connection)
+    name, count = broker.name(topic["name"]), topic["num_partitions"]
+    if topic["assignments"]:
+        if count != -1 or topic["replication_factor"] != -1:
+            raise Refused(Code.INVALID_REQUEST, "give partitions and replicas, or assignments, not both")
+        count = len(topic["assignments"])
+    elif count == -1:
+        count = broker.settings.num_partitions
+    if not 1 <= count <= PARTITIONS_MAX:
+        raise Refused(Code.INVALID_PARTITIONS, f"Number of partitions must be 1 to {PARTITIONS_MAX}, not {count}")
+    if not topic["assignments"] and (topic["replication_factor"] == 0 or topic["replication_factor"] < -1):
+        raise Refused(Code.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0")
+    values = {each["name"]: each["value"] for each in topic["configs"]}
+    for key, value in values.items():
+        check(key, value)
+    if validate_only:
+        if await broker.cluster.partitions(name):
+            raise AlreadyExists(f"Topic '{topic['name']}' already exists.")
+        return count, values
+    broker.quotas.changes(connection, request.client, count, strict=request.version >= 6)
+    try:
+        await broker.cluster.create(name, count)
+    except AlreadyExists as error:
+        raise AlreadyExists(f"Topic '{topic['name']}' already exists.") from error
+    await broker.configs.put(str(name), values)
+    return count, values
+
+
+async def delete_topics(connection: KafkaConnection, request: Request) -> Fields:
+    fields = request.fields
+    rows: list[Fields] = []
+    for topic in fields["topics"] if request.version >= 6 else [{"name": name} for name in fields["topic_names"]]:
+        row: Fields = {"name": topic["name"], "error_code": 0}
+        rows.append(row)
+        try:
+            _check(connection)
+            if topic["name"] is None:
+                row["topic_id"] = topic["topic_id"]
+                row["name"] = connection.broker.of_id(topic["topic_id"])
+            else:
+                row["topic_id"] = connection.broker.ids.known(connection.broker.name(topic["name"]))
+            await _delete(connection, request, row["name"])
+        except HeliographError as error:
+            row["error_code"], row["error_message"] = code_of(error), str(error)
+    return {"responses": rows}
+
+
+async def _delete(connection: KafkaConnection, request: Request, kafka: str) -> None:
+    broker = connection.broker
+    name = broker.name(kafka)
+    count = await broker.cluster.partitions(name)
+    if not count:
+        raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+    broker.quotas.changes(connection, request.client, count, strict=request.version >= 5)
+    await broker.delete_topic(name)
+    await broker.coordinator.forget_topic(kafka)
+    log.info("kafka.topic_deleted", extra={"topic": str(name), "partitions": count})
+
+
+async def create_partitions(connection: KafkaConnection, request: Request) -> Fields:
+    rows: list[Fields] = []
+    for topic in request.fields["topics"]:
+        row: Fields = {"name": topic["name"], "error_code": 0, "error_message": None}
+        rows.append(row)
+        try:
+            _check(connection)
+            name = connection.broker.name(topic["name"])
+            present = await connection.broker.cluster.partitions(name)
+            if not present:
+                raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "The topic does not exist")
+            if not present < topic["count"] <= PARTITIONS_MAX:
+                raise Refused(
+                    Code.INVALID_PARTITIONS,
+                    f"The topic has {present} partitions; {topic['count']} would not be an increase, or too many",
+                )
+            if name is connection.broker.cluster.part(name, 0):
+                raise Refused(
+                    Code.INVALID_PARTITIONS,
+                    "The topic was made as one that has no partitions: make another, and move to it",
+                )
+            if not request.fields["validate_only"]:
+                connection.broker.quotas.changes(
+                    connection, request.client, topic["count"] - present, strict=request.version >= 3
+                )
+                await connection.broker.cluster.grow(name, topic["count"])
+        except HeliographError as error:
+            row["error_code"], row["error_message"] = code_of(error), str(error)
+    return {"results": rows}
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------------
+
+
+async def describe_configs(connection: KafkaConnection, request: Request) -> Fields:
+    rows: list[Fields] = []
+    for resource in request.fields["resources"]:
+        row: Fields = {
+            "resource_type": resource["resource_type"],
+            "resource_name": resource["resource_name"],
+            "error_code": 0,
+            "configs": [],
+        }
+        rows.append(row)
+        try:
+            values, own, source = await _values(connection, resource["resource_type"], resource["resource_name"])
+        except HeliographError as error:
+            row["error_code"], row["error_message"] = code_of(error), str(error)
+            continue
+        wanted = resource["configuration_keys"]
+        for name, value in sorted(values.items()):
+            if wanted is None or name in wanted:
+                from_here = source if name in own or source == _OF_BROKER else _DEFAULT
+                shown: Fields = {
+                    "name": name,
+                    "value": value,
+                    "read_only": source == _OF_BROKER,
+                    "config_source": from_here,
+                    "config_type": kind_of(value),
+                }
+                shown["is_default"] = from_here == _DEFAULT
+                if request.fields.get("include_synonyms"):
+                    shown["synonyms"] = [{"name": name, "value": value, "source": from_here}]
+                row["configs"].append(shown)
+    return {"results": rows}
+
+
+async def _values(connection: KafkaConnection, kind: int, resource: str) -> tuple[dict[str, str], dict[str, str], int]:
+    """(what holds, what was set, where from)."""
+    broker = connection.broker
+    if kind == TOPIC:
+        name = broker.name(resource)
+        if not await broker.cluster.partitions(name):
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)
+        own = broker.configs.of(str(name))
+        return {**broker.configs.defaults(), **own}, own, _OF_TOPIC
+    if kind == BROKER:
+        if resource and resource not in {str(node.number) for node in broker.cluster.nodes(connection.tls)}:
+            raise Refused(Code.INVALID_REQUEST, f"there is no broker {resource}")
+        values = broker.configs.broker(int(resource or broker.number))
+        return values, values, _OF_BROKER
+    raise Refused(Code.INVALID_REQUEST, f"settings of type {kind} are not known here")
+
+
+async def alter_configs(connection: KafkaConnection, request: Request) -> Fields:
+    """The old way: what is given takes the place of all that was set."""
+    return {
+        "responses": [
+            await _altered(connection, resource, request.fields["validate_only"], whole=True)
+            for resource in request.fields["resources"]
+        ]
+    }
+
+
+async def incremental_alter_configs(connection: KafkaConnection, request: Request) -> Fields:
+    return {
+        "responses": [
+            await _altered(connection, resource, request.fields["validate_only"], whole=False)
+            for resource in request.fields["resources"]
+        ]
+    }
+
+
+async def _altered(connection: KafkaConnection, resource: Fields, validate_only: bool, *, whole: bool) -> Fields:
+    row: Fields = {
+        "resource_type": resource["resource_type"],
+        "resource_name": resource["resource_name"],
+        "error_code": 0,
+        "error_message": None,
+    }
+    broker = connection.broker
+    try:
+        _check(connection)
+        if resource["resource_type"] != TOPIC:
+            raise Refused(Code.INVALID_REQUEST, "a broker's settings are in its settings file")
+        name = broker.name(resource["resource_name"])
+        if not await broker.cluster.partitions(name):
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)
+        values = {} if whole else dict(broker.configs.of(str(name)))
+        for each in resource["configs"]:
+            operation = SET if whole else each["config_operation"]
+            if operation == SET:
+                check(each["name"], each["value"])
+                values[each["name"]] = each["value"]
+            elif operation == DELETE:
+                values.pop(each["name"], None)
+            else:
+                values[each["name"]] = _listed(each, values, broker.configs.defaults())
+        if not validate_only:
+            await broker.configs.put(str(name), values)
+    except HeliographError as error:
+        row["error_code"], row["error_message"] = code_of(error), str(error)
+    return row
+
+
+def _listed(each: Fields, values: dict[str, str], defaults: dict[str, str]) -> str:
+    """A setting that is a list, with something added or taken away. Raises Refused."""
+    name, wanted = each["name"], [item for item in (each["value"] or "").split(",") if item]
+    if name not in LISTS:
+        raise Refused(Code.INVALID_CONFIG, f"{name} is no list: set it, or delete it")
+    before = [item for item in values.get(name, defaults[name]).split(",") if item]
+    if each["config_operation"] == APPEND:
+        after = [*before, *(item for item in wanted if item not in before)]
+    elif each["config_operation"] == SUBTRACT:
+        after = [item for item in before if item not in wanted]
+    else:
+        raise Refused(Code.INVALID_REQUEST, f"{each['config_operation']} is nothing that can be done to a setting")
+    text = ",".join(after)
+    check(name, text)
+    return text

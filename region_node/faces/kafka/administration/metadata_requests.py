@@ -1,0 +1,232 @@
+"""What a client asks first: versions, brokers, topics, and where a coordinator is.
+
+Is: ApiVersions, Metadata, DescribeTopicPartitions, DescribeCluster, FindCoordinator, DescribeLogDirs. Isn't: ownership (`cluster`).
+Source: docs/protocols/kafka.md, "Topics and brokers".
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from heliograph.model.errors import HeliographError
+from heliograph.model.topic_names import TopicName
+from heliograph.wire.kafka.message_codec import APIS, Fields, Request
+from region_node.faces.kafka.cluster.kafka_cluster import Node
+from region_node.faces.kafka.error_codes import Code, Refused, code_of
+from region_node.faces.kafka.log.partition_log import LEADER_EPOCH
+from region_node.faces.kafka.transactions.transaction_requests import opened
+
+if TYPE_CHECKING:
+    from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
+
+log = logging.getLogger("region_node.kafka")
+
+_GROUP, _TRANSACTION = 0, 1
+_IDS_SINCE = 10
+_NO_ELR: Fields = {"eligible_leader_replicas": [], "last_known_elr": []}
+"""They may be null, and Java's tools fail on that."""
+_PARTITIONS_MAX = 2000
+"""max.request.partition.size.limit"""
+
+
+def api_rows(names: frozenset[str]) -> list[Fields]:
+    return [
+        {"api_key": api.key, "min_version": api.lowest, "max_version": api.highest}
+        for api in APIS.values()
+        if api.name in names
+    ]
+
+
+async def api_versions(connection: KafkaConnection, request: Request) -> Fields:
+    from region_node.faces.kafka.connection.request_table import HANDLERS
+
+    connection.client_software = (
+        f"{request.fields.get('client_software_name', '')} {request.fields.get('client_software_version', '')}".strip()
+    )
+    return {"error_code": 0, "api_keys": api_rows(frozenset(HANDLERS))}
+
+
+async def metadata(connection: KafkaConnection, request: Request) -> Fields:
+    broker, fields = connection.broker, request.fields
+    wanted = fields["topics"]
+    everything = wanted is None or (request.version == 0 and not wanted)
+    create = fields.get("allow_auto_topic_creation", True)
+    rows: list[Fields] = []
+    if everything:
+        names = [name for name in await broker.cluster.names() if _visible(connection, name)]
+        if request.version >= _IDS_SINCE:
+            await ensure_ids(connection, names)
+        for name in names:
+            rows.append(await _topic(connection, broker.cluster.kafka_name(name), create=False))
+    else:
+        for topic in wanted:
+            if topic["name"] is None:
+                rows.append(await _by_id(connection, request, topic["topic_id"]))
+            else:
+                rows.append(
+                    await _topic(connection, topic["name"], create=create, with_id=request.version >= _IDS_SINCE)
+                )
+    nodes = broker.cluster.nodes(connection.tls)
+    return {
+        "brokers": [{"node_id": node.number, "host": node.host, "port": node.port} for node in nodes],
+        "cluster_id": broker.instance,
+        "controller_id": broker.number,
+        "topics": rows,
+    }
+
+
+def _visible(connection: KafkaConnection, name: TopicName) -> bool:
+    assert connection.login.principal is not None
+    return connection.broker.security.rights.may_look_up(connection.login.principal, name)
+
+
+async def ensure_ids(connection: KafkaConnection, names: list[TopicName]) -> None:
+    """Where they cannot be made now, clients are shown names alone, and use those."""
+    try:
+        await connection.broker.ids.ensure(names)
+    except HeliographError as error:
+        log.warning("kafka.topic_ids_not_made", extra={"topics": len(names), "error": str(error)})
+
+
+async def _by_id(connection: KafkaConnection, request: Request, topic: bytes) -> Fields:
+    try:
+        row = await _topic(connection, connection.broker.of_id(topic), create=False)
+    except Refused as error:
+        row = {"error_code": error.code, "partitions": []}
+    if row["error_code"]:  # who may not see it is not told its name
+        row["name"] = None if request.version >= 12 else ""
+    return {**row, "topic_id": topic}
+
+
+async def _topic(connection: KafkaConnection, kafka: str, *, create: bool, with_id: bool = False) -> Fields:
+    broker = connection.broker
+    row: Fields = {"name": kafka, "error_code": 0, "partitions": [], "is_internal": False}
+    try:
+        name = broker.name(kafka)
+        if not _visible(connection, name):
+            raise Refused(Code.TOPIC_AUTHORIZATION_FAILED)
+        count = await (broker.cluster.ensure(name) if create else broker.cluster.partitions(name))
+        if not count:
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)
+        leaders = await broker.cluster.leaders(name, count, connection.tls)
+        if with_id:
+            await ensure_ids(connection, [name])
+    except HeliographError as error:
+        row["error_code"] = code_of(error)
+        return row
+    row["topic_id"] = broker.ids.known(name)
+    row["partitions"] = [_partition(index, leader) for index, leader in enumerate(leaders)]
+    return row
+
+
+def _partition(index: int, leader: Node | None) -> Fields:
+    if leader is None:
+        row: Fields = {
+            "partition_index": index,
+            "error_code": Code.LEADER_NOT_AVAILABLE,
+            "leader_id": -1,
+            "leader_epoch": LEADER_EPOCH,
+        }
+        return {**row, "replica_nodes": [], "isr_nodes": []}
+    number = leader.number
+    return {
+        "partition_index": index,
+        "error_code": 0,
+        "leader_id": number,
+        "leader_epoch": LEADER_EPOCH,
+        "replica_nodes": [number],
+        "isr_nodes": [number],
+    }
+
+
+async def describe_topic_partitions(connection: KafkaConnection, request: Request) -> Fields:
+    """As Metadata, in pages: what does not go into one answer begins at `next_cursor` in the next."""
+    fields, cursor = request.fields, request.fields["cursor"]
+    left = min(max(1, fields["response_partition_limit"]), _PARTITIONS_MAX)
+    names = sorted(
+        {topic["name"] for topic in fields["topics"]}
+        or {connection.broker.cluster.kafka_name(n) for n in await connection.broker.cluster.names()}
+    )
+    rows: list[Fields] = []
+    following: Fields | None = None
+    for kafka in names:
+        if cursor is not None and kafka < cursor["topic_name"]:
+            continue
+        if not left:
+            following = {"topic_name": kafka, "partition_index": 0}
+            break
+        row = await _topic(connection, kafka, create=False, with_id=True)
+        if row["error_code"] == Code.TOPIC_AUTHORIZATION_FAILED and not fields["topics"]:
+            continue
+        first = max(0, cursor["partition_index"]) if cursor is not None and cursor["topic_name"] == kafka else 0
+        parts = row["partitions"][first : first + left]
+        left -= len(parts)
+        if first + len(parts) < len(row["partitions"]):
+            following = {"topic_name": kafka, "partition_index": first + len(parts)}
+        rows.append({**row, "partitions": [{**part, **_NO_ELR} for part in parts]})
+        if following is not None:
+            break
+    return {"topics": rows, "next_cursor": following}
+
+
+async def describe_cluster(connection: KafkaConnection, request: Request) -> Fields:
+    broker = connection.broker
+    nodes = broker.cluster.nodes(connection.tls)
+    return {
+        "error_code": 0,
+        "cluster_id": broker.instance,
+        "controller_id": broker.number,
+        "brokers": [{"broker_id": node.number, "host": node.host, "port": node.port} for node in nodes],
+    }
+
+
+async def find_coordinator(connection: KafkaConnection, request: Request) -> Fields:
+    fields = request.fields
+    kind = fields.get("key_type", _GROUP)
+    if request.version >= 4:
+        return {
+            "coordinators": [
+                {"key": key, **await _coordinator(connection, key, kind)} for key in fields["coordinator_keys"]
+            ]
+        }
+    return await _coordinator(connection, fields["key"], kind)
+
+
+async def _coordinator(connection: KafkaConnection, key: str, kind: int) -> Fields:
+    broker = connection.broker
+    row: Fields = {"error_code": 0, "error_message": None, "node_id": -1, "host": "", "port": -1}
+    try:
+        if kind not in (_GROUP, _TRANSACTION):
+            raise Refused(Code.INVALID_REQUEST, f"coordinators of type {kind} are not known")
+        if kind == _GROUP:
+            leader = await broker.cluster.leader(broker.coordinator.place(key), connection.tls)
+        else:
+            leader = await broker.cluster.leader(TopicName.parse(opened(connection).topic_of(key)), connection.tls)
+        if leader is None:
+            raise Refused(Code.COORDINATOR_NOT_AVAILABLE, "no broker coordinates it now")
+        row["node_id"], row["host"], row["port"] = leader.number, leader.host, leader.port
+    except HeliographError as error:
+        row["error_code"] = error.code if isinstance(error, Refused) else Code.COORDINATOR_NOT_AVAILABLE
+        row["error_message"] = str(error)
+    return row
+
+
+async def describe_log_dirs(connection: KafkaConnection, request: Request) -> Fields:
+    """One directory, in which the partitions lie that are loaded here."""
+    wanted = request.fields["topics"]
+    keys = None if wanted is None else {(topic["topic"], index) for topic in wanted for index in topic["partitions"]}
+    topics: dict[str, list[Fields]] = {}
+    for partition in connection.broker.logs():
+        name = partition.topic.name
+        kafka, index = connection.broker.cluster.kafka_name(name.partitioned), max(0, name.partition)
+        if (keys is None or (kafka, index) in keys) and _visible(connection, name):
+            part: Fields = {
+                "partition_index": index,
+                "partition_size": partition.ledger.size_bytes,
+                "offset_lag": 0,
+                "is_future_key": False,
+            }
+            topics.setdefault(kafka, []).append(part)
+    rows = [{"name": kafka, "partitions": parts} for kafka, parts in sorted(topics.items())]
+    return {"error_code": 0, "results": [{"error_code": 0, "log_dir": "/heliograph", "topics": rows}]}

@@ -1,0 +1,71 @@
+"""Cleaning: what Kafka's clients left of a topic goes with it, whoever deletes it, and by which protocol.
+
+Is: ids, settings, committed offsets, sequences, and times of topics that are no longer in the configuration, and of single partitions, and topics without any,
+whose data is about to go. Isn't: the deletion of a topic.
+Invariants: only what belongs to a topic that is gone is removed, and asked again right before; every broker may do it, and doing it twice is no error.
+Of a partition it is gone before its data is, so that no crash in between leaves offsets that speak of other records.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from global_config.keys import PARTITIONED
+from heliograph.kv.metadata_store import Delete, prefix_end
+from heliograph.model.configuration.configuration_records import TopicPolicies
+from heliograph.model.errors import HeliographError
+from heliograph.model.topic_names import TopicName
+from region_node.faces.kafka.log.sequence_store import PREFIX, key_of
+from region_node.faces.kafka.log.time_index import PREFIX as TIMES
+from region_node.faces.kafka.log.time_index import times_key
+
+if TYPE_CHECKING:
+    from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
+
+log = logging.getLogger("region_node.kafka")
+
+
+class Cleaning:
+    """Of one broker."""
+
+    def __init__(self, broker: KafkaBroker) -> None:
+        self._broker = broker
+        self._stop: Callable[[], None] = broker.topics.view.on_change(self._changed)
+        broker.topics.on_deleting = self.part_deleted
+
+    def close(self) -> None:
+        self._stop()
+        self._broker.topics.on_deleting = None
+
+    async def part_deleted(self, part: TopicName) -> None:
+        """One partition, or a topic without any, is about to lose its data. Raises what the metadata raises: then it is not deleted now."""
+        broker, topic = self._broker, part.partitioned
+        if not part.persistent or (part.partition >= 0 and not broker.topics.view.partitions(str(topic))):
+            return  # the whole topic goes: `_clean` does that at once for all of its partitions
+        await broker.coordinator.forget_partition(broker.cluster.kafka_name(topic), max(0, part.partition))
+        await broker.meta.txn([Delete(key_of(str(part))), Delete(times_key(str(part)))])
+
+    def _changed(self, key: str) -> None:
+        if key.startswith(PARTITIONED) and not self._broker.topics.view.partitions(
+            topic := key.removeprefix(PARTITIONED)
+        ):
+            self._broker.tasks.spawn(self._clean(TopicName.parse(topic)))
+
+    async def _clean(self, name: TopicName) -> None:
+        broker, kafka = self._broker, self._broker.cluster.kafka_name(name)
+        try:
+            await broker.ids.forget(name)
+            if broker.topics.view.partitions(str(name)):  # made again meanwhile
+                return
+            await broker.coordinator.forget_topic(kafka)
+            if not broker.topics.view.partitions(str(name)):
+                await broker.config.change_topic_policies(str(name), lambda _: TopicPolicies())
+            for kind in (PREFIX, TIMES):
+                prefix = kind + quote(f"{name}-partition-", safe="")
+                for key, _, _ in await broker.meta.range(prefix, prefix_end(prefix)):
+                    await broker.meta.delete(key)
+        except HeliographError as error:  # what is left is small, and without effect but for a topic of the same name
+            log.warning("kafka.not_cleaned", extra={"topic": str(name), "error": str(error)})

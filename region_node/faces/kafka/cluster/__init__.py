@@ -1,0 +1,1 @@
+"""Topics, brokers, and settings as Kafka clients see them. No handlers."""

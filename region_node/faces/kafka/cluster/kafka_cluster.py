@@ -1,0 +1,221 @@
+"""Cluster: which topics and brokers a Kafka client sees, under which names and numbers.
+
+Is: names of topics in both protocols, numbers of brokers, who leads which partition, making topics that are asked for. Isn't: ownership itself.
+Invariants: a broker's number never changes and is never given to another; a partition is led by the owner of its bundle; asking for the leaders of a
+topic makes an owner where there is none.
+Source: docs/protocols/kafka.md, "Topics and brokers".
+
+    orders                        public/default/orders (the listener's namespace)
+    shop/eu/orders                persistent://shop/eu/orders
+    partition 2 of orders         persistent://public/default/orders-partition-2, or the plain topic itself where it is not partitioned
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from heliograph.kv.metadata_store import ABSENT, MetadataStore, prefix_end
+from heliograph.model.errors import AlreadyExists, HeliographError, NotAllowed, NotFound, VersionConflict
+from heliograph.model.topic_names import TopicName
+from region_node.faces.kafka.error_codes import Code, Refused
+from region_node.faces.kafka.kafka_settings import KafkaSettings
+from region_node.topics.serving.topic_ids import TopicIds
+
+if TYPE_CHECKING:
+    from global_config.admin import ConfigAdmin
+    from global_config.view import ConfigView
+    from region_node.placement.ownership.broker_records import BrokerRecord
+    from region_node.placement.ownership.ownership_service import Ownership
+    from region_node.topics.serving.topic_service import TopicService
+
+NODES = "/kafka/nodes/"
+"""{number:010} -> the broker of that number."""
+LISTENER, TLS_LISTENER = "kafka", "kafka-tls"
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    number: int
+    host: str
+    port: int
+
+
+def node_url(number: int, host: str, port: int) -> str:
+    """How a broker's record says where its Kafka listener is."""
+    return f"kafka://{number}@{host}:{port}"
+
+
+async def own_number(meta: MetadataStore, broker: str) -> int:
+    """The number of this broker, given to it once and for all."""
+    while True:
+        rows = await meta.range(NODES, prefix_end(NODES))
+        taken = {int(key.rpartition("/")[2]): value.decode() for key, value, _ in rows}
+        for number, name in taken.items():
+            if name == broker:
+                return number
+        number = next(n for n in range(len(taken) + 1) if n not in taken)
+        try:
+            await meta.put(f"{NODES}{number:010d}", broker.encode(), expected=ABSENT)
+        except VersionConflict:
+            continue
+        return number
+
+
+class Cluster:
+    """As one broker sees it."""
+
+    def __init__(
+        self,
+        *,
+        ownership: Ownership,
+        view: ConfigView,
+        topics: TopicService,
+        config: ConfigAdmin,
+        settings: KafkaSettings,
+        ids: TopicIds,
+    ) -> None:
+        self._ownership, self._view, self._topics, self._config, self._settings = (
+            ownership,
+            view,
+            topics,
+            config,
+            settings,
+        )
+        self.ids = ids
+
+    # -- names --------------------------------------------------------------------------------------------------------------
+
+    def name(self, kafka: str) -> TopicName:
+        """Raises Refused for what cannot be a topic here."""
+        text = kafka.removeprefix("persistent://")
+        local = text.rpartition("/")[2]
+        if not _NAME.match(local) or local in (".", "..") or text.count("/") not in (0, 2):
+            raise Refused(Code.INVALID_TOPIC_EXCEPTION, f"{kafka[:100]!r} is no topic's name")
+        try:
+            name = TopicName.parse(f"persistent://{text if '/' in text else f'{self._settings.namespace}/{text}'}")
+        except NotAllowed as error:
+            raise Refused(Code.INVALID_TOPIC_EXCEPTION, str(error)) from error
+        if name.partition >= 0:
+            raise Refused(Code.INVALID_TOPIC_EXCEPTION, f"{kafka!r} is a partition, not a topic")
+        return name
+
+    def kafka_name(self, name: TopicName) -> str:
+        if name.namespace == self._settings.namespace:
+            return name.local
+        return f"{name.namespace}/{name.local}"
+
+    async def partitions(self, name: TopicName) -> int:
+        """How many partitions Kafka's clients see; 0: the topic is not there. Raises NotFound (no such namespace)."""
+        if self._view.namespace(name.namespace) is None:
+            raise NotFound(f"namespace {name.namespace} does not exist")
+        count = self._view.partitions(str(name))
+        return count or int(await self._topics.exists(str(name)))
+
+    def partitioned(self, name: TopicName) -> int:
+        """How many partitions it has, as far as is known here; 0: it is plain, or not there."""
+        return self._view.partitions(str(name))
+
+    def part(self, name: TopicName, index: int) -> TopicName:
+        """The topic that holds a partition."""
+        return name.with_partition(index) if self._view.partitions(str(name)) else name
+
+    def may_have(self, name: TopicName, index: int) -> bool:
+        """Whether that partition can be there, as far as is known without asking anybody."""
+        return 0 <= index < (self._view.partitions(str(name)) or 1)
+
+    async def ensure(self, name: TopicName) -> int:
+        """The same as `partitions`, and makes the topic where its namespace lets clients do that."""
+        count = await self.partitions(name)
+        if count or not self._topics.creation.may_create(str(name)):
+            return count
+        await self.create(name, self._settings.num_partitions)
+        return self._settings.num_partitions
+
+    async def create(self, name: TopicName, partitions: int) -> None:
+        """Raises AlreadyExists, NotAllowed; returns once this broker knows of it."""
+        if await self.partitions(name):
+            raise AlreadyExists(f"{name} exists already")
+        await self._topics.creation.check_room(name)
+        await self.ids.forget(name)
+        try:
+            await self._config.create_partitioned(str(name), partitions)
+        except AlreadyExists:
+            if self._view.partitions(str(name)) not in (0, partitions):
+                raise
+        await self._seen(str(name), partitions)
+
+    async def grow(self, name: TopicName, partitions: int) -> None:
+        await self._config.update_partitioned(str(name), partitions)
+        await self._seen(str(name), partitions)
+
+    async def _seen(self, topic: str, partitions: int) -> None:
+        from region_node.faces.kafka.cluster.metadata_wait import until
+
+        await until(lambda: self._view.partitions(topic) >= partitions, self._view.on_change)
+
+    async def names(self, namespaces: list[str] | None = None) -> list[TopicName]:
+        """Topics that there are, partitioned ones once."""
+        out: list[TopicName] = []
+        for namespace in namespaces if namespaces is not None else [self._settings.namespace]:
+            if self._view.namespace(namespace) is None:
+                continue
+            out += [TopicName.parse(text) for text in self._view.partitioned(namespace)]
+            names = (TopicName.parse(text) for text in await self._topics.topics(namespace))
+            out += [name for name in names if name.partition < 0 and not self._view.partitions(str(name))]
+        return [name for name in dict.fromkeys(out) if name.persistent and _NAME.match(name.local)]
+
+    # -- brokers ------------------------------------------------------------------------------------------------------------
+
+    def node(self, record: BrokerRecord, tls: bool) -> Node | None:
+        """None where that broker has no such listener."""
+        url = record.listeners.get(TLS_LISTENER if tls else LISTENER)
+        if not url:
+            return None
+        parts = urlsplit(url)
+        return Node(int(parts.username or 0), parts.hostname or "", parts.port or 0)
+
+    def nodes(self, tls: bool) -> list[Node]:
+        found = (self.node(record, tls) for record in self._ownership.brokers())
+        return sorted((node for node in found if node is not None), key=lambda node: node.number)
+
+    async def leaders(self, name: TopicName, count: int, tls: bool) -> list[Node | None]:
+        """Of each partition; None: nobody can be found now."""
+        table = self._ownership.bundles(name.namespace)
+        if table is None:
+            return [None] * count
+        partitioned = bool(self._view.partitions(str(name)))
+        bundles = [table.of(str(name.with_partition(index) if partitioned else name)) for index in range(count)]
+        found: dict[int, Node | None] = {}
+        for bundle in dict.fromkeys(bundles):
+            found[bundle] = await self._leader(name.namespace, bundle, tls)
+        return [found[bundle] for bundle in bundles]
+
+    async def leader(self, name: TopicName, tls: bool) -> Node | None:
+        """Of a topic's own bundle. Raises NotFound (no such namespace)."""
+        if self._view.namespace(name.namespace) is None:
+            raise NotFound(f"namespace {name.namespace} does not exist")
+        table = self._ownership.bundles(name.namespace)
+        return await self._leader(name.namespace, table.of(str(name)), tls) if table is not None else None
+
+    async def _leader(self, namespace: str, bundle: int, tls: bool) -> Node | None:
+        record = self._ownership.present_owner(namespace, bundle)
+        if record is None:
+            try:
+                record = await self._ownership.bundle_owner(namespace, bundle)
+            except HeliographError:
+                return None
+        return self.node(record, tls)
+
+    def owns(self, name: TopicName) -> bool:
+        return self._ownership.owns(str(name))
+
+    def __repr__(self) -> str:
+        return f"Cluster({self._settings.namespace})"
+
+    def rows(self, nodes: list[Node]) -> list[dict[str, Any]]:
+        """As Metadata and DescribeCluster show them."""
+        return [{"node_id": n.number, "broker_id": n.number, "host": n.host, "port": n.port} for n in nodes]

@@ -1,0 +1,3 @@
+"""Kafka's sockets: order of answers, dispatch, what connections share. It imports handlers; handlers should not
+import it.
+"""

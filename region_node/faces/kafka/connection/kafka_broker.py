@@ -1,0 +1,267 @@
+"""KafkaBroker: what all connections of one broker's Kafka listener share.
+
+Is: the parts of this face, the logs of partitions that are loaded here, counts, and the byte budget of batches in flight. Isn't: a request's meaning.
+Invariants: a log is shared by all who use its topic, and dropped with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from global_config.keys import PARTITIONED
+from heliograph.kv.metadata_store import MetadataStore
+from heliograph.model.configuration.configuration_records import TopicPolicies
+from heliograph.model.errors import HeliographError, NotFound
+from heliograph.model.topic_names import TopicName
+from heliograph.runtime.clock import Clock, Rng
+from region_node.faces.kafka.cluster.kafka_cluster import Cluster
+from region_node.faces.kafka.cluster.kafka_configs import Configs
+from region_node.faces.kafka.error_codes import Code, Refused
+from region_node.faces.kafka.groups.group_regions import GroupTurns
+from region_node.faces.kafka.groups.offset_commits import Commits
+from region_node.faces.kafka.groups.replicated_group_offsets import PREFIX, GroupPositions, group_of, subscription_of
+from region_node.faces.kafka.kafka_settings import KafkaSettings
+from region_node.faces.kafka.log.partition_log import KafkaLog
+from region_node.faces.kafka.produce_fetch.fetch import FetchSessions
+from region_node.faces.kafka.quotas.client_quotas import ClientQuotas
+from region_node.faces.kafka.security.scram import ScramUsers
+from region_node.faces.kafka.transactions.producer_ids import ProducerIds
+from region_node.runtime.prometheus_text import Sample
+from region_node.runtime.ready_queue import Tasks
+from region_node.security.authentication.principal import Principal
+from region_node.security.authorization.authorization_service import Action
+from region_node.security.authorization.security_service import Security
+from region_node.topics.serving.topic_service import TopicService
+from region_node.usage.tenant_usage import Usage
+
+if TYPE_CHECKING:
+    from global_config.admin import ConfigAdmin
+    from region_node.dr.leadership.subscription_leadership import SubscriptionTurns
+    from region_node.faces.kafka.groups.group_coordinator import Coordinator
+    from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
+
+
+DeletePart = Callable[[TopicName], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Counts:
+    """Since this broker started. Converted: records that went from one form to another, in or out."""
+
+    messages_in: int = 0
+    messages_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    converted_in: int = 0
+    converted_out: int = 0
+
+    def sent(self, messages: int, size_bytes: int) -> None:
+        self.messages_out += messages
+        self.bytes_out += size_bytes
+
+
+class KafkaBroker:
+    """Made once, by the composition. `coordinator` is set before the listener opens."""
+
+    coordinator: Coordinator
+    transactions: KafkaTransactions | None = None
+    """None: they are off."""
+
+    def __init__(
+        self,
+        *,
+        topics: TopicService,
+        cluster: Cluster,
+        config: ConfigAdmin,
+        meta: MetadataStore,
+        security: Security,
+        usage: Usage,
+        settings: KafkaSettings,
+        region: str,
+        region_number: Callable[[], int],
+        clock: Clock,
+        rng: Rng,
+    ) -> None:
+        self.topics, self.cluster, self.config, self.meta, self.security, self.usage = (
+            topics,
+            cluster,
+            config,
+            meta,
+            security,
+            usage,
+        )
+        self.settings, self.clock, self.rng, self.region, self.instance = (
+            settings,
+            clock,
+            rng,
+            region,
+            f"heliograph-{region}",
+        )
+        self.number = -1
+        self.counts = Counts()
+        self.connections: Callable[[], int] = lambda: 0
+        self.tasks = Tasks()
+        self.commits = Commits(meta, self.tasks.spawn)
+        self.sessions = FetchSessions(settings.fetch_sessions_max, rng)
+        self.configs = Configs(topics, config, settings)
+        self.positions = GroupPositions(self)
+        self.scram = ScramUsers(meta, rng)
+        self.producer_ids = ProducerIds(meta, region_number)
+        self.ids = cluster.ids
+        self.quotas = ClientQuotas(meta, clock)
+        self.turns = GroupTurns(self.name)
+        self.delete_part: DeletePart = self._delete_here
+        """Deletes a topic wherever it is owned; the composition knows how to reach other brokers."""
+        self._logs: dict[str, KafkaLog] = {}
+        self._read_now: dict[KafkaLog, None] = {}
+        self._at_once: dict[tuple[str, int], KafkaLog] = {}
+        """What `loaded` has found; those that are closed meanwhile go at the next look."""
+        self._stop = topics.view.on_change(self._partitions_changed)
+        self._names: dict[str, TopicName] = {}
+
+    def follow_turns(self, turns: SubscriptionTurns) -> None:
+        """From now on groups work where it is their turn, as subscriptions do."""
+        self.turns.waits = lambda topics, group: turns.waits(topics, subscription_of(group))
+        turns.group_members = lambda name: self.coordinator.members_of(group_of(name)) if name.startswith(PREFIX) else 0
+
+    def name(self, kafka: str) -> TopicName:
+        """Raises Refused."""
+        found = self._names.get(kafka)
+        if found is None:
+            if len(self._names) > 100_000:
+                self._names.clear()
+            found = self._names[kafka] = self.cluster.name(kafka)
+        return found
+
+    def of_id(self, topic: bytes) -> str:
+        """The name of a topic that a client knows by its id. Raises Refused."""
+        name = self.ids.named(topic)
+        if name is None:
+            raise Refused(Code.UNKNOWN_TOPIC_ID, "no topic has this id: it was deleted, or is not known here yet")
+        return self.cluster.kafka_name(name)
+
+    def loaded(self, kafka: str, partition: int) -> KafkaLog | None:
+        """The partition's log where it can be used at once. Raises Refused."""
+        log = self._at_once.get((kafka, partition))
+        if log is not None and not log.topic.closed:
+            return log
+        name = self.name(kafka)
+        if not self.cluster.may_have(name, partition):
+            return None
+        log = self._logs.get(str(self.cluster.part(name, partition)))
+        if log is None or log.topic.closed:
+            return None
+        self._at_once[kafka, partition] = log
+        return log
+
+    def _partitions_changed(self, key: str) -> None:
+        if key.startswith(PARTITIONED):  # a name may stand for another topic now
+            self._at_once.clear()
+
+    def close(self) -> None:
+        self._stop()
+
+    async def log(self, kafka: str, partition: int) -> KafkaLog:
+        """The partition's log, loaded where this broker owns it. Raises Refused, NotFound, NotOwner, and what storage raises."""
+        found = self.loaded(kafka, partition)
+        if found is not None:
+            return found
+        name = self.name(kafka)
+        count = await self.cluster.partitions(name)
+        if not 0 <= partition < count:
+            raise NotFound(f"{kafka} has {count} partition(s)" if count else f"{kafka} does not exist")
+        part = self.cluster.part(name, partition)
+        topic = await self.topics.get(str(part), create=part.partition >= 0)
+        text = str(part)
+        log = self._logs.get(text)
+        if log is None or log.topic is not topic:
+            made = KafkaLog(topic, self.counts, self.meta, self.tasks, self.configs, self.clock, self._read_now)
+            await made.open()
+            log = self._logs.get(text)
+            if log is None or log.topic is not topic:  # two may have asked at once
+                log = self._logs[text] = made
+        return log
+
+    def logs(self) -> list[KafkaLog]:
+        """Those that are loaded."""
+        for text in [text for text, log in self._logs.items() if log.topic.closed]:
+            del self._logs[text]
+        for key in [key for key, log in self._at_once.items() if log.topic.closed]:
+            del self._at_once[key]
+        return list(self._logs.values())
+
+    def check(self, principal: Principal, action: Action, kafka: str) -> None:
+        """Raises Unauthorized, Refused."""
+        self.security.rights.check(principal, action, self.name(kafka))
+
+    def check_cluster(self, principal: Principal) -> None:
+        """Who may change topics, groups, and settings of the listener's tenant. Raises Refused."""
+        tenant = self.settings.namespace.partition("/")[0]
+        if not self.security.rights.administers(principal, tenant):
+            raise Refused(
+                Code.CLUSTER_AUTHORIZATION_FAILED, f"the role {principal.role!r} does not administer {tenant}"
+            )
+
+    async def delete_topic(self, name: TopicName) -> None:
+        """All of it, wherever its partitions are owned. Raises what the metadata raises."""
+        count = self.cluster.partitioned(name)
+        if count:
+            await self.config.delete_partitioned(str(name))
+        await self.ids.forget(name)
+        for part in [name.with_partition(index) for index in range(count)] or [name]:
+            with contextlib.suppress(NotFound):
+                await self.delete_part(part)
+        await self.topics.policies.forget(str(name))
+        await self.config.change_topic_policies(str(name), lambda _: TopicPolicies())
+
+    async def _delete_here(self, part: TopicName) -> None:
+        await self.topics.delete_topic(str(part), force=True)
+
+    def samples(self) -> Iterable[Sample]:
+        """For metrics."""
+        labels = {"cluster": self.region}
+        for name, value in asdict(self.counts).items():
+            yield f"heliograph_kafka_{name}_total", "counter", labels, float(value)
+        written = {
+            "group_repeats": self.positions.repeats,
+            "offset_commits": self.commits.commits,
+            "offset_writes": self.commits.writes,
+        }
+        for name, value in written.items():
+            yield f"heliograph_kafka_{name}_total", "counter", labels, float(value)
+        for (topic_name, subscription), count in self.positions.behind.items():
+            of_group = {**labels, "topic": topic_name, "group": group_of(subscription)}
+            yield "heliograph_kafka_group_behind_repeats", "gauge", of_group, float(count)
+        for topic in self.topics.loaded.values():
+            of_topic = {**labels, "topic": topic.text}
+            if topic.converted_in:
+                yield "heliograph_kafka_topic_converted_in_total", "counter", of_topic, float(topic.converted_in)
+            if topic.converted_out:
+                yield "heliograph_kafka_topic_converted_out_total", "counter", of_topic, float(topic.converted_out)
+        held = {"fetch_sessions": len(self.sessions), "groups": len(self.coordinator)}
+        gauges = {"connections": self.connections(), "partitions_loaded": len(self.logs()), **held}
+        for name, count in gauges.items():
+            yield f"heliograph_kafka_{name}", "gauge", labels, float(count)
+
+    async def tell_cache(self) -> None:
+        """Of those that are read, or were at the last look."""
+        for log in list(self._read_now):
+            if log.topic.closed:
+                del self._read_now[log]
+                continue
+            try:
+                await log.tell_cache()
+            except HeliographError:
+                continue
+
+    async def keep(self) -> None:
+        """Retention, of all that are loaded."""
+        now = self.clock.wall_ms()
+        for log in self.logs():
+            retention_ms = self.configs.number(log.name, "retention.ms")
+            await log.keep(
+                now - retention_ms if retention_ms >= 0 else 0, self.configs.number(log.name, "retention.bytes")
+            )

@@ -1,0 +1,119 @@
+"""KafkaListener: accepts Kafka connections, and holds what they share of the machine.
+
+Is: listening sockets, one write per connection per loop turn, the byte budget of batches in flight, the tick. Isn't: requests (`connection`).
+Invariants: no timer per connection; batches in flight of the whole broker stay within the budget plus one request per connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl as tls_module
+
+from heliograph.model.errors import ConfigError, HeliographError
+from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
+from region_node.faces.kafka.connection.kafka_connection import STAGING_BYTES, KafkaConnection
+from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
+from region_node.flow import ByteBudget, Outbox
+
+log = logging.getLogger("region_node.kafka")
+
+_TICK_S = 2.0
+_LATE_S = 0.1
+"""A tick that comes so much later than it should: this process had no processor, or was busy."""
+
+
+def _hold(connection: KafkaConnection, hold: bool) -> None:
+    if hold:
+        connection.hold("budget")
+    else:
+        connection.release("budget")
+
+
+class KafkaListener:
+    def __init__(self, broker: KafkaBroker) -> None:
+        self.broker = broker
+        self.connections: dict[KafkaConnection, None] = {}
+        self.accepted = 0
+        """Connections so far."""
+        self.staging = bytearray(STAGING_BYTES)
+        broker.connections = lambda: len(self.connections)
+        self.loop = asyncio.get_running_loop()
+        self.outbox: Outbox[KafkaConnection] = Outbox(self.loop.call_soon)
+        self.budget: ByteBudget[KafkaConnection] = ByteBudget(broker.settings.inflight_bytes_max, _hold)
+        """Of batches that are not durable yet."""
+        self._servers: list[asyncio.AbstractServer] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        """When the next tick should come."""
+        self._recovering = self._looking = False
+        self._kept_at = broker.clock.monotonic()
+
+    async def start(self, host: str, port: int, *, ssl: tls_module.SSLContext | None = None) -> int:
+        """Listens, and returns the port. Raises ConfigError where it is taken."""
+        timeout_s = self.broker.settings.handshake_timeout_s if ssl is not None else None
+        try:
+            server = await self.loop.create_server(
+                lambda: KafkaConnection(self, tls=ssl is not None), host, port, ssl=ssl, ssl_handshake_timeout=timeout_s
+            )
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {host}:{port} for Kafka: {error.strerror or error}") from error
+        self._servers.append(server)
+        if self._timer is None:
+            self._next_tick(self.broker.clock.monotonic())
+        bound: int = server.sockets[0].getsockname()[1]
+        return bound
+
+    def _tick(self) -> None:
+        now, settings = self.broker.clock.monotonic(), self.broker.settings
+        late_s = now - self._due
+        for connection in list(self.connections):
+            if late_s >= _LATE_S:
+                connection.spare(late_s)
+            if connection.login.principal is None and now - connection.since > settings.handshake_timeout_s:
+                connection.close("no authentication in time")
+            elif connection.login.expired:
+                connection.close("the credentials of this connection have run out")
+            elif now - connection.heard_at > settings.idle_s:
+                connection.close("idle")
+        if now - self._kept_at >= settings.retention_check_s:
+            self._kept_at = now
+            self.broker.tasks.spawn(self.broker.keep())
+        self.broker.coordinator.tick()
+        self.broker.quotas.tick()
+        if not self._looking:
+            self._looking = True
+            self.broker.tasks.spawn(self._look())
+        if self.broker.transactions is not None and not self._recovering:
+            self._recovering = True
+            self.broker.tasks.spawn(self._recover(self.broker.transactions))
+        self._next_tick(now)
+
+    def _next_tick(self, now: float) -> None:
+        self._due = now + _TICK_S
+        self._timer = self.loop.call_later(_TICK_S, self._tick)
+
+    async def _look(self) -> None:
+        try:
+            await self.broker.tell_cache()
+            await self.broker.positions.look()
+        finally:
+            self._looking = False
+
+    async def _recover(self, transactions: KafkaTransactions) -> None:
+        try:
+            await transactions.recover()
+        except HeliographError as error:  # the next tick tries again
+            log.warning("kafka.recovery_failed", extra={"error": str(error)})
+        finally:
+            self._recovering = False
+
+    async def close(self) -> None:
+        """Takes nothing more, and closes every connection: clients go to other brokers."""
+        for server in self._servers:
+            server.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        for connection in list(self.connections):
+            connection.close()
+        await self.broker.tasks.close()

@@ -1,0 +1,36 @@
+"""Refusals: what of an answer is a refusal, for the one line in the log that each request gets which was refused.
+
+Is: finding codes in an answer, whatever request it is to. Isn't: the line (`connection`), or a code (`errors`).
+Invariants: what belongs to the protocol's ordinary course, as a rebalance does, is no refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from heliograph.wire.kafka.message_codec import Fields
+from region_node.faces.kafka.error_codes import Code
+
+_ORDINARY = (Code.NONE, Code.MEMBER_ID_REQUIRED, Code.REBALANCE_IN_PROGRESS)
+
+
+def refused(answer: Fields) -> tuple[Code, str, int] | None:
+    """(the first code that is none of the ordinary ones, its text, how many there are); None: nothing was refused."""
+    first: tuple[Code, str] | None = None
+    count = 0
+    for code, text in _codes(answer):
+        count += 1
+        first = first or (code, text)
+    return None if first is None else (*first, count)
+
+
+def _codes(row: Mapping[str, Any]) -> Iterator[tuple[Code, str]]:
+    code = row.get("error_code", 0)
+    if code not in _ORDINARY:
+        yield Code(code), row.get("error_message") or ""
+    for value in row.values():
+        if isinstance(value, list):
+            for each in value:
+                if isinstance(each, dict):
+                    yield from _codes(each)

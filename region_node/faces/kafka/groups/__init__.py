@@ -1,0 +1,1 @@
+"""Consumer groups and committed offsets. The group itself is a pure core."""

@@ -1,0 +1,265 @@
+"""Coordinator: the groups that this broker coordinates, from requests to stored generations.
+
+Is: the shell around `group`: which broker coordinates which group, futures, the one timer, storing before answering. Isn't: a rule of the protocol.
+Invariants: a group is coordinated by the owner of the bundle that its name falls into, and by nobody else: a coordinator that finds another version of
+the group stored gives it up; members hear of an assignment once it is stored, so that they go on undisturbed under another coordinator.
+Source: docs/protocols/kafka.md, "Groups".
+
+    /kafka/groups/{group}  ->  Group.dump
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
+
+from heliograph.kv.metadata_store import ABSENT, pages_under
+from heliograph.model.errors import HeliographError, VersionConflict
+from heliograph.model.topic_names import TopicName
+from heliograph.wire.kafka.message_codec import Fields
+from region_node.faces.kafka.error_codes import Code, Refused
+from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed, group_prefix
+from region_node.faces.kafka.groups.consumer_group import EMPTY, Group
+
+if TYPE_CHECKING:
+    from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
+
+log = logging.getLogger("region_node.kafka")
+
+GROUPS = "/kafka/groups/"
+_GROUP_BYTES_MAX = 1 << 10
+
+
+def group_key(group: str) -> str:
+    return f"{GROUPS}{quote(group, safe='')}"
+
+
+class Held:
+    """One group that is coordinated here."""
+
+    __slots__ = ("group", "lock", "offsets", "version")
+
+    def __init__(self, group: Group, offsets: Committed) -> None:
+        self.group, self.offsets = group, offsets
+        self.version = ABSENT
+        self.lock = asyncio.Lock()
+
+
+class Coordinator:
+    def __init__(self, broker: KafkaBroker) -> None:
+        self._broker = broker
+        self._held: dict[str, Held] = {}
+        self._loading: dict[str, asyncio.Future[Held]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- which ------------------------------------------------------------------------------------------------------------------
+
+    def place(self, group: str) -> TopicName:
+        """The name that decides who coordinates the group. Raises Refused."""
+        if not group or len(group.encode()) > _GROUP_BYTES_MAX or any(ord(c) < 32 for c in group):
+            raise Refused(Code.INVALID_GROUP_ID, "a group's name has 1 to 1024 bytes, and no control characters")
+        tenant, _, namespace = self._broker.settings.namespace.partition("/")
+        return TopicName("persistent", tenant, namespace, f"__group__{group}")
+
+    async def held(self, group: str) -> Held:
+        """Raises Refused: this broker does not coordinate it, or cannot now."""
+        place = self.place(group)
+        if not self._broker.cluster.owns(place):
+            self._give_up(group, Code.NOT_COORDINATOR)
+            raise Refused(Code.NOT_COORDINATOR)
+        found = self._held.get(group)
+        if found is not None:
+            return found
+        loading = self._loading.get(group)
+        if loading is None:
+            loading = self._loading[group] = self._loop.create_future()
+            self._broker.tasks.spawn(self._load(group, loading))
+        return await asyncio.shield(loading)
+
+    async def _load(self, group: str, loading: asyncio.Future[Held]) -> None:
+        settings = self._broker.settings
+        try:
+            made = Held(
+                Group(group, delay_s=settings.rebalance_delay_ms / 1000, members_max=settings.group_members_max),
+                Committed(self._broker.meta, group),
+            )
+            stored = await self._broker.meta.get(group_key(group))
+            if stored is not None:
+                made.version = stored[1]
+                made.group.load(stored[0], self._loop.time())
+            await made.offsets.load()
+            self._held[group] = made
+            loading.set_result(made)
+            self.schedule()
+        except HeliographError as error:
+            log.warning("kafka.group_load_failed", extra={"group": group, "error": str(error)})
+            loading.set_exception(Refused(Code.COORDINATOR_NOT_AVAILABLE, str(error)))
+            loading.exception()
+        finally:
+            self._loading.pop(group, None)
+            if not loading.done():
+                loading.set_exception(Refused(Code.COORDINATOR_NOT_AVAILABLE))
+                loading.exception()
+
+    def _give_up(self, group: str, code: Code) -> None:
+        found = self._held.pop(group, None)
+        self._broker.turns.forget(group)
+        if found is not None:
+            found.group.dissolve(code)
+            self._deliver(found.group.take_answers())
+
+    # -- what happened ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        return self._loop.time()
+
+    def waiter(self) -> asyncio.Future[Fields]:
+        return self._loop.create_future()
+
+    async def settle(self, held: Held) -> None:
+        """Stores what has changed, then answers those who waited for it."""
+        answers = held.group.take_answers()
+        if not held.group.changed and not held.lock.locked():  # what is being stored is what they wait for
+            self._deliver(answers)
+            self.schedule()
+            return
+        async with held.lock:
+            answers += held.group.take_answers()
+            if (
+                self._held.get(held.group.name) is not held
+            ):  # given up while we waited: what they are to hear of is not stored
+                self._refuse(answers, Code.COORDINATOR_NOT_AVAILABLE)
+                return
+            if held.group.changed:
+                held.group.changed = False
+                if held.group.state == EMPTY:
+                    held.group.empty_since_ms = self._broker.clock.wall_ms()
+                try:
+                    held.version = await self._broker.meta.put(
+                        group_key(held.group.name), held.group.dump(), expected=held.version
+                    )
+                except VersionConflict:
+                    self._refuse(answers, Code.NOT_COORDINATOR)
+                    self._give_up(held.group.name, Code.NOT_COORDINATOR)
+                    return
+                except HeliographError as error:
+                    log.warning("kafka.group_not_stored", extra={"group": held.group.name, "error": str(error)})
+                    self._refuse(answers, Code.COORDINATOR_NOT_AVAILABLE)
+                    self._give_up(held.group.name, Code.COORDINATOR_NOT_AVAILABLE)
+                    return
+        self._deliver(answers)
+        self.schedule()
+
+    def _refuse(self, answers: list[tuple[asyncio.Future[Fields], Fields]], code: Code) -> None:
+        self._deliver(
+            [(waiter, {"error_code": code, "member_id": fields.get("member_id", "")}) for waiter, fields in answers]
+        )
+
+    @staticmethod
+    def _deliver(answers: list[tuple[asyncio.Future[Fields], Fields]]) -> None:
+        for waiter, fields in answers:
+            if not waiter.done():
+                waiter.set_result(fields)
+
+    # -- time -----------------------------------------------------------------------------------------------------------------
+
+    def schedule(self) -> None:
+        """One timer for all groups."""
+        deadlines = [deadline for held in self._held.values() if (deadline := held.group.next_deadline()) is not None]
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if deadlines:
+            self._timer = self._loop.call_later(max(0.0, min(deadlines) - self._loop.time()) + 0.001, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        for held in list(self._held.values()):
+            deadline = held.group.next_deadline()
+            if deadline is not None and deadline <= now:
+                held.group.on_time(now)
+                self._broker.tasks.spawn(self.settle(held))
+        self.schedule()
+
+    def tick(self) -> None:
+        """Groups that are another broker's by now, and offsets that nobody has committed for long."""
+        settings, now_ms = self._broker.settings, self._broker.clock.wall_ms()
+        for name, held in list(self._held.items()):
+            if not self._broker.cluster.owns(self.place(name)):
+                self._give_up(name, Code.NOT_COORDINATOR)
+            elif self._broker.turns.tick(held, self.now):
+                self._broker.tasks.spawn(self.settle(held))
+            elif held.group.state == EMPTY and settings.offsets_retention_s >= 0:
+                before = now_ms - int(settings.offsets_retention_s * 1000)
+                old = [
+                    key for key, row in held.offsets.rows.items() if max(row.at_ms, held.group.empty_since_ms) < before
+                ]
+                if old:
+                    self._broker.tasks.spawn(self._expire(held, old))
+
+    async def _expire(self, held: Held, old: list[tuple[str, int]]) -> None:
+        try:
+            await held.offsets.delete(old)
+            log.info("kafka.offsets_expired", extra={"group": held.group.name, "partitions": len(old)})
+        except HeliographError as error:  # the next tick tries again
+            log.warning("kafka.offsets_not_expired", extra={"group": held.group.name, "error": str(error)})
+
+    def members_of(self, group: str) -> int:
+        """Of a group that is coordinated here; 0: of others."""
+        held = self._held.get(group)
+        return 0 if held is None else len(held.group.members)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for name in list(self._held):
+            self._give_up(name, Code.NOT_COORDINATOR)
+
+    # -- all of them --------------------------------------------------------------------------------------------------------------
+
+    async def names(self) -> list[str]:
+        """Groups that this broker coordinates, also those that nobody has asked for since it does."""
+        found: dict[str, None] = {}
+        for prefix in (GROUPS, OFFSETS):
+            async for rows in pages_under(self._broker.meta, prefix):
+                found.update(dict.fromkeys(unquote(key.removeprefix(prefix).partition("/")[0]) for key, _, _ in rows))
+        return sorted(name for name in found if self._broker.cluster.owns(self.place(name)))
+
+    async def delete(self, group: str) -> None:
+        """Raises Refused."""
+        held = await self.held(group)
+        if held.group.members:
+            raise Refused(Code.NON_EMPTY_GROUP)
+        if held.version == ABSENT and not held.offsets.rows:
+            raise Refused(Code.GROUP_ID_NOT_FOUND)
+        await held.offsets.delete_all()
+        await self._broker.meta.delete(group_key(group))
+        self._held.pop(group, None)
+
+    async def forget_topic(self, kafka: str) -> None:
+        """A topic is deleted: no group keeps offsets of it, whoever coordinates it."""
+        for group in await self._broker.positions.groups_of(kafka):
+            prefix = f"{group_prefix(group)}{quote(kafka, safe='')}/"
+            for key in [key async for rows in pages_under(self._broker.meta, prefix) for key, _, _ in rows]:
+                await self._broker.meta.delete(key)
+        for held in self._held.values():
+            for row in [row for row in held.offsets.rows if row[0] == kafka]:
+                del held.offsets.rows[row]
+
+    async def forget_partition(self, kafka: str, index: int) -> None:
+        """It begins anew, or its topic is deleted: no group keeps an offset of it. Raises what the metadata raises."""
+        for group in await self._broker.positions.groups_of(kafka):
+            committed = Committed(self._broker.meta, group)
+            await committed.load()
+            await committed.delete([(kafka, index)])
+        for held in self._held.values():
+            held.offsets.rows.pop((kafka, index), None)

@@ -1,0 +1,98 @@
+"""GroupTurns: groups in namespaces whose subscriptions are active in one region at a time, and only in that one.
+
+Is: who may not join or commit here now, and getting members out when their group's turn has gone. Isn't: whose turn it is (`region_node.dr.leadership.subscription_leadership`), or a rule
+of the groups' protocol (`group`).
+Invariants: nobody joins where the turn is another region's, and nobody who is no member commits there; members that were in when the turn went are told to
+join again, so that they commit what they have done, and are out a tick later, whatever they do meanwhile.
+Source: docs/protocols/kafka.md, "Groups in several regions".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from heliograph.model.topic_names import TopicName
+from region_node.faces.kafka.error_codes import Code, Refused
+from region_node.faces.kafka.groups.consumer_group import Group
+
+if TYPE_CHECKING:
+    from region_node.faces.kafka.groups.group_coordinator import Held
+
+Waits = Callable[[Iterable[TopicName], str], str]
+"""(topics without partitions, group) -> why it may not work here now; "": it may."""
+
+
+class GroupTurns:
+    """Of one broker. `waits`: set by who knows whose turn it is; nobody waits before."""
+
+    def __init__(self, name: Callable[[str], TopicName]) -> None:
+        """name: of a topic that a client names. Raises Refused."""
+        self.waits: Waits = lambda topics, group: ""
+        self._name = name
+        self._leaving: dict[str, None] = {}
+        """Groups whose members were told to join again."""
+        self._topics: dict[str, tuple[int, int, list[TopicName]]] = {}
+        """Group -> (its generation, how many offsets it had committed, the topics that its turn is about)."""
+
+    def check(self, group: str, topics: Iterable[str]) -> None:
+        """Whether somebody may join for these topics, or commit without being a member. Raises Refused: the client tries again later."""
+        why = self.waits(self._parsed(topics), group)
+        if why:
+            raise Refused(Code.COORDINATOR_LOAD_IN_PROGRESS, why)
+
+    def tick(self, held: Held, now: float) -> bool:
+        """Whether something of the group has changed."""
+        group = held.group
+        if not group.members:
+            self.forget(group.name)
+            return False
+        known = self._topics.get(group.name)
+        if known is None or known[:2] != (group.generation, len(held.offsets.rows)):
+            topics = self._parsed(subscribed(group) | {topic for topic, _ in held.offsets.rows})
+            known = self._topics[group.name] = group.generation, len(held.offsets.rows), topics
+        if not self.waits(known[2], group.name):
+            self._leaving.pop(group.name, None)
+            return False
+        if group.name not in self._leaving:
+            self._leaving[group.name] = None
+            group.begin_again(now)
+        else:
+            del self._leaving[group.name]
+            group.expel()
+        return True
+
+    def forget(self, group: str) -> None:
+        """It has no members, or another broker coordinates it."""
+        self._leaving.pop(group, None)
+        self._topics.pop(group, None)
+
+    def _parsed(self, names: Iterable[str]) -> list[TopicName]:
+        found: list[TopicName] = []
+        for name in sorted(names):
+            try:
+                found.append(self._name(name))
+            except Refused:  # no topic can have that name, so nobody's turn is about it
+                continue
+        return found
+
+
+def subscribed(group: Group) -> set[str]:
+    """Topics that a member of the group names in its subscription."""
+    out: set[str] = set()
+    for member in group.members.values():
+        out |= topics_of(member.metadata(group.protocol) or (member.protocols[0][1] if member.protocols else b""))
+    return out
+
+
+def topics_of(metadata: bytes) -> set[str]:
+    """Of the subscription that a consumer joins with: i16 version, i32 count, names; what is cut off names nothing."""
+    out: set[str] = set()
+    at = 6
+    for _ in range(int.from_bytes(metadata[2:6], "big") if len(metadata) >= 6 else 0):
+        size = int.from_bytes(metadata[at : at + 2], "big")
+        out.add(metadata[at + 2 : at + 2 + size].decode("utf-8", "replace"))
+        at += 2 + size
+        if at >= len(metadata):
+            break
+    return out

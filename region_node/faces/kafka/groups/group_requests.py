@@ -1,0 +1,347 @@
+"""Requests of consumer groups: from fields to the coordinator and back.
+
+Is: one handler a request. Isn't: a rule of the protocol (`group`), or storage (`committed`).
+Source: docs/protocols/kafka.md, "Groups".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heliograph.model.errors import HeliographError
+from heliograph.wire.kafka.message_codec import Fields, Request
+from region_node.faces.kafka.error_codes import Code, Refused, code_of
+from region_node.faces.kafka.groups.committed_offsets import Row
+from region_node.faces.kafka.groups.consumer_group import Member
+from region_node.faces.kafka.groups.group_regions import subscribed, topics_of
+from region_node.security.authorization.authorization_service import Action
+
+if TYPE_CHECKING:
+    from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
+
+_NO_OFFSET = -1
+
+
+def _group_code(error: HeliographError) -> Code:
+    """Of a group's request: what a client of groups understands."""
+    if isinstance(error, Refused):
+        return error.code
+    return Code.COORDINATOR_NOT_AVAILABLE
+
+
+async def join_group(connection: KafkaConnection, request: Request) -> Fields:
+    fields, broker = request.fields, connection.broker
+    settings = broker.settings
+    try:
+        if not settings.session_timeout_min_ms <= fields["session_timeout"] <= settings.session_timeout_max_ms:
+            raise Refused(Code.INVALID_SESSION_TIMEOUT)
+        held = await broker.coordinator.held(fields["group_id"])
+        session_s = fields["session_timeout"] / 1000
+        rebalance_ms = fields.get("rebalance_timeout", -1)
+        protocols = [(protocol["name"], protocol["metadata"]) for protocol in fields["protocols"]]
+        broker.turns.check(fields["group_id"], topics_of(protocols[0][1]) if protocols else ())
+        member = Member(
+            fields["member_id"],
+            fields.get("group_instance_id"),
+            request.client,
+            "/" + connection.address.rpartition(":")[0],
+            session_s,
+            rebalance_ms / 1000 if rebalance_ms >= 0 else session_s,
+            protocols,
+        )
+        waiter = broker.coordinator.waiter()
+        held.group.join(
+            broker.coordinator.now,
+            member,
+            fields["protocol_type"],
+            f"{request.client}-{broker.rng.getrandbits(128):032x}",
+            waiter,
+            needs_id=request.version >= 4,
+            may_skip=request.version >= 9,
+        )
+        await broker.coordinator.settle(held)
+        answer: Fields = await waiter
+    except HeliographError as error:
+        answer = {"error_code": _group_code(error), "member_id": fields["member_id"]}
+    answer = {"protocol_name": "", "leader": "", "members": [], "generation_id": -1, **answer}
+    if answer["error_code"] and request.version >= 7:
+        answer["protocol_name"] = None
+    return answer
+
+
+async def sync_group(connection: KafkaConnection, request: Request) -> Fields:
+    fields, coordinator = request.fields, connection.broker.coordinator
+    try:
+        held = await coordinator.held(fields["group_id"])
+        kind, name = fields.get("protocol_type"), fields.get("protocol_name")
+        if (kind is not None and kind != held.group.protocol_type) or (
+            name is not None and name != held.group.protocol
+        ):
+            raise Refused(Code.INCONSISTENT_GROUP_PROTOCOL)
+        waiter = coordinator.waiter()
+        assignments = {each["member_id"]: each["assignment"] for each in fields["assignments"]}
+        held.group.sync(
+            coordinator.now,
+            fields["member_id"],
+            fields.get("group_instance_id"),
+            fields["generation_id"],
+            assignments,
+            waiter,
+        )
+        await coordinator.settle(held)
+        answer: Fields = await waiter
+    except HeliographError as error:
+        return {"error_code": _group_code(error), "assignment": b""}
+    return answer
+
+
+async def heartbeat(connection: KafkaConnection, request: Request) -> Fields:
+    fields, coordinator = request.fields, connection.broker.coordinator
+    try:
+        held = await coordinator.held(fields["group_id"])
+        code = held.group.heartbeat(
+            coordinator.now, fields["member_id"], fields.get("group_instance_id"), fields["generation_id"]
+        )
+    except HeliographError as error:
+        code = _group_code(error)
+    return {"error_code": code}
+
+
+async def leave_group(connection: KafkaConnection, request: Request) -> Fields:
+    fields, coordinator = request.fields, connection.broker.coordinator
+    leaving = (
+        fields["members"] if request.version >= 3 else [{"member_id": fields["member_id"], "group_instance_id": None}]
+    )
+    rows: list[Fields] = []
+    try:
+        held = await coordinator.held(fields["group_id"])
+        for each in leaving:
+            code = held.group.leave(coordinator.now, each["member_id"], each["group_instance_id"])
+            rows.append(
+                {"member_id": each["member_id"], "group_instance_id": each["group_instance_id"], "error_code": code}
+            )
+        await coordinator.settle(held)
+    except HeliographError as error:
+        return {"error_code": _group_code(error), "members": []}
+    return {"error_code": 0 if request.version >= 3 else rows[0]["error_code"], "members": rows}
+
+
+# -- offsets -----------------------------------------------------------------------------------------------------------------
+
+
+async def offset_commit(connection: KafkaConnection, request: Request) -> Fields:
+    fields, broker = request.fields, connection.broker
+    principal, coordinator = connection.login.principal, broker.coordinator
+    assert principal is not None
+    rows: dict[tuple[str, int], Row] = {}
+    codes: dict[tuple[str, int], Code] = {}
+    now_ms = broker.clock.wall_ms()
+    whole, held = Code.NONE, None
+    try:
+        held = await coordinator.held(fields["group_id"])
+        if not held.group.members:
+            broker.turns.check(fields["group_id"], {topic["name"] for topic in fields["topics"]})
+        whole = held.group.committed(
+            coordinator.now,
+            fields.get("member_id", ""),
+            fields.get("group_instance_id"),
+            fields.get("generation_id_or_member_epoch", -1),
+        )
+    except HeliographError as error:
+        whole = _group_code(error)
+    for topic in fields["topics"]:
+        for part in topic["partitions"]:
+            key = (topic["name"], part["partition_index"])
+            metadata = part["committed_metadata"] or ""
+            codes[key] = whole
+            if whole:
+                continue
+            try:
+                broker.check(principal, Action.CONSUME, topic["name"])
+                if len(metadata.encode()) > broker.settings.offset_metadata_bytes_max:
+                    raise Refused(Code.OFFSET_METADATA_TOO_LARGE)
+                if not 0 <= key[1] < await broker.cluster.partitions(broker.name(topic["name"])):
+                    raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)
+                rows[key] = Row(part["committed_offset"], part.get("committed_leader_epoch", -1), metadata, now_ms)
+            except HeliographError as error:
+                codes[key] = code_of(error)
+    if rows and held is not None:
+        try:
+            await broker.commits.put(held.offsets, rows)
+        except HeliographError:
+            codes.update(dict.fromkeys(rows, Code.COORDINATOR_NOT_AVAILABLE))
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [
+                    {
+                        "partition_index": part["partition_index"],
+                        "error_code": codes[topic["name"], part["partition_index"]],
+                    }
+                    for part in topic["partitions"]
+                ],
+            }
+            for topic in fields["topics"]
+        ]
+    }
+
+
+async def offset_fetch(connection: KafkaConnection, request: Request) -> Fields:
+    fields, stable = request.fields, request.fields.get("require_stable", False)
+    if request.version >= 8:
+        return {
+            "groups": [
+                await _fetched(connection, group["group_id"], group["topics"], stable) for group in fields["groups"]
+            ]
+        }
+    return await _fetched(connection, fields["group_id"], fields["topics"], stable)
+
+
+async def _fetched(connection: KafkaConnection, group: str, topics: list[Fields] | None, stable: bool) -> Fields:
+    """topics None: all that were committed. stable: what an open transaction may still change is refused."""
+    unstable: set[tuple[str, int]] = set()
+    try:
+        held = await connection.broker.coordinator.held(group)
+        await held.offsets.load()  # a transaction's offsets, and those of other regions, are written by others
+        if stable and connection.broker.transactions is not None:
+            unstable = await connection.broker.transactions.unstable(group)
+    except HeliographError as error:
+        code = _group_code(error)
+        wanted = [(topic["name"], index) for topic in topics or () for index in topic["partition_indexes"]]
+        return {"group_id": group, "error_code": code, "topics": _offset_rows({}, wanted, code)}
+    rows = held.offsets.rows
+    keys = (
+        sorted(rows)
+        if topics is None
+        else [(topic["name"], index) for topic in topics for index in topic["partition_indexes"]]
+    )
+    return {"group_id": group, "error_code": 0, "topics": _offset_rows(rows, keys, Code.NONE, unstable)}
+
+
+def _offset_rows(
+    rows: dict[tuple[str, int], Row],
+    keys: list[tuple[str, int]],
+    code: Code,
+    unstable: set[tuple[str, int]] | None = None,
+) -> list[Fields]:
+    topics: dict[str, list[Fields]] = {}
+    for key in keys:
+        row, refused = rows.get(key), unstable is not None and key in unstable
+        topics.setdefault(key[0], []).append(
+            {
+                "partition_index": key[1],
+                "committed_offset": _NO_OFFSET if row is None or refused else row.offset,
+                "committed_leader_epoch": -1 if row is None else row.leader_epoch,
+                "metadata": "" if row is None else row.metadata,
+                "error_code": Code.UNSTABLE_OFFSET_COMMIT if refused else code,
+            }
+        )
+    return [{"name": name, "partitions": parts} for name, parts in topics.items()]
+
+
+async def offset_delete(connection: KafkaConnection, request: Request) -> Fields:
+    fields = request.fields
+    try:
+        held = await connection.broker.coordinator.held(fields["group_id"])
+        if held.group.members and held.group.protocol_type != "consumer":
+            raise Refused(Code.NON_EMPTY_GROUP)
+        used = subscribed(held.group)
+        doomed = [
+            (topic["name"], part["partition_index"])
+            for topic in fields["topics"]
+            for part in topic["partitions"]
+            if topic["name"] not in used
+        ]
+        await held.offsets.delete([key for key in doomed if key in held.offsets.rows])
+    except HeliographError as error:
+        return {"error_code": _group_code(error), "topics": []}
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [
+                    {
+                        "partition_index": p["partition_index"],
+                        "error_code": Code.GROUP_SUBSCRIBED_TO_TOPIC if topic["name"] in used else 0,
+                    }
+                    for p in topic["partitions"]
+                ],
+            }
+            for topic in fields["topics"]
+        ]
+    }
+
+
+# -- administration ----------------------------------------------------------------------------------------------------------
+
+
+async def describe_groups(connection: KafkaConnection, request: Request) -> Fields:
+    rows: list[Fields] = []
+    for name in request.fields["groups"]:
+        row: Fields = {
+            "group_id": name,
+            "error_code": 0,
+            "group_state": "Dead",
+            "protocol_type": "",
+            "protocol_data": "",
+            "members": [],
+        }
+        rows.append(row)
+        try:
+            held = await connection.broker.coordinator.held(name)
+        except HeliographError as error:
+            row["error_code"] = _group_code(error)
+            continue
+        group = held.group
+        if not group.members and not held.offsets.rows and held.version < 0:
+            continue
+        row["group_state"], row["protocol_type"] = group.state, group.protocol_type
+        row["protocol_data"] = group.protocol
+        row["members"] = [
+            {
+                "member_id": m.id,
+                "group_instance_id": m.instance,
+                "client_id": m.client,
+                "client_host": m.host,
+                "member_metadata": m.metadata(group.protocol),
+                "member_assignment": m.assignment,
+            }
+            for m in group.members.values()
+        ]
+    return {"groups": rows}
+
+
+async def list_groups(connection: KafkaConnection, request: Request) -> Fields:
+    coordinator, wanted = connection.broker.coordinator, request.fields.get("states_filter") or []
+    types = [kind.lower() for kind in request.fields.get("types_filter") or []]
+    rows: list[Fields] = []
+    try:
+        for name in await coordinator.names():
+            held = await coordinator.held(name)
+            if (not wanted or held.group.state in wanted) and (not types or "classic" in types):
+                rows.append(
+                    {
+                        "group_id": name,
+                        "protocol_type": held.group.protocol_type,
+                        "group_state": held.group.state,
+                        "group_type": "classic",
+                    }
+                )
+    except HeliographError as error:
+        return {"error_code": _group_code(error), "groups": []}
+    return {"groups": rows}
+
+
+async def delete_groups(connection: KafkaConnection, request: Request) -> Fields:
+    rows: list[Fields] = []
+    for name in request.fields["groups_names"]:
+        code = Code.NONE
+        try:
+            assert connection.login.principal is not None
+            connection.broker.check_cluster(connection.login.principal)
+            await connection.broker.coordinator.delete(name)
+        except HeliographError as error:
+            code = _group_code(error)
+        rows.append({"group_id": name, "error_code": code})
+    return {"results": rows}

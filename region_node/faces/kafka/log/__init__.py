@@ -1,0 +1,1 @@
+"""A partition as Kafka sees it: offsets, times, sequences. No requests."""

@@ -1,0 +1,143 @@
+"""Sequences: which batches of idempotent producers were published before, in one partition.
+
+Is: the last batches of each producer, as Kafka's brokers keep them, and what is answered to a batch that comes again, too early, or from an older
+epoch. Isn't: storage, or who gets a producer id.
+Invariants: a batch is stored once, however often it comes; a repetition is answered with the offset of the first, and not before that is durable; a
+batch behind one that failed is refused; what failed is forgotten.
+Bounds: LAST_BATCHES a producer, `producers_max` producers (the longest idle is forgotten, as after Kafka's producer.id.expiration).
+Source: Kafka KIP-98, KIP-360; docs/protocols/kafka.md, "Producers".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from heliograph.model.errors import CorruptData, HeliographError
+from heliograph.wire.kafka.record_batches import Batch
+from region_node.faces.kafka.error_codes import Code, Refused
+
+LAST_BATCHES = 5
+_WRAP = 1 << 31
+
+Done = Callable[[int], None]
+"""Called with the base offset."""
+Failed = Callable[[HeliographError], None]
+
+
+class Sent:
+    """One batch of a producer. `offset` -1: it is not durable yet, and `waiting` are those who sent it again meanwhile."""
+
+    __slots__ = ("epoch", "first", "last", "offset", "producer", "waiting")
+
+    def __init__(self, producer: int, epoch: int, first: int, last: int, offset: int = -1) -> None:
+        self.producer, self.epoch, self.first, self.last, self.offset = producer, epoch, first, last, offset
+        self.waiting: list[tuple[Done, Failed]] = []
+
+
+class _Producer:
+    __slots__ = ("batches", "epoch")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.batches: deque[Sent] = deque(maxlen=LAST_BATCHES)
+
+
+class Sequences:
+    """Of one partition."""
+
+    __slots__ = ("_producers", "_producers_max")
+
+    def __init__(self, producers_max: int = 10_000) -> None:
+        self._producers: dict[int, _Producer] = {}
+        self._producers_max = producers_max
+
+    def submit(self, batch: Batch) -> Sent | None:
+        """What this batch repeats, or None after `accept`-able: call `accept` then. Raises Refused."""
+        known = self._producers.get(batch.producer)
+        if known is None or not known.batches:
+            if known is not None and batch.epoch < known.epoch:
+                raise Refused(
+                    Code.INVALID_PRODUCER_EPOCH,
+                    f"producer {batch.producer} is at epoch {known.epoch}, not {batch.epoch}",
+                )
+            return None
+        if batch.epoch < known.epoch:
+            raise Refused(
+                Code.INVALID_PRODUCER_EPOCH, f"producer {batch.producer} is at epoch {known.epoch}, not {batch.epoch}"
+            )
+        if batch.epoch > known.epoch:
+            if batch.sequence:
+                raise Refused(
+                    Code.OUT_OF_ORDER_SEQUENCE_NUMBER, f"a new epoch begins with sequence 0, not {batch.sequence}"
+                )
+            return None
+        last = (batch.sequence + batch.offsets - 1) % _WRAP
+        for sent in known.batches:
+            if sent.first == batch.sequence and sent.last == last:
+                return sent
+        expected = (known.batches[-1].last + 1) % _WRAP
+        if batch.sequence == expected:
+            return None
+        if batch.sequence < expected and expected - batch.sequence < _WRAP // 2:
+            raise Refused(
+                Code.DUPLICATE_SEQUENCE_NUMBER, f"sequence {batch.sequence} was stored long ago, {expected} comes next"
+            )
+        raise Refused(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, f"sequence {batch.sequence} came where {expected} comes next")
+
+    def accept(self, batch: Batch, offset: int = -1) -> Sent:
+        """It is on its way, or with `offset` it was found in the log."""
+        known = self._producers.pop(batch.producer, None)
+        if known is None or known.epoch != batch.epoch:
+            known = _Producer(batch.epoch)
+        self._producers[batch.producer] = known
+        sent = Sent(batch.producer, batch.epoch, batch.sequence, (batch.sequence + batch.offsets - 1) % _WRAP, offset)
+        known.batches.append(sent)
+        while len(self._producers) > self._producers_max:
+            del self._producers[next(iter(self._producers))]
+        return sent
+
+    def fence(self, producer: int, epoch: int) -> None:
+        """From now on only that epoch, or a higher one."""
+        known = self._producers.get(producer)
+        if known is None or known.epoch < epoch:
+            self._producers[producer] = _Producer(epoch)
+
+    def stored(self, sent: Sent, offset: int) -> None:
+        sent.offset = offset
+        waiting, sent.waiting = sent.waiting, []
+        for done, _ in waiting:
+            done(offset)
+
+    def lost(self, sent: Sent, error: HeliographError) -> None:
+        """Its append failed."""
+        known = self._producers.get(sent.producer)
+        if known is not None and sent in known.batches:
+            known.batches.remove(sent)
+        waiting, sent.waiting = sent.waiting, []
+        for _, failed in waiting:
+            failed(error)
+
+    # -- storing --------------------------------------------------------------------------------------------------------------
+
+    def dump(self) -> list[Any]:
+        """What is durable."""
+        return [
+            [number, known.epoch, [[s.first, s.last, s.offset] for s in known.batches if s.offset >= 0]]
+            for number, known in self._producers.items()
+        ]
+
+    def load(self, dumped: list[Any]) -> None:
+        """Raises CorruptData."""
+        try:
+            for number, epoch, batches in dumped:
+                known = self._producers[int(number)] = _Producer(int(epoch))
+                known.batches.extend(
+                    Sent(int(number), int(epoch), int(first), int(last), int(offset)) for first, last, offset in batches
+                )
+        except (TypeError, ValueError) as error:
+            raise CorruptData(f"producers of a partition: {error}") from error
+
+    def __len__(self) -> int:
+        return len(self._producers)

@@ -1,0 +1,1 @@
+"""Produce, Fetch, ListOffsets, DeleteRecords: the hot path of Kafka's face."""

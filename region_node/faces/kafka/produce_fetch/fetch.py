@@ -1,0 +1,264 @@
+"""Fetch: record batches of partitions from an offset on, and waiting for them.
+
+Is: reading what is there, the bounds of bytes, the long poll, incremental sessions. Isn't: storage, or what a batch is (`log`).
+Invariants: at least one batch goes out where there is one, however large; a waiting request holds one future and one timer, and its partitions' wakers; a
+session that is not known is refused, and the client begins a new one.
+Source: Kafka KIP-74, KIP-227; docs/protocols/kafka.md, "Fetch".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from heliograph.model.errors import HeliographError
+from heliograph.runtime.clock import Rng
+from heliograph.wire.kafka.message_codec import Fields, Request
+from heliograph.wire.run import Buffer
+from region_node.faces.kafka.error_codes import Code, Refused, code_of
+from region_node.faces.kafka.log.partition_log import KafkaLog
+from region_node.security.authorization.authorization_service import Action
+
+if TYPE_CHECKING:
+    from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
+
+_BYTES_MAX = 50 << 20
+_WAIT_MS_MAX = 60_000
+_LOOK_AGAIN_S = 0.01
+Key = tuple[str | bytes, int]
+"""(the topic, by its id from version 13 on and before by its name; partition)"""
+Wanted = dict[Key, Fields]
+_BY_ID = 13
+
+
+class FetchSession:
+    """What one client fetches, so that it need not say it again. `sent`: what each partition's last answer said."""
+
+    __slots__ = ("by_id", "epoch", "number", "sent", "wanted")
+
+    def __init__(self, number: int, by_id: bool) -> None:
+        self.number, self.epoch, self.by_id = number, 1, by_id
+        self.wanted: Wanted = {}
+        self.sent: dict[Key, tuple[int, int, int]] = {}
+
+
+class FetchSessions:
+    """Of one broker; the longest unused goes first."""
+
+    def __init__(self, count_max: int, rng: Rng) -> None:
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._max, self._rng = count_max, rng
+
+    def begin(self, by_id: bool) -> FetchSession:
+        number = 0
+        while number == 0 or number in self._sessions:
+            number = self._rng.getrandbits(31)
+        session = self._sessions[number] = FetchSession(number, by_id)
+        if len(self._sessions) > self._max:
+            self._sessions.popitem(last=False)
+        return session
+
+    def go_on(self, number: int, epoch: int, by_id: bool) -> FetchSession:
+        """Raises Refused."""
+        session = self._sessions.get(number)
+        if session is None:
+            raise Refused(Code.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != epoch:
+            raise Refused(Code.INVALID_FETCH_SESSION_EPOCH)
+        if session.by_id != by_id:
+            raise Refused(Code.FETCH_SESSION_TOPIC_ID_ERROR)
+        session.epoch = 1 if epoch == (1 << 31) - 1 else epoch + 1
+        self._sessions.move_to_end(number)
+        return session
+
+    def end(self, number: int) -> None:
+        self._sessions.pop(number, None)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+
+def _wanted(fields: Fields, how: str) -> Wanted:
+    return {(topic[how], part["partition"]): part for topic in fields["topics"] for part in topic["partitions"]}
+
+
+async def fetch(connection: KafkaConnection, request: Request) -> Fields:
+    fields, sessions = request.fields, connection.broker.sessions
+    session: FetchSession | None = None
+    by_id = request.version >= _BY_ID
+    how = "topic_id" if by_id else "topic"
+    wanted = _wanted(fields, how)
+    if request.version >= 7:
+        number, epoch = fields["session_id"], fields["session_epoch"]
+        if epoch > 0:
+            try:
+                session = sessions.go_on(number, epoch, by_id)
+            except Refused as error:
+                return {"error_code": error.code, "session_id": 0, "responses": []}
+            for topic in fields["forgotten_topics_data"]:
+                for index in topic["partitions"]:
+                    session.wanted.pop((topic[how], index), None)
+                    session.sent.pop((topic[how], index), None)
+            session.wanted.update(wanted)
+            wanted = session.wanted
+        else:
+            sessions.end(number)
+            if epoch == 0 and wanted:
+                session = sessions.begin(by_id)
+                session.wanted.update(wanted)
+    fetching = _Fetching(connection, request, dict(wanted))
+    rows = await fetching.run()
+    throttle_ms = fetching.throttle_ms
+    if (quotas := connection.broker.quotas).active:
+        throttle_ms = max(throttle_ms, quotas.fetched(connection, request.client, fetching.size_bytes))
+    known = fields["session_epoch"] > 0 if session is not None else False
+    topics: dict[str | bytes, list[Fields]] = {}
+    for key, row in rows.items():
+        if session is not None:
+            now = (row["error_code"], row["high_watermark"], row["log_start_offset"])
+            same = session.sent.get(key) == now
+            session.sent[key] = now
+            if known and same and not row["records"] and not row["error_code"]:
+                continue
+            if row["records"]:  # next time it is looked at last, so that no partition starves
+                session.wanted[key] = session.wanted.pop(key)
+        topics.setdefault(key[0], []).append(row)
+    return {
+        "throttle_time": throttle_ms,
+        "session_id": session.number if session is not None else 0,
+        "responses": [{how: topic, "partitions": parts} for topic, parts in topics.items()],
+    }
+
+
+class _Fetching:
+    """One request, until it is answered."""
+
+    def __init__(self, connection: KafkaConnection, request: Request, wanted: Wanted) -> None:
+        self._connection, self._wanted = connection, wanted
+        fields = request.fields
+        self._magic = 0 if request.version < 2 else 1 if request.version < 4 else 2
+        self._committed = fields.get("isolation_level", 0) == 1
+        self._wait_s = min(max(fields["max_wait"], 0), _WAIT_MS_MAX) / 1000
+        self._min_bytes = max(0, fields["min_bytes"])
+        self._max_bytes = min(fields.get("max_bytes", _BYTES_MAX), _BYTES_MAX)
+        if (quotas := connection.broker.quotas).active and (
+            room := quotas.room(connection, request.client)
+        ) is not None:
+            self._max_bytes = min(self._max_bytes, room)
+        self._logs: dict[Key, KafkaLog] = {}
+        self._throttled: dict[Key, float] = {}
+        """Partitions whose dispatch rate is used up -> seconds until it has recovered."""
+        self._size = 0
+        self._urgent = False
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the record batches that go out."""
+        return self._size
+
+    @property
+    def throttle_ms(self) -> int:
+        """Where rates left nothing to send: when to ask again."""
+        return 0 if self._size or not self._throttled else math.ceil(1000 * min(self._throttled.values()))
+
+    async def run(self) -> dict[Key, Fields]:
+        loop = self._connection.listener.loop
+        deadline = loop.time() + self._wait_s
+        rows = await self._read()
+        while not self._urgent and self._size < self._min_bytes and self._logs and not self._connection.closed:
+            left = deadline - loop.time()
+            if left <= 0:
+                break
+            await self._changed(min((left, *self._throttled.values())))
+            rows = await self._read()
+        return rows
+
+    async def _changed(self, wait_s: float) -> None:
+        """Until one of the logs has grown, or shows more of what it has, or the time is over."""
+        loop = self._connection.listener.loop
+        woken: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        logs = [log for key, log in self._logs.items() if key not in self._throttled]
+        stops: list[Callable[[], None]] = [log.ledger.wake_on_append(wake) for log in logs]
+        if self._committed:
+            stops += [log.topic.wake_on_shown(wake) for log in logs]
+        timer = loop.call_later(wait_s, wake)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+            for stop in stops:
+                stop()
+
+    async def _read(self) -> dict[Key, Fields]:
+        rows: dict[Key, Fields] = {}
+        self._size, left = 0, self._max_bytes
+        self._throttled.clear()
+        for key, part in self._wanted.items():
+            row = rows[key] = {
+                "partition_index": key[1],
+                "error_code": 0,
+                "high_watermark": -1,
+                "log_start_offset": -1,
+                "records": [],
+            }
+            try:
+                records = await self._partition(key, part, row, left)
+            except HeliographError as error:
+                row["error_code"] = code_of(error)
+                self._urgent = True
+                continue
+            size = sum(map(len, records))
+            row["records"] = records
+            self._size += size
+            left -= size
+        return rows
+
+    async def _partition(self, key: Key, part: Fields, row: Fields, left: int) -> list[Buffer]:
+        broker, principal = self._connection.broker, self._connection.login.principal
+        assert principal is not None
+        log = self._logs.get(key)
+        if log is None or log.topic.closed:
+            self._logs.pop(key, None)
+            kafka = key[0] if isinstance(key[0], str) else broker.of_id(key[0])
+            broker.check(principal, Action.CONSUME, kafka)
+            log = self._logs[key] = await broker.log(kafka, key[1])
+        end, offset = log.high_watermark, part["fetch_offset"]
+        row["high_watermark"], row["last_stable_offset"] = end, await log.stable_offset()
+        row["log_start_offset"] = log.start_offset
+        log.topic.inactive_since = 0.0
+        if not log.start_offset <= offset <= end:
+            raise Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {offset} is not in {log.start_offset} to {end}")
+        if offset == (row["last_stable_offset"] if self._committed else end) or (left <= 0 and self._size):
+            return []
+        room = min(left, part["partition_max_bytes"])
+        throttle = log.topic.reading_throttle
+        if throttle is not None:
+            if throttle.messages() <= 0:
+                self._throttled[key] = max(throttle.wait_s, _LOOK_AGAIN_S)
+                return []
+            room = min(room, throttle.bytes_left())
+        pieces = log.cached(offset, room, committed=self._committed)
+        if pieces is None:
+            pieces = await log.fetch(offset, room, committed=self._committed)
+        if not pieces and log.compacts:
+            return await log.passed_over(offset, self._magic)
+        before = broker.counts.messages_out
+        records = log.batches(pieces, offset, room, self._magic)
+        usage, messages, size = (
+            broker.usage.of(log.topic.name.tenant),
+            broker.counts.messages_out - before,
+            sum(map(len, records)),
+        )
+        usage.messages_out += messages
+        usage.bytes_out += size
+        if throttle is not None:
+            throttle.spend(messages, size)
+        return records

@@ -1,0 +1,114 @@
+"""Offsets of partitions: ListOffsets, OffsetForLeaderEpoch, DeleteRecords.
+
+Is: one handler a request. Isn't: how an offset is found (`log`).
+Source: docs/protocols/kafka.md, "Offsets".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heliograph.model.errors import HeliographError
+from heliograph.wire.kafka.message_codec import Fields, Request
+from region_node.faces.kafka.error_codes import Code, Refused, code_of
+from region_node.faces.kafka.log import time_search
+from region_node.faces.kafka.log.partition_log import LEADER_EPOCH, KafkaLog
+from region_node.security.authorization.authorization_service import Action
+
+if TYPE_CHECKING:
+    from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+
+
+async def _log(connection: KafkaConnection, kafka: str, index: int, action: Action = Action.CONSUME) -> KafkaLog:
+    assert connection.login.principal is not None
+    connection.broker.check(connection.login.principal, action, kafka)
+    return await connection.broker.log(kafka, index)
+
+
+async def list_offsets(connection: KafkaConnection, request: Request) -> Fields:
+    topics: list[Fields] = []
+    for topic in request.fields["topics"]:
+        parts: list[Fields] = []
+        for part in topic["partitions"]:
+            row: Fields = {"partition_index": part["partition_index"], "error_code": 0, "old_offsets": []}
+            parts.append(row)
+            try:
+                log = await _log(connection, topic["name"], part["partition_index"])
+                offset, time = await _offset(log, part["timestamp"], request.fields.get("isolation_level", 0) == 1)
+                row["offset"], row["timestamp"], row["leader_epoch"] = offset, time, LEADER_EPOCH if offset >= 0 else -1
+                if request.version == 0:
+                    row["old_offsets"] = _before_0_10(log, part["timestamp"], offset, part["max_num_offsets"])
+            except HeliographError as error:
+                row["error_code"] = code_of(error)
+        topics.append({"name": topic["name"], "partitions": parts})
+    return {"topics": topics}
+
+
+async def _offset(log: KafkaLog, timestamp: int, committed: bool) -> tuple[int, int]:
+    if timestamp == LATEST:
+        return await log.stable_offset() if committed else log.high_watermark, -1
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return log.start_offset, -1
+    if timestamp == MAX_TIMESTAMP:
+        return await time_search.newest(log)
+    if timestamp == LATEST_TIERED:
+        return -1, -1
+    if timestamp < 0:
+        raise Refused(Code.UNSUPPORTED_VERSION, f"a time of {timestamp} has no meaning here")
+    offset, time = await time_search.at_time(log, timestamp)
+    if (
+        committed and offset >= await log.stable_offset()
+    ):  # a reader of what is committed could not begin there, and asks again
+        return time_search.NONE
+    return (max(offset, log.start_offset), time) if offset >= 0 else (offset, time)
+
+
+def _before_0_10(log: KafkaLog, timestamp: int, offset: int, count_max: int) -> list[int]:
+    """Such clients ask for offsets of segments before a time, the highest first."""
+    if timestamp == EARLIEST:
+        return [log.start_offset]
+    if timestamp == LATEST:
+        return list(dict.fromkeys((log.high_watermark, log.start_offset)))[: max(0, count_max)]
+    return [offset if offset >= 0 else log.high_watermark]
+
+
+async def offset_for_leader_epoch(connection: KafkaConnection, request: Request) -> Fields:
+    topics: list[Fields] = []
+    for topic in request.fields["topics"]:
+        parts: list[Fields] = []
+        for part in topic["partitions"]:
+            row: Fields = {"partition": part["partition"], "error_code": 0, "leader_epoch": -1, "end_offset": -1}
+            parts.append(row)
+            try:
+                log = await _log(connection, topic["topic"], part["partition"])
+                if part["leader_epoch"] >= LEADER_EPOCH:
+                    row["leader_epoch"], row["end_offset"] = LEADER_EPOCH, log.high_watermark
+            except HeliographError as error:
+                row["error_code"] = code_of(error)
+        topics.append({"topic": topic["topic"], "partitions": parts})
+    return {"topics": topics}
+
+
+async def delete_records(connection: KafkaConnection, request: Request) -> Fields:
+    topics: list[Fields] = []
+    for topic in request.fields["topics"]:
+        parts: list[Fields] = []
+        for part in topic["partitions"]:
+            row: Fields = {"partition_index": part["partition_index"], "error_code": 0, "low_watermark": -1}
+            parts.append(row)
+            try:
+                assert connection.login.principal is not None
+                connection.broker.check_cluster(connection.login.principal)
+                log = await _log(connection, topic["name"], part["partition_index"], Action.PRODUCE)
+                if log.only_compacts:
+                    raise Refused(Code.POLICY_VIOLATION, "records of a topic that is only compacted go with their keys")
+                offset = log.high_watermark if part["offset"] == -1 else part["offset"]
+                if not 0 <= offset <= log.high_watermark:
+                    raise Refused(Code.OFFSET_OUT_OF_RANGE)
+                row["low_watermark"] = await log.delete_before(offset)
+            except HeliographError as error:
+                row["error_code"] = code_of(error)
+        topics.append({"name": topic["name"], "partitions": parts})
+    return {"topics": topics}

@@ -1,0 +1,313 @@
+"""Produce: record batches of one request to their partitions, and the answer once all of them are durable.
+
+Is: checking batches, older formats made new, repetitions of idempotent producers, the order of answers. Isn't: storage.
+Invariants: a batch is answered with success only when it is durable by the topic's write quorum, whatever `acks` says; batches of one partition are
+stored in the order in which they came on a connection. On the hot path a batch costs no copy: its entry's head is written in front of it.
+Source: docs/protocols/kafka.md, "Produce".
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from heliograph.model.errors import HeliographError, LedgerFenced
+from heliograph.wire.kafka.entry_conversion import entry_in_place, entry_of
+from heliograph.wire.kafka.message_codec import Fields, Request
+from heliograph.wire.kafka.record_batches import (
+    CODEC,
+    CONTROL,
+    HEADER_BYTES,
+    NO_TIME,
+    TRANSACTIONAL,
+    Record,
+    build_batch,
+    check_batch,
+    format_of,
+    old_records,
+    peek_batch,
+    records_of,
+    with_append_time,
+)
+from heliograph.wire.pulsar.frame_cutter import MESSAGE_BYTES_MAX
+from heliograph.wire.run import FLAG_KAFKA, Buffer, Run, TxnId
+from region_node.faces.kafka.cluster.kafka_configs import COMPACT
+from region_node.faces.kafka.error_codes import Code, Refused, code_of
+from region_node.faces.kafka.log.partition_log import KafkaLog
+from region_node.faces.kafka.log.producer_sequences import Sent
+from region_node.faces.kafka.transactions.transaction_requests import opened
+from region_node.runtime.topic_ports import Segments
+from region_node.security.authorization.authorization_service import Action
+from region_node.topics.limits.topic_limits import check_backlog, check_source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from region_node.faces.kafka.connection.kafka_connection import KafkaConnection, Slot
+
+_FLAGS = (FLAG_KAFKA,)
+_BY_ID = 13
+
+
+class _Batch:
+    """One partition's part of a request, on its way."""
+
+    __slots__ = ("highest_time", "log", "request", "row", "run", "sent")
+
+    def __init__(self, request: Producing, row: Fields, log: KafkaLog) -> None:
+        self.request, self.row, self.log = request, row, log
+        self.highest_time = NO_TIME
+        self.run: Run | None = None
+        self.sent: Sent | None = None
+
+    def done(self, _: Segments) -> None:
+        assert self.run is not None
+        offset = self.run.first_index
+        if self.sent is not None:
+            assert self.log.sequences is not None
+            self.log.sequences.stored(self.sent, offset)
+        self.log.times.add(offset, self.run.messages, self.highest_time, self.run.size_bytes)
+        self.log.store.grown(self.run.size_bytes)
+        self.stored(offset)
+
+    def stored(self, offset: int) -> None:
+        self.row["base_offset"] = offset
+        self.row["log_start_offset"] = self.log.start_offset
+        self.request.one_less()
+
+    def failed(self, error: HeliographError) -> None:
+        if self.sent is not None and self.log.sequences is not None:
+            self.log.sequences.lost(self.sent, error)
+        self.refused(error)
+        if isinstance(error, LedgerFenced):
+            self.log.topic.fatal(error)
+
+    def refused(self, error: HeliographError) -> None:
+        self.row["error_code"], self.row["error_message"] = code_of(error), str(error)
+        self.row["base_offset"], self.request.refused = -1, True
+        self.request.one_less()
+
+
+class Producing:
+    """One request. `finish` is called once, with the answer's fields."""
+
+    __slots__ = ("_connection", "_finish", "_left", "_request", "answer", "refused")
+
+    def __init__(self, connection: KafkaConnection, request: Request, finish: Callable[[Fields], None]) -> None:
+        self._connection, self._request, self._finish = connection, request, finish
+        self._left = 1
+        self.answer: Fields = {"responses": []}
+        self.refused = False
+
+    def one_less(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self._connection.listener.budget.give(len(self._request.frame))
+            if self.refused:
+                self._connection.note_refusal(self._request, self.answer)
+            self._finish(self.answer)
+
+    def publish(self, logs: dict[tuple[str, int], KafkaLog | HeliographError]) -> None:
+        """Appends every batch, in the order of the request."""
+        fields, floor = self._request.fields, 0
+        self._connection.listener.budget.take(self._connection, len(self._request.frame))
+        acks_right = fields["acks"] in (-1, 0, 1)
+        for topic in fields["topic_data"]:
+            rows: list[Fields] = []
+            self.answer["responses"].append(
+                {"name": topic["name"], "topic_id": topic.get("topic_id"), "partition_responses": rows}
+            )
+            for part in topic["partition_data"]:
+                row: Fields = {"index": part["index"], "error_code": 0, "base_offset": -1}
+                rows.append(row)
+                self._left += 1
+                found = logs[topic["name"], part["index"]]
+                if isinstance(found, HeliographError):
+                    _Batch(self, row, None).refused(found)  # type: ignore[arg-type]
+                    continue
+                batch = _Batch(self, row, found)
+                try:
+                    if not acks_right:
+                        raise Refused(Code.INVALID_REQUIRED_ACKS, f"acks must be -1, 0, or 1, not {fields['acks']}")
+                    if part["records"] is None:
+                        raise Refused(Code.INVALID_RECORD, "no records for a partition")
+                    floor = self._append(batch, part["records"], floor)
+                except HeliographError as error:
+                    batch.refused(error)
+        if (quotas := self._connection.broker.quotas).active:
+            wait_ms = quotas.produced(self._connection, self._request.client, len(self._request.frame))
+            self.answer["throttle_time"] = max(wait_ms, self.answer.get("throttle_time", 0))
+        self.one_less()
+
+    def _append(self, batch: _Batch, where: tuple[int, int], floor: int) -> int:
+        """Returns the end of the batch in the frame: what stands before the next one may be written over from there on."""
+        broker, log, (start, size) = self._connection.broker, batch.log, where
+        frame = self._request.frame
+        assert isinstance(frame, bytearray)
+        own, topic = broker.configs.of(log.name), log.topic
+        compacts = COMPACT in own.get("cleanup.policy", "")
+        size_max = int(own["max.message.bytes"]) if "max.message.bytes" in own else broker.settings.message_bytes_max
+        size_max = min(size_max, MESSAGE_BYTES_MAX, topic.policies.limit("maxMessageSize") or MESSAGE_BYTES_MAX)
+        if size > size_max:
+            raise Refused(Code.MESSAGE_TOO_LARGE, f"a batch of {size} bytes; at most {size_max} are taken")
+        check_source(topic)
+        check_backlog(topic)
+        txn: TxnId | None = None
+        view, now_ms = memoryview(frame)[start : start + size], broker.clock.wall_ms()
+        counts = broker.counts
+        entry: Buffer
+        if format_of(view) < 2:
+            records = list(old_records(view))
+            if not records:
+                raise Refused(Code.INVALID_RECORD, "no records for a partition")
+            count, batch.highest_time = len(records), max(time for time, *_ in records)
+            if compacts:
+                check_keys(records)
+            entry = entry_of(build_batch(records, codec=view[17] & CODEC), count, now_ms)
+            counts.converted_in += count
+            topic.converted_in += count
+        else:
+            head = check_batch(view)
+            count, batch.highest_time = head.offsets, head.max_time
+            if head.attributes & CONTROL:
+                raise Refused(Code.INVALID_RECORD, "control records come from brokers only")
+            if compacts:
+                check_keys(records_of(view))
+            if head.attributes & TRANSACTIONAL:
+                txn = log.transactions.get(head.producer, (-1, None))[1]
+                if txn is None or log.transactions[head.producer][0] != head.epoch:
+                    raise Refused(Code.INVALID_TXN_STATE, f"producer {head.producer} has no transaction")
+            if head.producer >= 0:
+                assert log.sequences is not None
+                known = log.sequences.submit(head)
+                if known is not None:
+                    if known.offset >= 0:
+                        batch.stored(known.offset)
+                    else:
+                        known.waiting.append((batch.stored, batch.refused))
+                    return start + size
+                batch.sent = log.sequences.accept(head)
+            if own.get("message.timestamp.type") == "LogAppendTime":
+                entry = entry_of(with_append_time(view, now_ms), count, now_ms)
+                batch.row["log_append_time"] = batch.highest_time = now_ms
+            else:
+                entry = entry_in_place(frame, start, size, floor, count, now_ms)
+        run = batch.run = Run(
+            [entry], [len(entry)], counts=None if count == 1 else (count,), flags=_FLAGS, transaction=txn
+        )
+        topic.last_publish_ms, topic.inactive_since = now_ms, 0.0
+        counts.messages_in += count
+        counts.bytes_in += size
+        usage = broker.usage.of(topic.name.tenant)
+        usage.messages_in += count
+        usage.bytes_in += size
+        topic.publish(run, batch.done, batch.failed)
+        if (gate := topic.publish_gate) is not None:
+            wait_ms = math.ceil(1000 * gate.hold(self._connection))
+            self.answer["throttle_time"] = max(wait_ms, self.answer.get("throttle_time", 0))
+        return start + size
+
+
+def begin_produce(connection: KafkaConnection, slot: Slot) -> bool:
+    """Takes the request at once where every partition's log is loaded here; False: `produce` must load them first."""
+    request, broker = slot.request, connection.broker
+    assert request is not None
+    begun, worked_s = broker.clock.monotonic() if broker.quotas.active else 0.0, 0.0
+    transactional = request.fields.get("transactional_id") is not None
+    logs: dict[tuple[str, int], KafkaLog | HeliographError] = {}
+    for topic in request.fields["topic_data"]:
+        error = _refusal(connection, request, topic)
+        kafka = topic["name"]
+        for part in topic["partition_data"]:
+            found = error or broker.loaded(kafka, part["index"])
+            if found is None or (
+                transactional and isinstance(found, KafkaLog) and _transaction(found, request, part) is None
+            ):
+                return False
+            logs[kafka, part["index"]] = found
+    connection.enqueue(slot)
+
+    def finish(answer: Fields) -> None:
+        if not connection.closed and not _told_by_closing(connection, request, answer):
+            if begun:
+                connection.charge(request, answer, worked_s)
+            connection.answered(slot, [] if request.fields["acks"] == 0 else connection.encode(request, answer))
+
+    Producing(connection, request, finish).publish(logs)
+    if begun:
+        worked_s = broker.clock.monotonic() - begun
+    return True
+
+
+def _told_by_closing(connection: KafkaConnection, request: Request, answer: Fields) -> bool:
+    """With acks=0 there is no answer: as in Kafka a client whose batches failed learns by a closed connection to look for the leader again."""
+    if request.fields["acks"] != 0:
+        return False
+    codes = [
+        row["error_code"] for topic in answer["responses"] for row in topic["partition_responses"] if row["error_code"]
+    ]
+    if codes:
+        connection.close(f"a batch with acks=0 was not stored: {Code(codes[0]).name}")
+    return bool(codes)
+
+
+def check_keys(records: Sequence[Record]) -> None:
+    """Of a topic that is compacted. Raises Refused."""
+    if any(key is None for _, key, _, _ in records):
+        raise Refused(Code.INVALID_RECORD, "Compacted topic cannot accept message without key")
+
+
+def _producer(request: Request, part: Fields) -> tuple[int, int]:
+    """(id, epoch) of a batch, or (-1, -1) where it is too short to say."""
+    if part["records"] is None or part["records"][1] < HEADER_BYTES:
+        return -1, -1
+    batch = peek_batch(memoryview(request.frame)[part["records"][0] :])
+    return batch.producer, batch.epoch
+
+
+def _transaction(log: KafkaLog, request: Request, part: Fields) -> TxnId | None:
+    return log.transaction_of(*_producer(request, part))
+
+
+def _refusal(connection: KafkaConnection, request: Request, topic: Fields) -> HeliographError | None:
+    """From version 13 on a topic comes by its id, and gets its name here; one that nothing has stands under its id."""
+    try:
+        if request.version >= _BY_ID:
+            topic["name"] = topic["topic_id"]
+            topic["name"] = connection.broker.of_id(topic["topic_id"])
+        assert connection.login.principal is not None
+        connection.broker.check(connection.login.principal, Action.PRODUCE, topic["name"])
+    except HeliographError as error:
+        return error
+    return None
+
+
+async def produce(connection: KafkaConnection, request: Request) -> Fields | None:
+    """The same where logs must be loaded first; nothing else of this connection is under way meanwhile."""
+    broker = connection.broker
+    logs: dict[tuple[str, int], KafkaLog | HeliographError] = {}
+    for topic in request.fields["topic_data"]:
+        error = _refusal(connection, request, topic)
+        kafka = topic["name"]
+        for part in topic["partition_data"]:
+            try:
+                log = error or await broker.log(kafka, part["index"])
+                if (
+                    request.fields.get("transactional_id") is not None
+                    and isinstance(log, KafkaLog)
+                    and _transaction(log, request, part) is None
+                ):
+                    producer, epoch = _producer(request, part)
+                    await opened(connection).txn_of(log, producer, epoch)
+                logs[kafka, part["index"]] = log
+            except HeliographError as failure:
+                logs[kafka, part["index"]] = failure
+    answered: Any = connection.listener.loop.create_future()
+
+    def finish(answer: Fields) -> None:
+        if not answered.done():
+            answered.set_result(answer)
+
+    Producing(connection, request, finish).publish(logs)
+    answer: Fields = await answered
+    return None if _told_by_closing(connection, request, answer) or request.fields["acks"] == 0 else answer

@@ -1,0 +1,1 @@
+"""Quotas of Kafka's clients. Rates of topics are in `region_node.topics.limits`."""

@@ -1,0 +1,142 @@
+"""QuotaTable: the quotas that Kafka's tools have set, as every broker of the region follows them.
+
+Is: rows in the region's metadata, the names and units of quotas, and which row is nearest to a user and a client id. Isn't: what a quota does (`quotas`).
+Invariants: only names that mean something, with values that Kafka takes, are stored; a row that cannot be read changes nothing.
+Source: Kafka KIP-546, KIP-612; docs/protocols/kafka.md, "Quotas".
+
+    /kafka/quotas/{user}/{client}      ->  [1, {name: rate}]        a part is - (none), * (the default), or = and a name
+    /kafka/address-quotas/{address}    ->  [1, {name: rate}]        * or = and an IP address
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from urllib.parse import quote, unquote
+
+from heliograph.kv.metadata_store import ABSENT, MetadataStore
+from heliograph.model.errors import CorruptData, VersionConflict
+from heliograph.model.ledger_metadata import pack, unpack
+from region_node.faces.kafka.error_codes import Code, Refused
+
+log = logging.getLogger("region_node.kafka")
+
+QUOTAS, ADDRESSES = "/kafka/quotas/", "/kafka/address-quotas/"
+PRODUCE, FETCH, REQUEST, MUTATION = (
+    "producer_byte_rate",
+    "consumer_byte_rate",
+    "request_percentage",
+    "controller_mutation_rate",
+)
+CONNECTIONS = "connection_creation_rate"
+_WHOLE = {PRODUCE: "Long", FETCH: "Long", CONNECTIONS: "Integer"}
+"""Quotas that are whole numbers, and Kafka's word for these."""
+OF_CLIENTS, OF_ADDRESSES = (PRODUCE, FETCH, REQUEST, MUTATION), (CONNECTIONS,)
+NONE, DEFAULT = "-", "*"
+ADDRESS = "address"
+"""The first part of an entity that is an address; no user is written so."""
+_TRIES = 16
+Entity = tuple[str, str]
+"""(user, client), each as a part of the key; or (ADDRESS, address)."""
+
+
+def named(name: str | None) -> str:
+    """None: the default."""
+    return DEFAULT if name is None else "=" + quote(name, safe="")
+
+
+def name_of(part: str) -> str | None:
+    """The reverse, of a part that is there."""
+    return None if part == DEFAULT else unquote(part[1:])
+
+
+class QuotaTable:
+    """`changed` is called after each change. `version` grows with each. `addresses`: whether there are quotas of them. Make it on the event loop."""
+
+    def __init__(self, meta: MetadataStore, changed: Callable[[], None]) -> None:
+        self._meta, self._on_change = meta, changed
+        self.rows: dict[Entity, dict[str, float]] = {}
+        self.active = self.addresses = False
+        self.version = 0
+        self._stops = (meta.watch(QUOTAS, self._on_key), meta.watch(ADDRESSES, self._on_key))
+
+    def close(self) -> None:
+        for stop in self._stops:
+            stop()
+
+    def _on_key(self, key: str, value: bytes | None, _version: int) -> None:
+        if key.startswith(ADDRESSES):
+            entity = (ADDRESS, key.removeprefix(ADDRESSES))
+        else:
+            user, _, client = key.removeprefix(QUOTAS).partition("/")
+            entity = (user, client)
+        if value is None:
+            self.rows.pop(entity, None)
+        else:
+            try:
+                self.rows[entity] = _read(value)
+            except CorruptData as error:  # the one that was known before holds on
+                log.warning("kafka.quota_unreadable", extra={"key": key, "error": str(error)})
+        self.addresses = any(entity[0] == ADDRESS for entity in self.rows)
+        self.active = any(entity[0] != ADDRESS for entity in self.rows)
+        self.version += 1
+        self._on_change()
+
+    def rate(self, name: str, whole: Entity) -> tuple[float, Entity] | None:
+        """(a second, who shares it): of the most particular quota."""
+        user, client = whole
+        for entry in (
+            *((user, client), (user, DEFAULT), (user, NONE)),
+            *((DEFAULT, client), (DEFAULT, DEFAULT), (DEFAULT, NONE)),
+            *((NONE, client), (NONE, DEFAULT)),
+        ):
+            rate = self.rows.get(entry, {}).get(name)
+            if rate is not None:
+                return rate, (user if entry[0] != NONE else NONE, client if entry[1] != NONE else NONE)
+        return None
+
+    def address_rate(self, address: str) -> tuple[float, Entity] | None:
+        """The same of connections from an address, each of which has its own."""
+        own = (ADDRESS, named(address))
+        rate = self.rows.get(own, {}).get(CONNECTIONS) or self.rows.get((ADDRESS, DEFAULT), {}).get(CONNECTIONS)
+        return None if rate is None else (rate, own)
+
+    async def change(self, entity: Entity, changes: dict[str, float | None]) -> None:
+        """Sets quotas; None takes one away. Raises VersionConflict where others change it again and again, and what the metadata raises."""
+        key = ADDRESSES + entity[1] if entity[0] == ADDRESS else QUOTAS + "/".join(entity)
+        for left in reversed(range(_TRIES)):
+            found = await self._meta.get(key)
+            values = {**({} if found is None else _read(found[0])), **changes}
+            rates = {name: rate for name, rate in values.items() if rate is not None}
+            try:
+                if rates:
+                    await self._meta.put(key, pack([rates]), expected=ABSENT if found is None else found[1])
+                elif found is not None:
+                    await self._meta.delete(key, expected=found[1])
+                return
+            except VersionConflict:
+                if not left:
+                    raise
+
+
+def _read(blob: bytes) -> dict[str, float]:
+    rates = unpack("client quota", blob)[0]
+    if not isinstance(rates, dict) or not all(
+        isinstance(name, str) and isinstance(rate, (int, float)) and rate > 0 for name, rate in rates.items()
+    ):
+        raise CorruptData("client quota: expected rates above 0 by their names")
+    return {name: float(rate) for name, rate in rates.items()}
+
+
+def check(entity: Entity, name: str, rate: float | None) -> None:
+    """rate None: it is taken away. Raises Refused, in Kafka's words."""
+    if name not in (OF_ADDRESSES if entity[0] == ADDRESS else OF_CLIENTS):
+        raise Refused(Code.INVALID_REQUEST, f"Invalid configuration key {name}")
+    if rate is None:
+        return
+    if not 0 < rate <= 1e18:
+        raise Refused(
+            Code.INVALID_REQUEST, f"Quota {name} must be greater than 0, and a number that can be kept, not {rate}"
+        )
+    if name in _WHOLE and rate != int(rate):
+        raise Refused(Code.INVALID_REQUEST, f"{name} must be a {_WHOLE[name]} value, not {rate}")

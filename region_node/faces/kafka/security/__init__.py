@@ -1,0 +1,1 @@
+"""How Kafka's clients sign in, and ACLs. Rights themselves are in `region_node.security`."""

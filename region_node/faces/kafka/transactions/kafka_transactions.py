@@ -1,0 +1,376 @@
+"""Transactions of Kafka's producers: ids and epochs, what each transaction touches, and its end, on the region's transaction coordinators.
+
+Is: the record of each transactional id, fencing by epoch, offsets that are committed with a transaction. Isn't: which entries readers see
+(`region_node.transactions` and the topic's buffer), or whether a transaction has ended: its coordinator's answer is the truth.
+Invariants: of one transactional id only the newest epoch may do anything; offsets of a transaction count once it has committed, and never where it has not;
+what a broker leaves unfinished when it dies, the next one finishes before anything else of that id.
+Source: Kafka KIP-98, KIP-360, KIP-447; docs/protocols/kafka.md, "Transactions".
+
+    /kafka/transactions/{id}                   ->  [1, producer, epoch, time-out ms, transaction | None, intent]   intent: 0 open, 1 commit, 2 abort
+    /kafka/producers/{producer}                ->  [1, epoch, transaction | None]                                  for brokers that lead partitions
+    /kafka/txn-offsets/{id}/{group}/{topic}    ->  [1, producer, epoch, rows as `committed` has them]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
+
+import msgpack
+
+from heliograph.kv.metadata_store import ABSENT, MetadataStore, Put, pages_under, prefix_end
+from heliograph.model.errors import CorruptData, HeliographError, NotAllowed, VersionConflict
+from heliograph.wire.run import TxnId
+from region_node.faces.kafka.error_codes import Code, Refused
+from region_node.faces.kafka.groups.committed_offsets import Committed, Row, decode, encode
+from region_node.faces.kafka.transactions.transactional_id_expiration import IdleIds, producer_key
+from region_node.transactions.coordinators.coordinator import Status
+from region_node.transactions.coordinators.stored_coordinator import as_stored
+from region_node.transactions.participants.transaction_errors import NoCoordinator, NoSuchTransaction, TransactionState
+
+if TYPE_CHECKING:
+    from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
+    from region_node.faces.kafka.log.partition_log import KafkaLog
+    from region_node.transactions.coordinators.stored_coordinator import KeptCoordinator
+    from region_node.transactions.coordinators.transaction_service import Transactions
+
+log = logging.getLogger("region_node.kafka")
+
+IDS, TXN_OFFSETS = "/kafka/transactions/", "/kafka/txn-offsets/"
+FORMAT = 1
+OPEN, COMMIT, ABORT = 0, 1, 2
+_EPOCH_MAX = (1 << 15) - 2
+_ID_BYTES_MAX = 1 << 10
+_LOCKS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Of one transactional id. `version`: of its key."""
+
+    producer: int
+    epoch: int
+    timeout_ms: int
+    txn: TxnId | None = None
+    intent: int = OPEN
+    version: int = ABSENT
+
+    def encode(self) -> bytes:
+        txn = None if self.txn is None else list(self.txn)
+        packed: bytes = msgpack.packb([FORMAT, self.producer, self.epoch, self.timeout_ms, txn, self.intent])
+        return packed
+
+    @classmethod
+    def decode(cls, blob: bytes, version: int) -> Record:
+        try:
+            number, producer, epoch, timeout_ms, txn, intent = msgpack.unpackb(blob)
+            if number != FORMAT:
+                raise CorruptData(f"transactional id: format {number}; this version reads {FORMAT}")
+            return cls(producer, epoch, timeout_ms, None if txn is None else (txn[0], txn[1]), intent, version)
+        except (ValueError, TypeError, IndexError, msgpack.exceptions.UnpackException) as error:
+            raise CorruptData(f"transactional id: {error}") from error
+
+
+def _producer_value(record: Record) -> bytes:
+    packed: bytes = msgpack.packb([FORMAT, record.epoch, None if record.txn is None else list(record.txn)])
+    return packed
+
+
+class KafkaTransactions:
+    """Of one broker. `service`: the region's coordinators that run here."""
+
+    def __init__(self, broker: KafkaBroker, service: Transactions) -> None:
+        self._broker, self._service = broker, service
+        self._meta: MetadataStore = broker.meta
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._looked_at: dict[int, KeptCoordinator] = {}
+        """Coordinators that ran here at the last look, by their numbers."""
+        self._unfinished: dict[str, None] = {}
+        """Ids whose transaction was decided, and may not have ended; or that has ended without its producer: its time was over."""
+        self._opened: dict[str, TxnId] = {}
+        """Ids that are coordinated here, as long as their transaction is open."""
+        self._idle = IdleIds(broker.meta, broker.clock, broker.settings.transactional_id_expiration_s, IDS)
+
+    def topic_of(self, transactional_id: str) -> str:
+        """The topic whose owner coordinates that id. Raises Refused."""
+        if not transactional_id or len(transactional_id.encode()) > _ID_BYTES_MAX:
+            raise Refused(Code.INVALID_REQUEST, "a transactional id has 1 to 1024 bytes")
+        return self._service.topic_of(self._service.coordinator_of(transactional_id))
+
+    # -- the record -------------------------------------------------------------------------------------------------------------
+
+    def _lock(self, transactional_id: str) -> asyncio.Lock:
+        if len(self._locks) > _LOCKS_MAX:
+            self._locks = {key: lock for key, lock in self._locks.items() if lock.locked()}
+        return self._locks.setdefault(transactional_id, asyncio.Lock())
+
+    async def _get(self, transactional_id: str) -> Record | None:
+        found = await self._meta.get(IDS + quote(transactional_id, safe=""))
+        return None if found is None else Record.decode(*found)
+
+    async def _put(self, transactional_id: str, record: Record) -> Record:
+        """Both keys at once. Raises Refused where another broker has written meanwhile."""
+        key = IDS + quote(transactional_id, safe="")
+        ops = [Put(key, record.encode(), record.version), Put(producer_key(record.producer), _producer_value(record))]
+        try:
+            version = await self._meta.txn(ops)
+        except VersionConflict as error:
+            raise Refused(Code.NOT_COORDINATOR) from error
+        return replace(record, version=version)
+
+    async def _mine(self, transactional_id: str) -> None:
+        """Raises Refused unless this broker coordinates that id."""
+        try:
+            await self._service.coordinator(self._service.coordinator_of(transactional_id))
+        except NoCoordinator as error:
+            raise Refused(Code.NOT_COORDINATOR, str(error)) from error
+
+    async def _checked(self, transactional_id: str, producer: int, epoch: int) -> Record:
+        await self._mine(transactional_id)
+        record = await self._get(transactional_id)
+        if record is None or record.producer != producer:
+            raise Refused(Code.INVALID_PRODUCER_ID_MAPPING)
+        if record.epoch != epoch:
+            raise Refused(Code.PRODUCER_FENCED)
+        return record
+
+    # -- requests ---------------------------------------------------------------------------------------------------------------
+
+    async def begin_producer(
+        self, transactional_id: str, timeout_ms: int, producer: int, epoch: int
+    ) -> tuple[int, int]:
+        """InitProducerId: (producer, epoch); what the one before left open is aborted, or committed where that was decided. Raises Refused."""
+        if not 0 < timeout_ms <= self._broker.settings.transaction_timeout_max_ms:
+            raise Refused(Code.INVALID_TRANSACTION_TIMEOUT)
+        await self._mine(transactional_id)
+        async with self._lock(transactional_id):
+            record = await self._get(transactional_id)
+            if record is None:
+                record = Record(await self._broker.producer_ids.next(), -1, timeout_ms)
+            elif producer >= 0 and (record.producer != producer or record.epoch != epoch):
+                raise Refused(Code.PRODUCER_FENCED)
+            record = replace(record, epoch=record.epoch + 1, timeout_ms=timeout_ms)
+            if record.epoch > _EPOCH_MAX:
+                record = replace(record, producer=await self._broker.producer_ids.next(), epoch=0)
+            record = await self._put(transactional_id, record)  # from here on the older one is fenced
+            if record.txn is not None:
+                record = await self._finish(transactional_id, record, record.intent or ABORT)
+            return record.producer, record.epoch
+
+    async def add_partitions(self, transactional_id: str, producer: int, epoch: int, topics: list[str]) -> None:
+        """topics: full names. Raises Refused."""
+        async with self._lock(transactional_id):
+            record = await self._open(transactional_id, await self._checked(transactional_id, producer, epoch))
+            assert record.txn is not None
+            await self._asked(self._service.add_partitions(record.txn, topics), record)
+
+    async def add_offsets(self, transactional_id: str, producer: int, epoch: int) -> None:
+        """A group's offsets will be part of it. Raises Refused."""
+        async with self._lock(transactional_id):
+            await self._open(transactional_id, await self._checked(transactional_id, producer, epoch))
+
+    async def _open(self, transactional_id: str, record: Record) -> Record:
+        if record.intent:
+            raise Refused(Code.CONCURRENT_TRANSACTIONS)
+        if record.txn is None:
+            number = self._service.coordinator_of(transactional_id)
+            try:
+                txn = await self._service.begin(number, record.timeout_ms, "")
+            except NotAllowed as error:
+                raise Refused(Code.CONCURRENT_TRANSACTIONS, str(error)) from error
+            record = await self._put(transactional_id, replace(record, txn=txn))
+            self._opened[transactional_id] = txn
+        return record
+
+    async def _asked(self, work: object, record: Record) -> None:
+        try:
+            await work  # type: ignore[misc]
+        except (NoSuchTransaction, TransactionState) as error:  # its time is over
+            raise Refused(Code.PRODUCER_FENCED, str(error)) from error
+        except NoCoordinator as error:
+            raise Refused(Code.NOT_COORDINATOR, str(error)) from error
+
+    async def end(self, transactional_id: str, producer: int, epoch: int, commit: bool) -> None:
+        """Raises Refused."""
+        async with self._lock(transactional_id):
+            record = await self._checked(transactional_id, producer, epoch)
+            wanted = COMMIT if commit else ABORT
+            if record.txn is None:  # nothing was in it, or its answer was lost
+                return
+            if record.intent not in (OPEN, wanted):
+                raise Refused(Code.INVALID_TXN_STATE)
+            self._unfinished[transactional_id] = None  # also where this write's answer is lost
+            record = await self._put(transactional_id, replace(record, intent=wanted))
+            if (await self._finish(transactional_id, record, wanted)).intent != OPEN:
+                raise Refused(Code.PRODUCER_FENCED, "the transaction's time was over, and it was aborted")
+
+    async def _finish(self, transactional_id: str, record: Record, intent: int) -> Record:
+        """Ends it on its coordinator, then its offsets count, or go; then the record is free. The answer's intent is ABORT where it should have committed."""
+        assert record.txn is not None
+        happened = intent
+        try:
+            await self._service.end(record.txn, commit=intent == COMMIT)
+        except (TransactionState, NoSuchTransaction) as error:
+            log.info("kafka.transaction_was_aborted", extra={"id": transactional_id, "error": str(error)})
+            happened = ABORT
+        except NoCoordinator as error:
+            raise Refused(Code.NOT_COORDINATOR, str(error)) from error
+        await self._move_offsets(transactional_id, record, happened == COMMIT)
+        free = await self._put(transactional_id, replace(record, txn=None, intent=OPEN))
+        self._unfinished.pop(transactional_id, None)
+        self._opened.pop(transactional_id, None)
+        return free if happened == intent else replace(free, intent=ABORT)
+
+    async def recover(self) -> None:
+        """Finishes what was decided and not finished: what failed here, and where a coordinator has come from another broker all ids that are its.
+        Ends what has ended without its producer. Forgets ids that nobody uses.
+
+        Raises what the metadata raises: then the next call looks again.
+        """
+        loaded = dict(self._service.loaded)
+        fresh = {number for number, coordinator in loaded.items() if self._looked_at.get(number) is not coordinator}
+        if fresh:
+            async for rows in pages_under(self._meta, IDS):
+                for key, blob, version in rows:
+                    transactional_id = unquote(key.removeprefix(IDS))
+                    if self._service.coordinator_of(transactional_id) in fresh:
+                        self._found(transactional_id, blob, version)
+        self._looked_at = loaded
+        for transactional_id, txn in list(self._opened.items()):
+            if (coordinator := loaded.get(txn[0])) is None:
+                del self._opened[transactional_id]  # another broker has it by now
+            elif (known := coordinator.core.open.get(txn[1])) is None or known.status is not Status.OPEN:
+                self._unfinished[transactional_id] = None
+        for transactional_id in [each for each in self._unfinished if not self._lock(each).locked()]:
+            async with self._lock(transactional_id):
+                try:
+                    await self._mine(transactional_id)
+                    await self._end_alone(transactional_id)
+                except HeliographError as error:
+                    log.info("kafka.transaction_not_finished", extra={"id": transactional_id, "error": str(error)})
+                    if not isinstance(error, Refused):
+                        continue  # the next call tries again
+                self._unfinished.pop(transactional_id, None)  # also where another broker has it by now
+        if self._idle.due():
+            await self._idle.look(lambda each: self._service.coordinator_of(each) in loaded, self._idle_producer)
+
+    def _found(self, transactional_id: str, blob: bytes, version: int) -> None:
+        """A record that another broker, or this one in another life, may have left in the middle of something."""
+        record = _readable(transactional_id, blob, version)
+        if record is not None and record.txn is not None:
+            if record.intent:
+                self._unfinished[transactional_id] = None
+            else:
+                self._opened[transactional_id] = record.txn
+
+    async def _end_alone(self, transactional_id: str) -> None:
+        """Nobody asks for it any more. Raises Refused, and what the metadata raises."""
+        record = await self._get(transactional_id)
+        if record is None or record.txn is None:
+            return
+        if not record.intent:
+            stored = await as_stored(self._meta, record.txn)
+            if stored is not None and stored.status == Status.OPEN:
+                return
+            # its time was over: what its producer still sends must not count for the next one, and its commit must not be answered with success
+            record = await self._put(transactional_id, replace(record, epoch=record.epoch + 1, intent=ABORT))
+            log.info("kafka.transaction_timed_out", extra={"id": transactional_id, "producer": record.producer})
+        await self._finish(transactional_id, record, record.intent)
+
+    def _idle_producer(self, transactional_id: str, blob: bytes, version: int) -> int | None:
+        record = _readable(transactional_id, blob, version)
+        return (
+            None
+            if record is None or record.txn is not None or self._lock(transactional_id).locked()
+            else record.producer
+        )
+
+    # -- offsets ----------------------------------------------------------------------------------------------------------------
+
+    async def hold_offsets(
+        self, transactional_id: str, producer: int, epoch: int, group: str, rows: dict[tuple[str, int], Row]
+    ) -> None:
+        """TxnOffsetCommit, at the group's coordinator: durable, and without effect until the transaction commits. Raises Refused."""
+        found = await self.of_producer(producer)
+        if found is None or found[1] is None:
+            raise Refused(Code.INVALID_TXN_STATE)
+        if found[0] != epoch:
+            raise Refused(Code.PRODUCER_FENCED)
+        topics: dict[str, dict[int, Row]] = {}
+        for (topic, partition), row in rows.items():
+            topics.setdefault(topic, {})[partition] = row
+        for topic, fresh in topics.items():
+            key = f"{TXN_OFFSETS}{quote(transactional_id, safe='')}/{quote(group, safe='')}/{quote(topic, safe='')}"
+            stored = await self._meta.get(key)
+            old = _held(stored[0], producer, epoch) if stored is not None else {}
+            packed: bytes = msgpack.packb([FORMAT, producer, epoch, encode({**old, **fresh})])
+            await self._meta.put(key, packed, expected=stored[1] if stored is not None else ABSENT)
+
+    async def unstable(self, group: str) -> set[tuple[str, int]]:
+        """Partitions of which some transaction that is open holds offsets of this group."""
+        quoted, out = quote(group, safe=""), set[tuple[str, int]]()
+        async for rows in pages_under(self._meta, TXN_OFFSETS):
+            for key, blob, _ in rows:
+                parts = key.removeprefix(TXN_OFFSETS).split("/")
+                if parts[1] == quoted:
+                    out |= {(unquote(parts[2]), partition) for partition in decode(msgpack.unpackb(blob)[3])}
+        return out
+
+    async def _move_offsets(self, transactional_id: str, record: Record, commit: bool) -> None:
+        prefix = f"{TXN_OFFSETS}{quote(transactional_id, safe='')}/"
+        for key, blob, _ in await self._meta.range(prefix, prefix_end(prefix)):
+            group, topic = (unquote(part) for part in key.removeprefix(prefix).split("/"))
+            number, producer, _, rows = msgpack.unpackb(blob)
+            if commit and number == FORMAT and producer == record.producer:
+                committed = Committed(self._meta, group)
+                await committed.load()
+                now_ms = self._broker.clock.wall_ms()
+                await committed.put(
+                    {(topic, partition): row._replace(at_ms=now_ms) for partition, row in decode(rows).items()}
+                )
+            await self._meta.delete(key)
+
+    # -- at the partitions ---------------------------------------------------------------------------------------------------------
+
+    async def of_producer(self, producer: int) -> tuple[int, TxnId | None] | None:
+        """(epoch, the transaction that is open), as it is now."""
+        found = await self._meta.get(producer_key(producer))
+        if found is None:
+            return None
+        _, epoch, txn = msgpack.unpackb(found[0])
+        return epoch, None if txn is None else (txn[0], txn[1])
+
+    async def txn_of(self, log_of: KafkaLog, producer: int, epoch: int) -> TxnId:
+        """The transaction that a batch of this producer belongs to; its coordinator must know that it is open, and that this partition takes part.
+
+        Else nobody would tell the partition of its end, and readers would wait behind it for ever. Raises Refused, CorruptData, and what the metadata raises.
+        """
+        found = await self.of_producer(producer)
+        if found is None or found[0] > epoch:
+            raise Refused(Code.INVALID_PRODUCER_EPOCH, f"producer {producer} of epoch {epoch} is fenced")
+        if found[0] < epoch or found[1] is None:
+            raise Refused(Code.INVALID_TXN_STATE, f"producer {producer} has no transaction")
+        txn = await as_stored(self._meta, found[1])
+        if txn is None or txn.status != Status.OPEN or log_of.topic.text not in txn.partitions:
+            raise Refused(
+                Code.INVALID_TXN_STATE, f"{log_of.topic.text} was not added to the transaction of producer {producer}"
+            )
+        log_of.transactions[producer] = (epoch, found[1])
+        return found[1]
+
+
+def _readable(transactional_id: str, blob: bytes, version: int) -> Record | None:
+    try:
+        return Record.decode(blob, version)
+    except CorruptData as error:  # its producer hears of it
+        log.warning("kafka.transactional_id_unreadable", extra={"id": transactional_id, "error": str(error)})
+        return None
+
+
+def _held(blob: bytes, producer: int, epoch: int) -> dict[int, Row]:
+    """What the same producer held before."""
+    number, of, at, rows = msgpack.unpackb(blob)
+    return decode(rows) if (number, of, at) == (FORMAT, producer, epoch) else {}

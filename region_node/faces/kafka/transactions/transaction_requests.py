@@ -1,0 +1,132 @@
+"""Requests of transactional producers: from fields to their coordinator and back.
+
+Is: one handler a request. Isn't: a rule (`transactions`).
+Source: docs/protocols/kafka.md, "Transactions".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heliograph.model.errors import HeliographError
+from heliograph.wire.kafka.message_codec import Fields, Request
+from region_node.faces.kafka.error_codes import Code, Refused, code_of
+from region_node.faces.kafka.groups.committed_offsets import Row
+from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
+from region_node.security.authorization.authorization_service import Action
+
+if TYPE_CHECKING:
+    from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
+
+
+def opened(connection: KafkaConnection) -> KafkaTransactions:
+    """Raises Refused where transactions are off."""
+    found = connection.broker.transactions
+    if found is None:
+        raise Refused(Code.INVALID_REQUEST, "transactions are off: set broker.transactionCoordinatorEnabled")
+    return found
+
+
+def code_for(error: HeliographError, request: Request) -> Code:
+    code = error.code if isinstance(error, Refused) else Code.COORDINATOR_NOT_AVAILABLE
+    if code == Code.PRODUCER_FENCED and request.version < 2:
+        return Code.INVALID_PRODUCER_EPOCH
+    return code
+
+
+async def add_partitions_to_txn(connection: KafkaConnection, request: Request) -> Fields:
+    fields, broker = request.fields, connection.broker
+    principal = connection.login.principal
+    assert principal is not None
+    codes: dict[tuple[str, int], Code] = {}
+    topics: dict[tuple[str, int], str] = {}
+    for topic in fields["topics"]:
+        for index in topic["partitions"]:
+            key = (topic["name"], index)
+            try:
+                broker.check(principal, Action.PRODUCE, topic["name"])
+                name = broker.name(topic["name"])
+                if not 0 <= index < await broker.cluster.partitions(name):
+                    raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)
+                topics[key], codes[key] = str(broker.cluster.part(name, index)), Code.NONE
+            except HeliographError as error:
+                codes[key] = code_of(error)
+    if any(codes.values()):  # all or none
+        codes = {key: code or Code.OPERATION_NOT_ATTEMPTED for key, code in codes.items()}
+    else:
+        try:
+            await opened(connection).add_partitions(
+                fields["transactional_id"], fields["producer_id"], fields["producer_epoch"], list(topics.values())
+            )
+        except HeliographError as error:
+            codes = dict.fromkeys(codes, code_for(error, request))
+    return {
+        "results": [
+            {
+                "name": t["name"],
+                "partitions": [
+                    {"partition_index": index, "error_code": codes[t["name"], index]} for index in t["partitions"]
+                ],
+            }
+            for t in fields["topics"]
+        ]
+    }
+
+
+async def add_offsets_to_txn(connection: KafkaConnection, request: Request) -> Fields:
+    fields = request.fields
+    try:
+        await opened(connection).add_offsets(
+            fields["transactional_id"], fields["producer_id"], fields["producer_epoch"]
+        )
+    except HeliographError as error:
+        return {"error_code": code_for(error, request)}
+    return {"error_code": 0}
+
+
+async def end_txn(connection: KafkaConnection, request: Request) -> Fields:
+    fields = request.fields
+    try:
+        await opened(connection).end(
+            fields["transactional_id"], fields["producer_id"], fields["producer_epoch"], fields["committed"]
+        )
+    except HeliographError as error:
+        return {"error_code": code_for(error, request)}
+    return {"error_code": 0}
+
+
+async def txn_offset_commit(connection: KafkaConnection, request: Request) -> Fields:
+    fields, broker = request.fields, connection.broker
+    principal = connection.login.principal
+    assert principal is not None
+    rows: dict[tuple[str, int], Row] = {}
+    code, now_ms = Code.NONE, broker.clock.wall_ms()
+    try:
+        held = await broker.coordinator.held(fields["group_id"])
+        if not held.group.members:
+            broker.turns.check(fields["group_id"], {topic["name"] for topic in fields["topics"]})
+        if fields.get("generation_id", -1) >= 0 or fields.get("member_id"):
+            code = held.group.committed(
+                broker.coordinator.now, fields["member_id"], fields.get("group_instance_id"), fields["generation_id"]
+            )
+        for topic in fields["topics"]:
+            broker.check(principal, Action.CONSUME, topic["name"])
+            for part in topic["partitions"]:
+                metadata = part["committed_metadata"] or ""
+                row = Row(part["committed_offset"], part.get("committed_leader_epoch", -1), metadata, now_ms)
+                rows[topic["name"], part["partition_index"]] = row
+        if not code:
+            await opened(connection).hold_offsets(
+                fields["transactional_id"], fields["producer_id"], fields["producer_epoch"], fields["group_id"], rows
+            )
+    except HeliographError as error:
+        code = code_of(error) if isinstance(error, Refused) else Code.COORDINATOR_NOT_AVAILABLE
+    return {
+        "topics": [
+            {
+                "name": t["name"],
+                "partitions": [{"partition_index": p["partition_index"], "error_code": code} for p in t["partitions"]],
+            }
+            for t in fields["topics"]
+        ]
+    }
