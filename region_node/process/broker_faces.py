@@ -20,10 +20,10 @@ from region_node.process.role_runtime import closing, replicator_tls
 from region_node.security.tls import server_context
 
 if TYPE_CHECKING:
+    from region_node.faces.pulsar.connection.pulsar_listener import LookupAnswer
     from region_node.placement.ownership.broker_records import BrokerRecord
     from region_node.placement.ownership.ownership_service import Ownership
     from region_node.process.broker_role import BrokerRole
-    from region_node.pulsar.listener import LookupAnswer
     from region_node.topics.serving.topic_service import TopicService
     from replicator.log.replicated_log import ReplicatedLog
     from replicator.receiving.link_receiver import LinkReceiver
@@ -36,7 +36,7 @@ class PulsarLookup:
         self._ownership, self._topics = ownership, topics
 
     async def lookup(self, topic: str, listener: str, authoritative: bool) -> LookupAnswer:
-        from region_node.pulsar.listener import LookupAnswer
+        from region_node.faces.pulsar.connection.pulsar_listener import LookupAnswer
 
         found = await self._ownership.lookup(topic, listener, authoritative)
         return LookupAnswer(found.url, found.url_tls, found.redirect, authoritative=found.redirect)
@@ -63,8 +63,8 @@ class BrokerFaces:
     async def listen(self) -> dict[str, int]:
         broker = self._broker
         from heliograph.runtime.process_usage import open_files_max
-        from region_node.pulsar.listener import ListenerSettings, PulsarListener
-        from region_node.pulsar.revoking import Revoking
+        from region_node.faces.pulsar.connection.pulsar_listener import ListenerSettings, PulsarListener
+        from region_node.faces.pulsar.connection.revoked_rights import Revoking
         from replicator.health.link_causes import Cause
         from replicator.receiving.link_receiver import LinkReceiver, ReceiverSettings
         from replicator.receiving.receiver_budget import ReceiverBudget

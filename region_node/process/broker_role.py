@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from region_node.dr.operations.drill_schedule import DrillSchedule
     from region_node.dr.slo_monitor import Promises
     from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
+    from region_node.faces.pulsar.connection.pulsar_listener import PulsarListener
     from region_node.placement.balance.balancer import Balancer
     from region_node.placement.isolation.isolation_rules import IsolationRules
     from region_node.placement.ownership.ownership_service import Ownership
     from region_node.process.feature_level import RegionLevel
     from region_node.process.region_epoch import RegionEpoch
-    from region_node.pulsar.listener import PulsarListener
     from region_node.replication.pulsar_clusters import PulsarClusters
     from region_node.security.authorization.security_service import Security
     from region_node.tiering.broker_tier import BrokerTier

@@ -1,7 +1,7 @@
 """PulsarClusters: the real Pulsar clusters behind this region, as links to them and producers from them ask for them.
 
 Is: which clusters this region is the gateway of, their partitioned topics, schemas by the version that messages name, markers to the link that they are
-for. Isn't: a link (`replicator.pulsar`), or a producer (`region_node.pulsar.replicated`).
+for. Isn't: a link (`replicator.pulsar`), or a producer (`region_node.faces.pulsar.commands.replicator_producers`).
 Source: docs/protocols/interop.md.
 """
 
@@ -39,7 +39,7 @@ class ClusterView(Protocol):
 
 
 class PulsarClusters:
-    """Of one broker. Implements `replicator.pulsar.pulsar_link.ClusterHost` and `region_node.pulsar.replicated.ClusterPort`."""
+    """Of one broker. Implements `replicator.pulsar.pulsar_link.ClusterHost` and `region_node.faces.pulsar.commands.replicator_producers.ClusterPort`."""
 
     def __init__(
         self, region: str, view: ClusterView, links: LinkManager, schemas: Callable[[], SchemaRegistry]

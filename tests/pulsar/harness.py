@@ -11,8 +11,8 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from region_node.pulsar.connection import PulsarConnection
-from region_node.pulsar.listener import ListenerSettings, LookupAnswer, PulsarListener
+from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
+from region_node.faces.pulsar.connection.pulsar_listener import ListenerSettings, LookupAnswer, PulsarListener
 from region_node.topics.serving.topic_service import TopicService
 from tests.pulsar.codec import Reader, entry, frame, send
 from tests.topics.fake import FakeClock, FakeFactory, FakeLedger, FakeLinks, FakeView

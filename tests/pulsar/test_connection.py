@@ -9,8 +9,8 @@ import pytest
 
 from heliograph.model.errors import MetadataUnavailable, NotOwner
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from region_node.pulsar.listener import LookupAnswer
-from region_node.pulsar.publishing import NO_REQUEST
+from region_node.faces.pulsar.commands.publishing import NO_REQUEST
+from region_node.faces.pulsar.connection.pulsar_listener import LookupAnswer
 from tests.pulsar.codec import entry, frame, send
 from tests.pulsar.harness import TOPIC, Broker, Client, K, kinds, publish, settle, with_broker
 

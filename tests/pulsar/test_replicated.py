@@ -8,7 +8,7 @@ from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import CorruptData
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.geo_replication import MARKER_RECEIPT, SOURCE_POSITION, Marker, request
-from region_node.pulsar.replicated import cluster_of
+from region_node.faces.pulsar.commands.replicator_producers import cluster_of
 from region_node.security.authentication.principal import Principal
 from region_node.security.authorization.security_service import open_security
 from tests.pulsar.codec import entry, frame, send

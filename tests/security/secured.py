@@ -13,7 +13,7 @@ from typing import Any
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from region_node.pulsar.revoking import Revoking
+from region_node.faces.pulsar.connection.revoked_rights import Revoking
 from region_node.security.authentication.authentication_service import Ports, build_authentication
 from region_node.security.authorization.authorization_service import Authorization
 from region_node.security.authorization.security_service import Security

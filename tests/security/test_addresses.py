@@ -13,8 +13,8 @@ import pytest
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.errors import NotAllowed, PeerError
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from region_node.pulsar.connection import PulsarConnection
-from region_node.security.addresses import HEADER_BYTES_MAX, SIGNATURE, AddressCounts, ProxyHeader
+from region_node.faces.client_addresses import HEADER_BYTES_MAX, SIGNATURE, AddressCounts, ProxyHeader
+from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 from region_node.security.allowed_urls import ListedRegions, UrlList
 from tests.pulsar.codec import Reader, frame
 from tests.pulsar.harness import TOPIC, Broker, Client, FakeTransport, K, with_broker

@@ -9,7 +9,7 @@ import pytest
 
 from heliograph.model.errors import Unauthenticated
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from region_node.pulsar.identity import REFRESH
+from region_node.faces.pulsar.connection.client_identity import REFRESH
 from region_node.security.authentication.principal import Credentials, Principal
 from tests.pulsar.codec import entry, frame, send
 from tests.pulsar.harness import TOPIC, Broker, Client, K, settle

@@ -8,7 +8,7 @@ import pytest
 
 from heliograph.model.configuration.configuration_records import TenantInfo
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from region_node.pulsar.requests import HANDLERS
+from region_node.faces.pulsar.commands.command_table import HANDLERS
 from tests.pulsar.codec import entry, frame, send
 from tests.pulsar.harness import TOPIC, Broker, Client, K, settle
 from tests.security.secured import View, asking, client, codes, run
@@ -233,7 +233,9 @@ def test_a_change_of_other_policies_rechecks_nobody(secret: str, monkeypatch: py
         view.grant(permissions={"a": ["produce"]})
         made = await client(broker, "a")
         await made.producer(1)
-        monkeypatch.setattr("region_node.pulsar.revoking.recheck", lambda *_: pytest.fail("rechecked"))
+        monkeypatch.setattr(
+            "region_node.faces.pulsar.connection.revoked_rights.recheck", lambda *_: pytest.fail("rechecked")
+        )
         view.grant(bundles=8)
 
     run(secret, test)

@@ -11,10 +11,10 @@ import logging
 import ssl as tls_module
 
 from heliograph.model.errors import ConfigError, HeliographError
+from region_node.faces.flow_control import ByteBudget, Outbox
 from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
 from region_node.faces.kafka.connection.kafka_connection import STAGING_BYTES, KafkaConnection
 from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
-from region_node.flow import ByteBudget, Outbox
 
 log = logging.getLogger("region_node.kafka")
 

@@ -14,8 +14,8 @@ from global_config import keys
 from region_node.security.authorization.authorization_service import Action, RightsView
 
 if TYPE_CHECKING:
-    from region_node.pulsar.connection import PulsarConnection
-    from region_node.pulsar.listener import PulsarListener
+    from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
+    from region_node.faces.pulsar.connection.pulsar_listener import PulsarListener
 
 
 class Revoking:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from heliograph.model.errors import HeliographError, Unauthenticated
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from region_node.pulsar.errors import code_of
+from region_node.faces.pulsar.server_errors import code_of
 from region_node.security.authentication.principal import NOBODY, Credentials, Principal
 from region_node.security.authorization.authorization_service import Action
 
 if TYPE_CHECKING:
-    from region_node.pulsar.connection import PulsarConnection
+    from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 
 log = logging.getLogger("region_node.pulsar")
 

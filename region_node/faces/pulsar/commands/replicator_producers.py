@@ -21,10 +21,10 @@ from heliograph.wire.pulsar.geo_replication import MARKER_RECEIPT, source_of, so
 from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata
 from heliograph.wire.pulsar.server_frames import receipts
 from heliograph.wire.run import BYTES_MAX, COUNT_MAX, Buffer, ProducerSegment, Run
-from region_node.pulsar.publishing import ProducerHandle
+from region_node.faces.pulsar.commands.publishing import ProducerHandle
 
 if TYPE_CHECKING:
-    from region_node.pulsar.connection import PulsarConnection
+    from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 
 log = logging.getLogger("region_node.pulsar")
 

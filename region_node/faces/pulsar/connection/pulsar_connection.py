@@ -29,21 +29,21 @@ from heliograph.wire.pulsar.frame_cutter import (
 )
 from heliograph.wire.pulsar.server_frames import frame, messages, with_broker_metadata
 from heliograph.wire.run import FLAG_KAFKA, Buffer, Run
-from region_node.pulsar.admission import Admission
-from region_node.pulsar.consuming import Consuming
-from region_node.pulsar.errors import code_of
-from region_node.pulsar.identity import Identity
-from region_node.pulsar.origins import POLICY, with_origin
-from region_node.pulsar.producer_commands import send_producer_success
-from region_node.pulsar.publishing import NO_REQUEST, Producing
-from region_node.pulsar.replicated import Replicated
-from region_node.pulsar.requests import HANDLERS
-from region_node.pulsar.watching import TopicWatchers
+from region_node.faces.pulsar.commands.command_table import HANDLERS
+from region_node.faces.pulsar.commands.consumer_commands import Consuming
+from region_node.faces.pulsar.commands.origin_property import POLICY, with_origin
+from region_node.faces.pulsar.commands.producer_commands import send_producer_success
+from region_node.faces.pulsar.commands.publishing import NO_REQUEST, Producing
+from region_node.faces.pulsar.commands.replicator_producers import Replicated
+from region_node.faces.pulsar.commands.topic_list_commands import TopicWatchers
+from region_node.faces.pulsar.connection.client_identity import Identity
+from region_node.faces.pulsar.connection.connection_admission import Admission
+from region_node.faces.pulsar.server_errors import code_of
 from region_node.subscriptions.consumer import Consumer
 from region_node.topics.producers import Producer
 
 if TYPE_CHECKING:
-    from region_node.pulsar.listener import LinkFrames, PulsarListener
+    from region_node.faces.pulsar.connection.pulsar_listener import LinkFrames, PulsarListener
 
 log = logging.getLogger("region_node.pulsar")
 

@@ -13,14 +13,20 @@ from typing import TYPE_CHECKING
 from heliograph.model.errors import HeliographError, MetadataError, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from region_node.pulsar import consuming, producer_commands, scalable, transacting, watching
-from region_node.pulsar.errors import code_of
+from region_node.faces.pulsar.commands import (
+    consumer_commands,
+    producer_commands,
+    scalable_topics,
+    topic_list_commands,
+    transaction_commands,
+)
+from region_node.faces.pulsar.server_errors import code_of
 from region_node.schemas.schema_definition import Schema
 from region_node.security.authorization.authorization_service import Action
 from region_node.transactions.coordinators.coordinator_topics import is_assign
 
 if TYPE_CHECKING:
-    from region_node.pulsar.connection import PulsarConnection
+    from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 
 Kind = pb.BaseCommand
 
@@ -151,31 +157,31 @@ HANDLERS: dict[int, Handler] = {
     Kind.AUTH_RESPONSE: _on_auth_response,
     Kind.LOOKUP: _on_lookup,
     Kind.PARTITIONED_METADATA: _on_partitions,
-    Kind.GET_TOPICS_OF_NAMESPACE: watching.on_topics,
+    Kind.GET_TOPICS_OF_NAMESPACE: topic_list_commands.on_topics,
     Kind.PRODUCER: producer_commands.on_producer,
     Kind.CLOSE_PRODUCER: producer_commands.on_close_producer,
-    Kind.SUBSCRIBE: consuming.on_subscribe,
-    Kind.CLOSE_CONSUMER: consuming.on_close_consumer,
-    Kind.ACK: consuming.on_ack,
-    Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES: consuming.on_redeliver,
-    Kind.UNSUBSCRIBE: consuming.on_unsubscribe,
-    Kind.SEEK: consuming.on_seek,
-    Kind.GET_LAST_MESSAGE_ID: consuming.on_get_last_message_id,
-    Kind.CONSUMER_STATS: consuming.on_consumer_stats,
+    Kind.SUBSCRIBE: consumer_commands.on_subscribe,
+    Kind.CLOSE_CONSUMER: consumer_commands.on_close_consumer,
+    Kind.ACK: consumer_commands.on_ack,
+    Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES: consumer_commands.on_redeliver,
+    Kind.UNSUBSCRIBE: consumer_commands.on_unsubscribe,
+    Kind.SEEK: consumer_commands.on_seek,
+    Kind.GET_LAST_MESSAGE_ID: consumer_commands.on_get_last_message_id,
+    Kind.CONSUMER_STATS: consumer_commands.on_consumer_stats,
     Kind.GET_SCHEMA: _on_get_schema,
     Kind.GET_OR_CREATE_SCHEMA: _on_get_or_create_schema,
-    Kind.WATCH_TOPIC_LIST: watching.on_watch,
-    Kind.WATCH_TOPIC_LIST_CLOSE: watching.on_watch_close,
-    Kind.SCALABLE_TOPIC_LOOKUP: scalable.on_lookup,
-    Kind.SCALABLE_TOPIC_SUBSCRIBE: scalable.on_subscribe,
-    Kind.SCALABLE_TOPIC_CLOSE: scalable.on_close,
-    Kind.WATCH_SCALABLE_TOPICS: scalable.on_watch,
-    Kind.WATCH_SCALABLE_TOPICS_CLOSE: scalable.on_close,
-    Kind.TC_CLIENT_CONNECT_REQUEST: transacting.on_transaction,
-    Kind.NEW_TXN: transacting.on_transaction,
-    Kind.ADD_PARTITION_TO_TXN: transacting.on_transaction,
-    Kind.ADD_SUBSCRIPTION_TO_TXN: transacting.on_transaction,
-    Kind.END_TXN: transacting.on_transaction,
-    Kind.END_TXN_ON_PARTITION: transacting.on_transaction,
-    Kind.END_TXN_ON_SUBSCRIPTION: transacting.on_transaction,
+    Kind.WATCH_TOPIC_LIST: topic_list_commands.on_watch,
+    Kind.WATCH_TOPIC_LIST_CLOSE: topic_list_commands.on_watch_close,
+    Kind.SCALABLE_TOPIC_LOOKUP: scalable_topics.on_lookup,
+    Kind.SCALABLE_TOPIC_SUBSCRIBE: scalable_topics.on_subscribe,
+    Kind.SCALABLE_TOPIC_CLOSE: scalable_topics.on_close,
+    Kind.WATCH_SCALABLE_TOPICS: scalable_topics.on_watch,
+    Kind.WATCH_SCALABLE_TOPICS_CLOSE: scalable_topics.on_close,
+    Kind.TC_CLIENT_CONNECT_REQUEST: transaction_commands.on_transaction,
+    Kind.NEW_TXN: transaction_commands.on_transaction,
+    Kind.ADD_PARTITION_TO_TXN: transaction_commands.on_transaction,
+    Kind.ADD_SUBSCRIPTION_TO_TXN: transaction_commands.on_transaction,
+    Kind.END_TXN: transaction_commands.on_transaction,
+    Kind.END_TXN_ON_PARTITION: transaction_commands.on_transaction,
+    Kind.END_TXN_ON_SUBSCRIPTION: transaction_commands.on_transaction,
 }

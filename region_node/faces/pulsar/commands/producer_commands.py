@@ -14,8 +14,8 @@ from heliograph.model.positions import BEFORE_ALL
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.frame_cutter import IN_ORDER
-from region_node.pulsar.publishing import ProducerHandle, send_on
-from region_node.pulsar.replicated import Replicated, cluster_of
+from region_node.faces.pulsar.commands.publishing import ProducerHandle, send_on
+from region_node.faces.pulsar.commands.replicator_producers import Replicated, cluster_of
 from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.schema_definition import Schema
 from region_node.security.authorization.authorization_service import Action
@@ -24,7 +24,7 @@ from region_node.topics.producers import AccessMode, Producer
 from region_node.topics.topic import Topic
 
 if TYPE_CHECKING:
-    from region_node.pulsar.connection import PulsarConnection
+    from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 
 NO_SCHEMA = (pb.Schema.Type.Value("None"), pb.Schema.AutoConsume)
 

@@ -14,7 +14,7 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.topics.serving.topic_listing import topic_pattern, topics_hash
 
 if TYPE_CHECKING:
-    from region_node.pulsar.connection import PulsarConnection
+    from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 
 WATCHERS_MAX = 1000
 

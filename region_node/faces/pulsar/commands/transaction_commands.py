@@ -15,14 +15,14 @@ from heliograph.model.errors import HeliographError, NotAllowed, Unauthorized
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import TxnId
-from region_node.pulsar.errors import code_of
-from region_node.pulsar.publishing import NO_TRANSACTIONS
+from region_node.faces.pulsar.commands.publishing import NO_TRANSACTIONS
+from region_node.faces.pulsar.server_errors import code_of
 from region_node.security.authorization.authorization_service import Action
 from region_node.transactions.coordinators.transaction_service import Transactions
 from region_node.transactions.participants.transaction_errors import NoCoordinator
 
 if TYPE_CHECKING:
-    from region_node.pulsar.connection import PulsarConnection
+    from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 
 Kind = pb.BaseCommand
 

@@ -16,10 +16,10 @@ from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.varint import signed
-from region_node.pulsar.errors import code_of
-from region_node.pulsar.producer_commands import NO_SCHEMA
-from region_node.pulsar.publishing import NO_REQUEST, name_next_owner, send_on
-from region_node.pulsar.transacting import check_available
+from region_node.faces.pulsar.commands.producer_commands import NO_SCHEMA
+from region_node.faces.pulsar.commands.publishing import NO_REQUEST, name_next_owner, send_on
+from region_node.faces.pulsar.commands.transaction_commands import check_available
+from region_node.faces.pulsar.server_errors import code_of
 from region_node.replication.replicated_subscriptions import replicate, replicate_by_policy
 from region_node.schemas.schema_definition import Schema
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
@@ -30,7 +30,7 @@ from region_node.transactions.participants.pending_acks import Part, part_of
 from region_node.usage.tenant_usage import TenantUsage
 
 if TYPE_CHECKING:
-    from region_node.pulsar.connection import PulsarConnection
+    from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 
 
 ACK_SET_WORDS_MAX = 4096

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
-    from region_node.pulsar.connection import PulsarConnection
+    from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 
 Kind = pb.BaseCommand
 _WHY = "scalable topics are not available here: use a partitioned topic, whose partitions can grow"

@@ -16,13 +16,13 @@ from heliograph.model.errors import HeliographError, LedgerFenced, NotAllowed, R
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.frame_cutter import BadSend, SendRun
 from heliograph.wire.pulsar.server_frames import receipts
-from region_node.pulsar.errors import MOVED, code_of
+from region_node.faces.pulsar.server_errors import MOVED, code_of
 from region_node.runtime.topic_ports import Segments
 from region_node.topics.producers import Producer
 from region_node.topics.topic import Topic
 
 if TYPE_CHECKING:
-    from region_node.pulsar.connection import PulsarConnection
+    from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 
 NO_REQUEST = (1 << 64) - 1
 TOPIC_MIGRATED_SINCE = 20

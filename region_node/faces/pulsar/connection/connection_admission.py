@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from heliograph.model.errors import PeerError
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.frame_cutter import Event
-from region_node.security.addresses import ProxyHeader
+from region_node.faces.client_addresses import ProxyHeader
 
 if TYPE_CHECKING:
-    from region_node.pulsar.connection import PulsarConnection
+    from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 
 log = logging.getLogger("region_node.pulsar")
 

@@ -18,12 +18,12 @@ from heliograph.model.errors import ConfigError
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.pulsar.frame_cutter import HANDSHAKE_BYTES_MAX, MESSAGE_BYTES_MAX
 from heliograph.wire.run import Buffer
-from region_node.flow import ByteBudget, Outbox
+from region_node.faces.client_addresses import AddressCounts
+from region_node.faces.flow_control import ByteBudget, Outbox
+from region_node.faces.pulsar.commands.replicator_producers import ClusterPort
+from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 from region_node.metrics.lookup_metrics import LookupCounts
-from region_node.pulsar.connection import PulsarConnection
-from region_node.pulsar.replicated import ClusterPort
 from region_node.runtime.ready_queue import Tasks
-from region_node.security.addresses import AddressCounts
 from region_node.security.authorization.security_service import Security, open_security
 from region_node.topics.serving.topic_service import TopicService
 from region_node.transactions.coordinators.transaction_service import Transactions

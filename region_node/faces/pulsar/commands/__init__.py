@@ -1,0 +1,1 @@
+"""One handler a command of Pulsar's protocol. No sockets."""
