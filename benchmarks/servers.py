@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 from benchmarks.cache import once
-from region_node.instance.ports import Ports
+from region_node.instance.plan.loopback_ports import Ports
 
 HERE = Path(__file__).resolve().parent
 _OPENS = (

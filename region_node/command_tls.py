@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from heliograph.model.errors import ConfigError
-from region_node.instance.layout import InstancePlan
+from region_node.instance.plan.layout import InstancePlan
 
 CaOption = Annotated[
     str,

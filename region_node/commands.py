@@ -36,7 +36,7 @@ from region_node import (
 )
 from region_node.instance.control import call
 from region_node.instance.launch import start_background, stop_background, toxiproxy_path
-from region_node.instance.layout import InstancePlan, load_plan, make_plan, save_plan
+from region_node.instance.plan.layout import InstancePlan, load_plan, make_plan, save_plan
 
 RestartOption = Annotated[bool, typer.Option("--restart/--no-restart", help="Start processes again when they die.")]
 TlsOption = Annotated[

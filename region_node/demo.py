@@ -32,7 +32,7 @@ from rich.table import Table
 from heliograph.model.errors import ConfigError, HeliographError
 from region_node.instance.control import STARTED_S, call
 from region_node.instance.launch import alive, start_background, stop_background
-from region_node.instance.layout import InstancePlan, make_plan, save_plan
+from region_node.instance.plan.layout import InstancePlan, make_plan, save_plan
 
 REGIONS = ("us", "eu", "ap")
 TOPIC = "persistent://demo/world/events"

@@ -17,7 +17,7 @@ import typer
 
 from heliograph.model.errors import ConfigError, HeliographError
 from region_node.backup_commands import DataOption, JsonOption, RegionOption, region_of
-from region_node.instance.layout import HOST
+from region_node.instance.plan.layout import HOST
 
 if TYPE_CHECKING:
     from heliograph.wire.run import Run

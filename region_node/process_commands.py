@@ -1,6 +1,6 @@
 """The commands `process add`, `remove`, `kill`, `start`: single processes of a running instance on this machine.
 
-Is: options, and what a person sees. Isn't: the steps (`region_node.instance.resize`, and the supervisor, which is asked).
+Is: options, and what a person sees. Isn't: the steps (`region_node.instance.nodes.resize`, and the supervisor, which is asked).
 """
 
 from __future__ import annotations

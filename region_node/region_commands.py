@@ -1,6 +1,6 @@
 """The commands `region join` and `region leave` of a running instance on this machine; `region backup` and `region restore` are `region_backup_commands`.
 
-Is: options, and what a person sees. Isn't: the steps (`region_node.instance.growth`, and the supervisor, which is asked).
+Is: options, and what a person sees. Isn't: the steps (`region_node.instance.plan.region_growth`, and the supervisor, which is asked).
 """
 
 from __future__ import annotations

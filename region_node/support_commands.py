@@ -31,7 +31,7 @@ from heliograph.cli.groups import group
 from heliograph.cli.rest import Rest, TokenOption
 from heliograph.model.errors import ConfigError
 from region_node.instance.control import call
-from region_node.instance.layout import HOST, InstancePlan, load_plan
+from region_node.instance.plan.layout import HOST, InstancePlan, load_plan
 from region_node.runtime import redaction
 
 FORMAT = 1

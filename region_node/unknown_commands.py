@@ -20,7 +20,7 @@ from rich.table import Table
 from heliograph.model.errors import ConfigError, HeliographError
 from region_node.backup_commands import DataOption, JsonOption, RegionOption, of_data_folder, region_of
 from region_node.command_tls import CaOption, CertOption, KeyOption, given
-from region_node.instance.layout import HOST
+from region_node.instance.plan.layout import HOST
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -1,6 +1,6 @@
 """A running instance for a test: started by the command line as a user would, its links bent by Toxiproxy, stopped whatever happens.
 
-Is: a fixture's inside. `toxiproxy-python` lists, cuts, and adds toxics; `region_node.instance.toxiproxy` changes what that package cannot.
+Is: a fixture's inside. `toxiproxy-python` lists, cuts, and adds toxics; `region_node.instance.nodes.toxiproxy_api` changes what that package cannot.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from heliograph.model.errors import ConfigError
 from region_node.demo import _rest as rest
 from region_node.instance.control import call
 from region_node.instance.launch import END_S
-from region_node.instance.toxiproxy import Toxiproxy
+from region_node.instance.nodes.toxiproxy_api import Toxiproxy
 
 PROGRAM = str(Path(sys.executable).with_name("heliograph"))
 PATIENCE_S = 120.0

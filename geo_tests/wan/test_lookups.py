@@ -21,7 +21,7 @@ import pulsar
 from geo_tests.wan.instance import Instance, eventually, rest
 from geo_tests.wan.test_links import cut
 from region_node.instance.control import call
-from region_node.instance.layout import data_of
+from region_node.instance.plan.layout import data_of
 
 NAMESPACE, TOPIC = "public/lookups", "persistent://public/lookups/orders"
 REGIONS = ("us", "eu")

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from heliograph.model.errors import ConfigError, HeliographError
 from region_node.instance.launch import toxiproxy_path
-from region_node.instance.layout import load_plan
 from region_node.instance.lock import InstanceLock
+from region_node.instance.plan.layout import load_plan
 from region_node.instance.supervisor import Supervisor
 
 

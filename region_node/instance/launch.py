@@ -19,8 +19,8 @@ from rich.console import Console
 
 from heliograph.model.errors import ConfigError
 from region_node.instance.control import call
-from region_node.instance.layout import load_plan
-from region_node.instance.ports import Ports
+from region_node.instance.plan.layout import load_plan
+from region_node.instance.plan.loopback_ports import Ports
 
 END_S = 180.0
 """What a supervisor takes to end at the longest: each tier drains, then is killed."""

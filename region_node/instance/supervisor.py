@@ -18,15 +18,15 @@ from typing import Any
 
 from heliograph.model.errors import ConfigError, HeliographError
 from region_node.instance.control import ControlPort
-from region_node.instance.credentials import SupervisorTokens
-from region_node.instance.growth import with_region, without_region
-from region_node.instance.layout import HOST, InstancePlan, NodePlan, check_ports, node_settings, save_plan
-from region_node.instance.ports import Ports
-from region_node.instance.processes import READY_S, Child, Processes, interpreter_of
-from region_node.instance.provisioning import Provisioning
-from region_node.instance.resize import Instance, Resize
-from region_node.instance.status import Status
-from region_node.instance.wide_area import WideArea
+from region_node.instance.nodes.broker_credentials import SupervisorTokens
+from region_node.instance.nodes.processes import READY_S, Child, Processes, interpreter_of
+from region_node.instance.nodes.provisioning import Provisioning
+from region_node.instance.nodes.resize import Instance, Resize
+from region_node.instance.nodes.status import Status
+from region_node.instance.nodes.wide_area import WideArea
+from region_node.instance.plan.layout import HOST, InstancePlan, NodePlan, check_ports, node_settings, save_plan
+from region_node.instance.plan.loopback_ports import Ports
+from region_node.instance.plan.region_growth import with_region, without_region
 from region_node.security.certificate_authority import ensure_certificates
 
 Progress = Callable[[str], None]

@@ -9,8 +9,8 @@ import pytest
 from heliograph.model.errors import ConfigError
 from heliograph.raft.membership import AddLearner, address_for, changed
 from heliograph.raft.messages import Config
-from region_node.instance.growth import address_of, with_region, without_region
-from region_node.instance.layout import InstancePlan, load_plan, make_plan, node_settings, reach, save_plan
+from region_node.instance.plan.layout import InstancePlan, load_plan, make_plan, node_settings, reach, save_plan
+from region_node.instance.plan.region_growth import address_of, with_region, without_region
 
 
 def pair(wan: str = "default") -> InstancePlan:

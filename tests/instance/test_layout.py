@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from heliograph.model.errors import ConfigError
-from region_node.instance.layout import (
+from region_node.instance.plan.layout import (
     check_ports,
     cpus_of,
     link_urls,

@@ -8,8 +8,8 @@ import socket
 import pytest
 
 from heliograph.model.errors import ConfigError
-from region_node.instance.layout import make_plan
-from region_node.instance.ports import Ports
+from region_node.instance.plan.layout import make_plan
+from region_node.instance.plan.loopback_ports import Ports
 
 
 def bind(port: int) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from heliograph.model.errors import ConfigError
-from region_node.instance.layout import NodePlan
-from region_node.instance.processes import Child, Processes, interpreter_of
+from region_node.instance.nodes.processes import Child, Processes, interpreter_of
+from region_node.instance.plan.layout import NodePlan
 
 READY = "import sys, time; print('{\"ready\": 1}', flush=True); time.sleep(600)"
 

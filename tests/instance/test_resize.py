@@ -15,7 +15,9 @@ from heliograph.model.errors import ConfigError
 from heliograph.model.ledger_metadata import LedgerMetadata
 from local_meta import keys
 from region_node.commands import _plan
-from region_node.instance.layout import (
+from region_node.instance.nodes.processes import Child
+from region_node.instance.nodes.resize import MOST, Instance, Resize, node_of, with_process, without_process
+from region_node.instance.plan.layout import (
     InstancePlan,
     NodePlan,
     link_urls,
@@ -24,8 +26,6 @@ from region_node.instance.layout import (
     node_settings,
     save_plan,
 )
-from region_node.instance.processes import Child
-from region_node.instance.resize import MOST, Instance, Resize, node_of, with_process, without_process
 
 
 def pair(wan: str = "default", *, bookies: int = 3, tls: bool = False) -> InstancePlan:

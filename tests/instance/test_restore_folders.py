@@ -24,7 +24,7 @@ from heliograph.runtime.system_disk import SystemDisk
 from local_meta import keys
 from local_meta.node import LocalMetaNode
 from region_node import backup_commands
-from region_node.instance.layout import make_plan, save_plan
+from region_node.instance.plan.layout import make_plan, save_plan
 
 REGIONS = ["us", "eu", "ap"]
 

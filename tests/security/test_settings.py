@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from heliograph.model.errors import ConfigError, Unauthenticated
-from region_node.instance.layout import load_plan, make_plan, node_settings, save_plan
+from region_node.instance.plan.layout import load_plan, make_plan, node_settings, save_plan
 from region_node.process.settings import ProcessSettings, build
 from region_node.security.authentication.authentication_service import Ports, _plugin, build_authentication
 from region_node.security.authentication.principal import Credentials, Principal

@@ -13,7 +13,7 @@ import pulsar
 import pytest
 
 from geo_tests.wan.instance import eventually, heliograph, rest
-from region_node.instance.layout import Ports
+from region_node.instance.plan.layout import Ports
 from tests.guide.page import Page, path_of
 from tests.guide.shell import Reader, Shell
 

@@ -17,7 +17,7 @@ from typing import Any
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.topic_names import check_name
 from heliograph.runtime.process_usage import allowed_cpus
-from region_node.instance.ports import Ports
+from region_node.instance.plan.loopback_ports import Ports
 
 FORMAT = 1
 HOST = "127.0.0.1"

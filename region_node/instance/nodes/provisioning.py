@@ -19,9 +19,9 @@ from heliograph.kv.metadata_store import prefix_end
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, OutcomeUnknown
 from heliograph.runtime.clock import SystemClock, system_rng
-from region_node.instance.growth import admit, check_dismissal, dismiss
-from region_node.instance.layout import HOST, InstancePlan, RegionPlan, link_urls
-from region_node.instance.processes import READY_S, Processes, say
+from region_node.instance.nodes.processes import READY_S, Processes, say
+from region_node.instance.plan.layout import HOST, InstancePlan, RegionPlan, link_urls
+from region_node.instance.plan.region_growth import admit, check_dismissal, dismiss
 from region_node.security.tls import only
 
 _AGAIN_S = 0.5

@@ -13,9 +13,9 @@ from typing import Any
 
 import aiohttp
 
-from region_node.instance.credentials import SupervisorTokens
-from region_node.instance.layout import HOST, InstancePlan, NodePlan
-from region_node.instance.processes import Child, Processes
+from region_node.instance.nodes.broker_credentials import SupervisorTokens
+from region_node.instance.nodes.processes import Child, Processes
+from region_node.instance.plan.layout import HOST, InstancePlan, NodePlan
 
 _ASK_S = 5.0
 _PATHS = ("/heliograph/v1/status", "/heliograph/v1/config/members?here=true")

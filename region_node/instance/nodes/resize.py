@@ -26,7 +26,11 @@ from heliograph.model.errors import ConfigError
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.runtime.clock import SystemClock, system_rng
 from local_meta import keys
-from region_node.instance.layout import (
+from region_node.instance.nodes.processes import READY_S, Child, Processes
+from region_node.instance.nodes.provisioning import Provisioning
+from region_node.instance.nodes.status import Status
+from region_node.instance.nodes.wide_area import WideArea
+from region_node.instance.plan.layout import (
     InstancePlan,
     NodePlan,
     RegionPlan,
@@ -36,11 +40,7 @@ from region_node.instance.layout import (
     plan_links,
     round_trips,
 )
-from region_node.instance.ports import Ports
-from region_node.instance.processes import READY_S, Child, Processes
-from region_node.instance.provisioning import Provisioning
-from region_node.instance.status import Status
-from region_node.instance.wide_area import WideArea
+from region_node.instance.plan.loopback_ports import Ports
 
 MOST = 16
 _LEAST = {"broker": 1, "bookie": 2}

@@ -22,8 +22,8 @@ from heliograph.kv.metadata_store import prefix_end
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.model.errors import ConfigError, NotAllowed, NotFound
 from heliograph.model.topic_names import check_name
-from region_node.instance.layout import HOST, InstancePlan, RegionPlan, plan_links, plan_region, reach, round_trips
-from region_node.instance.ports import Ports
+from region_node.instance.plan.layout import HOST, InstancePlan, RegionPlan, plan_links, plan_region, reach, round_trips
+from region_node.instance.plan.loopback_ports import Ports
 
 CATCH_UP_S = 180.0
 _POLL_S = 0.1

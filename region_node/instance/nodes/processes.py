@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from heliograph.model.errors import ConfigError, HeliographError
-from region_node.instance.layout import NodePlan
+from region_node.instance.plan.layout import NodePlan
 
 READY_S = 240.0
 """Longer than a process itself waits for what it needs: many that start at once, on few cores, take their time."""

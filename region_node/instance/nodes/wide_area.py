@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from heliograph.model.errors import ConfigError
-from region_node.instance.layout import HOST, InstancePlan, WanLink
-from region_node.instance.processes import Child, Processes
-from region_node.instance.toxiproxy import Proxy, Toxiproxy
+from region_node.instance.nodes.processes import Child, Processes
+from region_node.instance.nodes.toxiproxy_api import Proxy, Toxiproxy
+from region_node.instance.plan.layout import HOST, InstancePlan, WanLink
 
 _ANSWER_TRIES = 1200
 _ANSWER_POLL_S = 0.05

@@ -1,0 +1,1 @@
+"""An instance's plan as values: nodes, ports, growth. It starts nothing."""
