@@ -327,8 +327,8 @@ def _targets(
 def _of_host(reader: BackupReader, prefix: Path) -> tuple[list[Path], list[str], SSLContext]:
     """The folder of the host's metadata process, the voters of the group, and by which certificate bookies are asked."""
     from heliograph.kv.backup_file import Store
-    from region_node.hosts.region import certificate
-    from region_node.hosts.render import Manifest
+    from region_node.hosts.host_folders import Manifest
+    from region_node.hosts.region_watch import certificate
 
     etc, info = prefix / "etc", reader.info
     manifest = Manifest.read(etc / "host.json")

@@ -59,7 +59,7 @@ def render(
     out: Annotated[Path, typer.Option("--out", help="A folder for each host is made in it.")],
 ) -> None:
     """Make each host's folder: settings, certificates, units."""
-    from region_node.hosts import render as rendering
+    from region_node.hosts import host_folders as rendering
     from region_node.hosts.inventory import parse
 
     for folder in rendering.render(parse(_read(file)), ca, out):
@@ -97,7 +97,7 @@ def targets(
 ) -> None:
     """Write where Prometheus finds every broker's and bookie's metrics."""
     from region_node.hosts.inventory import parse
-    from region_node.hosts.targets import targets_of
+    from region_node.hosts.prometheus_targets import targets_of
 
     scratch = out.with_name(out.name + ".new")
     scratch.write_text(json.dumps(targets_of(parse(_read(file))), indent=1) + "\n")
@@ -111,16 +111,16 @@ def activate(
     wait: Wait = 600.0,
 ) -> None:
     """Put the copied folder and a release to use: start, or, in this host's turn, while all of the region is well, change."""
-    from region_node.hosts import steps
+    from region_node.hosts import host_steps
 
-    typer.echo(steps.activate(prefix.absolute(), release, wait, typer.echo))
+    typer.echo(host_steps.activate(prefix.absolute(), release, wait, typer.echo))
 
 
 def well(prefix: Prefix = _PREFIX, wait: Wait = 300.0) -> None:
     """Wait until all of the region is there, or say what is not."""
-    from region_node.hosts import steps
+    from region_node.hosts import host_steps
 
-    steps.well(prefix.absolute(), wait)
+    host_steps.well(prefix.absolute(), wait)
     typer.echo("well")
 
 
@@ -131,23 +131,23 @@ Nodes = Annotated[
 
 def stop(node: Nodes = None, prefix: Prefix = _PREFIX) -> None:
     """Stop processes of this host, brokers first. They stay down until `start`, or the host's next boot."""
-    from region_node.hosts import steps
+    from region_node.hosts import host_steps
 
-    steps.stop(prefix.absolute(), node or [], typer.echo)
+    host_steps.stop(prefix.absolute(), node or [], typer.echo)
 
 
 def start(node: Nodes = None, prefix: Prefix = _PREFIX) -> None:
     """Start processes of this host; what runs is left alone."""
-    from region_node.hosts import steps
+    from region_node.hosts import host_steps
 
-    steps.start(prefix.absolute(), node or [], typer.echo)
+    host_steps.start(prefix.absolute(), node or [], typer.echo)
 
 
 def provision(prefix: Prefix = _PREFIX, wait: Wait = 300.0) -> None:
     """Write the regions, and public/default, into the global configuration; repeating it changes only what differs."""
-    from region_node.hosts import steps
+    from region_node.hosts import host_steps
 
-    steps.provision(prefix.absolute(), wait, typer.echo)
+    host_steps.provision(prefix.absolute(), wait, typer.echo)
 
 
 def leave(
@@ -158,9 +158,9 @@ def leave(
     ] = False,
 ) -> None:
     """Take this host out of its region, bookies emptied first, and DELETE its data."""
-    from region_node.hosts import steps
+    from region_node.hosts import host_steps
 
-    steps.leave(prefix.absolute(), wait, typer.echo, whole=whole)
+    host_steps.leave(prefix.absolute(), wait, typer.echo, whole=whole)
 
 
 def _read(file: Path) -> object:

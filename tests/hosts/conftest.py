@@ -19,9 +19,9 @@ from benchmarks.servers import free_port
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.runtime.clock import SystemClock, system_rng
 from local_meta import keys
+from region_node.hosts.host_folders import render
 from region_node.hosts.inventory import Inventory, parse
-from region_node.hosts.region import certificate
-from region_node.hosts.render import render
+from region_node.hosts.region_watch import certificate
 
 ALL = ["meta", "config", "bookie", "broker"]
 T = TypeVar("T")

@@ -9,7 +9,7 @@ import pytest
 
 from heliograph.model.errors import ConfigError
 from region_node.hosts.inventory import admin_url, link_urls, nodes, parse, service_url
-from region_node.hosts.targets import targets_of
+from region_node.hosts.prometheus_targets import targets_of
 
 Change = Callable[[dict[str, Any]], Any]
 

@@ -9,8 +9,8 @@ import pytest
 from cryptography import x509
 
 from heliograph.model.errors import ConfigError
+from region_node.hosts.host_folders import Manifest, render
 from region_node.hosts.inventory import parse
-from region_node.hosts.render import Manifest, render
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from region_node.hosts import service
-from region_node.hosts.render import Manifest
-from region_node.hosts.service import Plain, Systemd
+from region_node.hosts import service_managers
+from region_node.hosts.host_folders import Manifest
+from region_node.hosts.service_managers import Plain, Systemd
 from tests.live import until
 
 PATIENCE_S = 60.0
@@ -84,7 +84,7 @@ def test_a_unit_is_put_in_place_started_and_taken_away(tmp_path: Path, monkeypat
     (tmp_path / "bin" / "systemctl").write_text(f'#!/bin/sh\necho "$@" >> {said}\n')
     (tmp_path / "bin" / "systemctl").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setattr(service, "_UNITS", tmp_path / "units")
+    monkeypatch.setattr(service_managers, "_UNITS", tmp_path / "units")
     systemd = Systemd(manifest(tmp_path))
     systemd.start("n")
     systemd.start("n")
@@ -97,7 +97,7 @@ def test_a_unit_is_put_in_place_started_and_taken_away(tmp_path: Path, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as dying, pytest.raises(KeyboardInterrupt):
-        dying.setattr("region_node.hosts.service.shutil.rmtree", killed)
+        dying.setattr("region_node.hosts.service_managers.shutil.rmtree", killed)
         systemd.forget("n")
     systemd.forget("n")
     unit = "heliograph-n.service"
@@ -114,8 +114,8 @@ def test_a_unit_is_put_in_place_started_and_taken_away(tmp_path: Path, monkeypat
 
 
 def test_units_are_ones_that_systemd_reads(tmp_path: Path, described: dict[str, object]) -> None:
+    from region_node.hosts.host_folders import unit
     from region_node.hosts.inventory import nodes, parse
-    from region_node.hosts.render import unit
 
     inventory = parse({**described, "service": "systemd", "user": "root"})
     text = unit(inventory, "eu-c", nodes(inventory, "eu", "eu-c")[0]).replace(

@@ -12,10 +12,10 @@ import pytest
 
 from heliograph.model.errors import ConfigError
 from local_meta import keys
-from region_node.hosts import steps
+from region_node.hosts import host_steps
+from region_node.hosts.host_folders import Manifest, render
 from region_node.hosts.inventory import parse
-from region_node.hosts.region import RegionWatch
-from region_node.hosts.render import Manifest, render
+from region_node.hosts.region_watch import RegionWatch
 from tests.hosts.conftest import Running
 
 ALL_BOOKIES = {"eu-a-bookie-0": True, "eu-b-bookie-0": True, "eu-c-bookie-0": True}
@@ -55,16 +55,16 @@ def test_processes_of_a_host_are_stopped_and_started_by_name_or_all(
     )
     recorded = Recorded()
     said: list[str] = []
-    monkeypatch.setattr(steps, "services_of", lambda manifest: recorded)
-    steps.start(prefix, [], said.append)
+    monkeypatch.setattr(host_steps, "services_of", lambda manifest: recorded)
+    host_steps.start(prefix, [], said.append)
     assert said == ["starts us-a-meta", "starts us-a-bookie-0", "starts us-a-bookie-1", "starts us-a-broker-0"], (
         "metadata first"
     )
-    steps.stop(prefix, ["us-a-meta", "us-a-broker-0"], said.append)
+    host_steps.stop(prefix, ["us-a-meta", "us-a-broker-0"], said.append)
     assert said[4:] == ["stops us-a-broker-0", "stops us-a-meta"] and recorded.up == {"us-a-bookie-0", "us-a-bookie-1"}
-    steps.start(prefix, [], said.append)
+    host_steps.start(prefix, [], said.append)
     assert said[6:] == ["starts us-a-meta", "starts us-a-broker-0"], "what runs is left alone"
-    for step in (steps.start, steps.stop):
+    for step in (host_steps.start, host_steps.stop):
         with pytest.raises(
             ConfigError,
             match="us-a runs no us-b-broker-0; it runs us-a-meta, us-a-bookie-0, us-a-bookie-1, us-a-broker-0",
@@ -157,7 +157,7 @@ def released(running: Running, host: str, name: str) -> None:
 
 def activate(running: Running, host: str, release: str, services: Recorded, wait_s: float = 1.0) -> str:
     made: Callable[[Manifest], Recorded] = lambda manifest: services  # noqa: E731
-    return steps.activate(running.prefix(host), release, wait_s, lambda text: None, made)
+    return host_steps.activate(running.prefix(host), release, wait_s, lambda text: None, made)
 
 
 @pytest.mark.slow

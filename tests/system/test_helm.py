@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from benchmarks.cache import once
-from region_node.hosts.render import Manifest
+from region_node.hosts.host_folders import Manifest
 from region_node.process import settings as settings_module
 from region_node.process.settings import ProcessSettings
 from tests.system import programs

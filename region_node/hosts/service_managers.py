@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from heliograph.model.errors import ConfigError
-from region_node.hosts.render import Manifest
+from region_node.hosts.host_folders import Manifest
 from region_node.instance.launch import alive
 
 _UNITS = Path("/etc/systemd/system")

@@ -24,7 +24,7 @@ from heliograph.kv.metadata_store import ABSENT, prefix_end
 from heliograph.model.errors import ConfigError, HeliographError, NotAllowed, VersionConflict
 from heliograph.runtime.clock import SystemClock, system_rng
 from local_meta import keys
-from region_node.hosts.render import Manifest
+from region_node.hosts.host_folders import Manifest
 from region_node.placement.balance.load_report import Pause
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.security.authentication.internal_tokens import KEY as SECRET

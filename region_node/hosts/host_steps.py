@@ -23,9 +23,9 @@ from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.errors import AlreadyExists, ConfigError, HeliographError
 from heliograph.runtime.clock import SystemClock, system_rng
-from region_node.hosts.region import RegionWatch, certificate
-from region_node.hosts.render import Manifest
-from region_node.hosts.service import Services, services_of
+from region_node.hosts.host_folders import Manifest
+from region_node.hosts.region_watch import RegionWatch, certificate
+from region_node.hosts.service_managers import Services, services_of
 
 _POLL_S = 0.3
 _FIRST = ("public", "public/default")
