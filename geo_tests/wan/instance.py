@@ -21,7 +21,7 @@ import pulsar
 from toxiproxy import Toxiproxy as ToxiproxyServer
 
 from heliograph.model.errors import ConfigError
-from region_node.demo import _rest as rest
+from region_node.commands.demo import _rest as rest
 from region_node.instance.control import call
 from region_node.instance.launch import END_S
 from region_node.instance.nodes.toxiproxy_api import Toxiproxy

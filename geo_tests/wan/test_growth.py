@@ -14,7 +14,7 @@ import pytest
 from geo_tests.wan.instance import Instance, eventually, heliograph
 from geo_tests.wan.test_balance import owners
 from geo_tests.wan.test_links import Stream
-from region_node.demo import _rest as rest
+from region_node.commands.demo import _rest as rest
 from region_node.instance.control import call
 
 LEFT = "persistent://public/geo/left"

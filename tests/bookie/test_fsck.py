@@ -15,7 +15,7 @@ from heliograph.model.errors import ConfigError
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.bookie_frames import Kind, encode
-from region_node.bookie_commands import register
+from region_node.commands.storage.bookie_commands import register
 from storage.bookie.maintenance.fsck import examine
 from storage.bookie.serving.bookie import Bookie, Place
 from tests.bookie.history import SMALL, NotingPeer, add, block, send

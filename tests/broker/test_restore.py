@@ -15,7 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 from heliograph.model.errors import HeliographError
-from region_node import backup_commands, unknown_commands
+from region_node.commands.storage import backup_commands, unknown_ledger_commands
 from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
 from tests.broker.test_takeover import TOPIC, provision, read_all
@@ -29,7 +29,7 @@ def run(*arguments: str, code: int = 0) -> str:
     """A command, in this process; errors that a person can mend are its code 2."""
     app = typer.Typer()
     backup_commands.register(app)
-    unknown_commands.register(app)
+    unknown_ledger_commands.register(app)
     done = CliRunner().invoke(app, arguments)
     said, found = done.output, done.exit_code
     if isinstance(done.exception, HeliographError):

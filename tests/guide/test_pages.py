@@ -14,7 +14,7 @@ import typer.main
 
 from heliograph.cli import main
 from heliograph.spark import commands as spark_commands
-from region_node import commands as server_commands
+from region_node.commands import entry as server_commands
 from region_node.faces.admin.server.admin_server import ROUTES
 from tests.guide.page import DOCS, Page, pages
 from tests.guide.shell import pattern

@@ -14,7 +14,7 @@ import pytest
 from heliograph.model.errors import ConfigError
 from heliograph.model.ledger_metadata import LedgerMetadata
 from local_meta import keys
-from region_node.commands import _plan
+from region_node.commands.entry import _plan
 from region_node.instance.nodes.processes import Child
 from region_node.instance.nodes.resize import MOST, Instance, Resize, node_of, with_process, without_process
 from region_node.instance.plan.layout import (

@@ -23,7 +23,7 @@ from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from local_meta import keys
 from local_meta.node import LocalMetaNode
-from region_node import backup_commands
+from region_node.commands.storage import backup_commands
 from region_node.instance.plan.layout import make_plan, save_plan
 
 REGIONS = ["us", "eu", "ap"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from heliograph.model.errors import ConfigError
-from region_node import rolling_commands
+from region_node.commands import rolling_commands
 
 BOOKIES = ("us-bookie-0", "us-bookie-1", "us-bookie-2")
 NAMES = ("us-meta-0", *BOOKIES, "us-broker-0", "us-broker-1")

@@ -12,7 +12,7 @@ import pytest
 from geo_tests.sim.simulation import Machine
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from local_meta import keys
-from region_node import ledger_commands
+from region_node.commands.storage import ledger_commands
 from storage.ledger.ledger_context import LedgerContext, LedgerSettings
 from storage.ledger.repair.repair_waits import waits_for
 from storage.ledger.underreplicated_marks import Mark, mark_lacking

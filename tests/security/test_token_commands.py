@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from heliograph.model.errors import ConfigError
-from region_node import token_commands
+from region_node.commands import token_commands
 from region_node.security.authentication.token_issuing import seconds
 
 ALL = ("HS256", "HS512", "RS256", "PS512", "ES256", "ES384", "ES512")

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from geo_tests.wan.instance import Instance, eventually, heliograph
-from region_node.demo import _rest as rest
+from region_node.commands.demo import _rest as rest
 from tests.system.browser import chromium, drive, interpreter
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]  # the first time, 130 MB are fetched

@@ -1,7 +1,7 @@
 """The commands `region backup` and `region restore`: every topic of a region, with its messages, by way of an object store.
 
 Is: which topics there are, asking brokers to offload and to restore each, and the file that says what belongs together. Isn't: an offload or a restore of
-one topic (`storage.tiered`), or a region's metadata and the global configuration as they are (`region_node.backup_commands`).
+one topic (`storage.tiered`), or a region's metadata and the global configuration as they are (`region_node.commands.storage.backup_commands`).
 Invariants: the file is written last, and only where every topic is in the store whole; a restore touches no topic that is there, so it can be given again.
 The file, JSON: format 1, made_ms, region, store, holder, tenants and namespaces (as the admin interface tells them), partitioned: topic -> partitions,
 stored: topics that the store holds, empty: topics without a message -> their subscriptions.

@@ -23,7 +23,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from heliograph import __version__
 from heliograph.model.errors import ConfigError, CorruptData, HeliographError
-from region_node.command_tls import CaOption, CertOption, KeyOption, given, of_instance
+from region_node.commands.storage.tls_options import CaOption, CertOption, KeyOption, given, of_instance
 from region_node.instance.plan.layout import HOST, InstancePlan, RegionPlan, load_plan
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heliograph.model.errors import ConfigError, HeliographError
-from region_node.backup_commands import DataOption, JsonOption, RegionOption, region_of
+from region_node.commands.storage.backup_commands import DataOption, JsonOption, RegionOption, region_of
 from region_node.instance.plan.layout import HOST
 
 if TYPE_CHECKING:

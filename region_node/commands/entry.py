@@ -18,21 +18,23 @@ from rich.table import Table
 
 from heliograph.cli.servers import autoscale, metadata_members
 from heliograph.model.errors import ConfigError
-from region_node import (
-    backup_commands,
-    bookie_commands,
+from region_node.commands import (
     certificate_commands,
     host_commands,
     key_commands,
-    ledger_commands,
     process_commands,
     region_commands,
     rolling_commands,
     support_commands,
-    tier_commands,
     token_commands,
     topic_commands,
-    unknown_commands,
+)
+from region_node.commands.storage import (
+    backup_commands,
+    bookie_commands,
+    ledger_commands,
+    tier_commands,
+    unknown_ledger_commands,
 )
 from region_node.instance.control import call
 from region_node.instance.launch import start_background, stop_background, toxiproxy_path
@@ -73,7 +75,7 @@ def register(app: typer.Typer) -> None:
     topic_commands.register(app)
     tier_commands.register(app)
     backup_commands.register(app)
-    unknown_commands.register(app)
+    unknown_ledger_commands.register(app)
     ledger_commands.register(app)
     metadata_members.register(app)
     region_commands.register(app)
@@ -355,6 +357,6 @@ def demo(
 
     Leaves no process, port, or folder behind; exit code 1 if any check failed.
     """
-    from region_node.demo import run_demo
+    from region_node.commands.demo import run_demo
 
     raise typer.Exit(run_demo(keep=keep, phase_s=seconds, with_spark=spark))

@@ -16,7 +16,7 @@ from rich.table import Table
 from heliograph.cli.groups import group
 from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
 from heliograph.model.topic_names import TopicName
-from region_node import tier_commands
+from region_node.commands.storage import tier_commands
 
 Topic = Annotated[str, typer.Argument(help="persistent://tenant/namespace/topic, or one partition of it.")]
 Coordinate = Annotated[

@@ -1,6 +1,6 @@
 """The command `unknown-ledgers`: what lies on bookies and is in no topic, because it was published after the backup that was restored.
 
-Is: options, and what a person sees. Isn't: the reading (`storage.ledger.reading.unknown_ledgers`), or the publishing (`region_node.republish`).
+Is: options, and what a person sees. Isn't: the reading (`storage.ledger.reading.unknown_ledgers`), or the publishing (`region_node.commands.storage.raw_producer`).
 Source: docs/operating.md, "Backup and restore".
 """
 
@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from heliograph.model.errors import ConfigError, HeliographError
-from region_node.backup_commands import DataOption, JsonOption, RegionOption, of_data_folder, region_of
-from region_node.command_tls import CaOption, CertOption, KeyOption, given
+from region_node.commands.storage.backup_commands import DataOption, JsonOption, RegionOption, of_data_folder, region_of
+from region_node.commands.storage.tls_options import CaOption, CertOption, KeyOption, given
 from region_node.instance.plan.layout import HOST
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ async def _run(address: str, tls: SSLContext | None, wanted: int | None, topic: 
 async def _publish(runs: AsyncIterator[tuple[int, Run]], ledger: int, topic: str, service: str) -> None:
     """What was first published in another region comes from there, and what no consumer ever saw is left out."""
     from heliograph.wire.run import FLAG_KAFKA
-    from region_node.republish import open_producer
+    from region_node.commands.storage.raw_producer import open_producer
 
     producer = await open_producer(service, topic, f"restored-ledger-{ledger}")
     try:

@@ -1,0 +1,1 @@
+"""Operators' commands that ask metadata, bookies, and stores themselves, without a broker."""
