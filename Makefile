@@ -30,8 +30,8 @@ interop: setup      ## replication with a real Apache Pulsar cluster, both ways
 	@$(BIN)/python -m pytest -m system tests/system/test_interop.py
 
 fuzz: setup         ## a broker's listeners, Pulsar's and Kafka's, under any bytes and any commands; CASES=100000
-	@$(BIN)/python -m tests.pulsar.fuzz --cases $(or $(CASES),100000)
-	@$(BIN)/python -m tests.kafka.fuzz --cases $(or $(CASES),100000)
+	@$(BIN)/python -m tests.region_node.faces.pulsar.fuzz --cases $(or $(CASES),100000)
+	@$(BIN)/python -m tests.region_node.faces.kafka.fuzz --cases $(or $(CASES),100000)
 
 lint: setup         ## layout, ruff, mypy --strict, import contracts
 	$(BIN)/ruff format --check .
@@ -86,7 +86,7 @@ soak-spark: setup   ## a Spark job of five sinks under kill -9 of every process,
 	@$(BIN)/python -m geo_tests.wan.spark_kills --kills $(or $(KILLS),42) --seed $(or $(SEED),1) --minutes $(or $(MINUTES),60) $(if $(SINKS),--sinks $(SINKS)) $(if $(KINDS),--kinds $(KINDS)) $(if $(REGIONS),--regions $(REGIONS))
 
 soak: setup         ## thousands of simulated worlds, and of histories of storage, with a summary; SEEDS=15000 PASSIVE_SEEDS=5000 SEEDS_STORAGE=3000
-	@$(BIN)/python -m tests.storage_soak --seeds $(or $(SEEDS_STORAGE),3000)
+	@$(BIN)/python -m tests.storage.soak --seeds $(or $(SEEDS_STORAGE),3000)
 	@$(BIN)/python -m geo_tests.sim.soak --seeds $(or $(SEEDS),15000)
 	@$(BIN)/python -m geo_tests.sim.soak --passive --seeds $(or $(PASSIVE_SEEDS),5000)
 	@PYTHONHASHSEED=0 $(BIN)/python -m benchmarks.balancing --check

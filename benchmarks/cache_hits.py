@@ -24,7 +24,7 @@ from storage.managed_ledger.cache.cache_settings import CacheSettings, Eviction
 from storage.managed_ledger.cache.entry_cache import EntryCache
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
-from tests.managed_ledger.world import Broker, Region
+from tests.storage.managed_ledger.world import Broker, Region
 
 WANTED = 0.95
 TOPICS, SUBSCRIPTIONS = 6, 6

@@ -1,6 +1,6 @@
 """Damage: one stored entry with other content, as a test puts it into one region's copy.
 
-Is: values. Isn't: where it is written (`geo_tests.sim.auditing`, `tests/replicator/audit_world.py`).
+Is: values. Isn't: where it is written (`geo_tests.sim.auditing`, `tests/replicator/audit/audit_world.py`).
 """
 
 from __future__ import annotations

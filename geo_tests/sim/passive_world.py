@@ -2,7 +2,7 @@
 
 Is: a World whose producers go wherever their messages are taken, an operator who switches, fails over by force, and cancels, all at bad moments; and the
 lease history: at each confirmation the configuration calls that region the active one. Processes are stopped (SIGSTOP), too, and go on. Isn't: the commands
-(`tests/dr/test_conductor.py`, `test_commands.py`): here everything below a broker is real.
+(`tests/region_node/dr/operations/test_operation_steps.py`, `test_commands.py`): here everything below a broker is real.
 
     python -m geo_tests.sim.world --passive --seed 17 --trace
 

@@ -170,4 +170,4 @@ MUTANTS: list[type[RaftCore]] = [
 """Found by random runs, most within a few dozen seeds."""
 
 RARE: list[type[RaftCore]] = [VoteBeforeSync, CommitsOlderTerms, ReplacesOldTerm]
-"""Need a course of events that random runs reach once in hundreds or thousands of seeds; scripts in tests/raft/test_core.py show each at once."""
+"""Need a course of events that random runs reach once in hundreds or thousands of seeds; scripts in tests/heliograph/raft/test_core.py show each at once."""

@@ -13,7 +13,7 @@ import pytest
 
 from geo_tests.wan.disaster import stopped_pids
 from geo_tests.wan.instance import Instance
-from tests.broker.processes import Region
+from tests.region_node.region_processes import Region
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

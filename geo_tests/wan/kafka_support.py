@@ -1,6 +1,6 @@
 """What tests of Kafka's listener have in common: a region that speaks it, its clients, and requests by hand.
 
-Is: helpers around `tests.broker.processes.Region`. Isn't: a test.
+Is: helpers around `tests.region_node.region_processes.Region`. Isn't: a test.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pytest
 
 from heliograph.wire.kafka.message_codec import BY_NAME, decode_fields, encode_fields
 from region_node.security.certificate_authority import ensure_certificates
-from tests.broker.processes import Region
+from tests.region_node.region_processes import Region
 
 ck = pytest.importorskip("confluent_kafka")
 admin_module = pytest.importorskip("confluent_kafka.admin")

@@ -29,7 +29,7 @@ import pulsar
 
 from geo_tests.wan.instance import PROGRAM, Instance, eventually, rest
 from geo_tests.wan.spark_sinks import SERVERS, SINKS, Sinks, metastore_verdict, told, verdict
-from tests.spark.running import PATIENT
+from tests.heliograph.spark.running import PATIENT
 
 READER = "reader"
 """One of Spark's Python workers that talks to the region at this moment: it reads a task's entries, or writes a task's rows."""

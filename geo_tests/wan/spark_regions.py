@@ -27,7 +27,7 @@ from heliograph.client.block_reader import BlockReader
 from heliograph.model.errors import HeliographError
 from heliograph.spark.scan.offsets import end
 from region_node.instance.control import STARTED_S, call
-from tests.spark.running import PATIENT
+from tests.heliograph.spark.running import PATIENT
 
 REGIONS, SINKS = ("us", "eu"), ("files", "portable", "tables")
 _SOURCE = "tasks_min = 2, max_bytes_per_trigger = 20000"

@@ -21,7 +21,7 @@ from geo_tests.wan.kafka_support import (
     servers,
     take,
 )
-from tests.broker.processes import Region
+from tests.region_node.region_processes import Region
 
 pytestmark = pytest.mark.wan
 PATH = "/admin/v2/persistent/public/default"

@@ -11,7 +11,7 @@ import pytest
 
 from geo_tests.wan.kafka_support import DEADLINE_S, ask, ck, consumer, create, producer, rest, send, servers, take
 from heliograph.wire.kafka.record_batches import build_batch
-from tests.broker.processes import Region
+from tests.region_node.region_processes import Region
 
 pytestmark = pytest.mark.wan
 

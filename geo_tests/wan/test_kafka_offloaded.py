@@ -8,7 +8,7 @@ import pytest
 
 from geo_tests.wan.instance import eventually
 from geo_tests.wan.kafka_support import DEADLINE_S, ck, consumer, create, get, producer, rest, send, take
-from tests.broker.processes import Region
+from tests.region_node.region_processes import Region
 
 pytestmark = pytest.mark.wan
 TOPIC = "public/cold/archive"

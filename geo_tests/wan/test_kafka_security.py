@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from geo_tests.wan.kafka_support import DEADLINE_S, admin_module, ck, secure_region, token
-from tests.broker.processes import Region
+from tests.region_node.region_processes import Region
 
 pytestmark = pytest.mark.wan
 WRONG = "not-her-password-4711"

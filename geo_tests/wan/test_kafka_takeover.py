@@ -28,7 +28,7 @@ from geo_tests.wan.kafka_support import (
     servers,
 )
 from heliograph.wire.kafka.record_batches import build_batch
-from tests.broker.processes import Region
+from tests.region_node.region_processes import Region
 
 pytestmark = pytest.mark.wan
 

@@ -25,7 +25,7 @@ from geo_tests.wan.kafka_support import (
     transactional,
 )
 from heliograph.wire.kafka.record_batches import HEADER_BYTES, TRANSACTIONAL, build_batch, sealed
-from tests.broker.processes import Region
+from tests.region_node.region_processes import Region
 
 pytestmark = pytest.mark.wan
 LOG = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)

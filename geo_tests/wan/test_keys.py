@@ -17,9 +17,9 @@ import pytest
 from geo_tests.wan.instance import eventually
 from geo_tests.wan.kafka_support import rest
 from region_node.security.certificate_authority import ensure_certificates
-from tests.broker.processes import REPOSITORY, Region
 from tests.guide.page import Page
 from tests.guide.shell import Reader, Shell
+from tests.region_node.region_processes import REPOSITORY, Region
 
 WORDS = (b"one", b"two", b"a word that nobody else writes")
 RECEIPT = b"a receipt"

@@ -18,7 +18,7 @@ from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String
 from geo_tests.wan.instance import Instance, eventually, rest
 from geo_tests.wan.spark_kills import arrived
 from heliograph.model.errors import ConfigError
-from tests.spark.running import PATIENT, forget, started
+from tests.heliograph.spark.running import PATIENT, forget, started
 
 pyspark = pytest.importorskip("pyspark")
 import pyarrow.dataset  # noqa: E402
@@ -599,7 +599,7 @@ def test_columns_of_a_registered_schema_and_of_its_next_version(pair: Instance, 
 
 
 def test_a_key_and_a_value_of_a_registered_schema_are_columns(pair: Instance, spark: Any) -> None:
-    """As Java's clients write them: inline here; keys of messages are in tests/spark/test_registered.py."""
+    """As Java's clients write them: inline here; keys of messages are in tests/heliograph/spark/columns/test_registered_columns.py."""
     definition = {"type": "record", "name": "Order", "fields": [{"name": "amount", "type": "int"}]}
     properties = {"key.schema.type": "STRING", "value.schema.type": "JSON", "kv.encoding.type": "INLINE"}
     schema = {"type": "KEY_VALUE", "schema": json.dumps({"key": "", "value": definition}), "properties": properties}

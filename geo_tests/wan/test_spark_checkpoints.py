@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from geo_tests.wan.instance import Instance
-from tests.spark.running import PATIENT, started
+from tests.heliograph.spark.running import PATIENT, started
 
 pytestmark = pytest.mark.system  # a JVM of its own, a minute on a busy machine
 

@@ -9,9 +9,9 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.broker.test_admin import Rest
-from tests.live import provisioned
-from tests.spark.running import NAMESPACE, PATIENT, run
+from tests.heliograph.spark.running import NAMESPACE, PATIENT, run
+from tests.region_node.faces.admin.test_two_brokers import Rest
+from tests.region_node.live import provisioned
 
 pytestmark = pytest.mark.system  # a JVM of its own, a minute on a busy machine
 

@@ -30,11 +30,11 @@ from heliograph.client.admin_http import Http
 from heliograph.client.block_reader import BlockReader
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.spark.job_files.running_queries import state_of
-from tests.broker.processes import Region
-from tests.broker.test_admin import Rest
-from tests.live import provisioned, until
-from tests.spark.running import NAMESPACE, PATIENT, forget, publish, run, started
-from tests.spark.stores.support import dying
+from tests.heliograph.spark.running import NAMESPACE, PATIENT, forget, publish, run, started
+from tests.heliograph.spark.stores.support import dying
+from tests.region_node.faces.admin.test_two_brokers import Rest
+from tests.region_node.live import provisioned, until
+from tests.region_node.region_processes import Region
 
 pyspark = pytest.importorskip("pyspark")
 

@@ -16,7 +16,7 @@ import pytest
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
 from geo_tests.wan.spark_kills import Job, Publisher, arrived, kill_some
 from geo_tests.wan.spark_sinks import verdict
-from tests.spark.running import PATIENT, started
+from tests.heliograph.spark.running import PATIENT, started
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.system  # two JVMs, and restarts of one, beside the region: minutes on a busy machine

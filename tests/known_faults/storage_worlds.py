@@ -24,7 +24,7 @@ from storage.ledger.repair.lost_bookies import AutoRecoverySettings
 from storage.managed_ledger.cache.entry_cache import EntryCache
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
-from tests.managed_ledger.world import TOPIC, Names, names_of, read_all, run_of, until
+from tests.storage.managed_ledger.world import TOPIC, Names, names_of, read_all, run_of, until
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from geo_tests.sim.loop import run_alone
 from heliograph.model.errors import NotAllowed
 from region_node.dr.leadership.write_leases import WriteLeases
 from region_node.dr.operations.operation import FAILOVER
-from tests.dr.test_conductor import NS, World
 from tests.known_faults.region_stories import given
+from tests.region_node.dr.operations.test_operation_steps import NS, World
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.kv.state_machine import KvMachine
 from local_meta import keys
 from storage.bookie.maintenance.garbage_collector import Collector
-from tests.bookie.boxes import Box
-from tests.bookie.history import add, send
-from tests.bookie.test_collector import Lying, scenario
 from tests.known_faults.storage_worlds import Broken, promised
-from tests.managed_ledger.world import Region
-from tests.tiered.world import AT_ONCE, FakeStore, TierBroker, filled, more, settled, simulated
+from tests.storage.bookie.boxes import Box
+from tests.storage.bookie.history import add, send
+from tests.storage.bookie.maintenance.test_garbage_collector import Lying, scenario
+from tests.storage.managed_ledger.world import Region
+from tests.storage.tiered.world import AT_ONCE, FakeStore, TierBroker, filled, more, settled, simulated
 
 
 def put_back(blob: bytes) -> KvMachine:

@@ -8,9 +8,9 @@ import pytest
 
 from geo_tests.sim.disk import UNLIMITED_BYTES
 from geo_tests.sim.simulation import Simulation
-from tests.bookie.boxes import Box
-from tests.bookie.history import add, send
 from tests.known_faults.storage_worlds import Broken, promised
+from tests.storage.bookie.boxes import Box
+from tests.storage.bookie.history import add, send
 
 FILLER, LEDGER = 1, 9
 

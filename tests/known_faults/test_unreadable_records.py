@@ -15,11 +15,11 @@ from storage.ledger.repair.lost_bookies import AutoRecoverySettings
 from storage.ledger.writing.ledger_creation import create_ledger
 from storage.managed_ledger.retention.orphan_ledgers import OrphanCollector
 from tests.known_faults.storage_worlds import Broken, promised
-from tests.ledger.test_ledger import Writer
-from tests.ledger.test_ledger import scenario as with_writer
-from tests.managed_ledger.test_managed_ledger import scenario
-from tests.managed_ledger.world import TOPIC, Broker, Region, run_of, until
-from tests.tiered.world import AT_ONCE, FakeStore, TierBroker, filled, settled, simulated
+from tests.storage.ledger.test_one_ledger import Writer
+from tests.storage.ledger.test_one_ledger import scenario as with_writer
+from tests.storage.managed_ledger.log.test_managed_ledger import scenario
+from tests.storage.managed_ledger.world import TOPIC, Broker, Region, run_of, until
+from tests.storage.tiered.world import AT_ONCE, FakeStore, TierBroker, filled, settled, simulated
 
 UNREADABLE = b"\xffno record"
 QUICK = AutoRecoverySettings(lost_after_s=0.5, scan_s=2.0, check_s=2.0, rescan_s=0.5, tick_s=0.1)

@@ -17,7 +17,7 @@ from heliograph.model.errors import PeerError
 from heliograph.model.feature_levels import LEVEL
 from local_meta import keys, node_level
 from local_meta.node_level import UNSAID, NodeLevel, level_of, spoken
-from tests.local_meta.test_members import PORT, Region, simulate
+from tests.local_meta.test_node_members import PORT, Region, simulate
 
 
 def say(sim: Simulation, name: str) -> NodeLevel:

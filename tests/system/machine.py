@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live import until
+from tests.region_node.live import until
 from tests.system.hosts import PYTHON
 
 SYSTEMD = Path("/lib/systemd/systemd")

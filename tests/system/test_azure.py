@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.servers import free_port
+from tests.storage.tiered.objects.test_builtin_stores import MAKE, check_whole_or_not_at_all
 from tests.system.started import Started
 from tests.system.tier_round_trip import offloaded_and_restored
-from tests.tiered.test_stores import MAKE, check_whole_or_not_at_all
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 

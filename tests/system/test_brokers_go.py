@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.servers import free_port
-from tests.broker.processes import Process, Region
-from tests.broker.test_admin import Rest
-from tests.broker.test_takeover import LOOKUP, provision
-from tests.live import until
+from tests.region_node.faces.admin.test_two_brokers import Rest
+from tests.region_node.live import until
+from tests.region_node.placement.test_takeover import LOOKUP, provision
+from tests.region_node.region_processes import Process, Region
 from tests.system.test_disks import Load, check
 
 pulsar = pytest.importorskip("pulsar")

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from tests.broker.processes import Process, Region
-from tests.broker.test_admin import Rest
-from tests.broker.test_takeover import TOPIC, provision, read_all
+from tests.region_node.faces.admin.test_two_brokers import Rest
+from tests.region_node.placement.test_takeover import TOPIC, provision, read_all
+from tests.region_node.region_processes import Process, Region
 from tests.system import programs
 
 pulsar = pytest.importorskip("pulsar")

@@ -21,7 +21,7 @@ import pytest
 
 from benchmarks.cache import CACHE
 from benchmarks.servers import Heliograph
-from tests.broker.processes import Region
+from tests.region_node.region_processes import Region
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(3000)]
 MODULE, VERSION = "github.com/apache/pulsar-client-go", "v0.19.0"

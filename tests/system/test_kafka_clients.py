@@ -19,7 +19,7 @@ import pytest
 
 from benchmarks.cache import CACHE
 from geo_tests.wan.kafka_support import secure_region, token
-from tests.broker.processes import Region
+from tests.region_node.region_processes import Region
 from tests.system.kafka_clients import WAIT_S, java_round_trip, kcat
 
 pytestmark = pytest.mark.system

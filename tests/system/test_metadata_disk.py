@@ -16,7 +16,7 @@ import pytest
 from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown
 from heliograph.runtime.clock import SystemClock
-from tests.broker.processes import Region
+from tests.region_node.region_processes import Region
 
 pytestmark = pytest.mark.system
 VALUE = bytes(range(256)) * 128

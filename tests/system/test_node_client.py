@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from benchmarks.cache import once
-from tests.broker.test_admin import Rest
-from tests.live import TOPICS, until
-from tests.pulsar.either import Either
+from tests.region_node.either import Either
+from tests.region_node.faces.admin.test_two_brokers import Rest
+from tests.region_node.live import TOPICS, until
 
 pytestmark = [pytest.mark.system, pytest.mark.either]
 VERSION = "1.1.1"

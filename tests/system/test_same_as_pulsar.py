@@ -17,7 +17,7 @@ import pulsar
 import pytest
 
 from benchmarks.servers import Heliograph, Pulsar, Server
-from tests.broker.test_admin import Rest
+from tests.region_node.faces.admin.test_two_brokers import Rest
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 PATIENCE_MS = 60_000

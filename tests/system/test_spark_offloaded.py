@@ -17,7 +17,7 @@ from geo_tests.wan.instance import eventually
 from heliograph.client.block_reader import BlockReader
 from heliograph.client.object_reader import ObjectRange
 from heliograph.spark.columns.entry_columns import Rows
-from tests.spark import running
+from tests.heliograph.spark import running
 from tests.system.object_store import S3, TOPIC, Standalone, payload
 
 pytestmark = pytest.mark.system

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from geo_tests.wan.kafka_support import DEADLINE_S, secure_region, token
-from tests.spark.running import started
+from tests.heliograph.spark.running import started
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.system

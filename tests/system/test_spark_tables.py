@@ -24,10 +24,10 @@ from heliograph.spark.stores.clickhouse import ClickHouseStore, Engine, HttpEngi
 from heliograph.spark.stores.embedded import ChdbEngine
 from heliograph.spark.stores.hive import HiveTables
 from heliograph.spark.stores.rows import Upsert
-from tests.broker.processes import Region
-from tests.live import provisioned
-from tests.spark.running import NAMESPACE, forget, publish, run
-from tests.spark.stores.support import NOON, ONE, dying, given
+from tests.heliograph.spark.running import NAMESPACE, forget, publish, run
+from tests.heliograph.spark.stores.support import NOON, ONE, dying, given
+from tests.region_node.live import provisioned
+from tests.region_node.region_processes import Region
 from tests.system.programs import python_packages
 from tests.system.stores import clickhouse_running, redis_running
 
@@ -260,7 +260,7 @@ from pathlib import Path
 from heliograph.spark import session
 from heliograph.spark.stores.choice import store_of
 from heliograph.spark.stores.parquet import ParquetStore
-from tests.spark.stores.support import NOON, ONE, given
+from tests.heliograph.spark.stores.support import NOON, ONE, given
 folder = Path(sys.argv[1])
 hive = {"spark.sql.catalogImplementation": "hive", "spark.sql.warehouse.dir": f"{folder}/warehouse"}
 hive["spark.hadoop.javax.jdo.option.ConnectionURL"] = f"jdbc:derby:;databaseName={folder}/metastore;create=true"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from heliograph.kv.metadata_store import Put
-from tests.kv.test_kept import Node
+from tests.heliograph.kv.test_durable_state_machine import Node
 
 pytestmark = pytest.mark.system
 SMALL_MIB = 3

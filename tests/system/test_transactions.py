@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.servers import Heliograph, rest
-from tests.live import until
+from tests.region_node.live import until
 from tests.system.jvm import program
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]

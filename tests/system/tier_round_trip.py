@@ -8,9 +8,9 @@ from typing import Any
 
 import pulsar
 
-from tests.broker.processes import Region
-from tests.live import until
-from tests.tiered.test_broker_tier import TOPIC, provisioned, read_all
+from tests.region_node.live import until
+from tests.region_node.region_processes import Region
+from tests.region_node.tiering.test_broker_tier import TOPIC, provisioned, read_all
 
 
 def folder(tmp_path: Path, name: str) -> Path:

@@ -1,1 +1,0 @@
-"""The admin interface, its policies, and the command line."""

@@ -1,1 +1,0 @@
-"""Tests of ownership, settings, composition, and the admin interface."""

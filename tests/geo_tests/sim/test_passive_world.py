@@ -1,0 +1,81 @@
+"""Whole instances with an active-passive namespace, moved and failed over under load and faults: seeds that hold, and a rule that is needed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from geo_tests.sim.checkers import Violation
+from geo_tests.sim.loop import SimFailure
+from geo_tests.sim.passive_world import run_passive
+from geo_tests.sim.world import WorldSettings
+from region_node.dr.leadership.write_gates import Gate
+
+SETTINGS = WorldSettings(regions=("us", "eu", "ap"), messages=40, chaos_s=14.0, topics=1)
+SEEDS = 4
+SMALL = replace(SETTINGS, messages=12, chaos_s=6.0, faults=4, brokers=1, bookies=2)
+"""A third of a CPU second each: a world's cost is its timers and messages, those of metadata most of all, and they grow with processes and virtual time."""
+SMALL_SEEDS = 296
+BLOCK = 37
+
+
+def runs(seeds: range, settings: WorldSettings) -> Counter[str]:
+    """What happened in them, all together."""
+    seen: Counter[str] = Counter()
+    for seed in seeds:
+        verdict, counts = run_passive(seed, settings)
+        assert verdict.messages == settings.messages * len(settings.regions)
+        seen += counts
+        seen["audits"] += verdict.audited == len(settings.regions) * settings.topics
+        seen["repaired"] += sum("repaired" in kind for kind in verdict.kinds)
+        seen["reconfigured"] += sum(kind in ("unload", "change topology", "leave") for kind in verdict.kinds)
+        seen["stopped"] += sum(kind.startswith("stop ") for kind in verdict.kinds)
+    return seen
+
+
+@pytest.mark.slow
+def test_no_message_is_lost_or_doubled_and_one_region_confirms() -> None:
+    seen = runs(range(SEEDS), SETTINGS)
+    assert seen["confirmed"] > 40 and seen["failed over"] > 2, seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, SMALL_SEEDS, BLOCK))
+def test_so_it_is_with_regions_of_one_broker_each(first: int) -> None:
+    seen = runs(range(first, first + BLOCK), SMALL)
+    assert seen["audits"] == BLOCK and seen["repaired"] > BLOCK // 16 and seen["reconfigured"] > 5, seen
+    assert (
+        seen["confirmed"] > 100
+        and seen["failed over"] > 5
+        and seen["switched over"] > 1
+        and seen["failed back"] > 5
+        and seen["stopped"] > 5
+    ), seen
+
+
+WILD = replace(SETTINGS, faults=10, kinds=("cut_region_off", "cut_broker_from_bookie", "slow_disk", "kill_two_bookies"))
+
+
+STOPPED = replace(
+    SMALL, regions=("us", "eu"), faults=8, kinds=("stop_broker", "stop_bookie", "slow_disk", "cut_region_off")
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "seeds"), [(WILD, range(7, 20)), (STOPPED, range(6, 40))], ids=("cut-off", "stopped")
+)
+def test_a_confirmation_that_is_checked_only_when_the_message_is_taken_is_found(
+    settings: WorldSettings, seeds: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other rules of leases have their mutants in tests/region_node/dr/leadership/test_leadership_simulation.py, those of aliases in tests/replicator/dedup/test_aliases.py."""
+    monkeypatch.setattr(Gate, "_may_confirm", lambda self, epoch, life: True)
+    for seed in seeds:
+        try:
+            run_passive(seed, settings)
+        except (Violation, SimFailure) as found:
+            assert "is the active region" in str(found)
+            return
+    pytest.fail(f"{len(seeds)} seeds hold although nothing is checked when the ack quorum is reached")

@@ -1,0 +1,305 @@
+"""Whole instances: 200 seeds that hold, and wrong rules that the worlds find."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from geo_tests.sim.auditing import EVERY
+from geo_tests.sim.checkers import Violation
+from geo_tests.sim.loop import SimFailure
+from geo_tests.sim.world import World, WorldSettings, run_seed
+from heliograph.model.errors import HeliographError, TopicClosed
+from heliograph.model.positions import Position
+from heliograph.wire.run import Run
+from region_node.topics.topic import Topic
+from replicator.audit import audit_pass, audit_repair
+from replicator.audit.bookie_copies import BookieCopies
+from replicator.dedup import producer_dedup, version_vector
+from replicator.links import link, start_position
+from replicator.receiving import link_receiver
+from replicator.sending import link_sender
+from storage.managed_ledger.log import managed_ledger
+from tests.geo_tests.sim.mutants import the_mark_delete_position_jumps_over_gaps
+
+SEEDS = 200
+BLOCKS = 50
+MUTANT_SEEDS = 40
+
+WILD = WorldSettings(regions=("us", "eu", "ap"), chaos_s=10.0, faults=10, messages=40)
+"""More faults for the mutants than the seeds have that must hold."""
+CALM = replace(WILD, chaos_s=4.0, faults=0, messages=12, brokers=1, bookies=2)
+"""For those whose fault is named, or that are seen without any."""
+FAILING_APPENDS = replace(WILD, kinds=("kill_two_bookies", "reset_clients", "cut_wan", "slow_disk"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_worlds_hold(block: int) -> None:
+    for seed in range(block * SEEDS // BLOCKS, (block + 1) * SEEDS // BLOCKS):
+        verdict = run_seed(seed)
+        assert verdict.messages > 0 and verdict.audited == verdict.regions * WorldSettings().topics
+        assert seed % EVERY or sum(kind.endswith("found and repaired") for kind in verdict.kinds) == 1
+
+
+def test_worlds_have_three_to_five_regions() -> None:
+    sizes = Counter(len(World(seed).settings.regions) for seed in range(SEEDS))
+    assert set(sizes) == {3, 4, 5} and min(sizes.values()) > SEEDS // 8, sizes
+
+
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_run() -> None:
+    def trace(seed: int) -> list[str]:
+        lines: list[str] = []
+        run_seed(seed, trace=lines.append)
+        return lines
+
+    assert trace(3) == trace(3)
+
+
+# -- wrong rules ----------------------------------------------------------------------------------------------------------
+
+
+def what_is_above_the_prefix_is_accepted(patch: pytest.MonkeyPatch) -> None:
+    """The watermark rule: no look at the previous coordinate, and no rewind after a failed append."""
+
+    def judge(self: version_vector.Intake, origin: Any, previous: Position, last: Position) -> version_vector.Verdict:
+        return version_vector.Verdict.DUPLICATE if last <= self.submitted(origin) else version_vector.Verdict.ACCEPT
+
+    patch.setattr(version_vector.Intake, "judge", judge)
+    patch.setattr(link_receiver.ReceiverStream, "_on_rollback", lambda self: None)  # the other half of the same rule
+
+
+def submitted_does_not_fall_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(version_vector.Intake, "rollback", lambda self: None)
+
+
+def duplicates_are_accepted(patch: pytest.MonkeyPatch) -> None:
+    """What comes again is stored again."""
+
+    def judge(self: version_vector.Intake, origin: Any, previous: Position, last: Position) -> version_vector.Verdict:
+        return version_vector.Verdict.GAP if previous > self.submitted(origin) else version_vector.Verdict.ACCEPT
+
+    patch.setattr(version_vector.Intake, "judge", judge)
+    patch.setattr(version_vector.Intake, "accept", lambda self, run: run)
+
+
+def receipts_say_submitted(patch: pytest.MonkeyPatch) -> None:
+    """The target acknowledges what it has not stored yet."""
+    patch.setattr(
+        link_receiver.ReceiverStream, "_durable", lambda self, origin: self.log.state.intake.submitted(origin)
+    )
+    on_run = link_receiver.ReceiverStream.on_run
+
+    def eager(self: link_receiver.ReceiverStream, attempt: int, previous: Position, run: Run) -> None:
+        on_run(self, attempt, previous, run)
+        assert run.origin is not None
+        self._on_vector(run.origin)
+
+    patch.setattr(link_receiver.ReceiverStream, "on_run", eager)
+
+
+def the_cursor_moves_when_a_run_is_sent(patch: pytest.MonkeyPatch) -> None:
+    take = link_sender.LinkSender.take
+
+    def taken(self: link_sender.LinkSender, ledger: int, first: int, run: Run, now: float) -> Any:
+        sent = take(self, ledger, first, run, now)
+        if sent is not None:
+            self.mark = max(self.mark, (ledger, first + run.count - 1))
+        return sent
+
+    patch.setattr(link_sender.LinkSender, "take", taken)
+
+
+def the_link_begins_at_the_end(patch: pytest.MonkeyPatch) -> None:
+    """A link that comes back goes on behind what it has read, whatever the target holds."""
+    rewind = link_sender.LinkSender._rewind
+
+    def forward(self: link_sender.LinkSender, vector: Any) -> bool:
+        before = self.read_at
+        went_back = rewind(self, vector)
+        self.read_at = max(self.read_at, before)
+        return went_back
+
+    patch.setattr(link_sender.LinkSender, "_rewind", forward)
+
+
+def producers_are_not_deduplicated(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(producer_dedup.Producers, "submit", lambda self, run: None)
+
+
+def a_retry_is_answered_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A duplicate is acknowledged although what it repeats is not durable."""
+    from replicator.log import replicated_log as log
+
+    def settle(self: Any) -> None:
+        for waiting in list(self._order):
+            if waiting.duplicate and waiting.state == waiting.WAITS:
+                waiting.state = waiting.DONE
+                self._order.remove(waiting)
+                waiting.done([(waiting.run.count, -1, -1)])
+        settled(self)
+
+    settled = log.ReplicatedLog.settle
+    patch.setattr(log.ReplicatedLog, "settle", settle)
+
+
+def the_state_is_stored_ahead_of_its_position(patch: pytest.MonkeyPatch) -> None:
+    """A new owner believes that the snapshot lacks nothing."""
+    from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
+
+    async def replay(self: Any, state: Any, catalog: Any, stored: Any) -> int:
+        return int(stored.next_index)
+
+    patch.setattr(ManagedLedgerFactory, "_replay", replay)
+
+
+def receipts_are_sent_before_the_quorum(patch: pytest.MonkeyPatch) -> None:
+    def append_run(self: managed_ledger.ManagedLedger, run: Run, done: Any, failed: Any) -> None:
+        def ignored(*_: Any) -> None:
+            pass
+
+        made(self, run, ignored, ignored)
+        done(self._catalog.last[0] if self._catalog.ids else 0, self._catalog.last[1] + 1, run)
+
+    made = managed_ledger.ManagedLedger.append_run
+    patch.setattr(managed_ledger.ManagedLedger, "append_run", append_run)
+
+
+def links_need_the_whole_instance(patch: pytest.MonkeyPatch) -> None:
+    """A region publishes only while every link is open."""
+    publish = Topic.publish
+
+    def guarded(self: Any, run: Run, done: Any, failed: Any) -> None:
+        if all(stats.connected for stats in LINKS.get(id(self.log), ())):
+            publish(self, run, done, failed)
+        else:
+            failed(TopicClosed("a link is down"))
+
+    LINKS: dict[int, list[Any]] = {}
+    begin = link.Link.begin
+
+    def begun(self: link.Link, opened: Any) -> None:
+        LINKS.setdefault(id(self.log), []).append(_Connected(self))
+        begin(self, opened)
+
+    patch.setattr(Topic, "publish", guarded)
+    patch.setattr(link.Link, "begin", begun)
+
+
+class _Connected:
+    def __init__(self, one: link.Link) -> None:
+        self._link = one
+
+    @property
+    def connected(self) -> bool:
+        return self._link.stats().connected
+
+
+def clients_of_an_unloaded_topic_are_not_told(patch: pytest.MonkeyPatch) -> None:
+    def disconnect(self: Topic) -> None:
+        self.closed = True
+
+    patch.setattr(Topic, "disconnect", disconnect)
+
+
+def nobody_passes_on(patch: pytest.MonkeyPatch) -> None:
+    """Of a star, a chain, or a ring, a region gets only what its neighbours published."""
+
+    def is_parent(self: link_sender.LinkSender, origin: Any, tree: Any, at: Position) -> bool:
+        return self.state.is_own(origin) and asked(self, origin, tree, at)
+
+    asked = link_sender.LinkSender._is_parent
+    patch.setattr(link_sender.LinkSender, "_is_parent", is_parent)
+
+
+def the_cursor_passes_what_another_region_delivers(patch: pytest.MonkeyPatch) -> None:
+    def advance(self: link_sender.LinkSender) -> None:
+        advanced(self)
+        if len(self._steps) and self._steps.last.held:
+            self.mark = max(self.mark, self._steps.last.end)
+
+    advanced = link_sender.LinkSender._advance
+    patch.setattr(link_sender.LinkSender, "_advance", advance)
+
+
+def a_region_that_comes_back_gets_what_is_new(patch: pytest.MonkeyPatch) -> None:
+    def begins(log: Any, policy: Any) -> Position:
+        last: Position = log.ledger.last_confirmed
+        return (last[0], last[1] + 1) if last[0] >= 0 else last
+
+    patch.setattr(start_position, "_begins", begins)
+
+
+def audits_compare_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(audit_pass.AuditPass, "_differ", lambda *_: None)
+
+
+def audits_leave_out_the_newest_ledger(patch: pytest.MonkeyPatch) -> None:
+    async def some(self: BookieCopies, log: Any) -> list[tuple[int, int, int]]:
+        return (await extents(self, log))[:-1]
+
+    extents = BookieCopies.extents
+    patch.setattr(BookieCopies, "extents", some)
+
+
+def what_an_audit_finds_is_told_only(patch: pytest.MonkeyPatch) -> None:
+    async def run(self: audit_repair.Repairer) -> None:
+        pass
+
+    patch.setattr(audit_repair.Repairer, "run", run)
+
+
+def what_is_lost_is_not_appended(patch: pytest.MonkeyPatch) -> None:
+    async def append(self: audit_repair.Repairer, findings: Any) -> None:
+        for finding in findings:
+            finding.left = ""
+
+    patch.setattr(audit_repair.Repairer, "_append", append)
+
+
+Mutant = Callable[[pytest.MonkeyPatch], None]
+MUTANTS: dict[Mutant, WorldSettings] = {
+    what_is_above_the_prefix_is_accepted: FAILING_APPENDS,
+    submitted_does_not_fall_back: FAILING_APPENDS,
+    duplicates_are_accepted: WILD,
+    receipts_say_submitted: WILD,
+    the_cursor_moves_when_a_run_is_sent: WILD,
+    the_link_begins_at_the_end: WILD,
+    producers_are_not_deduplicated: WILD,
+    a_retry_is_answered_at_once: replace(WILD, faults=16, kinds=("kill_two_bookies", "reset_clients")),
+    the_mark_delete_position_jumps_over_gaps: WILD,
+    the_state_is_stored_ahead_of_its_position: WILD,
+    receipts_are_sent_before_the_quorum: WILD,
+    links_need_the_whole_instance: replace(WILD, kinds=("cut_region_off", "cut_wan")),
+    clients_of_an_unloaded_topic_are_not_told: replace(CALM, faults=4, kinds=("unload",)),
+    nobody_passes_on: replace(CALM, faults=2, kinds=("change_topology",)),
+    the_cursor_passes_what_another_region_delivers: replace(WILD, kinds=("change_topology", "cut_wan", "unload")),
+    a_region_that_comes_back_gets_what_is_new: replace(CALM, faults=3, kinds=("leave",)),
+    audits_compare_nothing: CALM,
+    audits_leave_out_the_newest_ledger: CALM,
+    what_an_audit_finds_is_told_only: CALM,
+    what_is_lost_is_not_appended: CALM,
+}
+FOUND_BY: dict[Mutant, int] = {
+    what_is_above_the_prefix_is_accepted: 5,
+    links_need_the_whole_instance: 16,
+    what_is_lost_is_not_appended: 2 * EVERY,
+}
+"""Seeds that are tried first: a rare interleaving is not searched for again each time."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.__name__)
+def test_a_wrong_rule_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant(monkeypatch)
+    for seed in (FOUND_BY.get(mutant, 0), *range(MUTANT_SEEDS)):
+        try:
+            run_seed(seed, MUTANTS[mutant])
+        except (Violation, SimFailure, AssertionError, HeliographError, TimeoutError):
+            return
+    pytest.fail(f"{MUTANT_SEEDS} seeds hold although {mutant.__name__.replace('_', ' ')}")

@@ -1,0 +1,86 @@
+"""The coordinator's shell: nobody hears of what is still being stored."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from heliograph.model.errors import MetadataUnavailable
+from region_node.faces.kafka.error_codes import Code
+from tests.region_node.faces.kafka.harness import Face, with_face
+from tests.region_node.faces.pulsar.harness import settle
+
+
+def stores_late(face: Face, fails: bool) -> asyncio.Event:
+    """Writes of the region's metadata wait for the event, and then fail, or not."""
+    allowed, put = asyncio.Event(), face.meta.put
+
+    async def late(*arguments: Any, **named: Any) -> int:
+        await allowed.wait()
+        if fails:
+            raise MetadataUnavailable("no leader")
+        return await put(*arguments, **named)
+
+    face.meta.put = late  # type: ignore[method-assign]
+    return allowed
+
+
+async def being_stored(face: Face, *, fails: bool) -> tuple[Any, Any, asyncio.Event, asyncio.Task[None]]:
+    """(the coordinator, its group, what lets the write end, who waits for it): in the middle of the write of a generation."""
+    coordinator = face.broker.coordinator
+    held = await coordinator.held("g")
+    allowed = stores_late(face, fails=fails)
+    held.group.changed = True
+    first = asyncio.create_task(coordinator.settle(held))
+    await settle(10)
+    return coordinator, held, allowed, first
+
+
+def test_who_asks_while_a_generation_is_stored_hears_once_it_is() -> None:
+    async def run(face: Face) -> None:
+        coordinator, held, allowed, first = await being_stored(face, fails=False)
+        waiter = coordinator.waiter()
+        held.group.sync(coordinator.now, "nobody", None, 1, {}, waiter)
+        second = asyncio.create_task(coordinator.settle(held))
+        await settle(10)
+        assert not waiter.done(), "what is being stored may not be stored after all"
+        allowed.set()
+        await asyncio.gather(first, second)
+        assert waiter.result()["error_code"] == Code.UNKNOWN_MEMBER_ID
+
+    with_face(run)
+
+
+def test_who_asks_while_a_generation_is_stored_does_not_hear_of_it_where_that_fails() -> None:
+    async def run(face: Face) -> None:
+        coordinator, held, allowed, first = await being_stored(face, fails=True)
+        waiter = coordinator.waiter()
+        held.group._answers.append(
+            (waiter, {"error_code": 0, "member_id": "m"})
+        )  # as of a member whose generation is complete
+        second = asyncio.create_task(coordinator.settle(held))
+        await settle(10)
+        allowed.set()
+        await asyncio.wait([first])
+        again = await coordinator.held("g")
+        await second
+        assert waiter.result()["error_code"] == Code.COORDINATOR_NOT_AVAILABLE
+        assert await coordinator.held("g") is again is not held
+
+    with_face(run)
+
+
+def test_a_group_that_cannot_be_stored_is_given_up() -> None:
+    async def run(face: Face) -> None:
+        coordinator = face.broker.coordinator
+        held = await coordinator.held("g")
+        allowed = stores_late(face, fails=True)
+        held.group.changed = True
+        waiter = coordinator.waiter()
+        held.group.sync(coordinator.now, "nobody", None, 1, {}, waiter)
+        allowed.set()
+        await coordinator.settle(held)
+        assert waiter.result()["error_code"] == Code.COORDINATOR_NOT_AVAILABLE
+        assert await coordinator.held("g") is not held, "what is stored is read again"
+
+    with_face(run)

@@ -1,0 +1,115 @@
+"""A group whose turn is another region's: nobody joins, members commit and go, and all is as before when it is its turn again."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+from heliograph.model.topic_names import TopicName
+from region_node.faces.kafka.error_codes import Code
+from region_node.faces.kafka.groups.group_regions import topics_of
+from tests.region_node.faces.kafka.harness import Client, Face, with_face
+from tests.region_node.faces.kafka.test_topics_by_id import ORDERS, create
+from tests.region_node.faces.pulsar.harness import settle
+
+
+def subscription(*topics: str) -> bytes:
+    return (
+        struct.pack(">hi", 0, len(topics))
+        + b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
+        + b"\xff\xff\xff\xff"
+    )
+
+
+async def join(client: Client, member: str = "") -> dict[str, Any]:
+    head = {
+        "group_id": "g",
+        "session_timeout": 10_000,
+        "rebalance_timeout": 10_000,
+        "member_id": member,
+        "protocol_type": "consumer",
+    }
+    return await client.ask(
+        "join_group", 3, {**head, "protocols": [{"name": "range", "metadata": subscription("orders")}]}
+    )
+
+
+async def commit(client: Client, member: str, generation: int) -> int:
+    parts = [{"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}]
+    of = {"group_id": "g", "generation_id_or_member_epoch": generation, "member_id": member}
+    answer = await client.ask("offset_commit", 6, {**of, "topics": [{"name": "orders", "partitions": parts}]})
+    code: int = answer["topics"][0]["partitions"][0]["error_code"]
+    return code
+
+
+async def heartbeat(client: Client, member: str, generation: int) -> int:
+    code: int = (await client.ask("heartbeat", 2, {"group_id": "g", "generation_id": generation, "member_id": member}))[
+        "error_code"
+    ]
+    return code
+
+
+def test_a_group_whose_turn_goes_commits_and_is_out_and_comes_back_with_it() -> None:
+    async def run(face: Face) -> None:
+        client, coordinator, asked = Client(face.listener), face.broker.coordinator, list[tuple[list[TopicName], str]]()
+        await create(client, "orders")
+        joined = await join(client)
+        member, generation = joined["member_id"], joined["generation_id"]
+        shares = [{"member_id": member, "assignment": b"all"}]
+        await client.ask(
+            "sync_group", 2, {"group_id": "g", "generation_id": generation, "member_id": member, "assignments": shares}
+        )
+        coordinator.tick()
+        assert await heartbeat(client, member, generation) == Code.NONE and coordinator.members_of("g") == 1
+
+        def elsewhere(topics: Iterable[TopicName], group: str) -> str:
+            asked.append((list(topics), group))
+            return "it is active in eu"
+
+        face.broker.turns.waits = elsewhere
+        coordinator.tick()
+        await settle(50)
+        assert asked == [([ORDERS], "g")]
+        assert await heartbeat(client, member, generation) == Code.REBALANCE_IN_PROGRESS
+        assert await commit(client, member, generation) == Code.NONE, "what it has done counts"
+        assert (await join(client, member))["error_code"] == Code.COORDINATOR_LOAD_IN_PROGRESS
+        coordinator.tick()
+        await settle(50)
+        assert (
+            await heartbeat(client, member, generation) == Code.UNKNOWN_MEMBER_ID and coordinator.members_of("g") == 0
+        )
+        assert (
+            await commit(client, member, generation)
+            == Code.COORDINATOR_LOAD_IN_PROGRESS
+            == await commit(client, "", -1)
+        )
+        assert (await join(client))["error_code"] == Code.COORDINATOR_LOAD_IN_PROGRESS
+        face.broker.turns.waits = lambda topics, group: ""
+        assert (await join(client, member))["error_code"] == Code.UNKNOWN_MEMBER_ID, "an old member begins anew"
+        again = await join(client)
+        assert again["error_code"] == Code.NONE and again["generation_id"] > generation
+
+    with_face(run)
+
+
+def test_a_turn_that_comes_back_at_once_throws_nobody_out() -> None:
+    async def run(face: Face) -> None:
+        client, coordinator = Client(face.listener), face.broker.coordinator
+        await create(client, "orders")
+        joined = await join(client)
+        for why in ("it is active in eu", "", "it is active in eu"):
+            face.broker.turns.waits = lambda topics, group, why=why: why  # type: ignore[misc]
+            coordinator.tick()
+            await settle(20)
+            assert coordinator.members_of("g") == 1
+        assert joined["error_code"] == Code.NONE
+
+    with_face(run)
+
+
+def test_topics_of_a_subscription_however_much_of_it_there_is() -> None:
+    whole = subscription("orders", "tenant/ns/t")
+    assert topics_of(whole) == {"orders", "tenant/ns/t"}
+    for end in range(len(whole)):
+        topics_of(whole[:end])

@@ -1,0 +1,120 @@
+"""Offsets of groups on their way to the metadata: what is answered is stored, whoever else writes and whatever fails; many commits are few writes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from geo_tests.sim.simulation import Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import Op, Put
+from heliograph.kv.state_machine import KvMachine
+from heliograph.model.errors import HeliographError
+from region_node.faces.kafka.groups.committed_offsets import Committed, Row, encode
+from region_node.faces.kafka.groups.offset_commits import Commits
+from region_node.runtime.ready_queue import Tasks
+from tests.storage.managed_ledger.flaky_store import FlakyStore
+
+GROUPS = ("one", "two/β")
+
+
+async def stored(machine: KvMachine, group: str) -> dict[tuple[str, int], Row]:
+    found = Committed(EmbeddedStore(machine), group)
+    await found.load()
+    return found.rows
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_answered_is_stored(seed: int) -> None:
+    """Two brokers believe that they coordinate the same groups; each partition has one member that commits, through one or the other."""
+    with Simulation(seed) as sim:
+        rng, machine = sim.rng("commits"), KvMachine()
+        trouble = rng.choice([0.0, 0.1])
+        brokers = []
+        for number in range(2):
+            store = FlakyStore(machine, random.Random(f"{seed}/{number}"), trouble=trouble)
+            groups = {group: Committed(store, group) for group in GROUPS}
+            brokers.append((Commits(store, Tasks().spawn), groups))
+        answered = 0
+
+        async def member(group: str, partition: int) -> None:
+            nonlocal answered
+            key, sure = (f"topic-{partition % 2}", partition * 100), -1  # some share a key of the metadata
+            for offset in range(8):
+                commits, groups = brokers[0] if rng.random() < 0.8 else brokers[1]
+                try:
+                    await commits.put(groups[group], {key: Row(offset, -1, "m", int(sim.now() * 1000) + 1)})
+                except HeliographError:
+                    pass  # it may be written, or not
+                else:
+                    sure, answered = offset, answered + 1
+                found = (await stored(machine, group)).get(key)
+                assert (-1 if found is None else found.offset) >= sure, f"partition {partition} of {group}"
+                if rng.random() < 0.3:
+                    await asyncio.sleep(rng.random() / 50)
+
+        async def main() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                for group in GROUPS:
+                    for partition in range(6):
+                        tasks.create_task(member(group, partition))
+
+        sim.run(main(), limit_s=600)
+        assert answered == 96 or trouble
+
+
+def test_many_commits_are_few_writes() -> None:
+    with Simulation("few") as sim:
+        machine = KvMachine()
+        store = FlakyStore(machine, sim.rng("store"))
+        commits, committed = Commits(store, Tasks().spawn), Committed(store, "g")
+
+        async def main() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                for partition in range(500):
+                    tasks.create_task(commits.put(committed, {("t", partition): Row(partition, -1, "", 1)}))
+            assert commits.commits == 500 and commits.writes <= 3
+            assert {key[1]: row.offset for key, row in (await stored(machine, "g")).items()} == {
+                index: index for index in range(500)
+            }
+
+        sim.run(main(), limit_s=60)
+
+
+class Racing(EmbeddedStore):
+    """Somebody else writes each key right before."""
+
+    async def txn(self, ops: Sequence[Op]) -> int:
+        for op in ops:
+            assert isinstance(op, Put)
+            await super().txn([Put(op.key, encode({9: Row(1, -1, "", 1)}))])
+        return await super().txn(ops)
+
+
+def test_who_loses_again_and_again_is_told() -> None:
+    async def main() -> None:
+        store = Racing()
+        with pytest.raises(HeliographError):
+            await Commits(store, Tasks().spawn).put(Committed(store, "g"), {("t", 0): Row(5, -1, "", 1)})
+        assert set(await stored(store.machine, "g")) == {("t", 9)}
+
+    asyncio.run(main())
+
+
+def test_a_commit_that_cannot_be_written_is_not_answered_as_if_it_were() -> None:
+    async def main() -> None:
+        store = EmbeddedStore()
+        commits, committed = Commits(store, Tasks().spawn), Committed(store, "g")
+        await commits.put(committed, {("t", 0): Row(5, -1, "", 1)})
+        store.unavailable = "gone"
+        with pytest.raises(HeliographError):
+            await commits.put(committed, {("t", 0): Row(9, -1, "", 2)})
+        store.unavailable = None
+        assert committed.rows["t", 0].offset == 5 and (await stored(store.machine, "g"))["t", 0].offset == 5
+        await commits.put(committed, {("t", 0): Row(9, -1, "", 3)})
+        assert (await stored(store.machine, "g"))["t", 0].offset == 9
+
+    asyncio.run(main())

@@ -1,0 +1,83 @@
+"""A fetch that waits is answered when there is more to read, also where nothing was appended."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from heliograph.wire.kafka.record_batches import build_batch
+from heliograph.wire.run import Run
+from replicator.log.transaction_buffer import COMMIT, Key, TransactionBuffer, marker_run
+from tests.region_node.faces.kafka.harness import Client, Face, request, with_face
+from tests.region_node.faces.pulsar.harness import settle
+from tests.replicator.log.test_transaction_buffer import run as run_of
+
+ORIGIN = (2, 1, 70)
+KEY: Key = (ORIGIN, 0, 1)
+
+
+def fetch_committed(topic: str, max_wait_ms: int) -> bytes:
+    part = {
+        "partition": 0,
+        "current_leader_epoch": -1,
+        "fetch_offset": 0,
+        "log_start_offset": -1,
+        "partition_max_bytes": 1 << 20,
+    }
+    fields = {
+        "replica_id": -1,
+        "max_wait": max_wait_ms,
+        "min_bytes": 1,
+        "max_bytes": 1 << 20,
+        "isolation_level": 1,
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": [{"topic": topic, "partitions": [part]}],
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }
+    return request("fetch", 11, fields)
+
+
+def test_a_held_transaction_that_is_shown_answers_who_waits_for_it() -> None:
+    async def main(face: Face) -> None:
+        client = Client(face.listener)
+        rows: list[dict[str, Any]] = [
+            {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+        ]
+        await client.ask("create_topics", 2, {"topics": rows, "timeout": 1000, "validate_only": False})
+        part = {"index": 0, "records": build_batch([(1, None, b"of several topics", ())])}
+        fields = {
+            "transactional_id": None,
+            "acks": 0,
+            "timeout": 1000,
+            "topic_data": [{"name": "t", "partition_data": [part]}],
+        }
+        client.raw(request("produce", 7, fields))
+        await settle(100)
+        log = await face.broker.log("t", 0)
+        topic: Any = log.topic
+        ledger, first, _ = topic.ledger.runs[0]
+        buffer = TransactionBuffer()  # as if another region had committed it, in another topic too
+        buffer.confirm(ledger, first, run_of((0, 1), b"x", origin=ORIGIN))
+        ended = marker_run((0, 1), COMMIT, 0, ["persistent://public/default/other"])
+        buffer.confirm(
+            ledger,
+            first + 1,
+            Run(ended.parts, ended.lengths, counts=ended.counts, flags=ended.flags, transaction=(0, 1), origin=ORIGIN),
+        )
+        topic.log.state = SimpleNamespace(transactions=buffer)
+        assert topic.transactions.buffer is buffer and list(buffer.held) == [KEY]
+
+        waiting = Client(face.listener)
+        waiting.raw(fetch_committed("t", 60_000))
+        await settle(200)
+        assert not waiting.answers()
+        buffer.release(KEY)
+        topic.shown_more()
+        await settle(200)
+        (answer,) = waiting.answers()
+        assert b"of several topics" in answer
+        assert not topic._shown, "whoever was answered waits no more"
+
+    with_face(main)

@@ -1,0 +1,150 @@
+"""Transactional ids as time goes by: what is over time ends without its producer, and an id that nobody uses is forgotten; whoever coordinates it then."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from heliograph.kv.metadata_store import pages_under
+from region_node.faces.kafka.error_codes import Code, Refused
+from region_node.faces.kafka.groups.committed_offsets import Row
+from region_node.faces.kafka.transactions.kafka_transactions import IDS, KafkaTransactions
+from region_node.faces.kafka.transactions.transactional_id_expiration import IDLE, producer_key
+from region_node.transactions.coordinators.settings import TransactionSettings
+from region_node.transactions.coordinators.transaction_service import Transactions
+from tests.region_node.faces.kafka.harness import Face, with_face
+
+DAY_S, HOUR_S = 86_400, 3_600
+TIMEOUT_MS = 60_000
+
+
+def with_transactions(
+    test: Callable[[Face, Transactions, KafkaTransactions], Coroutine[Any, Any, None]], **settings: Any
+) -> None:
+    async def run(face: Face) -> None:
+        service = Transactions(
+            meta=face.meta,
+            topics=lambda: face.topics,
+            ownership=lambda: face.owner,  # type: ignore[arg-type, return-value]
+            view=face.view,
+            region="us",
+            clock=face.clock,
+            rng=random.Random(1),
+            settings=TransactionSettings(coordinators=2),
+        )
+        try:
+            await test(face, service, KafkaTransactions(face.broker, service))
+        finally:
+            await service.close()
+
+    with_face(run, **settings)
+
+
+async def left(face: Face, prefix: str) -> list[str]:
+    return [key.removeprefix(prefix) async for rows in pages_under(face.meta, prefix) for key, _, _ in rows]
+
+
+async def refused(work: Coroutine[Any, Any, Any]) -> Code:
+    with pytest.raises(Refused) as caught:
+        await work
+    return caught.value.code
+
+
+def test_an_id_that_nobody_uses_is_forgotten_and_others_are_not() -> None:
+    async def run(face: Face, service: Transactions, before: KafkaTransactions) -> None:
+        idle = await before.begin_producer("idle/one", TIMEOUT_MS, -1, -1)
+        used = await before.begin_producer("used", TIMEOUT_MS, -1, -1)
+        opened = await before.begin_producer("open", 100 * DAY_S * 1000, -1, -1)
+        await before.add_offsets("open", *opened)
+        face.clock.now += HOUR_S
+        await before.recover()
+        assert sorted(await left(face, IDLE)) == ["idle%2Fone", "open", "used"]
+        after = KafkaTransactions(face.broker, service)  # another broker goes on: what was seen is stored
+        face.clock.now += 7 * DAY_S - HOUR_S
+        used = await after.begin_producer("used", TIMEOUT_MS, *used)
+        await after.recover()
+        assert len(await left(face, IDS)) == 3, "a minute less than the seven days"
+        face.clock.now += HOUR_S
+        await after.recover()
+        assert sorted(await left(face, IDS)) == sorted(await left(face, IDLE)) == ["open", "used"]
+        assert (
+            await face.meta.get(producer_key(idle[0])) is None
+            and await face.meta.get(producer_key(used[0])) is not None
+        )
+        assert await refused(after.add_offsets("idle/one", *idle)) == Code.INVALID_PRODUCER_ID_MAPPING
+        assert (await after.begin_producer("idle/one", TIMEOUT_MS, -1, -1))[0] != idle[0]
+        await after.end("open", *opened, commit=True)
+        await after.add_offsets("used", *used)
+
+    with_transactions(run, transaction_timeout_max_ms=200 * DAY_S * 1000)
+
+
+def test_an_id_that_is_used_while_it_is_looked_at_stays() -> None:
+    async def run(face: Face, _: Transactions, transactions: KafkaTransactions) -> None:
+        given = await transactions.begin_producer("id", TIMEOUT_MS, -1, -1)
+        face.clock.now += HOUR_S
+        await transactions.recover()
+        face.clock.now += 8 * DAY_S
+        plain = face.meta.txn
+        raised: list[tuple[int, int]] = []
+
+        async def late(ops: Any) -> int:
+            if not raised:
+                raised.append(given)
+                raised.append(await transactions.begin_producer("id", TIMEOUT_MS, *given))
+            return await plain(ops)
+
+        face.meta.txn = late  # type: ignore[method-assign]
+        await transactions.recover()
+        assert raised[1] == (given[0], given[1] + 1)
+        await transactions.add_offsets("id", *raised[1])
+
+    with_transactions(run)
+
+
+def test_without_a_limit_none_is_forgotten_and_bad_marks_are_made_anew() -> None:
+    async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
+        await transactions.begin_producer("id", TIMEOUT_MS, -1, -1)
+        await face.meta.put(IDLE + "id", b"no such bytes")
+        face.clock.now += 100 * DAY_S
+        await transactions.recover()
+        assert await left(face, IDS) == ["id"]
+        assert await transactions._idle.look(lambda _: True, transactions._idle_producer) == 0
+        assert await transactions._idle.look(lambda _: False, transactions._idle_producer) == 0
+        assert (await face.meta.get(IDLE + "id") or (b"", 0))[0] != b"no such bytes"
+
+    with_transactions(run, transactional_id_expiration_s=-1)
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_what_is_over_time_ends_without_its_producer(other: bool) -> None:
+    """Else the partitions of its group would stand for as long as that does not come again. other: the broker that it began at has died."""
+
+    async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
+        producer = await transactions.begin_producer("id", TIMEOUT_MS, -1, -1)
+        await transactions.add_offsets("id", *producer)
+        await transactions.hold_offsets("id", *producer, "g", {("t", 0): Row(7, -1, "", 0)})
+        assert await transactions.unstable("g") == {("t", 0)}
+        await transactions.recover()
+        assert await transactions.unstable("g") == {("t", 0)}, "it is open"
+        if other:
+            transactions = KafkaTransactions(face.broker, service)
+            await transactions.recover()
+        face.clock.now += TIMEOUT_MS / 1000 + 1
+        await (await service.coordinator(service.coordinator_of("id"))).tick()
+        await transactions.recover()
+        assert await transactions.unstable("g") == set() and not await left(face, "/kafka/offsets/")
+        assert await refused(transactions.end("id", *producer, commit=True)) == Code.PRODUCER_FENCED, "and not success"
+        assert await refused(transactions.add_offsets("id", *producer)) == Code.PRODUCER_FENCED
+        again = await transactions.begin_producer("id", TIMEOUT_MS, -1, -1)
+        await transactions.add_offsets("id", *again)
+        await transactions.hold_offsets("id", *again, "g", {("t", 0): Row(9, -1, "", 0)})
+        await transactions.end("id", *again, commit=True)
+        assert await transactions.unstable("g") == set() and len(await left(face, "/kafka/offsets/")) == 1
+        await transactions.recover()
+        assert not transactions._opened and not transactions._unfinished
+
+    with_transactions(run)

@@ -1,0 +1,367 @@
+"""Consumers and readers over fake storage: permits, acknowledgements, redelivery, seeking, ends."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from dataclasses import replace
+
+import pytest
+
+from heliograph.wire.pulsar import pulsar_pb2 as pb
+from region_node.subscriptions.sticky_keys import key_hash
+from tests.region_node.faces.pulsar.codec import entry, frame, send
+from tests.region_node.faces.pulsar.harness import TOPIC, Broker, K, ids, kinds, messages, publish, with_broker
+
+
+def test_permits_count_messages_and_the_last_entry_may_overdraw() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.do(*(send(1, i * 10, entry(b"b", batch=10), num_messages=10) for i in range(5)))
+        await client.subscribe(1, initialPosition=1)
+        assert ids(await client.flow(15)) == [(10, 0), (10, 1)]
+        assert ids(await client.flow(5)) == []
+        assert ids(await client.flow(1)) == [(10, 2)]
+
+    with_broker(test)
+
+
+def test_tail_and_backlog_and_resuming() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await publish(client, 10)
+        broker.ledger().cache = False
+        await client.subscribe(1, initialPosition=1)
+        got = await client.flow(1000)
+        assert [i[1] for i in ids(got)] == list(range(10))
+        broker.ledger().cache = True
+        came = await client.do(send(1, 10, entry(b"tail")))
+        assert sorted(kinds(came)) == [K.SEND_RECEIPT, K.MESSAGE]
+        ack = [{"ledgerId": 10, "entryId": e} for e in (0, 1, 2, 5)]
+        await client.do(frame(K.ACK, consumer_id=1, ack_type=0, message_id=[pb.MessageIdData(**m) for m in ack]))
+        await client.do(frame(K.CLOSE_CONSUMER, consumer_id=1, request_id=50))
+        await client.subscribe(2)
+        assert [i[1] for i in ids(await client.flow(1000, 2))] == [3, 4, 6, 7, 8, 9, 10]
+        last = pb.MessageIdData(ledgerId=10, entryId=8)
+        ((answer, _),) = await client.do(frame(K.ACK, consumer_id=2, ack_type=1, message_id=[last], request_id=77))
+        assert answer.ackResponse.request_id == 77 and broker.ledger().cursors["s"].flushes == 1
+        assert broker.ledger().cursors["s"].mark_delete == (10, 8)
+
+    with_broker(test)
+
+
+def test_part_of_a_batch_and_entries_to_come_are_not_acknowledged() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await publish(client, 3)
+        await client.subscribe(1, initialPosition=1)
+        await client.flow(10)
+        part = pb.MessageIdData(ledgerId=10, entryId=0, ack_set=[3])
+        done = pb.MessageIdData(ledgerId=10, entryId=1, ack_set=[0])
+        future = pb.MessageIdData(ledgerId=10, entryId=9)
+        await client.do(frame(K.ACK, consumer_id=1, ack_type=0, message_id=[part, done, future]))
+        cursor = broker.ledger().cursors["s"]
+        assert [cursor.is_acked((10, e)) for e in (0, 1, 2, 9)] == [False, True, False, False]
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize("setting", [True, False])
+@pytest.mark.parametrize("kind", [0, 1, 3])
+def test_messages_of_a_batch_are_acknowledged_one_by_one(setting: bool, kind: int) -> None:
+    async def test(broker: Broker) -> None:
+        broker.topics.settings = replace(broker.topics.settings, batch_index_acks=setting)
+        client = await broker.client()
+        await client.producer(1)
+        await client.subscribe(1, kind=kind, initialPosition=1)
+        await client.do(
+            *(send(1, n, entry(b"x", sequence=n, batch=4, partition_key="k"), num_messages=4) for n in range(2))
+        )
+        assert [list(m.ack_set) for m, _ in await client.flow(8)] == [[], []]
+        for left in (0b1110, 0b1011):
+            part = pb.MessageIdData(ledgerId=10, entryId=0, ack_set=[left], batch_size=4)
+            ((answer, _),) = await client.do(
+                frame(K.ACK, consumer_id=1, ack_type=0, message_id=[part], request_id=left)
+            )
+            assert answer.ackResponse.request_id == left and not answer.ackResponse.HasField("error")
+        again = messages(
+            await client.do(
+                frame(K.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=1),
+                frame(K.FLOW, consumer_id=1, messagePermits=8),
+            )
+        )
+        assert [list(m.ack_set) for m, _ in again] == [[0b1010] if setting else [], []]
+        if kind == 0:
+            last = pb.MessageIdData(ledgerId=10, entryId=1, ack_set=[0b1000])
+            await client.do(frame(K.ACK, consumer_id=1, ack_type=1, message_id=[last]))
+            again = messages(
+                await client.do(
+                    frame(K.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=1),
+                    frame(K.FLOW, consumer_id=1, messagePermits=8),
+                )
+            )
+            assert [(m.message_id.entryId, list(m.ack_set)) for m, _ in again] == [(1, [8] if setting else [])]
+        huge = pb.MessageIdData(ledgerId=10, entryId=0, ack_set=[1] * 5000)
+        ((answer, _),) = await client.do(frame(K.ACK, consumer_id=1, ack_type=0, message_id=[huge], request_id=99))
+        assert (answer.ackResponse.error == pb.NotAllowedError) is setting
+
+    with_broker(test)
+
+
+def test_key_shared_over_frames() -> None:
+    async def test(broker: Broker) -> None:
+        def meta(*ranges: tuple[int, int]) -> pb.KeySharedMeta:
+            made = pb.KeySharedMeta(keySharedMode=pb.STICKY)
+            for start, end in ranges:
+                made.hashRanges.add(start=start, end=end)
+            return made
+
+        def subscribe(request_id: int, consumer_id: int, shared: pb.KeySharedMeta) -> bytes:
+            command = pb.CommandSubscribe(
+                topic=TOPIC,
+                subscription="s",
+                subType=pb.CommandSubscribe.Key_Shared,
+                consumer_id=consumer_id,
+                request_id=request_id,
+                keySharedMeta=shared,
+            )
+            body = pb.BaseCommand(type=K.SUBSCRIBE, subscribe=command).SerializeToString()
+            return struct.pack(">II", len(body) + 4, len(body)) + body
+
+        client = await broker.client()
+        await client.producer(1)
+        assert kinds(await client.do(subscribe(1, 1, meta((0, 29_999))))) == [K.SUCCESS]
+        for wrong in (meta((29_999, 30_000)), meta(), meta((-1, 5))):
+            ((answer, _),) = await client.do(subscribe(2, 2, wrong))
+            assert (answer.error.request_id, answer.error.error) == (2, pb.ConsumerAssignError)
+        ((answer, _),) = await client.do(subscribe(3, 3, pb.KeySharedMeta(keySharedMode=pb.AUTO_SPLIT)))
+        assert answer.error.error == pb.ConsumerBusy
+        assert kinds(await client.do(subscribe(4, 2, meta((30_000, 65_535))))) == [K.SUCCESS]
+        await client.do(
+            frame(K.FLOW, consumer_id=1, messagePermits=100), frame(K.FLOW, consumer_id=2, messagePermits=100)
+        )
+        came = messages(
+            await client.do(*(send(1, n, entry(b"x", sequence=n, partition_key=f"k{n}")) for n in range(30)))
+        )
+        for message, _ in came:
+            assert message.consumer_id == (1 if key_hash(f"k{message.message_id.entryId}".encode()) < 30_000 else 2)
+        assert len(came) == 30 and {m.consumer_id for m, _ in came} == {1, 2}
+        last = pb.MessageIdData(ledgerId=10, entryId=8)
+        ((answer, _),) = await client.do(frame(K.ACK, consumer_id=1, ack_type=1, message_id=[last], request_id=9))
+        assert answer.ackResponse.error == pb.NotAllowedError
+
+    with_broker(test)
+
+
+def test_redelivery_on_exclusive_rewinds_and_echoes_the_epoch() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await publish(client, 4)
+        await client.subscribe(1, initialPosition=1)
+        await client.flow(10)
+        await client.do(frame(K.ACK, consumer_id=1, ack_type=0, message_id=[pb.MessageIdData(ledgerId=10, entryId=0)]))
+        came = messages(await client.do(frame(K.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=1, consumer_epoch=3)))
+        assert [i[1] for i in ids(came)] == [1, 2, 3] and {m.consumer_epoch for m, _ in came} == {3}
+
+    with_broker(test)
+
+
+def test_readers() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await publish(client, 5)
+        start = {"ledgerId": 10, "entryId": 3}
+        await client.subscribe(1, name="r", durable=False, start_message_id=start)
+        assert [i[1] for i in ids(await client.flow(10))] == [3, 4]
+        ((answer, _),) = await client.do(frame(K.GET_LAST_MESSAGE_ID, consumer_id=1, request_id=5))
+        assert answer.getLastMessageIdResponse.last_message_id.entryId == 4
+        await client.do(frame(K.CLOSE_CONSUMER, consumer_id=1, request_id=6))
+        assert "r" not in broker.ledger().cursors and "r" not in broker.topics.loaded[TOPIC].subscriptions
+        everything = (1 << 64) - 1
+        await client.subscribe(
+            2, name="r", durable=False, start_message_id={"ledgerId": everything, "entryId": everything}
+        )
+        assert len(await client.flow(10, 2)) == 5
+
+    with_broker(test)
+
+
+def test_closing_and_making_a_reader_of_one_name_in_one_read() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.subscribe(1, name="r", durable=False)
+        again = frame(K.SUBSCRIBE, topic=TOPIC, subscription="r", subType=0, consumer_id=2, request_id=8, durable=False)
+        came = await client.do(frame(K.CLOSE_CONSUMER, consumer_id=1, request_id=7), again)
+        assert [c.success.request_id for c, _ in came if c.type == K.SUCCESS] == [7, 8]
+
+    with_broker(test)
+
+
+def test_seek_by_id_and_time() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await publish(client, 5)
+        broker.ledger().rollover()
+        await publish(client, 5, start=5)
+        await client.subscribe(1, initialPosition=1)
+        await client.flow(100)
+        came = await client.do(frame(K.SEEK, consumer_id=1, request_id=5, message_id={"ledgerId": 11, "entryId": 1}))
+        assert kinds(came) == [K.CLOSE_CONSUMER, K.SUCCESS]
+        await client.subscribe(1)
+        assert ids(await client.flow(100)) == [(11, e) for e in range(1, 5)]
+        for publish_time, expected in (
+            (1003, (10, 3)),
+            (1004, (10, 4)),
+            (1005, (11, 0)),
+            (1008, (11, 3)),
+            (1, (10, 0)),
+        ):
+            await client.do(frame(K.SEEK, consumer_id=1, request_id=5, message_publish_time=publish_time))
+            await client.subscribe(1)
+            assert ids(await client.flow(100))[0] == expected
+        await client.do(frame(K.SEEK, consumer_id=1, request_id=5, message_publish_time=99_999))
+        await client.subscribe(1)
+        assert await client.flow(100) == []
+
+    with_broker(test)
+
+
+def test_nobody_joins_before_a_seek_is_answered() -> None:
+    """A client drops what it got before the answer: however long the move takes to be durable, nothing may come to the consumer that it made meanwhile."""
+
+    async def test(broker: Broker) -> None:
+        client, other = await broker.client(), await broker.client()
+        await client.producer(1)
+        await publish(client, 3)
+        await client.subscribe(1, initialPosition=1)
+        assert len(await client.flow(100)) == 3
+        cursor, stored = broker.topics.loaded[TOPIC].subscriptions["s"].cursor, asyncio.Event()
+        cursor.flushed = stored.wait  # type: ignore[method-assign, assignment]
+        seek = frame(K.SEEK, consumer_id=1, request_id=50, message_id={"ledgerId": 10, "entryId": 0})
+        assert kinds(await client.do(seek)) == [K.CLOSE_CONSUMER]
+        again = frame(K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=0, consumer_id=1, request_id=51)
+        assert await client.do(again, frame(K.FLOW, consumer_id=1, messagePermits=100)) == []
+        await other.subscribe(7, name="another")
+        stored.set()
+        came = await client.news()
+        assert kinds(came)[:2] == [K.SUCCESS] * 2 and [c.success.request_id for c, _ in came[:2]] == [50, 51]
+        assert ids(messages(came)) == [(10, 0), (10, 1), (10, 2)]
+
+    with_broker(test)
+
+
+def test_who_waited_for_a_seek_while_the_topic_was_unloaded_is_told_to_come_again() -> None:
+    """Its subscription is still there, elsewhere: that there is none would end a client which may not make one."""
+
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(1)
+        await broker.topics.policies.change_topic(
+            TOPIC,
+            lambda before: replace(
+                before, policies={"autoSubscriptionCreation": {"allowAutoSubscriptionCreation": False}}
+            ),
+        )
+        topic, stored = broker.topics.loaded[TOPIC], asyncio.Event()
+        topic.subscriptions["s"].cursor.flushed = stored.wait  # type: ignore[method-assign, assignment]
+        await client.do(frame(K.SEEK, consumer_id=1, request_id=50, message_id={"ledgerId": 10, "entryId": 0}))
+        await client.do(frame(K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=0, consumer_id=1, request_id=51))
+        await broker.topics.unload(TOPIC)
+        stored.set()
+        errors = [c.error for c, _ in await client.news() if c.type == K.ERROR]
+        assert [(e.request_id, e.error) for e in errors] == [(51, pb.ServiceNotReady)], errors
+
+    with_broker(test)
+
+
+def test_unsubscribe() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(1, kind=1)
+        await client.subscribe(2, kind=1)
+        ((answer, _),) = await client.do(frame(K.UNSUBSCRIBE, consumer_id=1, request_id=5))
+        assert answer.error.error == pb.MetadataError  # what a real broker says here
+        await client.do(frame(K.CLOSE_CONSUMER, consumer_id=2, request_id=6))
+        assert kinds(await client.do(frame(K.UNSUBSCRIBE, consumer_id=1, request_id=7))) == [K.SUCCESS]
+        assert broker.ledger().cursors == {}
+        assert kinds(await client.do(frame(K.UNSUBSCRIBE, consumer_id=1, request_id=8))) == [K.ERROR]
+
+    with_broker(test)
+
+
+def test_last_message_of_a_batch_and_of_nothing() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(1, topic=TOPIC + "-partition-3")
+        ask = frame(K.GET_LAST_MESSAGE_ID, consumer_id=1, request_id=5)
+        ((answer, _),) = await client.do(ask)
+        assert answer.getLastMessageIdResponse.last_message_id.entryId == (1 << 64) - 1
+        await client.producer(1, topic=TOPIC + "-partition-3")
+        await client.do(send(1, 0, entry(b"b", batch=4), num_messages=4))
+        ((answer, _),) = await client.do(ask)
+        last = answer.getLastMessageIdResponse.last_message_id
+        assert (last.ledgerId, last.entryId, last.batch_index, last.partition) == (10, 0, 3, 3)
+        ((message, _),) = await client.flow(10)
+        assert message.message_id.partition == 3
+
+    with_broker(test)
+
+
+def test_markers_are_not_delivered_but_acknowledged() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.do(*(send(1, i, entry(b"x"), marker=i in (0, 2, 3, 6)) for i in range(7)))
+        await client.subscribe(1, initialPosition=1)
+        got = await client.flow(100)
+        assert [i[1] for i in ids(got)] == [1, 4, 5]
+        ((answer, _),) = await client.do(frame(K.GET_LAST_MESSAGE_ID, consumer_id=1, request_id=5))
+        assert answer.getLastMessageIdResponse.last_message_id.entryId == 5
+        ids_ = [pb.MessageIdData(ledgerId=10, entryId=e) for e in (1, 4, 5)]
+        await client.do(frame(K.ACK, consumer_id=1, ack_type=0, message_id=ids_))
+        assert broker.ledger().cursors["s"].mark_delete == (10, 6)
+
+    with_broker(test)
+
+
+def test_dispatch_stops_above_the_high_water_mark() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await publish(client, 10)
+        await client.subscribe(1, initialPosition=1)
+        client.protocol.pause_writing()
+        assert await client.flow(100) == []
+        client.protocol.resume_writing()
+        assert len(messages(await client.news())) == 10
+
+    with_broker(test)
+
+
+def test_who_is_active_is_told_with_the_first_permits() -> None:
+    """Before them Go's client still looks at the answer to SUBSCRIBE, and would drop it."""
+
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        subscribe = frame(
+            K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=2, consumer_id=1, consumer_name="a", request_id=5
+        )
+        assert kinds(await client.do(subscribe)) == [K.SUCCESS]
+        ((told, _),) = await client.do(frame(K.FLOW, consumer_id=1, messagePermits=1))
+        assert told.active_consumer_change.is_active and told.active_consumer_change.consumer_id == 1
+        second = frame(
+            K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=2, consumer_id=2, consumer_name="b", request_id=6
+        )
+        early = frame(K.FLOW, consumer_id=2, messagePermits=1)  # asked for before the answer came
+        assert kinds(await client.do(second, early)) == [K.SUCCESS, K.ACTIVE_CONSUMER_CHANGE]
+        came = await client.do(frame(K.CLOSE_CONSUMER, consumer_id=1, request_id=7))
+        assert [c.active_consumer_change.is_active for c, _ in came if c.type == K.ACTIVE_CONSUMER_CHANGE] == [True]
+
+    with_broker(test)

@@ -1,0 +1,200 @@
+"""Topic lists: patterns, the list and its updates over frames, and what a pattern may not do."""
+
+from __future__ import annotations
+
+import pytest
+
+from heliograph.model.errors import NotAllowed
+from heliograph.wire.pulsar import pulsar_pb2 as pb
+from heliograph.wire.pulsar.server_frames import with_broker_metadata
+from heliograph.wire.run import Run
+from local_meta import keys
+from region_node.topics.serving.topic_listing import topic_pattern, topics_hash
+from tests.region_node.faces.pulsar.codec import entry, frame, send
+from tests.region_node.faces.pulsar.harness import Broker, Client, K, messages, settle, with_broker
+
+PREFIX = "persistent://public/default/"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching"),
+    [
+        ("persistent://public/default/a.*", {"a", "ab-partition-3"}),
+        ("public/default/(a|b)[0-9]?", {"a", "b"}),
+        ("non-persistent://public/default/.*b", {"b", "ab-partition-3"}),
+        (".*", {"a", "b", "ab-partition-3"}),
+    ],
+)
+def test_patterns(pattern: str, matching: set[str]) -> None:
+    matches = topic_pattern(pattern)
+    assert {name for name in ("a", "b", "ab-partition-3") if matches(PREFIX + name)} == matching
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+", "(a|a)*", "a*a*a*", "(?=a)b", r"(a)\1", "(", "x" * 51, "a{99999999999}", "(?>a)"]
+)
+def test_patterns_that_are_refused(pattern: str) -> None:
+    with pytest.raises(NotAllowed):
+        topic_pattern(pattern)
+
+
+def test_topics_hash() -> None:
+    assert topics_hash([]) == "00000000" and topics_hash(["b", "a"]) == topics_hash(["a", "b"]) != topics_hash(["ab"])
+
+
+async def put(broker: Broker, name: str) -> None:
+    await broker.meta.put(keys.managed_ledger(PREFIX + name), b"x")
+
+
+def watch(
+    watcher_id: int, pattern: str = "public/default/a.*", namespace: str = "public/default", **fields: str
+) -> bytes:
+    return frame(
+        K.WATCH_TOPIC_LIST,
+        request_id=100 + watcher_id,
+        watcher_id=watcher_id,
+        namespace=namespace,
+        topics_pattern=pattern,
+        **fields,
+    )
+
+
+def updates(came: list[tuple[pb.BaseCommand, bytes]]) -> list[tuple[int, list[str], list[str]]]:
+    out = []
+    for command, _ in came:
+        assert command.type == K.WATCH_TOPIC_UPDATE
+        update = command.watchTopicUpdate
+        out.append(
+            (
+                update.watcher_id,
+                [n.removeprefix(PREFIX) for n in update.new_topics],
+                [n.removeprefix(PREFIX) for n in update.deleted_topics],
+            )
+        )
+    return out
+
+
+def test_a_watcher_gets_the_list_and_then_what_changes() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        for name in ("a1", "b1"):
+            await put(broker, name)
+        ((answer, _),) = await client.do(watch(1))
+        listed = answer.watchTopicListSuccess
+        assert (listed.request_id, listed.watcher_id, list(listed.topic)) == (101, 1, [PREFIX + "a1"])
+        assert listed.topics_hash == topics_hash([PREFIX + "a1"])
+        ((answer, _),) = await client.do(watch(2, topics_hash=listed.topics_hash))
+        assert answer.watchTopicListSuccess.topics_hash == listed.topics_hash and not answer.watchTopicListSuccess.topic
+        await put(broker, "a2")
+        await put(broker, "b2")
+        await put(broker, "a1")  # a rollover
+        came = await client.news()
+        assert updates(came) == [(1, ["a2"], []), (2, ["a2"], [])]
+        assert came[0][0].watchTopicUpdate.topics_hash == topics_hash([PREFIX + "a1", PREFIX + "a2"])
+        ((answer, _),) = await client.do(frame(K.WATCH_TOPIC_LIST_CLOSE, request_id=7, watcher_id=1))
+        assert answer.success.request_id == 7
+        await broker.meta.delete(keys.managed_ledger(PREFIX + "a1"))
+        assert updates(await client.news()) == [(2, [], ["a1"])]
+        client.transport.close()
+        await client.news()
+        assert not broker.topics.lists._namespaces
+
+    with_broker(test)
+
+
+def test_changes_of_one_turn_come_together_and_cancel_out() -> None:
+    async def test(broker: Broker) -> None:
+        lists, told = broker.topics.lists, list[tuple[list[str], list[str]]]()
+        for name in "az":
+            await put(broker, name)
+        names, stop = await lists.watch("public/default", lambda came, gone: told.append((came, gone)))
+        assert names == [PREFIX + "a", PREFIX + "z"]
+        namespace = lists._namespaces["public/default"]
+        key = {name: keys.managed_ledger(PREFIX + name) for name in "abcdz"}
+        for name, value in (
+            ("b", b"1"),
+            ("b", b"2"),
+            ("c", b"1"),
+            ("c", None),
+            ("a", None),
+            ("d", b"1"),
+            ("z", None),
+            ("z", b"5"),
+        ):
+            lists._changed(namespace, key[name], value)
+        await settle()
+        assert told == [([PREFIX + "b", PREFIX + "d"], [PREFIX + "a"])]
+        stop()
+
+    with_broker(test)
+
+
+def test_watchers_that_are_refused() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        for refused, code in (
+            (watch(1, "(a+)+"), pb.NotAllowedError),
+            (watch(1, namespace="no/where"), pb.TopicNotFound),
+        ):
+            ((answer, _),) = await client.do(refused)
+            assert (answer.error.request_id, answer.error.error) == (101, code)
+        await client.do(watch(1))
+        ((answer, _),) = await client.do(watch(1))
+        assert answer.error.error == pb.NotAllowedError
+        raced = await client.do(watch(2), frame(K.WATCH_TOPIC_LIST_CLOSE, request_id=8, watcher_id=2))
+        assert [c.success.request_id for c, _ in raced if c.type == K.SUCCESS] == [8]
+        await put(broker, "a1")
+        assert [u[0] for u in updates(await client.news())] == [1]
+
+    with_broker(test)
+
+
+def test_a_list_is_filtered_where_the_pattern_may_be() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        for i, name in enumerate(("a1", "b1")):
+            await client.producer(i, PREFIX + name)
+        for pattern, names in (("public/default/b.*", ["b1"]), ("(b+)+", ["a1", "b1"])):
+            ((answer, _),) = await client.do(
+                frame(K.GET_TOPICS_OF_NAMESPACE, namespace="public/default", request_id=1, topics_pattern=pattern)
+            )
+            listed = answer.getTopicsOfNamespaceResponse
+            assert [n.removeprefix(PREFIX) for n in listed.topics] == names and listed.filtered is (len(names) == 1)
+
+    with_broker(test)
+
+
+# -- what the broker knows of an entry
+
+
+def test_broker_metadata_goes_to_who_negotiated_it() -> None:
+    async def test(broker: Broker) -> None:
+        plain = await broker.client()
+        client = Client(broker.listener)
+        flags = {"supports_broker_entry_metadata": True}
+        ((answer, _),) = await client.do(frame(K.CONNECT, client_version="t", protocol_version=19, feature_flags=flags))
+        assert answer.connected.feature_flags.supports_broker_entry_metadata
+        await plain.producer(1)
+        for i, one in enumerate((plain, client)):
+            await one.subscribe(2, name=f"s{i}", initialPosition=1)
+            await one.flow(100, 2)
+        stored = [entry(b"x", sequence=n, batch=3 * (n % 2)) for n in range(4)]
+        got = messages(
+            await plain.do(*(send(1, n, one, num_messages=3 if n % 2 else 1) for n, one in enumerate(stored)))
+        )
+        assert [payload for _, payload in got] == stored
+        indexes = []
+        for (_, payload), one in zip(messages(await client.news()), stored, strict=True):
+            assert payload[:2] == b"\x0e\x02"
+            size = int.from_bytes(payload[2:6], "big")
+            assert payload[6 + size :] == one
+            indexes.append(pb.BrokerEntryMetadata.FromString(payload[6 : 6 + size]).index)
+        assert indexes == [0, 3, 4, 7]
+
+    with_broker(test, broker_entry_metadata=True)
+
+
+def test_broker_metadata_of_a_cut_run() -> None:
+    run = Run([b"a", b"bc", b"d"], [1, 2, 1], counts=[1, 0, 5], time_ms=1_700_000_000_000, first_index=300).cut(1, 3)
+    made = [pb.BrokerEntryMetadata.FromString(bytes(part[6 : 6 + part[5]])) for part in with_broker_metadata(run).parts]
+    assert [(m.broker_timestamp, m.index) for m in made] == [(run.time_ms, 300), (run.time_ms, 305)]

@@ -1,0 +1,411 @@
+"""Transactions by raw frames: what every command is answered, what consumers see, and what goes out again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from heliograph.wire.pulsar import pulsar_pb2 as pb
+from replicator.log.transaction_buffer import is_marker, read_participants
+from tests.region_node.faces.pulsar.codec import entry, frame, send
+from tests.region_node.faces.pulsar.harness import TOPIC, Client, K, ids, messages
+from tests.region_node.transactions.broker import TransactionalBroker, ask, begin, with_transactions
+
+OTHER = "persistent://public/default/u"
+SHARED, KEY_SHARED = 1, 3
+
+
+async def ack(
+    client: Client, txn: dict[str, int] | None, *entries: int, kind: int = 0, ledger: int = 10, **fields: Any
+) -> int | None:
+    """The error of an ACK; None: it was taken."""
+    message_ids = [pb.MessageIdData(ledgerId=ledger, entryId=n, **fields) for n in entries]
+    answer = await ask(client, K.ACK, consumer_id=1, ack_type=kind, message_id=message_ids, **(txn or {}))
+    return answer.error if answer.HasField("error") else None
+
+
+async def publish(
+    client: Client, sequence: int, payload: bytes, txn: dict[str, int] | None = None, producer_id: int = 1
+) -> list[int]:
+    came = await client.do(send(producer_id, sequence, entry(payload, sequence=sequence), **(txn or {})))
+    return [command.type for command, _ in came if command.type in (K.SEND_RECEIPT, K.SEND_ERROR)]
+
+
+async def end(client: Client, txn: dict[str, int], action: int = 0) -> int | None:
+    answer = await ask(client, K.END_TXN, txn_action=action, **txn)
+    return answer.error if answer.HasField("error") else None
+
+
+def payloads(came: Any) -> list[bytes]:
+    return [payload[-2:] for _, payload in messages(came)]
+
+
+def test_what_is_published_in_a_transaction_comes_with_its_commit_and_in_order() -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.subscribe(1)
+        await client.flow(100)
+        assert not (await ask(client, K.TC_CLIENT_CONNECT_REQUEST, tc_id=0)).HasField("error")
+        txn = await begin(client)
+        assert not (await ask(client, K.ADD_PARTITION_TO_TXN, partitions=[TOPIC], **txn)).HasField("error")
+        await publish(client, 0, b"p0")
+        seen = len(client.got)
+        assert await publish(client, 1, b"t0", txn) == [K.SEND_RECEIPT]
+        assert await publish(client, 2, b"p1") == [K.SEND_RECEIPT]
+        both = (
+            send(1, 3, entry(b"t1", sequence=3), **txn)
+            + send(1, 4, entry(b"p2", sequence=4))
+            + send(1, 5, entry(b"t2", sequence=5), **txn)
+        )
+        await client.do(both)
+        assert payloads(client.got[seen:]) == []
+        assert await end(client, txn) is None
+        assert payloads(client.got[seen:]) == [b"t0", b"p1", b"t1", b"p2", b"t2"]
+        assert await end(client, txn) is None  # its answer was lost
+        assert await end(client, txn, 1) == pb.InvalidTxnStatus
+        assert await publish(client, 6, b"t3", txn) == [K.SEND_ERROR]
+
+    with_transactions(test)
+
+
+def test_what_was_aborted_is_never_seen_nor_is_it_backlog() -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.subscribe(1)
+        await client.flow(100)
+        txn = await begin(client)
+        await ask(client, K.ADD_PARTITION_TO_TXN, partitions=[TOPIC], **txn)
+        await publish(client, 0, b"t0", txn)
+        await publish(client, 1, b"p0")
+        assert await end(client, txn, 1) is None
+        await client.news()
+        assert payloads(client.got) == [b"p0"]
+        assert await ack(client, None, 1) is None
+        assert broker.topics.loaded[TOPIC].subscriptions["s"].cursor.mark_delete == (10, 2)
+
+    with_transactions(test)
+
+
+def test_a_topic_loaded_again_knows_what_is_open_and_what_was_aborted() -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        gone, still = await begin(client), await begin(client)
+        for txn in (gone, still):
+            await ask(client, K.ADD_PARTITION_TO_TXN, partitions=[TOPIC], **txn)
+        await publish(client, 0, b"t0", gone)
+        await publish(client, 1, b"p0")
+        await publish(client, 2, b"t1", still)
+        await end(client, gone, 1)
+        await broker.topics.unload(TOPIC)
+        other = await broker.client()
+        await other.subscribe(1, initialPosition=1)
+        await other.flow(100)
+        assert payloads(other.got) == [b"p0"]
+        last = await ask(other, K.GET_LAST_MESSAGE_ID, consumer_id=1)
+        assert (last.last_message_id.ledgerId, last.last_message_id.entryId) == (10, 1)
+        assert await end(client, still) is None
+        await other.news()
+        assert payloads(other.got) == [b"p0", b"t1"]
+
+    with_transactions(test)
+
+
+def test_acknowledgements_hold_with_the_commit_and_come_back_with_an_abort() -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.subscribe(1, kind=SHARED)
+        for n in range(4):
+            await publish(client, n, b"p%d" % n)
+        assert ids(await client.flow(100)) == [(10, n) for n in range(4)]
+        first, second = await begin(client), await begin(client)
+        for txn in (first, second):
+            answer = await ask(
+                client, K.ADD_SUBSCRIPTION_TO_TXN, subscription=[pb.Subscription(topic=TOPIC, subscription="s")], **txn
+            )
+            assert not answer.HasField("error")
+        assert await ack(client, first, 0, 1) is None
+        assert await ack(client, second, 1) == pb.TransactionConflict
+        assert await ack(client, second, 2) is None
+        cursor = broker.topics.loaded[TOPIC].subscriptions["s"].cursor
+        assert not cursor.is_acked((10, 0))
+        seen = len(client.got)
+        assert await end(client, second, 1) is None
+        await client.news()
+        assert ids(messages(client.got[seen:])) == [(10, 2)]
+        assert await end(client, first) is None
+        assert cursor.mark_delete == (10, 1)
+        assert await ack(client, await begin(client), 0) == pb.TransactionConflict
+
+    with_transactions(test)
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED, 0])
+def test_what_a_transaction_holds_goes_to_nobody_else_until_it_is_aborted(kind: int) -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.subscribe(1, kind=kind)
+        for n in range(3):
+            await publish(client, n, b"p%d" % n)
+        await client.flow(100)
+        txn = await begin(client)
+        await ask(
+            client, K.ADD_SUBSCRIPTION_TO_TXN, subscription=[pb.Subscription(topic=TOPIC, subscription="s")], **txn
+        )
+        assert await ack(client, txn, 1) is None
+        await client.do(frame(K.CLOSE_CONSUMER, consumer_id=1, request_id=900))
+        other = await broker.client()
+        await other.subscribe(1, kind=kind)
+        assert ids(await other.flow(100)) == [(10, 0), (10, 2)]
+        assert await ack(other, None, 0, 2) is None
+        assert await end(client, txn, 1) is None
+        await other.news()
+        assert ids(messages(other.got)) == [(10, 0), (10, 2), (10, 1)]
+
+    with_transactions(test)
+
+
+def test_a_subscription_loaded_again_still_holds_what_was_acknowledged() -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.subscribe(1)
+        for n in range(4):
+            await publish(client, n, b"p%d" % n)
+        await client.flow(100)
+        txn = await begin(client)
+        await ask(
+            client, K.ADD_SUBSCRIPTION_TO_TXN, subscription=[pb.Subscription(topic=TOPIC, subscription="s")], **txn
+        )
+        assert await ack(client, txn, 2, kind=1) is None  # cumulative
+        await broker.topics.unload(TOPIC)
+        other = await broker.client()
+        await other.subscribe(1)
+        assert ids(await other.flow(100)) == [(10, 3)]
+        assert await ack(other, await begin(other), 3, kind=1) == pb.TransactionConflict
+        assert await end(client, txn) is None
+        assert broker.topics.loaded[TOPIC].subscriptions["s"].cursor.mark_delete == (10, 2)
+
+    with_transactions(test)
+
+
+def test_messages_of_a_batch() -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.subscribe(1, kind=SHARED)
+        await client.do(send(1, 0, entry(b"batch", batch=3), num_messages=3))
+        await client.flow(100)
+        first, second = await begin(client), await begin(client)
+        assert await ack(client, first, 0, ack_set=[0b110], batch_size=3) is None
+        assert await ack(client, second, 0, ack_set=[0b100], batch_size=3) == pb.TransactionConflict
+        assert await ack(client, second, 0, ack_set=[0b101], batch_size=3) is None
+        for txn in (first, second):
+            await ask(
+                client, K.ADD_SUBSCRIPTION_TO_TXN, subscription=[pb.Subscription(topic=TOPIC, subscription="s")], **txn
+            )
+            assert await end(client, txn) is None
+        cursor = broker.topics.loaded[TOPIC].subscriptions["s"].cursor
+        assert cursor.partly_acked == {(10, 0): 0b100}
+        assert await ack(client, None, 0, ack_set=[0b011], batch_size=3) is None
+        assert cursor.mark_delete == (10, 0)
+
+    with_transactions(test)
+
+
+def test_time_is_over() -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        txn = await begin(client, ttl_ms=5000)
+        await ask(client, K.ADD_PARTITION_TO_TXN, partitions=[TOPIC], **txn)
+        await publish(client, 0, b"t0", txn)
+        broker.clock.now += 5
+        await broker.transactions.loaded[0].tick()
+        assert await end(client, txn) == pb.InvalidTxnStatus
+        assert await end(client, txn, 1) is None
+        assert await publish(client, 1, b"t1", txn) == [K.SEND_ERROR]
+
+    with_transactions(test)
+
+
+def test_what_is_refused() -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        nobody = {"txnid_most_bits": 0, "txnid_least_bits": 999}
+        assert (await ask(client, K.TC_CLIENT_CONNECT_REQUEST, tc_id=99)).error == pb.TransactionCoordinatorNotFound
+        assert (await ask(client, K.NEW_TXN, tc_id=99)).error == pb.TransactionCoordinatorNotFound
+        assert await end(client, nobody) == pb.TransactionNotFound
+        assert (await ask(client, K.ADD_PARTITION_TO_TXN, partitions=[TOPIC], **nobody)).error == pb.TransactionNotFound
+        txn = await begin(client)
+        assert (await ask(client, K.ADD_PARTITION_TO_TXN, partitions=["bad://x"], **txn)).error == pb.NotAllowedError
+        volatile = "non-persistent://public/default/v"
+        await client.producer(2, topic=volatile)
+        assert await publish(client, 0, b"t0", txn, producer_id=2) == [K.SEND_ERROR]
+        broker.owned = lambda topic: False
+        assert (await ask(client, K.NEW_TXN, tc_id=0)).error == pb.TransactionCoordinatorNotFound
+        broker.owned = lambda topic: True
+        broker.listener.transactions = None
+        assert (await ask(client, K.NEW_TXN, tc_id=0)).error == pb.TransactionCoordinatorNotFound
+        await client.producer(3, topic=OTHER)
+        assert await publish(client, 0, b"t0", txn, producer_id=3) == [K.SEND_ERROR]
+
+    with_transactions(test)
+
+
+def test_what_was_published_without_being_registered_is_aborted_by_the_watermark() -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.subscribe(1)
+        await client.flow(100)
+        stray, later = await begin(client), await begin(client)
+        await publish(client, 0, b"t0", stray)
+        await publish(client, 1, b"t1", later)
+        await ask(client, K.ADD_PARTITION_TO_TXN, partitions=[TOPIC], **later)
+        assert await end(client, stray) is None  # nothing was registered: nobody is told
+        assert await end(client, later) is None
+        await client.news()
+        assert payloads(client.got) == [b"t1"]
+
+    with_transactions(test)
+
+
+def test_the_commands_between_brokers() -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.subscribe(1, kind=SHARED)
+        await client.flow(100)
+        txn = await begin(client)
+        await publish(client, 0, b"p0")
+        await publish(client, 1, b"t0", txn)
+        await client.news()
+        assert await ack(client, txn, 0) is None
+        answer = await ask(client, K.END_TXN_ON_PARTITION, topic=TOPIC, txn_action=0, **txn)
+        assert not answer.HasField("error") and payloads(client.got) == [b"p0", b"t0"]
+        where = pb.Subscription(topic=TOPIC, subscription="s")
+        body = pb.BaseCommand(type=K.END_TXN_ON_SUBSCRIPTION)
+        body.endTxnOnSubscription.subscription.CopyFrom(where)
+        client.requests += 1
+        body.endTxnOnSubscription.request_id = client.requests
+        body.endTxnOnSubscription.txnid_most_bits, body.endTxnOnSubscription.txnid_least_bits = (
+            txn["txnid_most_bits"],
+            txn["txnid_least_bits"],
+        )
+        data = body.SerializeToString()
+        came = await client.do((len(data) + 4).to_bytes(4, "big") + len(data).to_bytes(4, "big") + data)
+        assert not came[-1][0].endTxnOnSubscriptionResponse.HasField("error")
+        assert broker.topics.loaded[TOPIC].subscriptions["s"].cursor.is_acked((10, 0))
+        gone = await ask(client, K.END_TXN_ON_PARTITION, topic=OTHER, txn_action=0, **txn)
+        assert gone.error == pb.TopicNotFound
+        against = await ask(client, K.END_TXN_ON_PARTITION, topic=TOPIC, txn_action=1, **txn)
+        assert against.error == pb.InvalidTxnStatus
+
+    with_transactions(test)
+
+
+def test_a_topic_with_an_open_transaction_is_not_terminated() -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        txn = await begin(client)
+        await ask(client, K.ADD_PARTITION_TO_TXN, partitions=[TOPIC], **txn)
+        await publish(client, 0, b"t0", txn)
+        with pytest.raises(Exception, match="open in it"):
+            await broker.topics.terminate(TOPIC)
+        assert await end(client, txn) is None
+        assert await broker.topics.terminate(TOPIC) == (10, 1)
+        late = await begin(client)
+        await ask(client, K.ADD_PARTITION_TO_TXN, partitions=[TOPIC], **late)
+        assert await end(client, late) is None  # nothing of it is in the topic
+
+    with_transactions(test)
+
+
+def named(broker: TransactionalBroker, topic: str) -> list[list[str]]:
+    """What each end of a transaction in it says of other topics."""
+    return [read_participants(run.parts[0]) for _, _, run in broker.ledger(topic).runs if is_marker(run)]
+
+
+def test_a_commit_tells_other_regions_of_no_topic_that_had_no_part_in_it() -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.producer(2, OTHER)
+        both, late = await begin(client), await begin(client)
+        for txn in (both, late):
+            await ask(client, K.ADD_PARTITION_TO_TXN, partitions=[TOPIC, OTHER], **txn)
+            await publish(client, 0, b"t0", txn)
+        await publish(client, 0, b"u0", both, producer_id=2)
+        assert await end(client, both) is None
+        assert named(broker, TOPIC) == [[OTHER]] and named(broker, OTHER) == [[TOPIC]]
+        await broker.topics.terminate(OTHER)
+        assert await end(client, late) is None
+        assert named(broker, TOPIC) == [[OTHER], [OTHER], []], "said at once, and taken back"
+        assert await end(client, late) is None and len(named(broker, TOPIC)) == 3, (
+            "a client that asks again changes nothing"
+        )
+
+    with_transactions(test)
+
+
+def test_a_terminated_topic_that_has_forgotten_a_commit_had_a_part_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its coordinator told this topic, and crashed before all were told: in other regions nothing is shown without this topic's part."""
+    monkeypatch.setattr("replicator.log.transaction_buffer.ENDED_MAX", 2)
+
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.producer(2, OTHER)
+        both = await begin(client)
+        await ask(client, K.ADD_PARTITION_TO_TXN, partitions=[TOPIC, OTHER], **both)
+        await publish(client, 0, b"t0", both)
+        await publish(client, 0, b"u0", both, producer_id=2)
+        txn = (both["txnid_most_bits"], both["txnid_least_bits"])
+        assert await broker.transactions.end_here(OTHER, None, txn, commit=True, low=txn[1], others=[TOPIC])
+        for sequence in range(1, 4):
+            later = await begin(client)
+            await ask(client, K.ADD_PARTITION_TO_TXN, partitions=[OTHER], **later)
+            await publish(client, sequence, b"u1", later, producer_id=2)
+            assert await end(client, later) is None
+        await broker.topics.terminate(OTHER)
+        assert await end(client, both) is None
+        assert named(broker, TOPIC) == [[OTHER]], "it is not taken back"
+        assert len(named(broker, OTHER)) == 4
+
+    with_transactions(test)
+
+
+@pytest.mark.parametrize(
+    ("policies", "told"),
+    [
+        ({"replication": ["eu", "ap"]}, [f"ap|{OTHER}"]),
+        ({"replication": ["eu"]}, []),
+        ({"replication": []}, [OTHER]),
+        ({"replication": ["eu", "ap", "us"], "replicationRoutes": {"eu": ["us"], "ap": ["eu"]}}, [f"us|{OTHER}"]),
+        ({"replication": ["eu", "ap"], "replicationTopology": {"kind": "star", "center": "ap"}}, [OTHER]),
+    ],
+)
+def test_a_commit_says_where_a_topic_goes_that_a_policy_of_this_region_keeps_from_others(
+    policies: dict[str, Any], told: list[str]
+) -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.producer(2, OTHER)
+        await broker.topics.policies.change_topic(OTHER, lambda before: replace(before, policies=policies))
+        await client.news()
+        txn = await begin(client)
+        await ask(client, K.ADD_PARTITION_TO_TXN, partitions=[TOPIC, OTHER], **txn)
+        await publish(client, 0, b"t0", txn)
+        assert await end(client, txn) is None
+        assert named(broker, TOPIC) == [told]
+
+    with_transactions(test)

@@ -1,0 +1,255 @@
+"""A host changes in its turn, and only while all of its region is well: against real metadata. The service manager is a port, and recorded here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from heliograph.model.errors import ConfigError
+from local_meta import keys
+from region_node.hosts import host_steps
+from region_node.hosts.host_folders import Manifest, render
+from region_node.hosts.inventory import parse
+from region_node.hosts.region_watch import RegionWatch
+from tests.region_node.hosts.conftest import Running
+
+ALL_BOOKIES = {"eu-a-bookie-0": True, "eu-b-bookie-0": True, "eu-c-bookie-0": True}
+ALL_BROKERS = ["eu-a-broker-0", "eu-b-broker-0"]
+
+
+class Recorded:
+    """What was started and stopped, in order; nothing runs."""
+
+    def __init__(self, manifest: Manifest | None = None) -> None:
+        self.said: list[str] = []
+        self.up: set[str] = set()
+
+    def running(self, node: str) -> bool:
+        return node in self.up
+
+    def start(self, node: str) -> None:
+        self.said.append(f"start {node}")
+        self.up.add(node)
+
+    def stop(self, node: str) -> None:
+        self.said.append(f"stop {node}")
+        self.up.discard(node)
+
+    def forget(self, node: str) -> None:
+        self.said.append(f"forget {node}")
+
+
+def test_processes_of_a_host_are_stopped_and_started_by_name_or_all(
+    tmp_path: Path, described: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inventory = parse({**described, "prefix": f"{tmp_path}/{{host}}", "data": f"{tmp_path}/data/{{host}}"})
+    prefix = tmp_path / "us-a"
+    shutil.copytree(
+        next(folder for folder in render(inventory, tmp_path / "ca", tmp_path / "out") if folder.name == "us-a"),
+        prefix / "etc",
+    )
+    recorded = Recorded()
+    said: list[str] = []
+    monkeypatch.setattr(host_steps, "services_of", lambda manifest: recorded)
+    host_steps.start(prefix, [], said.append)
+    assert said == ["starts us-a-meta", "starts us-a-bookie-0", "starts us-a-bookie-1", "starts us-a-broker-0"], (
+        "metadata first"
+    )
+    host_steps.stop(prefix, ["us-a-meta", "us-a-broker-0"], said.append)
+    assert said[4:] == ["stops us-a-broker-0", "stops us-a-meta"] and recorded.up == {"us-a-bookie-0", "us-a-bookie-1"}
+    host_steps.start(prefix, [], said.append)
+    assert said[6:] == ["starts us-a-meta", "starts us-a-broker-0"], "what runs is left alone"
+    for step in (host_steps.start, host_steps.stop):
+        with pytest.raises(
+            ConfigError,
+            match="us-a runs no us-b-broker-0; it runs us-a-meta, us-a-bookie-0, us-a-bookie-1, us-a-broker-0",
+        ):
+            step(prefix, ["us-b-broker-0"], said.append)
+    assert len(said) == 8
+
+
+def watch(running: Running, host: str) -> RegionWatch:
+    etc = running.prefix(host) / "etc"
+    return RegionWatch(Manifest.read(etc / "host.json"), etc)
+
+
+def missing(running: Running) -> str:
+    async def ask() -> str:
+        found = watch(running, "eu-b")
+        try:
+            return await found.missing()
+        finally:
+            found.close()
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.slow
+def test_what_a_region_lacks_is_said(running: Running) -> None:
+    assert missing(running) == "bookie eu-a-bookie-0 is away"
+    running.register(bookies={**ALL_BOOKIES, "eu-b-bookie-0": False}, brokers=[])
+    assert missing(running) == "bookie eu-b-bookie-0 takes no writes"
+    running.register(bookies=ALL_BOOKIES, brokers=ALL_BROKERS[:1])
+    assert missing(running) == "broker eu-b-broker-0 is away"
+    running.register(bookies=ALL_BOOKIES, brokers=ALL_BROKERS)
+    assert missing(running) == ""
+
+
+@pytest.mark.slow
+def test_one_host_at_a_time_and_balancing_rests(running: Running) -> None:
+    async def both() -> None:
+        first, second = watch(running, "eu-a"), watch(running, "eu-b")
+        try:
+            async with first.turn(5):
+                assert await first.meta.get(keys.BALANCE_PAUSED) is not None
+                with pytest.raises(ConfigError, match="eu-b had no turn within 1 s: it is the turn of eu-a"):
+                    async with second.turn(1):
+                        raise AssertionError("two hosts have the turn")
+            async with second.turn(5):
+                pass
+            assert await first.meta.get(keys.BALANCE_PAUSED) is None
+        finally:
+            first.close()
+            second.close()
+
+    asyncio.run(both())
+
+
+@pytest.mark.slow
+def test_the_only_voter_does_not_leave(running: Running) -> None:
+    async def leave() -> None:
+        own = watch(running, "eu-a")
+        try:
+            with pytest.raises(
+                ConfigError,
+                match="eu-a-meta is the only voter of the region's metadata: give another host the role meta first",
+            ):
+                await own.leave(1)
+            report, _ = await own.meta.members()
+            assert [row["role"] for row in report["members"]] == ["voter"]
+        finally:
+            own.close()
+
+    asyncio.run(leave())
+
+
+def staged(running: Running, host: str, **broker: int) -> None:
+    """The host's folder as it would be copied, with another setting."""
+    target = running.prefix(host) / "etc.next"
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(running.rendered / host, target)
+    path = target / f"{host}-broker-0.json"
+    fields = json.loads(path.read_text())
+    fields["broker"] |= broker
+    path.write_text(json.dumps(fields))
+
+
+def released(running: Running, host: str, name: str) -> None:
+    python = running.prefix(host) / "releases" / name / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+
+
+def activate(running: Running, host: str, release: str, services: Recorded, wait_s: float = 1.0) -> str:
+    made: Callable[[Manifest], Recorded] = lambda manifest: services  # noqa: E731
+    return host_steps.activate(running.prefix(host), release, wait_s, lambda text: None, made)
+
+
+@pytest.mark.slow
+def test_a_host_starts_and_changes_only_while_all_is_well(running: Running) -> None:
+    services, prefix = Recorded(), running.prefix("eu-b")
+    shutil.rmtree(prefix / "etc")
+    staged(running, "eu-b")
+    with pytest.raises(ConfigError, match="no release one"):
+        activate(running, "eu-b", "one", services)
+    released(running, "eu-b", "one")
+    released(running, "eu-b", "two")
+    assert activate(running, "eu-b", "one", services) == "started"
+    assert services.said == ["start eu-b-bookie-0", "start eu-b-broker-0"] and (prefix / "current").readlink() == Path(
+        "releases/one"
+    )
+
+    # What is the same is left alone, whatever the region is like.
+    services.said.clear()
+    staged(running, "eu-b")
+    assert activate(running, "eu-b", "one", services) == "nothing" and not services.said
+
+    # Another host is gone: this one notes it, and no process is touched.
+    staged(running, "eu-b")
+    path = prefix / "etc.next" / "host.json"
+    path.write_text(
+        json.dumps(
+            {
+                **json.loads(path.read_text()),
+                "bookies": ["eu-a-bookie-0", "eu-b-bookie-0", "eu-c-bookie-0"],
+                "regions": {},
+            }
+        )
+    )
+    assert (
+        activate(running, "eu-b", "one", services) == "noted"
+        and not services.said
+        and not (prefix / "etc.next").exists()
+    )
+
+    # Another release, while a bookie elsewhere is away: nothing is stopped.
+    running.register(bookies={"eu-a-bookie-0": True, "eu-b-bookie-0": True}, brokers=ALL_BROKERS)
+    with pytest.raises(ConfigError, match="not well within 1 s before eu-b was changed: bookie eu-c-bookie-0 is away"):
+        activate(running, "eu-b", "two", services)
+    assert not services.said and (prefix / "current").readlink() == Path("releases/one")
+
+    # All are back, and the copies that were lost with it are not: a host with a bookie waits for them.
+    running.register(bookies=ALL_BOOKIES, brokers=ALL_BROKERS)
+    running.meta(lambda meta: meta.put(keys.underreplicated(7), b""))
+    with pytest.raises(
+        ConfigError, match="not well within 1 s before eu-b was changed: 1 ledgers lack a copy, and are being repaired"
+    ):
+        activate(running, "eu-b", "two", services)
+    assert not services.said and (prefix / "current").readlink() == Path("releases/one")
+
+    # Well again: it drains in the reverse order of the start, and takes the new settings too.
+    running.meta(lambda meta: meta.delete(keys.underreplicated(7)))
+    staged(running, "eu-b", cache_mb=99)
+    assert activate(running, "eu-b", "two", services, wait_s=10) == "changed"
+    assert services.said == ["stop eu-b-broker-0", "stop eu-b-bookie-0", "start eu-b-bookie-0", "start eu-b-broker-0"]
+    assert json.loads((prefix / "etc" / "eu-b-broker-0.json").read_text())["broker"]["cache_mb"] == 99
+    assert (prefix / "current").readlink() == Path("releases/two") and not (prefix / "etc.next").exists()
+
+    # The same release with another setting is a change, too.
+    staged(running, "eu-b", cache_mb=98)
+    assert activate(running, "eu-b", "two", services, wait_s=10) == "changed"
+    assert json.loads((prefix / "etc" / "eu-b-broker-0.json").read_text())["broker"]["cache_mb"] == 98
+
+
+class NeverBack(Recorded):
+    """A broker that is stopped is not seen again, whatever starts it."""
+
+    def __init__(self, running: Running) -> None:
+        super().__init__()
+        self._running = running
+
+    def stop(self, node: str) -> None:
+        super().stop(node)
+        if "broker" in node:
+            self._running.meta(lambda meta: meta.delete(keys.broker(node)))
+
+
+@pytest.mark.slow
+def test_after_a_change_that_went_wrong_the_next_host_is_left_alone(running: Running) -> None:
+    running.register(bookies=ALL_BOOKIES, brokers=ALL_BROKERS)
+    broken = NeverBack(running)
+    broken.up = {"eu-b-bookie-0", "eu-b-broker-0"}
+    released(running, "eu-b", "one")
+    with pytest.raises(ConfigError, match="after eu-b was changed: broker eu-b-broker-0 is away"):
+        activate(running, "eu-b", "one", broken)
+    other = Recorded()
+    other.up = {"eu-a-meta", "eu-a-bookie-0", "eu-a-broker-0"}
+    released(running, "eu-a", "one")
+    with pytest.raises(ConfigError, match="before eu-a was changed: broker eu-b-broker-0 is away"):
+        activate(running, "eu-a", "one", other)
+    assert not other.said

@@ -1,0 +1,259 @@
+"""Delayed delivery: nothing before its time, everything after it, in bounded memory and with one timer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import pytest
+
+from heliograph.wire.run import Run
+from region_node.subscriptions import delayed_delivery
+from region_node.subscriptions.consumer import SubscriptionType
+from region_node.subscriptions.delayed_delivery import SLOT_MS, Delayed, DelayWheel, delayed_entries
+from region_node.subscriptions.shared_dispatcher import SharedDispatcher
+from tests.region_node.faces.pulsar.codec import entry
+from tests.region_node.subscriptions.test_dispatcher import World
+from tests.region_node.topics.fake_storage import FakeClock
+
+HOUR_MS = 3_600_000
+
+
+class Timers:
+    """The loop's timers, by hand."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.clock.now = 1_000_000.0
+        self.waiting: list[Timer] = []
+        self.wheel = DelayWheel(self.call_later, self.clock)
+
+    def call_later(self, delay_s: float, action: Callable[[], None]) -> Timer:
+        timer = Timer(self, self.clock.now + delay_s, action)
+        self.waiting.append(timer)
+        assert len(self.waiting) == 1, "one timer at a time"
+        return timer
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.wall_ms()
+
+    def pass_ms(self, ms: float) -> None:
+        end = self.clock.now + ms / 1000
+        while self.waiting and self.waiting[0].at <= end:
+            timer = self.waiting.pop()
+            self.clock.now = max(self.clock.now, timer.at)
+            timer.action()
+        self.clock.now = end
+
+
+class Timer:
+    def __init__(self, timers: Timers, at: float, action: Callable[[], None]) -> None:
+        self.timers, self.at, self.action = timers, at, action
+
+    def cancel(self) -> None:
+        self.timers.waiting.remove(self)
+
+
+class Woken:
+    def __init__(self) -> None:
+        self.times = 0
+
+    def wake(self) -> None:
+        self.times += 1
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_nothing_is_early_and_nothing_is_late(seed: int) -> None:
+    rng, timers = random.Random(seed), Timers()
+    sleeper = Woken()
+    waits = Delayed(timers.wheel, sleeper)
+    due: dict[tuple[int, int], int] = {}
+    for n in range(200):
+        for _ in range(rng.randrange(3)):
+            at = timers.now_ms + rng.choice([5, 150, 1_000, 61_000, 130_000, HOUR_MS]) + rng.randrange(1000)
+            due[rng.randrange(3), n * 10 + rng.randrange(3)] = at
+        for position, at in [(p, a) for p, a in due.items() if p[1] // 10 == n]:
+            waits.add(position, at, position[1] % 65536)
+        before = sleeper.times
+        timers.pass_ms(rng.choice([1, 40, 700, 20_000, 90_000]))
+        if sleeper.times > before or rng.random() < 0.3:
+            while got := waits.due(timers.now_ms, rng.randrange(1, 5)):
+                for position, hashed in got:
+                    assert due.pop(position) <= timers.now_ms and hashed == position[1] % 65536
+        assert all(at + SLOT_MS > timers.now_ms or sleeper.times > before for at in due.values())
+        assert waits.count == len(due) == timers.wheel.held
+    while due:
+        timers.pass_ms(30_000)
+        for position, _ in waits.due(timers.now_ms, 1000):
+            assert due.pop(position) <= timers.now_ms
+        assert all(at > timers.now_ms - SLOT_MS for at in due.values())
+    assert timers.wheel.held == 0 and not waits._minutes and not waits._slots
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_many_of_one_minute_and_a_long_pause_hold_the_loop_for_a_bounded_time(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delayed_delivery, "DEAL_MAX", 7)
+    rng, timers = random.Random(seed), Timers()
+    sleeper = Woken()
+    waits = Delayed(timers.wheel, sleeper)
+    due: dict[tuple[int, int], int] = {}
+    for n in range(150):
+        at = due[7, n] = timers.now_ms + 120_000 + rng.choice([rng.randrange(50_000), rng.randrange(HOUR_MS)])
+        waits.add((7, n), at)
+    if rng.random() < 0.5:  # nobody has room for a long time
+        timers.pass_ms(rng.choice([150_000, HOUR_MS // 2, 2 * HOUR_MS]))
+    while due:
+        slots = sum(len(b) for b in waits._slots.values())
+        before = sleeper.times
+        got = waits.due(timers.now_ms, 5)
+        assert sum(len(b) for b in waits._slots.values()) <= slots + 3 * 7
+        for position, _ in got:
+            assert due.pop(position) <= timers.now_ms
+        if len(got) < 5 and due:
+            while sleeper.times == before:
+                timers.pass_ms(SLOT_MS)
+                late = timers.now_ms - 2 * SLOT_MS
+                assert sleeper.times > before or all(at > late for at in due.values()), (
+                    "something is due, and nobody is woken"
+                )
+    assert timers.wheel.held == 0 and not waits._minutes and not waits._slots
+
+
+def test_a_million_delayed_messages_are_small() -> None:
+    timers = Timers()
+    waits = Delayed(timers.wheel, Woken())
+    rng = random.Random(1)
+    for n in range(100_000):
+        waits.add((7, n), timers.now_ms + 200_000 + rng.randrange(24 * HOUR_MS))
+    size = sum(b.buffer_info()[1] * b.itemsize for b in waits._minutes.values())
+    assert size == 24 * 100_000 and len(waits._minutes) <= 1_445 and len(timers.waiting) == 1
+    waits.add((7, 0), 1 << 62)
+    waits.clear()
+    assert timers.wheel.held == 0
+
+
+def test_what_is_delayed() -> None:
+    parts = [
+        entry(b"x"),
+        entry(b"\x98\x01", deliver_at_time=50),
+        entry(b"\x98\x01" * 9, deliver_at_time=2000),
+        entry(b"\x98\x01"),
+        b"\0\0\0\x09junk",
+    ]
+    for body in (None, b"".join(parts)):
+        run = Run(None if body else parts, [len(p) for p in parts], body=body)
+        assert delayed_entries(run, 1000) == [(2, 2000)] and delayed_entries(run, 2000) == []
+        assert delayed_entries(run, 0) == [(1, 50), (2, 2000)]
+
+
+def append(w: World, times: list[int], keys: str = "k") -> None:
+    parts = [
+        entry(b"x", sequence=i, partition_key=keys, **({"deliver_at_time": at} if at else {}))
+        for i, at in enumerate(times)
+    ]
+    w.ledger.append_run(Run(parts, [len(p) for p in parts]), lambda *_: None, None)
+
+
+def run(test: Callable[[World, Timers], object]) -> None:
+    async def main() -> None:
+        timers = Timers()
+        world = World(timers.wheel)
+        await test(world, timers)  # type: ignore[misc]
+        await world.tasks.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
+def test_shared_subscriptions_hold_back_and_others_do_not(kind: SubscriptionType) -> None:
+    async def test(w: World, timers: Timers) -> None:
+        now = timers.now_ms
+        a = w.join(kind, 100)
+        append(w, [0, now + 1000, 0, now + 500, now - 9])
+        await w.settle()
+        assert w.entries(a) == [0, 2, 4] and w.subscription.stats(5, 0)["msgDelayed"] == 2
+        w.ledger.cache = False
+        timers.pass_ms(600)
+        await w.settle()
+        assert w.entries(a) == [0, 2, 4, 3] and [r for _, _, r in w.sinks[a].got] == [0] * 4
+        w.subscription.ack(a, [(10, 1)])  # before its time
+        timers.pass_ms(900)
+        await w.settle()
+        assert w.entries(a) == [0, 2, 4, 3] and timers.wheel.held == 0
+        w.subscription.redeliver(a, None)
+        await w.settle()
+        assert sorted(w.entries(a)[4:]) == [0, 2, 3, 4]
+        w.subscription.remove(a)
+        b = w.join(SubscriptionType.EXCLUSIVE, 100)
+        append(w, [timers.now_ms + HOUR_MS])
+        await w.settle()
+        assert w.entries(b)[-1] == 5
+
+    run(test)
+
+
+def test_who_comes_back_finds_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("region_node.subscriptions.shared_dispatcher.DUE_MAX", 7)
+
+    async def test(w: World, timers: Timers) -> None:
+        a = w.join(permits=100)
+        append(w, [timers.now_ms + HOUR_MS] * 50)
+        await w.settle()
+        assert timers.wheel.held == 50
+        w.subscription.remove(a)
+        assert timers.wheel.held == 0
+        b = w.join(permits=100)
+        timers.pass_ms(HOUR_MS + SLOT_MS)
+        await w.settle()
+        assert sorted(w.entries(b)) == list(range(50)) and w.entries(a) == []
+
+    run(test)
+
+
+def test_more_than_can_be_held_waits_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delayed_delivery, "DELAYED_MAX", 20)
+
+    async def test(w: World, timers: Timers) -> None:
+        a = w.join(permits=100)
+        append(w, [timers.now_ms + 1000] * 25 + [0])
+        await w.settle()
+        assert timers.wheel.held == 10 and w.entries(a) == []
+        timers.pass_ms(1200)
+        await w.settle()
+        assert sorted(w.entries(a)) == list(range(26))
+        assert isinstance(w.subscription.dispatcher, SharedDispatcher) and not w.subscription.dispatcher.redelivering
+
+    run(test)
+
+
+def test_nobody_takes_what_others_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delayed_delivery, "DELAYED_MAX", 1000)
+    timers = Timers()
+
+    class Holder:
+        def __init__(self, tenant: str) -> None:
+            self.share = timers.wheel.of(tenant)
+            self.waits = Delayed(self.share, self)
+
+        def wake(self) -> None: ...
+
+        def fill(self) -> int:
+            while not self.share.full(self.waits.count):
+                self.waits.add((1, self.waits.count), timers.now_ms + 365 * 24 * HOUR_MS)
+            return self.waits.count
+
+    greedy = [Holder("greedy") for _ in range(50)]
+    assert greedy[0].fill() == 500, "one alone"
+    assert greedy[1].fill() == 250, "another beside it"
+    for holder in greedy:
+        holder.fill()
+    assert sum(holder.waits.count for holder in greedy) == 750, "a whole tenant"
+    assert Holder("modest").fill() == 125
+    assert Holder("late").fill() > 50
+    for holder in greedy:
+        holder.waits.clear()
+    assert greedy[0].share.held == 0 and greedy[0].fill() > 300

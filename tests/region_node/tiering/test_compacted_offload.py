@@ -1,0 +1,265 @@
+"""Level 2: compacted ledgers in an object store, with brokers that die at any moment of it, or are replaced and go on."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from geo_tests.sim.simulation import Machine, Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.model.ledger_metadata import OffloadRecord, OffloadState
+from region_node.compaction.compacted_view import CURSOR, read_properties
+from region_node.tiering.compacted_offload import CompactionOffload
+from region_node.tiering.offload_metrics import TierMetrics
+from storage.tiered.objects.object_names import LEDGER, parse
+from storage.tiered.offload.offload_plan import OffloadPolicy
+from tests.region_node.compaction.test_compactor import made_up
+from tests.region_node.compaction.world import TOPIC, Owner, Row, latest, ledgers_without_topic, rows_of, settled
+from tests.storage.managed_ledger.world import Region, until
+from tests.storage.tiered.world import FakeStore, TierBroker
+
+NOW = OffloadPolicy(threshold_bytes=0, deletion_lag_ms=0)
+
+
+class TieredOwner(Owner):
+    """With an object store for what is compacted."""
+
+    def __init__(self, region: Region, sim: Simulation, objects: dict[str, bytes], *, allowed: bool = True) -> None:
+        super().__init__(region, sim, keys_max=1000)
+        tiered = TierBroker(region, FakeStore(objects), NOW)
+        self.tiering, self.store = tiered.tiering, tiered.store
+        self.broker = tiered
+        self.offload = CompactionOffload(
+            lambda: self.topic._compactor,
+            self.find,
+            tiered.meta,
+            tiered.stores,
+            lambda: self.tiering.holder,
+            lambda: allowed,
+            self.count,
+        )
+        self.tiering._beside = self.offload
+        self.opened = False
+
+    def count(self, topic: str) -> None:
+        assert self.tiering.collector is not None
+        self.tiering.collector.count(topic)
+
+    def find(self, topic: str) -> object:
+        return self.topic if self.opened and topic == TOPIC else None
+
+    async def open(self):  # type: ignore[no-untyped-def]
+        await self.tiering.start()
+        opened = await super().open()
+        self.opened = True
+        assert opened._compactor is not None
+        opened._compactor._cold, opened._compactor.delete_object = lambda: self.broker.cold, self.offload.delete
+        if opened.compacted is not None:
+            opened.compacted.view._cold = self.broker.cold
+        return opened
+
+    async def tiered(self) -> None:
+        """Until the policies want nothing more."""
+        while True:
+            self.tiering.tick()
+            if self.tiering.status(TOPIC).state != "RUNNING":
+                return
+            await self.tiering.idle()
+            assert self.tiering.status(TOPIC).state == "SUCCESS", self.tiering.status(TOPIC).error
+
+
+def compacted_objects(objects: dict[str, bytes], ledgers: set[int]) -> set[int]:
+    """Ledgers of objects that are none of the log's."""
+    found = {name.number for key in objects if (name := parse(key)) is not None and name.kind == LEDGER}
+    return found - ledgers
+
+
+def log_ledgers(owner: Owner) -> set[int]:
+    return {info.ledger for info in owner.topic.ledger.ledgers()}
+
+
+def test_what_is_compacted_is_read_from_the_store_and_goes_when_it_is_replaced() -> None:
+    async def main() -> None:
+        await region.start()
+        objects: dict[str, bytes] = {}
+        owner = TieredOwner(region, sim, objects)
+        topic = await owner.open()
+        rows: list[Row] = []
+        before: set[int] = set()
+        for turn in range(3):
+            fresh = made_up(random.Random(turn), 60, len(rows))
+            assert await owner.publish(fresh)
+            rows += fresh
+            assert await owner.compact() == "SUCCESS", topic.compaction().error
+            await settled(owner)
+            assert before & compacted_objects(objects, log_ledgers(owner)) == set(), "what was replaced is deleted"
+            reader = topic.compaction().view
+            first = (await reader.read((-1, -1), 1, 1))[0][:2]
+            await owner.tiered()
+            assert {row[1:] for row in await rows_of(topic.compaction().view)} == latest(rows)
+            assert (await reader.read((-1, -1), 1, 1))[0][:2] == first
+            compacted = topic.compaction().view.compacted
+            assert compacted is not None and compacted.offloaded and topic.compaction().ledger_stats()["offloaded"]
+            assert await ledgers_without_topic(owner.broker.meta) == set(), "no local copy is left"
+            before = compacted_objects(objects, log_ledgers(owner))
+            assert before == {compacted.ledger}
+            assert await topic.compaction().view.last() is not None
+            assert owner.tiering.collector is not None
+            swept = [*await owner.tiering.collector.sweep(), *await owner.tiering.collector.sweep()]
+            assert compacted_objects(dict.fromkeys(swept, b""), set()) == set()
+        manifests = owner.tiering.collector.collected
+        await topic.truncate()
+        assert compacted_objects(objects, log_ledgers(owner)) == set()
+        shown = {
+            name: value
+            for name, _, _, value in TierMetrics(owner.tiering, owner.broker.cold, sim.clock()).samples("us")
+        }
+        assert shown["pulsar_ledgeroffloader_delete_offload_ops"] == manifests + 3, (
+            "two that were replaced, and the last one"
+        )
+
+    with Simulation(seed="offloaded") as sim:
+        region = Region(sim)
+        sim.run(main(), limit_s=600)
+
+
+def test_a_broker_that_died_before_its_local_copy_was_gone_is_cleaned_up_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def first(machine: Machine) -> None:
+        owners.append(TieredOwner(region, sim, objects))
+
+    async def main() -> None:
+        await region.start()
+        machine, other = sim.machine("first"), sim.machine("second")
+        await machine.start(first)
+        topic = await machine.ask(owners[0].open)
+        rows = [("a", "1"), ("b", "2"), ("a", "3")]
+        assert await machine.ask(owners[0].publish, rows) and await machine.ask(owners[0].compact) == "SUCCESS"
+        monkeypatch.setattr(topic._compactor, "_delete", lambda ledgers: asyncio.Event().wait())
+        owners[0].tiering.tick()
+        await until(lambda: topic.compaction().view.compacted.offloaded)
+        await asyncio.sleep(1)
+        machine.kill()
+        local = await ledgers_without_topic(EmbeddedStore(region.machine))
+        assert len(local) == 1
+        await other.start(first)
+        await other.ask(owners[1].open)
+        await other.ask(settled, owners[1])
+        assert await ledgers_without_topic(EmbeddedStore(region.machine)) == set()
+        assert {row[1:] for row in await other.ask(rows_of, owners[1].topic.compaction().view)} == latest(rows)
+
+    owners: list[TieredOwner] = []
+    objects: dict[str, bytes] = {}
+    with Simulation(seed="left") as sim:
+        region = Region(sim)
+        sim.run(main(), limit_s=600)
+
+
+def test_what_is_being_compacted_is_not_named_anew_meanwhile() -> None:
+    async def main() -> None:
+        await region.start()
+        owner = TieredOwner(region, sim, {})
+        topic = await owner.open()
+        assert await owner.publish([("a", "1"), ("b", "2")]) and await owner.compact() == "SUCCESS"
+        compacted = topic.compaction().view.compacted
+        assert compacted is not None and await owner.publish([("a", "3")])
+        topic.compact()
+        assert owner.offload.ledgers(TOPIC) == [] and not await owner.offload.set_offload(
+            TOPIC, compacted.ledger, OffloadRecord("ab", "us")
+        )
+        await until(lambda: topic.compaction().status != "RUNNING")
+        assert not await owner.offload.set_offload(TOPIC, compacted.ledger, OffloadRecord("ab", "us")), (
+            "it was replaced"
+        )
+        assert {row[1:] for row in await rows_of(topic.compaction().view)} == {("a", "3"), ("b", "2")}
+
+    with Simulation(seed="meanwhile") as sim:
+        region = Region(sim)
+        sim.run(main(), limit_s=600)
+
+
+def test_nothing_is_offloaded_that_an_older_broker_would_take_for_lost() -> None:
+    async def main() -> None:
+        await region.start()
+        objects: dict[str, bytes] = {}
+        owner = TieredOwner(region, sim, objects, allowed=False)
+        topic = await owner.open()
+        await owner.publish([("a", "1"), ("b", "2"), ("a", "3")])
+        assert await owner.compact() == "SUCCESS"
+        await owner.tiered()
+        assert (
+            compacted_objects(objects, log_ledgers(owner)) == set()
+            and topic.compaction().view.compacted.offload is None
+        )
+
+    with Simulation(seed="older") as sim:
+        region = Region(sim)
+        sim.run(main(), limit_s=600)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing(seed: int) -> None:
+    rng = random.Random(seed)
+    rows: list[Row] = []
+    objects: dict[str, bytes] = {}
+
+    async def life(machine: Machine) -> None:
+        owners.append(TieredOwner(region, sim, objects))
+
+    async def open_one(number: int) -> tuple[Machine, TieredOwner]:
+        machine = sim.machine(f"broker-{number}")
+        await machine.start(life)
+        await machine.ask(owners[-1].open)
+        return machine, owners[-1]
+
+    async def check(machine: Machine, owner: TieredOwner) -> None:
+        found = await machine.ask(rows_of, owner.topic.compaction().view)
+        assert latest([row[1:] for row in found]) == latest(rows), "what is the latest of its key is there"
+        cursor = owner.topic.ledger.cursors.get(CURSOR)
+        compacted = read_properties(cursor.properties)[0] if cursor is not None else None
+        if compacted is not None and compacted.offload is not None and compacted.offload.state != OffloadState.BEGUN:
+            assert compacted.ledger in compacted_objects(objects, set())
+
+    async def busy(owner: TieredOwner) -> None:
+        while True:
+            owner.tiering.tick()
+            await asyncio.sleep(0.02)
+
+    async def main() -> None:
+        await region.start()
+        for number in range(5):
+            machine, owner = await open_one(number)
+            await check(machine, owner)
+            machine.run(lambda: asyncio.ensure_future(busy(owner)))  # noqa: B023
+            for _ in range(rng.randrange(1, 4)):
+                fresh = made_up(rng, rng.randrange(1, 30), len(rows))
+                if await machine.ask(owner.publish, fresh):
+                    rows.extend(fresh)
+                if owner.topic.compaction().status != "RUNNING":
+                    machine.run(owner.topic.compact)
+                await asyncio.sleep(rng.choice([0.0, 0.02, 0.1, 0.3]) * rng.random() * 2)
+            if rng.random() < 0.6:
+                machine.kill()
+            # else it goes on, and is fenced by the next
+        machine, owner = await open_one(5)
+        await asyncio.sleep(30)  # zombies have ended
+        await check(machine, owner)
+        await machine.ask(owner.compact)
+        await machine.ask(settled, owner)
+        await machine.ask(owner.tiered)
+        await check(machine, owner)
+        assert await ledgers_without_topic(EmbeddedStore(region.machine)) == set(), "no local copy is left"
+        collector = owner.tiering.collector
+        assert collector is not None
+        await machine.ask(collector.sweep)
+        await machine.ask(collector.sweep)
+        compacted = owner.topic.compaction().view.compacted
+        wanted = {compacted.ledger} if compacted is not None and compacted.ledger >= 0 else set()
+        assert compacted_objects(objects, log_ledgers(owner)) == wanted
+        await check(machine, owner)
+
+    with Simulation(seed=f"crash-{seed}") as sim:
+        owners: list[TieredOwner] = []
+        region = Region(sim)
+        sim.run(main(), limit_s=3600)

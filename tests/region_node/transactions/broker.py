@@ -1,0 +1,120 @@
+"""A broker with transactions over storage in memory, and clients that speak raw frames to it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from heliograph.model.configuration.configuration_records import NamespacePolicies
+from heliograph.wire.pulsar import pulsar_pb2 as pb
+from region_node.transactions.coordinators.transaction_service import Transactions
+from replicator.log.transaction_buffer import TransactionBuffer
+from tests.region_node.faces.pulsar.codec import frame
+from tests.region_node.faces.pulsar.harness import Broker, Client, K
+from tests.region_node.topics.fake_storage import FakeLedger, FakeLog
+
+
+class State:
+    """The part of `replicator.log.topic_state.TopicState` that transactions use."""
+
+    def __init__(self, ledger: FakeLedger) -> None:
+        self.transactions: TransactionBuffer | None = None
+        self.host: Any = None
+        for first_ledger, first, run in ledger.runs:  # what a load replays
+            self.confirm(first_ledger, first, run)
+
+    def confirm(self, ledger: int, first: int, run: Any) -> None:
+        if run.transaction is None:
+            return
+        if self.transactions is None:
+            self.transactions = TransactionBuffer()
+            if self.host is not None:
+                self.host.first_transaction()
+        self.transactions.confirm(ledger, first, run)
+
+
+class TransactionalLog(FakeLog):
+    def __init__(self, ledger: FakeLedger) -> None:
+        super().__init__(ledger)
+        self.state = State(ledger)
+
+    def publish(self, run: Any, done: Any, failed: Any) -> None:
+        def confirmed(segments: Any) -> None:
+            if segments[0][1] >= 0:
+                self.state.confirm(segments[0][1], segments[0][2], run)
+            done(segments)
+
+        super().publish(run, confirmed, failed)
+
+
+class TransactionalBroker(Broker):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        plain = self.factory.open_log
+
+        async def open_log(topic: str, policies: Any, create: bool) -> FakeLog:
+            return TransactionalLog((await plain(topic, policies, create)).ledger)
+
+        self.topics._open_log = open_log
+        record = SimpleNamespace(broker="here")
+
+        async def owner(topic: str) -> Any:
+            return record
+
+        ownership = SimpleNamespace(
+            owns=lambda topic: self.owned(topic),
+            owner=owner,
+            record=record,
+            present_owner=lambda namespace, bundle: record,
+        )
+        view = SimpleNamespace(namespace=lambda name: NamespacePolicies())
+        self.transactions = Transactions(
+            meta=self.meta,
+            topics=lambda: self.topics,
+            ownership=lambda: ownership,
+            view=view,
+            region="eu",
+            clock=self.clock,
+            rng=random.Random(2),  # type: ignore[arg-type, return-value]
+        )
+        self.topics.on_held = self.transactions.arrivals.on_held
+        self.listener.transactions = self.transactions
+
+    async def close(self) -> None:
+        await self.transactions.close()
+        await super().close()
+
+
+async def ask(client: Client, kind: int, **fields: Any) -> Any:
+    """The answer to one request, waited for: (its part of the command)."""
+    client.requests += 1
+    wanted = client.requests
+    got = await client.do(frame(kind, request_id=wanted, **fields))
+    for _ in range(200):
+        for command, _ in got:
+            part = command.ListFields()[1][1]
+            if getattr(part, "request_id", None) == wanted:
+                return part
+        got = await client.news()
+    raise AssertionError(f"no answer to {pb.BaseCommand.Type.Name(kind)}")  # type: ignore[arg-type]
+
+
+async def begin(client: Client, tc: int = 0, ttl_ms: int = 60_000) -> dict[str, int]:
+    """A transaction's id, as fields of the other commands."""
+    answer = await ask(client, K.NEW_TXN, tc_id=tc, txn_ttl_millis=ttl_ms)
+    assert not answer.HasField("error"), answer
+    return {"txnid_most_bits": answer.txnid_most_bits, "txnid_least_bits": answer.txnid_least_bits}
+
+
+def with_transactions(test: Callable[[TransactionalBroker], Any]) -> None:
+    async def run() -> None:
+        broker = TransactionalBroker()
+        try:
+            await test(broker)
+        finally:
+            await broker.close()
+
+    asyncio.run(run())

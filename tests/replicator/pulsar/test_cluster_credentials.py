@@ -1,0 +1,168 @@
+"""By what a region proves to a Pulsar cluster who it is: a token, a certificate, or a token that an issuer gives; and what is said where that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from heliograph.client.pulsar_connection import Address
+from heliograph.model.configuration.configuration_records import PulsarCluster
+from heliograph.model.errors import LinkError, NotAllowed
+from region_node.replication.pulsar_clusters import PulsarClusters
+from region_node.security.certificate_authority import ensure_certificates
+from replicator.health.link_causes import Cause
+from replicator.pulsar.cluster_connections import ClusterConnections
+from replicator.pulsar.cluster_credentials import ClientCredentials, lasts_s, tls_of
+from tests.region_node.security.authentication.test_jwks_issuers import Issuer
+
+CLOUD = PulsarCluster(name="cloud", gateway="us", service_url="pulsar+ssl://127.0.0.1:1")
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[Issuer]:
+    made = Issuer()
+    yield made
+    made.close()
+
+
+def written(folder: Path, **fields: Any) -> PulsarCluster:
+    (folder / "client.json").write_text(json.dumps(fields))
+    return replace(CLOUD, oauth_file=str(folder / "client.json"))
+
+
+def host(now: Callable[[], float]) -> PulsarClusters:
+    links: Any = SimpleNamespace(cluster_connections=ClusterConnections(now), clock=SimpleNamespace(monotonic=now))
+    view: Any = SimpleNamespace(partitions=lambda _topic: 3)
+    return PulsarClusters("us", view, links, lambda: None)  # type: ignore[arg-type,return-value]
+
+
+def test_an_issuer_is_asked_once_until_its_token_is_old(issuer: Issuer, tmp_path: Path) -> None:
+    cluster = written(
+        tmp_path,
+        type="client_credentials",
+        issuer_url=issuer.url,
+        client_id="us",
+        client_secret="right",
+        audience="cloud",
+    )
+    at = [0.0]
+
+    async def main() -> None:
+        clusters, before = host(lambda: at[0]), issuer.given
+        first = await clusters.token(cluster)
+        assert first.count(".") == 2 and await clusters.token(cluster) == first and issuer.given == before + 1
+        at[0] = 239.0
+        assert await clusters.token(cluster) == first
+        at[0] = 241.0  # of 300 s that it holds
+        await clusters.token(cluster)
+        assert issuer.given == before + 2
+
+    asyncio.run(main())
+
+
+def test_links_that_want_a_token_together_share_one_request(issuer: Issuer, tmp_path: Path) -> None:
+    cluster = written(tmp_path, issuer_url=issuer.url, client_id="us", client_secret="right", audience="cloud")
+    (tmp_path / "wrong").mkdir()
+    wrong = written(tmp_path / "wrong", issuer_url=issuer.url, client_id="us", client_secret="wrong")
+
+    async def main() -> None:
+        clusters, before = host(lambda: 0.0), issuer.given
+        impatient = asyncio.create_task(clusters.token(cluster))
+        others = [asyncio.create_task(clusters.token(cluster)) for _ in range(20)]
+        await asyncio.sleep(0)
+        impatient.cancel()  # who asked first gives up: the others still get the answer
+        assert len({*await asyncio.gather(*others)}) == 1 and issuer.given == before + 1
+        refused = await asyncio.gather(*(clusters.token(wrong) for _ in range(3)), return_exceptions=True)
+        assert all(isinstance(error, LinkError) and error.cause is Cause.UNAUTHORIZED for error in refused)
+        assert (await clusters.token(cluster)).count(".") == 2
+
+    asyncio.run(main())
+
+
+def test_a_token_by_oauth_goes_to_no_admin_interface_in_clear(issuer: Issuer, tmp_path: Path) -> None:
+    plain = replace(
+        written(tmp_path, issuer_url=issuer.url, client_id="us", client_secret="right"),
+        admin_url="http://cloud.example:8080",
+    )
+
+    async def main() -> None:
+        clusters, before = host(lambda: 0.0), issuer.given
+        with pytest.raises(
+            NotAllowed, match=r"goes by TLS only: give it an https:// --url, not http://cloud\.example:8080"
+        ):
+            await clusters.prepare(plain, "persistent://public/both/parted-partition-0")
+        assert issuer.given == before
+
+    asyncio.run(main())
+
+
+def test_what_fails_is_a_sentence_without_the_secret(issuer: Issuer, tmp_path: Path) -> None:
+    async def refused(cluster: PulsarCluster) -> str:
+        with pytest.raises((NotAllowed, LinkError)) as found:
+            await host(lambda: 0.0).token(cluster)
+        assert "hush" not in str(found.value) and (
+            not isinstance(found.value, LinkError) or found.value.cause is Cause.UNAUTHORIZED
+        )
+        return str(found.value)
+
+    async def main() -> None:
+        fields = {"issuer_url": issuer.url, "client_id": "us", "client_secret": "hush"}
+        assert "invalid_client" in await refused(written(tmp_path, **fields))
+        assert "gave client us no token" in await refused(
+            written(tmp_path, **{**fields, "issuer_url": "http://127.0.0.1:1"})
+        )
+        for plain in ("http://idp.example", "http://127.0.0.1.idp.example", "http://localhost.idp.example:80"):
+            assert "must be https" in await refused(written(tmp_path, **{**fields, "issuer_url": plain}))
+        discovery = "/.well-known/openid-configuration"
+        before = issuer.pages[discovery]
+        issuer.pages[discovery] = (
+            200,
+            json.dumps(
+                {"token_endpoint": f"http://127.0.0.1.nip.example:{issuer.url.rpartition(':')[2]}/token"}
+            ).encode(),
+        )
+        try:
+            assert "for tokens: it must be https" in await refused(written(tmp_path, **fields))
+        finally:
+            issuer.pages[discovery] = before
+        assert "must be JSON with issuer_url" in await refused(written(tmp_path, client_id="us"))
+        (tmp_path / "client.json").write_text("[]")
+        assert "must be JSON" in await refused(replace(CLOUD, oauth_file=str(tmp_path / "client.json")))
+        assert "cannot be read" in await refused(replace(CLOUD, oauth_file=str(tmp_path / "none")))
+
+    asyncio.run(main())
+
+
+def test_how_long_a_token_is_used() -> None:
+    assert [lasts_s(given) for given in (300, 60.0, None, "300", 0, True)] == [240.0, 48.0, 48.0, 48.0, 48.0, 48.0]
+    who = ClientCredentials("https://idp", "us", "s", scope="produce")
+    assert who.form == {"grant_type": "client_credentials", "client_id": "us", "client_secret": "s", "scope": "produce"}
+
+
+def test_a_certificate_needs_its_key_and_tls(tmp_path: Path) -> None:
+    ensure_certificates(tmp_path, ["us", "eu"])
+    mine, key = str(tmp_path / "replicator.us.pem"), str(tmp_path / "replicator.us.key")
+    with_pair = replace(CLOUD, certificate_file=mine, key_file=key)
+    tls_of(with_pair)
+    tls_of(replace(CLOUD, certificate_file=key))  # one file with both
+    for bad, text in (
+        (replace(with_pair, key_file=str(tmp_path / "replicator.eu.key")), "are no pair"),
+        (replace(with_pair, key_file=""), "are no pair"),
+        (replace(with_pair, certificate_file=str(tmp_path / "none")), "the file of its certificate cannot be read"),
+        (replace(with_pair, key_file=str(tmp_path / "none")), "the file of its key cannot be read"),
+    ):
+        with pytest.raises(NotAllowed, match=text):
+            tls_of(bad)
+
+    async def plain() -> None:
+        with pytest.raises(NotAllowed, match=r"goes by TLS only: give it a pulsar\+ssl:// address"):
+            await ClusterConnections(lambda: 0.0).alone(with_pair, Address("127.0.0.1", 1, secure=False))
+
+    asyncio.run(plain())

@@ -1,0 +1,228 @@
+"""Expiry: cursors move over what is too old, too much, or given up; trimming follows; nothing younger goes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from geo_tests.sim.simulation import Simulation
+from heliograph.model.errors import NotEnoughBookies, NotFound
+from storage.managed_ledger.cursors import cursor_expiry
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
+from tests.storage.managed_ledger.world import Broker, Region, read_all, until
+
+SMALL = ManagedLedgerSettings(ledger_entries_max=10, checkpoint_entries=16, pending_timeout_s=3.0)
+
+
+def simulate(main: Coroutine[Any, Any, None], sim: Simulation) -> None:
+    sim.run(main, limit_s=600)
+
+
+async def filled(
+    sim: Simulation, settings: ManagedLedgerSettings = SMALL, *, bookies: int = 3
+) -> tuple[Region, Broker, ManagedLedger]:
+    """100 entries, one each second, over ten ledgers."""
+    region = Region(sim, bookies)
+    await region.start()
+    broker = Broker(region, settings=settings)
+    log = await broker.open()
+    for number in range(100):
+        broker.append(log, f"n{number}", pad=100)
+        await asyncio.sleep(1.0)
+    await until(lambda: len(broker.done) == 100)
+    return region, broker, log
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_older_goes_and_nothing_younger(seed: int) -> None:
+    with Simulation(seed=seed) as sim:
+
+        async def main() -> None:
+            _, broker, log = await filled(sim)
+            rng = random.Random(seed)
+            now = sim.clock().wall_ms()
+            names = {"a", "b", "c"}
+            for name in sorted(names | {"untouched"}):
+                cursor = await log.open_cursor(name, (-1, -1))
+                for at, entry, _ in rng.sample(broker.done, 20):
+                    cursor.ack([(at, entry)])
+            all_runs = await log.read(log.first_position(), 1000, 1 << 20)
+            age: dict[tuple[int, int], int] = {}
+            position = log.first_position()
+            while runs := await log.read(position, 1000, 1 << 20):
+                for at, first, run in runs:
+                    age.update({(at, first + i): run.time_ms for i in range(run.count)})
+                position = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
+            assert all_runs and len(age) == 100
+            for limit in sorted(now - rng.randrange(110_000) for _ in range(8)):
+                before = {name: [p for p in age if not log.cursors[name].is_acked(p)] for name in names}
+                given_up = await log.expire_before(limit, names)
+                for name in names:
+                    cursor = log.cursors[name]
+                    wanted = [p for p in before[name] if age[p] >= limit]
+                    assert [p for p in age if not cursor.is_acked(p)] == wanted, "exactly what is older has gone"
+                    assert given_up.get(name, 0) == len(before[name]) - len(wanted)
+                    assert (await log.oldest_unacked_ms(name) or None) == min((age[p] for p in wanted), default=None)
+            assert log.cursors["untouched"].backlog_entries == 80
+            with pytest.raises(NotFound):
+                await log.oldest_unacked_ms("nobody")
+
+        simulate(main(), sim)
+
+
+def test_a_long_backlog_costs_a_few_reads_and_a_young_one_costs_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Simulation(seed=2) as sim:
+
+        async def main() -> None:
+            _, broker, log = await filled(sim, ManagedLedgerSettings(ledger_entries_max=1000))
+            await log.open_cursor("c", (-1, -1))
+            reads: list[int] = []
+            read = ManagedLedger.read
+
+            async def count(self: ManagedLedger, position: tuple[int, int], entries: int, size: int) -> Any:
+                reads.append(entries)
+                return await read(self, position, entries, size)
+
+            monkeypatch.setattr(ManagedLedger, "read", count)
+            now = sim.clock().wall_ms()
+            assert await log.expire_before(now - 1_000_000, ["c"]) == {} and reads == [1]
+            assert (await log.expire_before(now - 50_000, ["c"]))["c"] in (50, 51) and len(reads) <= 10
+            reads.clear()
+            assert len(broker.done) - log.cursors["c"].backlog_entries in (50, 51)
+
+        simulate(main(), sim)
+
+
+def test_an_expired_move_is_durable_and_trimming_follows() -> None:
+    with Simulation(seed=3) as sim:
+
+        async def main() -> None:
+            region, _, log = await filled(sim)
+            await log.open_cursor("c", (-1, -1))
+            await log.expire_before(sim.clock().wall_ms() - 60_000, ["c"])
+            mark = log.cursors["c"].mark_delete
+            killed, log = log, await Broker(region, settings=SMALL).open()  # at once
+            assert killed.failed is None and mark > (-1, -1) and log.cursors["c"].mark_delete == mark
+            assert cursor_expiry.read_given_up(log.cursors["c"].properties) == [((-1, -1), mark)], (
+                "it is known that nobody acknowledged that"
+            )
+            log.set_retention(0, 0)
+            await until(lambda: log.entries <= 70)
+            await log.expire_before(sim.clock().wall_ms() - 30_000, ["c"])
+            mark = log.cursors["c"].mark_delete
+            await until(lambda: log.entries <= 40)
+            assert log.cursors["c"].backlog_entries in range(26, 32)
+            other = Broker(region, settings=SMALL)  # takes over at once, as after a crash
+            found = (await other.open()).cursors["c"]
+            assert found.mark_delete == mark and cursor_expiry.read_given_up(found.properties) == [((-1, -1), mark)]
+
+        simulate(main(), sim)
+
+
+def test_a_backlog_is_brought_below_a_bound_and_not_further() -> None:
+    with Simulation(seed=4) as sim:
+
+        async def main() -> None:
+            _, _, log = await filled(sim)
+            cursor, held = await log.open_cursor("c", (-1, -1)), await log.open_cursor("held", (-1, -1))
+            assert await log.drop_to(10_000, ["c"]) == {} and cursor.backlog_entries == 100
+            assert await log.drop_to(2_550, ["c"]) == {"c": 75}
+            assert cursor.backlog_entries == 25 and cursor.backlog_bytes == 2_500
+            assert cursor_expiry.read_given_up(cursor.properties) == [((-1, -1), cursor.mark_delete)]
+            assert (
+                await log.drop_to(0, ["c"]) == {"c": 25} and cursor.backlog_entries == 0 and held.backlog_entries == 100
+            )
+
+        simulate(main(), sim)
+
+
+def test_truncation_frees_everything_but_what_a_cursor_that_was_left_out_needs() -> None:
+    with Simulation(seed=5) as sim:
+
+        async def main() -> None:
+            region, broker, log = await filled(sim, ManagedLedgerSettings(ledger_entries_max=30, checkpoint_entries=16))
+            log.set_retention(-1, -1)
+            await log.open_cursor("c", (-1, -1))
+            link = await log.open_cursor("link", (-1, -1))
+            assert await log.truncate(["c"]) == {"c": 100} and log.cursors["c"].mark_delete == log.last_confirmed
+            await asyncio.sleep(1)
+            assert log.entries == 100
+            link.ack_cumulative(broker.done[59][:2])
+            log.trim_soon()
+            await until(lambda: log.entries == 40)
+            assert await log.truncate() == {"link": 40}
+            await until(lambda: log.entries == 0)
+            for number in range(5):
+                broker.append(log, f"more{number}")
+            await until(lambda: len(broker.done) == 105)
+            assert [name for *_, name in await read_all(log)] == [f"more{i}" for i in range(5)], (
+                "retention holds what came later"
+            )
+            for bookie in region.bookies.values():
+                assert not [
+                    ledger for ledger in bookie.ledgers if bookie.holds(ledger) and ledger < log.first_position()[0]
+                ]
+            await log._end().roll()
+            for cursor in log.cursors.values():
+                cursor.ack_cumulative(log.last_confirmed)
+            broker.append(log, "last")
+            await until(lambda: len(broker.done) == 106)
+            await asyncio.sleep(1)
+            assert log.entries == 6, "also once it is acknowledged, and in a ledger that could go"
+            await log.close()
+            again = await Broker(region).open()
+            assert [name for *_, name in await read_all(again)] == [*(f"more{i}" for i in range(5)), "last"]
+            assert again.cursors["c"].mark_delete[0] >= 0 and again.cursors["c"].backlog_entries == 1
+
+        simulate(main(), sim)
+
+
+def test_truncation_of_an_empty_or_idle_topic_and_without_bookies() -> None:
+    with Simulation(seed=6) as sim:
+
+        async def main() -> None:
+            region = Region(sim, 2)
+            await region.start()
+            broker = Broker(region, settings=SMALL)
+            log = await broker.open()
+            assert await log.truncate() == {}
+            broker.append(log, "a")
+            await until(lambda: len(broker.done) == 1)
+            for bookie in region.bookies.values():
+                await bookie.unregister(broker.meta)
+                bookie.crash()
+            with pytest.raises(NotEnoughBookies):
+                await log.truncate()
+            for bookie in region.bookies.values():
+                bookie.start()
+                await bookie.register(broker.meta)
+            await log.truncate()
+            await until(lambda: log.entries == 0)
+            broker.append(log, "b")
+            await until(lambda: len(broker.done) == 2)
+            assert [name for *_, name in await read_all(log)] == ["b"]
+
+        simulate(main(), sim)
+
+
+@pytest.mark.parametrize("holes", (0, 1, 40, cursor_expiry._HOLES_MAX + 1))
+def test_what_nobody_acknowledged_is_noted_in_a_bounded_number_of_ranges(holes: int) -> None:
+    """Each second entry is acknowledged."""
+    log: Any = SimpleNamespace(entries_between=lambda after, through: max(0, through[1] - after[1]))
+    cursor: Any = SimpleNamespace(
+        mark_delete=(1, -1), holes=holes, acked_ranges=[(1, 2 * n + 1, 2 * n + 1) for n in range(holes)], properties={}
+    )
+    upto = (1, 2 * holes + 4)
+    noted = [((a, b), (c, d)) for a, b, c, d in cursor_expiry._noted(log, cursor, upto)]
+    assert len(noted) <= cursor_expiry.GIVEN_UP_MAX and noted == sorted(noted)
+    acked = {2 * n + 1 for n in range(holes)}
+    named = {entry for (_, after), (_, through) in noted for entry in range(after + 1, through + 1)}
+    assert named >= set(range(upto[1] + 1)) - acked and max(named) == upto[1], "never too little"
+    if holes < cursor_expiry.GIVEN_UP_MAX:
+        assert named.isdisjoint(acked), "nor too much where there is room"

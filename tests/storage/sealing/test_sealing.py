@@ -1,0 +1,388 @@
+"""Encryption at rest on the way of a topic: through rollovers, rotations, takeovers, repairs, offloads, and without the right keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from geo_tests.sim.simulation import Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.model.errors import ConfigError, HeliographError, KeyMissing, MetadataUnavailable, NotAllowed, NotFound
+from heliograph.model.ledger_metadata import ManagedLedgerMetadata, local_gone
+from heliograph.wire.block import decode_block
+from heliograph.wire.run import Run
+from region_node.faces.admin.tenancy.data_keys import may_hold
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
+from storage.sealing.sealing import Sealing
+from tests.storage.managed_ledger.world import Broker, Region, names_of, read_all, run_of
+from tests.storage.sealing.world import ONE, TWO, Config, Masters, leaks
+from tests.storage.tiered.world import AT_ONCE, FakeStore, TierBroker, more, settled, simulated, until
+
+ROLLING = ManagedLedgerSettings(ledger_entries_max=10, checkpoint_entries=16)
+
+
+async def publish(broker: Broker, ledger: ManagedLedger, *names: str) -> None:
+    count = len(broker.done)
+    broker.append(ledger, *names)
+    await until(lambda: len(broker.done) == count + len(names))
+
+
+async def names(ledger: ManagedLedger) -> list[str]:
+    return [name for _, _, name in await read_all(ledger)]
+
+
+def keys_used(region: Region) -> set[int]:
+    blocks = [
+        block
+        for bookie in region.bookies.values()
+        for held in bookie.ledgers.values()
+        for _, block in held.blocks.values()
+    ]
+    return {run.seal.key if run.seal else 0 for _, _, run in map(decode_block, blocks)}
+
+
+def run(work: Callable[[Region, Config], Awaitable[None]], *, seed: int = 1) -> None:
+    async def main(sim: Simulation, region: Region) -> None:
+        await work(region, Config())
+
+    simulated(main, seed=seed)
+
+
+def test_bookies_hold_nothing_in_the_clear_and_the_next_owner_reads_all() -> None:
+    async def work(region: Region, config: Config) -> None:
+        first = Broker(region, settings=ROLLING, sealing=await config.sealing(region))
+        ledger = await first.open()
+        for i in range(25):
+            await publish(first, ledger, f"secret{i}", f"word{i}")
+        wanted = [name for i in range(25) for name in (f"secret{i}", f"word{i}")]
+        assert await names(ledger) == wanted and len(ledger.ledgers()) > 2
+        assert not leaks(region, "secret")
+        first.factory.abandon()  # as a crash
+        second = Broker(region, settings=ROLLING, sealing=await config.sealing(region))
+        again = await second.open()
+        assert await names(again) == wanted and second.state.seen == wanted
+        assert len(keys_used(region)) == 1 and 0 not in keys_used(region)
+
+    run(work)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_rotation_under_way_and_an_owner_that_dies_lose_nothing(seed: int) -> None:
+    async def work(region: Region, config: Config) -> None:
+        rng = region.rng
+        wanted: list[str] = []
+        broker = Broker(region, settings=ROLLING, sealing=await config.sealing(region))
+        ledger = await broker.open()
+        for at in range(60):
+            match rng.randrange(6):
+                case 0:
+                    await broker.factory.context.sealing.rotate("public")  # type: ignore[union-attr]
+                case 1:
+                    broker.factory.abandon()
+                    broker = Broker(region, settings=ROLLING, sealing=await config.sealing(region))
+                    ledger = await broker.open()
+                    assert await names(ledger) == wanted
+                case _:
+                    some = [f"secret{at}.{i}x" for i in range(rng.randrange(1, 4))]
+                    await publish(broker, ledger, *some)
+                    wanted += some
+        assert await names(ledger) == wanted and not leaks(region, "secret")
+
+    run(work, seed=seed)
+
+
+def test_old_keys_read_what_they_sealed_until_they_are_removed() -> None:
+    async def work(region: Region, config: Config) -> None:
+        broker = Broker(region, sealing=(sealing := await config.sealing(region)))
+        ledger = await broker.open()
+        await publish(broker, ledger, "old")
+        await sealing.rotate("public")
+        await publish(broker, ledger, "new")
+        assert len(keys_used(region)) == 2
+        old, new = sealing.listing()["public"]
+        with pytest.raises(NotAllowed, match="is the one with which tenant public seals: rotate first"):
+            await sealing.remove("public", new.number)
+        with pytest.raises(NotFound, match="has no data key"):
+            await sealing.remove("public", 17)
+        broker.factory.abandon()
+        await sealing.remove("public", old.number)
+        other = Broker(region, sealing=await config.sealing(region))
+        with pytest.raises(
+            KeyMissing, match=f"data key {old.number:016x}, and it is not among the data keys of region us"
+        ):
+            await other.open()
+
+    run(work)
+
+
+def test_a_broker_without_the_right_master_keys_does_not_start_and_loses_nothing() -> None:
+    async def work(region: Region, config: Config) -> None:
+        broker = Broker(region, sealing=await config.sealing(region))
+        await publish(broker, await broker.open(), "kept")
+        broker.factory.abandon()
+        for text, says in (
+            ("", "no master key is set"),
+            (TWO, "the master keys given are two"),
+            (TWO.replace("two", "one"), "is not the one that wrapped"),
+        ):
+            with pytest.raises(ConfigError, match=says):
+                await config.sealing(region, Masters(text))
+        unaware = Broker(region)
+        with pytest.raises(KeyMissing, match="no master key is set here"):
+            await unaware.open()
+        unaware.factory.abandon()
+        whole = Broker(region, sealing=await config.sealing(region, Masters(TWO + ONE)))
+        assert await names(await whole.open()) == ["kept"]
+
+    run(work)
+
+
+def test_without_a_master_key_a_topic_that_is_to_be_sealed_is_not_written() -> None:
+    async def work(region: Region, config: Config) -> None:
+        sealing = await config.sealing(region, Masters(""), wanted=False)
+        broker = Broker(region, sealing=sealing)
+        ledger = await broker.open()
+        await publish(broker, ledger, "open")
+        sealing.wanted = lambda topic: True
+        ledger.follow_sealing()
+        broker.append(ledger, "refused")
+        await until(lambda: bool(broker.failed) or len(broker.done) > 1)
+        await until(lambda: ledger.ledgers()[-1].closed_ms > 0)
+        broker.append(ledger, "refused")
+        await until(lambda: len(broker.failed) + len(broker.done) == 3)
+        name, error = broker.failed[-1]
+        assert name == "refused" and isinstance(error, KeyMissing) and "has no master key" in str(error)
+        assert ledger.failed is None and (await names(ledger))[0] == "open"
+
+    run(work)
+
+
+def test_a_policy_that_changes_holds_from_the_next_ledger_on() -> None:
+    async def work(region: Region, config: Config) -> None:
+        broker = Broker(region, sealing=(sealing := await config.sealing(region, wanted=False)))
+        ledger = await broker.open()
+        wanted = []
+        for at, on in enumerate([False, True, True, False]):
+            sealing.wanted = lambda topic, on=on: on  # type: ignore[misc]
+            ledger.follow_sealing()
+            before = len(ledger.ledgers())
+            await until(lambda: at in (0, 2) or len(ledger.ledgers()) == before + 1)  # noqa: B023
+            word = f"{'secret' if on else 'plain'}{at}"
+            await publish(broker, ledger, word)
+            wanted.append(word)
+        assert await names(ledger) == wanted
+        assert not leaks(region, "secret") and leaks(region, "plain0") and leaks(region, "plain3")
+
+    run(work)
+
+
+def test_a_policy_that_changes_while_the_next_ledger_is_being_made_holds_from_the_one_after_it_on() -> None:
+    async def work(region: Region, config: Config) -> None:
+        broker = Broker(region, sealing=(sealing := await config.sealing(region, wanted=False)))
+        ledger = await broker.open()
+        await publish(broker, ledger, "plain")
+        asked: list[bool] = []
+
+        def switch_on() -> None:
+            sealing.wanted = lambda topic: True
+            ledger.follow_sealing()
+
+        def wanted(topic: str) -> bool:
+            asked.append(False)
+            if len(asked) == 2:  # the next ledger is made, and is to be written in the clear
+                asyncio.get_running_loop().call_soon(switch_on)
+            return False
+
+        sealing.wanted = wanted
+        await ledger.roll_over()
+        await until(lambda: sealing.wanted is not wanted)
+        for i in range(20):
+            await publish(broker, ledger, f"plain{i}")
+        await publish(broker, ledger, "secret")
+        assert keys_used(region) - {0} and not leaks(region, "secret")
+
+    run(work)
+
+
+def test_lost_entries_that_come_from_elsewhere_are_sealed_too() -> None:
+    class Elsewhere:
+        async def read(
+            self, topic: str, ledger: int, first: int, last: int, max_bytes: int
+        ) -> Sequence[tuple[int, Run]]:
+            out = run_of(*(f"secret{entry}" for entry in range(first, last + 1)))
+            out.first_index, out.time_ms = first, 7
+            return [(first, out)]
+
+    async def work(region: Region, config: Config) -> None:
+        broker = Broker(region, settings=ROLLING, sealing=(sealing := await config.sealing(region)))
+        ledger = await broker.open()
+        for i in range(10):
+            await publish(broker, ledger, f"secret{i}")
+        await until(lambda: ledger.ledgers()[0].closed_ms > 0)
+        number = ledger.ledgers()[0].ledger
+        await asyncio.sleep(1)
+        await sealing.rotate("public")
+        for bookie in region.bookies.values():
+            if number in bookie.ledgers:
+                for entry in (3, 4):
+                    bookie.ledgers[number].blocks.pop(entry, None)
+        ledger.forget_cached(number)
+        done = await ledger.refill(number, Elsewhere())
+        assert done.fetched_entries >= 2 and not done.missing
+        assert await names(ledger) == [f"secret{i}" for i in range(10)] and not leaks(region, "secret")
+        first, _ = sealing.listing()["public"]
+        assert keys_used(region) == {first.number}, (
+            "a key that is younger than all ledgers may be removed: nothing is sealed with it that stands in one"
+        )
+
+    run(work)
+
+
+def test_offloaded_entries_stay_sealed_and_only_brokers_read_them() -> None:
+    async def work(region: Region, config: Config) -> None:
+        store = FakeStore({})
+        broker = TierBroker(region, store, AT_ONCE, sealing=await config.sealing(region))
+        ledger = await broker.open()
+        await more(broker, ledger, 0, 25)
+        await settled(broker, ledger)
+        assert store.objects and not any(b"e1." in blob or b"e12." in blob for blob in store.objects.values())
+        info = ledger.ledgers()[0]
+        assert info.offload is not None
+        assert await broker.cold.place(ledger.topic, info.ledger, info.offload, 0, 5) == ("", 0, 0, 0)
+        await until(lambda: local_gone(ledger.ledgers()[0]))
+        ledger.forget_cached(info.ledger)
+        assert await names(ledger) == [f"e{i}" for i in range(25)]
+        assert broker.cold.reads > 0
+
+    run(work)
+
+
+def test_what_was_written_in_the_clear_goes_to_no_store_so_once_the_policy_is_set() -> None:
+    async def work(region: Region, config: Config) -> None:
+        store = FakeStore({})
+        masters = Masters("")
+        sealing = await config.sealing(region, masters, wanted=False)
+        broker = TierBroker(region, store, sealing=sealing)
+        ledger = await broker.open()
+        await more(broker, ledger, 0, 25)
+        assert leaks(region, "e1.")
+        sealing.wanted = lambda topic: True
+        broker.policy = AT_ONCE
+        broker.tiering.tick()
+        await until(lambda: broker.tiering.status(ledger.topic).state == "ERROR")
+        assert "has no master key" in broker.tiering.status(ledger.topic).error and not any(
+            b"e1." in blob for blob in store.objects.values()
+        )
+        masters.text = ONE
+        await asyncio.sleep(600)  # its next attempt is due
+        await settled(broker, ledger)
+        assert store.objects and not any(word in blob for blob in store.objects.values() for word in (b"e1.", b"e12."))
+        assert {local_gone(info) for info in ledger.ledgers()[:2]} == {True}
+        for info in ledger.ledgers()[:2]:
+            ledger.forget_cached(info.ledger)
+        assert await names(ledger) == [f"e{i}" for i in range(25)] and broker.cold.reads > 0
+        (key,) = sealing.listing()["public"]
+        await sealing.rotate("public")
+        other = TierBroker(region, store, sealing=await config.sealing(region, masters))
+        broker.factory.abandon()
+        assert await names(await other.open()) == [f"e{i}" for i in range(25)], (
+            "the key of the ledger's time reads it, also when another one seals"
+        )
+        assert may_hold(ManagedLedgerMetadata(tuple(ledger.ledgers())).spans(), 0, key.created_ms), (
+            "and counts as needed"
+        )
+
+    run(work)
+
+
+def test_two_brokers_that_make_the_first_key_at_once_make_one() -> None:
+    async def work(region: Region, config: Config) -> None:
+        one, two = await config.sealing(region), await config.sealing(region)
+        await one.ensure("persistent://shop/a/t")
+        await two.ensure("persistent://shop/a/t")
+        assert one.listing() == two.listing() and len(one.listing()["shop"]) == 1
+
+    run(work)
+
+
+def test_what_another_broker_has_just_sealed_is_read_before_the_watch_tells_of_the_key() -> None:
+    async def work(region: Region, config: Config) -> None:
+        ahead, behind = await config.sealing(region), await config.sealing(region)
+        behind.close()  # its watch tells nothing any more
+        await ahead.ensure("persistent://shop/a/t")
+        sealer = ahead.sealer("persistent://shop/a/t", 3)
+        assert sealer is not None
+        sealed = sealer(run_of("word"), 0)
+        assert [names_of(found) for _, found in await behind.opened(3, [(0, sealed)])] == [["word"]]
+
+    run(work)
+
+
+def test_rewrapped_keys_want_the_new_master_alone() -> None:
+    async def work(region: Region, config: Config) -> None:
+        masters = Masters()
+        sealing = await config.sealing(region, masters)
+        await sealing.ensure("persistent://shop/a/t")
+        assert await sealing.rewrap() == 0
+        masters.text = TWO + ONE
+        assert (await sealing.rewrap(), sealing.master) == (1, "two")
+        later = await config.sealing(region, Masters(TWO))
+        assert later.listing()["shop"][0].master == "two"
+
+    run(work)
+
+
+def test_many_brokers_that_rotate_at_once_all_get_their_key() -> None:
+    async def work(region: Region, config: Config) -> None:
+        brokers = [await config.sealing(region) for _ in range(30)]
+        made = await asyncio.gather(*(sealing.rotate("shop") for sealing in brokers))
+        await brokers[0].look()
+        stored = brokers[0].listing()["shop"]
+        assert len(stored) == 30 and {key.number for key in stored} == {key.number for key in made}
+
+    run(work)
+
+
+def test_a_rewrap_that_others_are_always_ahead_of_says_so() -> None:
+    class Contended(EmbeddedStore):
+        """Somebody writes the same key between each read and the write behind it."""
+
+        contended = True
+
+        async def put(self, key: str, value: bytes, *, expected: int | None = None, lease: int = 0) -> int:
+            if expected is not None and self.contended and (found := self.machine.get(key)) is not None:
+                await super().put(key, found[0])
+            return await super().put(key, value, expected=expected, lease=lease)
+
+    async def work(region: Region, config: Config) -> None:
+        masters = Masters()
+        sealing = await config.sealing(region, masters)
+        await sealing.ensure("persistent://shop/a/t")
+        masters.text = TWO + ONE
+        store = Contended(config.machine)
+        other = Sealing(store, "us", masters, region.sim.clock(), region.rng)
+        await other.start()
+        with pytest.raises(MetadataUnavailable, match="others change"):
+            await other.rewrap()
+        store.contended = False
+        assert await other.rewrap() == 1
+
+    run(work)
+
+
+def test_no_key_is_made_while_a_process_would_not_understand_what_it_seals() -> None:
+    async def work(region: Region, config: Config) -> None:
+        sealing = await config.sealing(region)
+
+        async def refuse() -> None:
+            raise NotAllowed("eu-bookie-1 runs an older version")
+
+        sealing.permit = refuse
+        with pytest.raises(HeliographError, match="older version"):
+            await sealing.ensure("persistent://shop/a/t")
+        assert not sealing.listing()
+
+    run(work)

@@ -1,0 +1,54 @@
+"""Sealing for tests: master keys as a value, over a configuration in memory."""
+
+from __future__ import annotations
+
+import random
+
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.state_machine import KvMachine
+from storage.sealing.keyring import MasterKeys, new_master_line
+from storage.sealing.sealing import Sealing
+from tests.storage.managed_ledger.world import Region
+
+ONE, TWO = new_master_line("one"), new_master_line("two")
+
+
+class Masters:
+    """A MasterSource. text: of a file; "": none is set."""
+
+    named = "the test"
+
+    def __init__(self, text: str = ONE) -> None:
+        self.text = text
+
+    def read(self) -> MasterKeys | None:
+        return MasterKeys.parse(self.text, self.named) if self.text else None
+
+
+class Config:
+    """The global configuration, which outlives brokers."""
+
+    def __init__(self) -> None:
+        self.machine = KvMachine()
+
+    def store(self) -> EmbeddedStore:
+        return EmbeddedStore(self.machine)
+
+    async def sealing(self, region: Region, masters: Masters | None = None, *, wanted: bool = True) -> Sealing:
+        """Of a broker that starts now."""
+        made = Sealing(
+            self.store(), "us", masters or Masters(), region.sim.clock(), random.Random(region.rng.getrandbits(32))
+        )
+        made.wanted = lambda topic: wanted
+        await made.start()
+        return made
+
+
+def leaks(region: Region, word: str) -> bool:
+    """Whether any bookie holds it."""
+    return any(
+        word.encode() in block
+        for bookie in region.bookies.values()
+        for held in bookie.ledgers.values()
+        for _, block in held.blocks.values()
+    )
