@@ -1,11 +1,13 @@
 """ConfigAdmin: the writes to the global configuration, each one a checked transaction.
 
-Is: regions, tenants, namespaces, partitioned topics: validation, compare-and-set, references that hold. Isn't: who may call it, or the copy that is
-read (`global_config.view`).
-Invariants: a region's number is never used again, also after the region was deleted; its epoch never falls; what a namespace or a tenant names
-exists when the write commits, and is not deleted while it is named; a namespace's regions are among its tenant's.
+Is: regions, tenants, namespaces, partitioned topics: validation, compare-and-set, references that hold. Isn't: who may
+call it, or the copy that is read (`global_config.view`).
+Invariants: a region's number is never used again, also after the region was deleted; its epoch never falls; what a
+namespace or a tenant names exists when the write commits, and is not deleted while it is named; a namespace's regions
+are among its tenant's.
 
-Every call raises, beside what it says: MetadataUnavailable (no majority of regions: nothing was changed), OutcomeUnknown (it may have been).
+Every call raises, beside what it says: MetadataUnavailable (no majority of regions: nothing was changed),
+OutcomeUnknown (it may have been).
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ _PAGE = 1000
 
 
 class Offline(Protocol):
-    """`global_config.deferred_edits.DeferredEdits`."""
+    """Takes policies while the configuration cannot be reached; `global_config.deferred_edits.DeferredEdits` is one."""
 
     def waits(self, key: str) -> bool: ...
 
@@ -64,7 +66,8 @@ class ConfigAdmin:
     def __init__(
         self, store: MetadataStore, offline: Offline | None = None, rng: Rng | None = None, clock: Clock | None = None
     ) -> None:
-        """offline: where changes of policies go while the configuration cannot be reached; None: they fail then. rng: spreads tries that collided.
+        """offline: where changes of policies go while the configuration cannot be reached; None: they fail then. rng:
+        spreads tries that collided.
 
         clock: dates partitioned topics that are made; None: they have no date.
         """
@@ -83,7 +86,9 @@ class ConfigAdmin:
         link_urls: dict[str, list[str]] | None = None,
         feature_level: int = 1,
     ) -> RegionInfo:
-        """number: 0 = the next one that was never used. Returns what was stored. Raises AlreadyExists, NotAllowed (the number was used)."""
+        """number: 0 = the next one that was never used. Returns what was stored. Raises AlreadyExists, NotAllowed (the
+        number was used).
+        """
         check_name("region", name)
         if await self._version(keys.region(name)) != ABSENT:
             raise AlreadyExists(f"region {name!r} exists already")
@@ -113,16 +118,19 @@ class ConfigAdmin:
                     raise AlreadyExists(f"region {name!r} exists already") from None
                 if number:
                     raise NotAllowed(
-                        f"region number {number} was used before; a number is never used twice, because it stands in every coordinate: give another"
+                        f"region number {number} was used before; a number is never used twice, because it stands in "
+                        "every coordinate: give another"
                     ) from None
             else:
                 return info
         raise MetadataUnavailable("region numbers are being taken faster than one can be had: try again")
 
     async def ensure_region(self, info: RegionInfo) -> RegionInfo:
-        """Creates it with the number given, or updates what differs (the epoch never falls). Repeating it changes nothing.
+        """Creates it with the number given, or updates what differs (the epoch never falls). Repeating it changes
+        nothing.
 
-        Returns what is stored. Raises NotAllowed (the name has another number, or the number was used by another name)."""
+        Returns what is stored. Raises NotAllowed (the name has another number, or the number was used by another name).
+        """
         found = await self._store.get(keys.region(info.name))
         if found is None:
             try:
@@ -170,7 +178,9 @@ class ConfigAdmin:
         return found.feature_level
 
     async def raise_epoch(self, name: str, expected: int) -> int:
-        """The region's metadata was restored or rebuilt: its epoch rises from `expected` by one. Raises NotFound, NotAllowed (it is another)."""
+        """The region's metadata was restored or rebuilt: its epoch rises from `expected` by one. Raises NotFound,
+        NotAllowed (it is another).
+        """
 
         def change(old: RegionInfo) -> RegionInfo:
             if old.epoch != expected:
@@ -180,7 +190,8 @@ class ConfigAdmin:
         return (await self._change(keys.region(name), RegionInfo, f"region {name!r}", change)).epoch
 
     async def begin_metadata(self, name: str, instance: str) -> RegionInfo:
-        """The region's local metadata is `instance`: where another one was known, that was restored or rebuilt, and the region's epoch rises by one.
+        """The region's local metadata is `instance`: where another one was known, that was restored or rebuilt, and the
+        region's epoch rises by one.
 
         Repeating it changes nothing. Raises NotFound.
         """
@@ -193,7 +204,9 @@ class ConfigAdmin:
         return await self._change(keys.region(name), RegionInfo, f"region {name!r}", change)
 
     async def delete_region(self, name: str) -> None:
-        """Raises NotFound, NotAllowed (a tenant, a namespace, or a cluster names it, or has it as its peer). Its number stays used."""
+        """Raises NotFound, NotAllowed (a tenant, a namespace, or a cluster names it, or has it as its peer). Its number
+        stays used.
+        """
 
         async def users() -> str:
             for key, value, _ in await self._all(keys.CLUSTERS):
@@ -257,7 +270,9 @@ class ConfigAdmin:
     # -- tenants ------------------------------------------------------------------------------------------------------
 
     async def create_tenant(self, name: str, info: TenantInfo) -> None:
-        """Raises AlreadyExists, NotFound (a region), NotAllowed (it has to be encrypted, as one that is restored, and a region could not read that)."""
+        """Raises AlreadyExists, NotFound (a region), NotAllowed (it has to be encrypted, as one that is restored, and a
+        region could not read that).
+        """
         check_name("tenant", name)
 
         async def references() -> list[Op]:
@@ -270,7 +285,8 @@ class ConfigAdmin:
     async def update_tenant(self, name: str, given: TenantInfo) -> TenantInfo:
         """Who administers it, and where it may be; what it has to encrypt stays as it is. Returns what is there then.
 
-        Raises NotFound (it, or a region), NotAllowed (a namespace of it is in a region that would no longer be allowed; `require_encryption`).
+        Raises NotFound (it, or a region), NotAllowed (a namespace of it is in a region that would no longer be allowed;
+        `require_encryption`).
         """
         async for _ in Tries(self._rng):
             guard, found = (
@@ -282,7 +298,8 @@ class ConfigAdmin:
                 left = [r for r in NamespacePolicies.decode(value).regions if r not in info.allowed_regions]
                 if left:
                     raise NotAllowed(
-                        f"tenant {name!r}: its namespace {key.removeprefix(keys.NAMESPACES)} is in region {left[0]!r}: take it out there first"
+                        f"tenant {name!r}: its namespace {key.removeprefix(keys.NAMESPACES)} is in region "
+                        f"{left[0]!r}: take it out there first"
                     )
             if found[0] == info:
                 return info
@@ -296,13 +313,16 @@ class ConfigAdmin:
         raise busy()
 
     async def require_encryption(self, name: str, *, on: bool) -> TenantInfo:
-        """Whether everything of the tenant is encrypted at rest. Raises NotFound, NotAllowed (a region's processes would not obey it)."""
+        """Whether everything of the tenant is encrypted at rest. Raises NotFound, NotAllowed (a region's processes
+        would not obey it).
+        """
         async for _ in Tries(self._rng):
             old, version = await self._existing(keys.tenant(name), TenantInfo, f"tenant {name!r}")
             new = replace(old, encryption_at_rest=on)
             if new == old and not on:
                 return old
-            if on:  # written also where it is set: an earlier version may have done so, in a form that others could take it off
+            # written also where it is set: an earlier version may have done so, in a form that others could take it off
+            if on:
                 await self._seals(name, old.allowed_regions)
             if await self._committed([Put(keys.tenant(name), new.encode(), version)]):
                 return new
@@ -314,7 +334,8 @@ class ConfigAdmin:
             info, _ = await self._existing(keys.region(region), RegionInfo, f"region {region!r}")
             if info.feature_level < SEALED_TENANTS:
                 raise NotAllowed(
-                    f"tenant {tenant!r} is to be encrypted at rest, and region {region!r} is at feature level {info.feature_level}, which cannot read that: "
+                    f"tenant {tenant!r} is to be encrypted at rest, and region {region!r} is at feature level "
+                    f"{info.feature_level}, which cannot read that: "
                     f"upgrade that region first (it wants level {SEALED_TENANTS})"
                 )
 
@@ -333,7 +354,9 @@ class ConfigAdmin:
     # -- namespaces ---------------------------------------------------------------------------------------------------
 
     async def create_namespace(self, name: str, policies: NamespacePolicies) -> None:
-        """name: `tenant/namespace`. Raises AlreadyExists, NotFound (tenant or region), NotAllowed (a region that the tenant may not use, no region)."""
+        """name: `tenant/namespace`. Raises AlreadyExists, NotFound (tenant or region), NotAllowed (a region that the
+        tenant may not use, no region).
+        """
         tenant, separator, local = name.partition("/")
         if not separator:
             raise NotAllowed(f"namespace {name!r}: expected tenant/namespace")
@@ -349,7 +372,8 @@ class ConfigAdmin:
     ) -> NamespacePolicies:
         """Applies `change` by compare-and-set (it may be called several times). Raises NotFound, NotAllowed.
 
-        With `offline`, a change of policies alone is kept and merged later where the configuration cannot be reached."""
+        With `offline`, a change of policies alone is kept and merged later where the configuration cannot be reached.
+        """
         if self._offline is None:
             return await self._update_namespace(name, change)
         if not self._offline.waits(keys.namespace(name)):
@@ -369,7 +393,8 @@ class ConfigAdmin:
                 return old
             if new.bundles != old.bundles:
                 raise NotAllowed(
-                    f"namespace {name!r}: the number of its bundles is {old.bundles} and cannot be changed to {new.bundles} afterwards"
+                    f"namespace {name!r}: the number of its bundles is {old.bundles} and cannot be changed to "
+                    f"{new.bundles} afterwards"
                 )
             checked(new.policies)
             checks = await self._references(name, new)
@@ -378,7 +403,9 @@ class ConfigAdmin:
         raise busy()
 
     async def delete_namespace(self, name: str) -> None:
-        """Its partitioned topics' entries go with it; whether topics hold data is the caller's to see. Raises NotFound, NotAllowed (too many)."""
+        """Its partitioned topics' entries go with it; whether topics hold data is the caller's to see. Raises NotFound,
+        NotAllowed (too many).
+        """
         async for _ in Tries(self._rng):
             guard = await self._version(keys.GUARD)
             _, version = await self._existing(keys.namespace(name), NamespacePolicies, f"namespace {name!r}")
@@ -402,7 +429,9 @@ class ConfigAdmin:
     # -- partitioned topics -------------------------------------------------------------------------------------------
 
     async def create_partitioned(self, topic: str, partitions: int) -> None:
-        """topic: its full name. Raises AlreadyExists, NotFound (the namespace), NotAllowed (a number out of bounds, a partition of another)."""
+        """topic: its full name. Raises AlreadyExists, NotFound (the namespace), NotAllowed (a number out of bounds, a
+        partition of another).
+        """
         name = TopicName.parse(topic)
         if name.partition >= 0:
             raise NotAllowed(f"topic {topic!r} is a partition: it cannot have partitions of its own")
@@ -433,7 +462,8 @@ class ConfigAdmin:
         def change(old: PartitionedTopic) -> PartitionedTopic:
             if partitions < old.partitions:
                 raise NotAllowed(
-                    f"topic {topic!r} has {old.partitions} partitions; their number can only grow, not fall to {partitions}"
+                    f"topic {topic!r} has {old.partitions} partitions; their number can only grow, not fall to "
+                    f"{partitions}"
                 )
             return replace(old, partitions=partitions)
 
@@ -442,16 +472,18 @@ class ConfigAdmin:
         )
 
     async def delete_partitioned(self, topic: str) -> None:
-        """Raises NotFound."""
+        """Forgets the topic's partition count, not its partitions. Raises NotFound."""
         if not await self._store.delete(keys.partitioned(str(TopicName.parse(topic)))):
             raise NotFound(f"partitioned topic {topic!r} does not exist")
 
-    # -- topics' policies that hold in all regions, resource groups -----------------------------------------------------
+    # -- topics' policies that hold in all regions, resource groups ----------------------------------------------------
 
     async def change_topic_policies(
         self, topic: str, change: Callable[[TopicPolicies], TopicPolicies]
     ) -> tuple[TopicPolicies, TopicPolicies]:
-        """topic: its full name, without a partition. (before, after). Raises NotAllowed. `offline`: as `update_namespace`."""
+        """topic: its full name, without a partition. (before, after). Raises NotAllowed. `offline`: as
+        `update_namespace`.
+        """
         if self._offline is None:
             return await self._change_topic_policies(topic, change)
         if not self._offline.waits(keys.topic_policies(topic)):
@@ -484,7 +516,7 @@ class ConfigAdmin:
         await self._store.put(keys.resource_group(name), group.encode())
 
     async def set_tenant_quota(self, tenant: str, quota: TenantQuota | None) -> None:
-        """None: no more."""
+        """Sets a tenant's bounds; None: it has none any more. Whether the tenant exists is not looked at."""
         key = keys.tenant_quota(check_name("tenant", tenant))
         await (self._store.delete(key) if quota is None else self._store.put(key, quota.encode()))
 
@@ -519,7 +551,9 @@ class ConfigAdmin:
         raise busy()
 
     async def _delete_unused(self, key: str, what: str, users: Callable[[], Awaitable[str]], *beside: str) -> None:
-        """users: names one that refers to it, or "". beside: keys that go with it. Whoever begins to refer meanwhile puts the guard, and this tries again."""
+        """users: names one that refers to it, or "". beside: keys that go with it. Whoever begins to refer meanwhile
+        puts the guard, and this tries again.
+        """
         async for _ in Tries(self._rng):
             guard = await self._version(keys.GUARD)
             version = await self._version(key)
@@ -557,13 +591,16 @@ class ConfigAdmin:
             cluster, version = await self._existing(keys.cluster(name), PulsarCluster, f"cluster {name!r}")
             if cluster.gateway not in policies.regions:
                 raise NotAllowed(
-                    f"cluster {name!r} lies behind region {cluster.gateway!r}: replicate the namespace to that region too"
+                    f"cluster {name!r} lies behind region {cluster.gateway!r}: replicate the namespace to that region "
+                    "too"
                 )
             checks.append(Check(keys.cluster(name), version))
         return checks
 
     async def _regions(self, names: Sequence[str]) -> list[Op]:
-        """The checks that these regions exist. (Their addresses may change meanwhile: then the write is tried again.)"""
+        """The checks that these regions exist. (Their addresses may change meanwhile: then the write is tried
+        again.)
+        """
         checks: list[Op] = []
         for name in dict.fromkeys(names):
             version = await self._version(keys.region(name))

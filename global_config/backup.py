@@ -1,9 +1,9 @@
 """What a restore of the global configuration changes in what the backup holds.
 
 Is: the rules, row by row. Isn't: files (heliograph.kv.backup_file).
-Invariants: a region's number is never given to another one: numbers that may have been given out since the backup are passed over. A region's epoch
-may come back lower than it was; its brokers raise it again where their metadata is another than the one it was raised for, and a topic's own
-epoch never falls.
+Invariants: a region's number is never given to another one: numbers that may have been given out since the backup are
+passed over. A region's epoch may come back lower than it was; its brokers raise it again where their metadata is
+another than the one it was raised for, and a topic's own epoch never falls.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Authorities: whether CAs that stand in a file have signed a certificate, themselves or by intermediates.
 
-Is: that question, of a leaf and of a chain, for who must take back trust from connections that stand. Isn't: the check of a chain's times, names, and rights;
-OpenSSL does that in the handshake.
+Is: that question, of a leaf and of a chain, for who must take back trust from connections that stand. Isn't: the check
+of a chain's times, names, and rights; OpenSSL does that in the handshake.
 Source: RFC 5280; docs/decisions/0129-trust-is-taken-back-at-the-next-byte.md.
 """
 
@@ -14,7 +14,9 @@ from cryptography.exceptions import InvalidSignature
 
 
 def leads_to(chain: Sequence[x509.Certificate], roots: Sequence[x509.Certificate]) -> bool:
-    """Whether one of the roots has signed a certificate of the chain, and each one before that is signed by the one behind it. chain: the leaf first."""
+    """Whether one of the roots has signed a certificate of the chain, and each one before that is signed by the one
+    behind it. chain: the leaf first.
+    """
     for at, certificate in enumerate(chain):
         if signer(certificate, roots) is not None:
             return True

@@ -1,9 +1,10 @@
-"""ClusterMigrations: which regions, and which namespaces in a region, send their clients on to another cluster, and where that is (Pulsar's blue-green
-migration).
+"""ClusterMigrations: which regions, and which namespaces in a region, send their clients on to another cluster, and
+where that is (Pulsar's blue-green migration).
 
 Is: the writes of both records. Isn't: what brokers do then (`region_node.topics.serving.publish_gates`).
-Invariants: what is migrated exists when the write commits; a record goes with what it is about, so that a namespace that is made anew is not migrated.
-Why in keys of their own: an earlier version that changes a region's or a namespace's own value would drop it there.
+Invariants: what is migrated exists when the write commits; a record goes with what it is about, so that a namespace
+that is made anew is not migrated. Why in keys of their own: an earlier version that changes a region's or a namespace's
+own value would drop it there.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
-"""DeferredEdits: a region's changes of policies while it is cut off from the configuration: stored here, obeyed here at once, merged later.
+"""DeferredEdits: a region's changes of policies while it is cut off from the configuration: stored here, obeyed here at
+once, merged later.
 
-Is: the policies of namespaces and of topics in all regions, as edits in the region's own metadata; what this region obeys meanwhile; merging when the
-configuration is heard again; the list of conflicts, and their end. Isn't: the rule of merging (`global_config.policy_edits`), or any other part of the
+Is: the policies of namespaces and of topics in all regions, as edits in the region's own metadata; what this region
+obeys meanwhile; merging when the configuration is heard again; the list of conflicts, and their end. Isn't: the rule of
+merging (`global_config.policy_edits`), or any other part of the
 configuration: regions, tenants, grants, partitions, who is active wait for a majority.
-Invariants: an edit is durable in the region's metadata before anybody is told that it was made; it is merged once, also when two brokers try, or one dies
-between the two stores (its mark is written with the merge); edits of a region are merged in their order; conflicts are written with the merge.
-Keys: of the region's metadata /config-edits/{id:020}; of the configuration /config-conflicts/{region}/{id:020}.{index}, and /config-merged/{region}/{id:020}
-until the edit has gone.
+Invariants: an edit is durable in the region's metadata before anybody is told that it was made; it is merged once, also
+when two brokers try, or one dies between the two stores (its mark is written with the merge); edits of a region are
+merged in their order; conflicts are written with the merge.
+Keys: of the region's metadata /config-edits/{id:020}; of the configuration /config-conflicts/{region}/{id:020}.{index},
+and /config-merged/{region}/{id:020} until the edit has gone.
 """
 
 from __future__ import annotations
@@ -60,7 +63,7 @@ class DeferredEdits:
         )
         self._edits: dict[str, Edit] = {}
         self.conflicts: dict[str, Conflict] = {}
-        """Of every region, by their keys."""
+        """Holds the conflicts of every region, by their keys."""
         self.merged = 0
         self._unswept = True
         """There may be marks of edits that have gone."""
@@ -95,14 +98,17 @@ class DeferredEdits:
     async def namespace(
         self, name: str, change: Callable[[NamespacePolicies], NamespacePolicies], by: str = ""
     ) -> NamespacePolicies:
-        """Of its policies alone. Raises NotFound, NotAllowed, MetadataUnavailable (another part of it, which needs a majority)."""
+        """Changes the policies of a namespace and nothing else of it. Raises NotFound, NotAllowed, MetadataUnavailable
+        (another part of it, which needs a majority).
+        """
         before = self._view.namespace(name)
         if before is None:
             raise NotFound(f"namespace {name!r} does not exist")
         after = change(before)
         if replace(after, policies=before.policies) != before:
             raise MetadataUnavailable(
-                f"only policies of {name!r} can be changed while the global configuration cannot be reached: regions, grants, and bundles wait"
+                f"only policies of {name!r} can be changed while the global configuration cannot be reached: regions, "
+                "grants, and bundles wait"
             )
         checked(after.policies)
         await self._keep(keys.namespace(name), before.policies, after.policies, by)
@@ -245,7 +251,9 @@ class DeferredEdits:
     # -- conflicts -----------------------------------------------------------------------------------------------------
 
     async def resolve(self, name: str, take: str) -> Conflict:
-        """name: as `status` shows it. take: "mine", what the region wanted, or "theirs", what stands there. Raises NotFound, NotAllowed."""
+        """name: as `status` shows it. take: "mine", what the region wanted, or "theirs", what stands there. Raises
+        NotFound, NotAllowed.
+        """
         key = CONFLICTS + name
         async for _ in Tries():
             found = await self._config.get(key)
@@ -285,6 +293,6 @@ def _opened(key: str, blob: bytes | None) -> tuple[dict[str, Any], Callable[[dic
 
 
 def topic_of(fields: dict[str, Any]) -> TopicPolicies:
-    """Raises NotAllowed."""
+    """Makes a topic's policies of their fields. Raises NotAllowed where one has a value that it may not have."""
     policies = {name: value for name, value in fields.items() if name != PROPERTIES}
     return TopicPolicies(policies=checked(policies), properties=fields.get(PROPERTIES, {}))

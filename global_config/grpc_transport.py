@@ -1,13 +1,17 @@
 """GrpcTransport: the configuration's nodes over gRPC with mutual TLS.
 
-Is: one server, and one channel a peer; Raft messages go over one stream a peer behind a bounded queue, forwarded requests as calls.
-Isn't: reliable for Raft messages: what doesn't fit the queue or was under way when a stream broke is lost, and Raft sends again.
-Invariants: under TLS both sides prove `config.{region}` by a certificate of the instance's CA: a caller's messages are taken only under its own
-name, and a peer that is reached (maybe through a proxy) must be the one that was meant. Without TLS it refuses to listen on other than loopback.
-Methods, raw bytes, no generated code:
+Is: one server, and one channel a peer; Raft messages go over one stream a peer behind a bounded queue, forwarded
+requests as calls.
+Isn't: reliable for Raft messages: what doesn't fit the queue or was under way when a stream broke is lost, and Raft
+sends again.
+Invariants: under TLS both sides prove `config.{region}` by a certificate of the instance's CA: a caller's messages are
+taken only under its own name, and a peer that is reached (maybe through a proxy) must be the one that was meant.
+Without TLS it refuses to listen on other than loopback. Methods, raw bytes, no generated code:
 
-    /heliograph.config.v1.Config/Raft      stream of: u8 version (1) · u8 size of the sender's name · name · message     -> one empty answer
-                                           version 2, of nodes that joined later: … name · u16 size of its address · address · message
+    /heliograph.config.v1.Config/Raft      stream of: u8 version (1) · u8 size of the sender's name · name · message
+                                           -> one empty answer
+                                           version 2, of nodes that joined later: … name · u16 size of its address ·
+                                           address · message
     /heliograph.config.v1.Config/Forward   u8 version (1) · request  ->  u8 version (1) · answer
 
 This module imports grpc; import it where it is needed, not before.
@@ -91,7 +95,8 @@ class GrpcTransport:
     ) -> None:
         if tls is None and host not in ("127.0.0.1", "localhost", "::1"):
             raise ConfigError(
-                f"the configuration's Raft port binds {host} without certificates: give tls.config_cert, or bind 127.0.0.1"
+                f"the configuration's Raft port binds {host} without certificates: give tls.config_cert, or bind "
+                "127.0.0.1"
             )
         self.node_id, self.host, self.port, self._tls, self._rng = node_id, host, port, tls, rng
         self.addresses = Addresses(node_id, peers)
@@ -105,7 +110,9 @@ class GrpcTransport:
         self._roots: list[x509.Certificate] = []
         """CAs that are trusted since the last `renew`."""
         self._retired: list[x509.Certificate] = []
-        """CAs that were trusted since this transport began, and are not any more; where there are any, those who were let in are judged again."""
+        """CAs that were trusted since this transport began, and are not any more; where there are any, those who were
+        let in are judged again.
+        """
         self._judged: dict[bytes, bool] = {}
         """What a peer has shown (PEM) -> whether it is trusted, since the last `renew`."""
         self._leaving: set[asyncio.Task[None]] = set()
@@ -148,7 +155,9 @@ class GrpcTransport:
             await self._server.stop(grace=None)
 
     def renew(self, tls: ConfigTls) -> None:
-        """Other certificates, or another CA: for the next connections, which are made anew to every peer. Raises ConfigError; then all stays as it was."""
+        """Other certificates, or another CA: for the next connections, which are made anew to every peer. Raises
+        ConfigError; then all stays as it was.
+        """
         assert self._tls is not None, "this transport speaks plainly"
         try:
             self._roots, before = (x509.load_pem_x509_certificates(each.ca) for each in (tls, self._tls))
@@ -217,7 +226,7 @@ class GrpcTransport:
     def jitter(self, delay_s: float) -> float:
         return delay_s * self._rng.uniform(0.5, 1.0)
 
-    # -- the server's side ----------------------------------------------------------------------------------------------
+    # -- the server's side ---------------------------------------------------------------------------------------------
 
     async def _on_raft(self, messages: AsyncIterator[bytes], context: Any) -> bytes:
         try:
@@ -256,7 +265,9 @@ class GrpcTransport:
         return identity(node).encode() in proof.get("x509_subject_alternative_name", ()) and self._trusts(proof)
 
     def _trusts(self, proof: Mapping[str, Sequence[bytes]]) -> bool:
-        """Not where its chain leads to no CA of today: the connection was let in while one was trusted that was taken out since."""
+        """Not where its chain leads to no CA of today: the connection was let in while one was trusted that was taken
+        out since.
+        """
         if not self._retired:
             return True
         shown = b"".join(
@@ -316,7 +327,10 @@ class _Peer:
         try:
             answer: bytes = await self._forward(bytes([VERSION]) + request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
-            text = f"the configuration's leader in {self._peer!r} gave no answer: {error.code().name.lower().replace('_', ' ')}"
+            text = (
+                f"the configuration's leader in {self._peer!r} gave no answer: "
+                f"{error.code().name.lower().replace('_', ' ')}"
+            )
             if error.code() in (
                 grpc.StatusCode.PERMISSION_DENIED,
                 grpc.StatusCode.INVALID_ARGUMENT,

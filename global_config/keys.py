@@ -1,7 +1,8 @@
 """Keys of the global configuration: every layout, in one place.
 
 /regions/{name}                       RegionInfo
-/region-numbers/{number:010}          the name of the region that has, or had, this number: never deleted, so that no number is used twice
+/region-numbers/{number:010}          the name of the region that has, or had, this number: never deleted, so that no
+                                      number is used twice
 /clusters/{name}                      PulsarCluster
 /peers/{name}                         ClusterPeers of a region, or of a Pulsar cluster
 /migrations/{name}                    ClusterMigration of a region, or of a Pulsar cluster
@@ -12,8 +13,10 @@
 /topic-policies/{topic's full name}   TopicPolicies that hold in every region
 /resource-groups/{name}               ResourceGroup
 /tenant-quotas/{tenant}               TenantQuota
-/data-keys/{region}/{tenant}          data keys of a tenant in a region, wrapped by that region's master key (`storage.sealing.keyring`)
-/guard                                empty; put by every write that refers to something, so that what it refers to is not deleted meanwhile
+/data-keys/{region}/{tenant}          data keys of a tenant in a region, wrapped by that region's master key
+                                      (`storage.sealing.keyring`)
+/guard                                empty; put by every write that refers to something, so that what it refers to is
+                                      not deleted meanwhile
 counters, apart from keys: region-numbers, topic-incarnations
 """
 
@@ -60,7 +63,7 @@ def migration(name: str) -> str:
 
 
 def migrated(namespace: str) -> str:
-    """namespace: `tenant/namespace`."""
+    """Names the mark that a namespace is migrated. namespace: `tenant/namespace`."""
     return MIGRATED + namespace
 
 
@@ -73,12 +76,12 @@ def tenant_quota(tenant: str) -> str:
 
 
 def namespace(name: str) -> str:
-    """name: `tenant/namespace`."""
+    """Names a namespace's policies. name: `tenant/namespace`."""
     return NAMESPACES + name
 
 
 def partitioned(topic: str) -> str:
-    """topic: its full name."""
+    """Names a topic's partition count. topic: its full name, without a partition."""
     return PARTITIONED + topic
 
 
@@ -92,7 +95,7 @@ def resource_group(name: str) -> str:
 
 
 def data_keys(region: str) -> str:
-    """Of all tenants of a region."""
+    """Returns the prefix of the data keys that all tenants have in a region."""
     return f"{DATA_KEYS}{region}/"
 
 

@@ -1,9 +1,10 @@
 """ConfigNode: one region's voter of the global configuration.
 
-Is: a Raft member across regions, the table that its log drives, and a listener for its own region's processes. Isn't: what the table means
-(`global_config.view`, `global_config.admin`), or how the regions are connected (`global_config.transport`).
-Invariants: a write needs a majority of regions; from a minority it fails within `request_timeout_s`, with a sentence that says so; watches, and so the
-copies in brokers, go on meanwhile, and say how stale they are.
+Is: a Raft member across regions, the table that its log drives, and a listener for its own region's processes. Isn't:
+what the table means (`global_config.view`, `global_config.admin`), or how the regions are connected
+(`global_config.transport`).
+Invariants: a write needs a majority of regions; from a minority it fails within `request_timeout_s`, with a sentence
+that says so; watches, and so the copies in brokers, go on meanwhile, and say how stale they are.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class ConfigNodeSettings:
 
 
 class ConfigNode(GroupNode):
-    """node_id: the region's name. peers: the first voters, with or without this one; joining: this region was none of them, and waits until it is added.
+    """node_id: the region's name. peers: the first voters, with or without this one; joining: this region was none of
+    them, and waits until it is added.
 
     transport: None for a group that is one and stays one.
     """
@@ -90,18 +92,24 @@ class ConfigNode(GroupNode):
         )
 
     async def start(self) -> int:
-        """Binds both listeners and replays the log; returns the port for the region's processes. Raises ConfigError, CorruptData, OSError."""
+        """Binds both listeners and replays the log; returns the port for the region's processes. Raises ConfigError,
+        CorruptData, OSError.
+        """
         self.raft_port = await self.transport.start()
         return await super().start()
 
 
 def _outside_text(node: str) -> str:
-    return f"region {node!r} was removed from the global configuration: what it has is a copy of that day; let it join under another name, or stop it"
+    return (
+        f"region {node!r} was removed from the global configuration: what it has is a copy of that day; let it join "
+        "under another name, or stop it"
+    )
 
 
 def _unavailable_text(node: str, voters: int = 0) -> str:
     who = f"{voters // 2 + 1} of its {voters} regions" if voters else "a majority of its regions"
     return (
-        f"the global configuration cannot be reached: {who} must run and reach each other, and {node!r} hears no leader; "
+        f"the global configuration cannot be reached: {who} must run and reach each other, and {node!r} hears no "
+        "leader; "
         "configuration writes wait until they are connected again, messages and reads of the copy here go on"
     )

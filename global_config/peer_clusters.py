@@ -1,7 +1,8 @@
-"""PeerClusters: which clusters an operator calls the peers of a region, or of a real Pulsar cluster. A record: nothing here follows from it.
+"""PeerClusters: which clusters an operator calls the peers of a region, or of a real Pulsar cluster. A record: nothing
+here follows from it.
 
-Invariants: what is named exists when the write commits, and is not deleted while it is named (`ConfigAdmin.delete_region`, `delete_cluster`); nobody is
-a peer of itself.
+Invariants: what is named exists when the write commits, and is not deleted while it is named
+(`ConfigAdmin.delete_region`, `delete_cluster`); nobody is a peer of itself.
 Why in a key of its own: an earlier version that changes the cluster's own value would drop it there.
 """
 
@@ -24,7 +25,9 @@ class PeerClusters:
         self._store, self._rng = store, rng
 
     async def set(self, name: str, peers: Sequence[str]) -> ClusterPeers:
-        """In place of what was there; []: none. Raises NotFound, NotAllowed (a peer that is not there, or itself), MetadataUnavailable, OutcomeUnknown."""
+        """In place of what was there; []: none. Raises NotFound, NotAllowed (a peer that is not there, or itself),
+        MetadataUnavailable, OutcomeUnknown.
+        """
         if name in peers:
             raise NotAllowed(f"Cluster {name} cannot be a peer of itself: leave it out")
         wanted = ClusterPeers(names=tuple(sorted(set(peers))))

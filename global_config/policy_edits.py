@@ -1,11 +1,13 @@
-"""Edits: changes of policies that were made while the region could not reach the configuration, and what becomes of them afterwards.
+"""Edits: changes of policies that were made while the region could not reach the configuration, and what becomes of
+them afterwards.
 
-Is: an edit as a value, the difference of two levels of policies, and merging edit by edit, key by key. Isn't: storage or a network
-(`global_config.deferred_edits`).
-The rule, for each key: what the configuration still has as the edit found it takes the edit's value; what somebody else made the same stays; maps are
-merged entry by entry; everything else is a conflict: the configuration keeps its value, and the conflict says both.
-Invariants: of an edit, every change is afterwards in the configuration, or was there already, or is a conflict; what an edit did not know is never
-overwritten.
+Is: an edit as a value, the difference of two levels of policies, and merging edit by edit, key by key. Isn't: storage
+or a network (`global_config.deferred_edits`).
+The rule, for each key: what the configuration still has as the edit found it takes the edit's value; what somebody else
+made the same stays; maps are merged entry by entry; everything else is a conflict: the configuration keeps its value,
+and the conflict says both.
+Invariants: of an edit, every change is afterwards in the configuration, or was there already, or is a conflict; what an
+edit did not know is never overwritten.
 Source: docs/protocols/metadata.md, "Edits while cut off".
 """
 
@@ -26,7 +28,7 @@ Change = list[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit(_Value):
-    """Of one key of the configuration, in the order of `id` in its region."""
+    """Holds the changes of one key of the configuration; `id` rises in its region, which is their order."""
 
     id: int
     key: str

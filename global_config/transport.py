@@ -1,7 +1,9 @@
 """ConfigTransport: the port through which the configuration's nodes of all regions talk.
 
-Is: the protocol that gRPC (`global_config.grpc_transport`) and the simulator implement, and what stands for it where there is one region only.
-Isn't: reliable for Raft messages (they may be lost, repeated, reordered); a forwarded request has one answer or an error in bounded time.
+Is: the protocol that gRPC (`global_config.grpc_transport`) and the simulator implement, and what stands for it where
+there is one region only.
+Isn't: reliable for Raft messages (they may be lost, repeated, reordered); a forwarded request has one answer or an
+error in bounded time.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class ConfigTransport(Protocol):
         ...
 
     async def forward(self, to: str, request: bytes, *, timeout_s: float) -> bytes:
-        """A request to the leader. Raises MetadataUnavailable where it was surely not sent, OutcomeUnknown where it may have been."""
+        """A request to the leader. Raises MetadataUnavailable where it was surely not sent, OutcomeUnknown where it may
+        have been.
+        """
         ...
 
     def on_forward(self, handler: ForwardHandler) -> None:
@@ -46,7 +50,7 @@ class ConfigTransport(Protocol):
 
 
 class AloneTransport:
-    """Of a group of one."""
+    """Is the transport of a group of one: what is sent goes nowhere, and forwarding raises MetadataUnavailable."""
 
     async def start(self) -> int:
         return 0

@@ -1,9 +1,9 @@
 """ConfigView: a copy of the global configuration that answers at once, fed by a watch.
 
-Is: regions, tenants, namespaces, partition counts as this process last heard of them, and how stale that may be. Isn't: linearizable, or writable
-(`global_config.admin`).
-Invariants: the copy changes in the order of the configuration's log, and goes on answering while the region is cut off; a value that cannot be read
-(of a newer version, or damaged) leaves the last good one in place and is named in `broken`.
+Is: regions, tenants, namespaces, partition counts as this process last heard of them, and how stale that may be. Isn't:
+linearizable, or writable (`global_config.admin`).
+Invariants: the copy changes in the order of the configuration's log, and goes on answering while the region is cut off;
+a value that cannot be read (of a newer version, or damaged) leaves the last good one in place and is named in `broken`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ class ConfigView:
         self._pending: dict[str, list[tuple[Change, ...]]] = {}
         """Key -> edits of its policies that were made here and are not in the configuration yet, in their order."""
         self.region_numbers: dict[int, str] = {}
-        """Every number that a region has or had -> its name. A number that is not here belongs to nobody, or to a region that is younger than this copy."""
+        """Every number that a region has or had -> its name. A number that is not here belongs to nobody, or to a
+        region that is younger than this copy.
+        """
         self.broken: dict[str, str] = {}
         """Key -> why its newest value cannot be read."""
         self._stop = store.watch(_ALL, self._on_change)
@@ -103,7 +105,7 @@ class ConfigView:
         return [self._regions[name] for name in sorted(self._regions)]
 
     def cluster(self, name: str) -> PulsarCluster | None:
-        """A real Pulsar cluster."""
+        """Returns what is known of a real Pulsar cluster; None: no such one is known."""
         return self._clusters.get(name)
 
     def clusters(self) -> list[PulsarCluster]:
@@ -111,12 +113,12 @@ class ConfigView:
         return [self._clusters[name] for name in sorted(self._clusters)]
 
     def peers(self, name: str) -> tuple[str, ...]:
-        """Of a region, or of a Pulsar cluster; sorted."""
+        """Returns the peers of a region, or of a Pulsar cluster, sorted."""
         found = self._peers.get(name)
         return () if found is None else found.names
 
     def migration(self, name: str) -> ClusterMigration | None:
-        """Of a region, or of a Pulsar cluster; None: nobody ever spoke of one."""
+        """Returns the migration of a region, or of a Pulsar cluster; None: nobody ever spoke of one."""
         return self._migrations.get(name)
 
     def migrated_in(self, namespace: str) -> tuple[str, ...]:
@@ -131,14 +133,14 @@ class ConfigView:
         return sorted(self._tenants)
 
     def namespace(self, name: str) -> NamespacePolicies | None:
-        """name: `tenant/namespace`."""
+        """Returns a namespace with this region's edits that wait to be merged. name: `tenant/namespace`."""
         found = self._namespaces.get(name)
         if self._pending and found is not None and (pending := self._pending.get(keys.namespace(name))):
             return replace(found, policies=_above(found.policies, pending))
         return found
 
     def namespaces(self, tenant: str) -> list[str]:
-        """As `tenant/namespace`, sorted."""
+        """Returns a tenant's namespaces as `tenant/namespace`, sorted."""
         return sorted(self._by_tenant.get(tenant, ()))
 
     def partitions(self, topic: str) -> int:
@@ -147,7 +149,9 @@ class ConfigView:
         return 0 if found is None else found.partitions
 
     def incarnation(self, topic: str) -> int:
-        """topic: its full name. Of a partitioned topic, higher than that of any made before it; 0: not known, or it is not partitioned."""
+        """topic: its full name. Of a partitioned topic, higher than that of any made before it; 0: not known, or it is
+        not partitioned.
+        """
         found = self._partitioned.get(topic)
         return 0 if found is None else found.incarnation
 

@@ -1,8 +1,10 @@
 """Tries: how long a write that lost against others is tried again, and how far apart.
 
-Is: the pauses between the tries of one write of the configuration, and its deadline. Isn't: what is read and written (`global_config.admin`, `deferred`).
-Invariants: the first try and the first repeat come at once; pauses then double up to PAUSE_MAX_S, each spread by chance where there is an rng, so that
-who collided once does not collide again; after PATIENCE_S no further try begins. Time is the loop's: the simulator's where it runs.
+Is: the pauses between the tries of one write of the configuration, and its deadline. Isn't: what is read and written
+(`global_config.admin`, `deferred_edits`).
+Invariants: the first try and the first repeat come at once; pauses then double up to PAUSE_MAX_S, each spread by chance
+where there is an rng, so that who collided once does not collide again; after PATIENCE_S no further try begins. Time is
+the loop's: the simulator's where it runs.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ PAUSE_MAX_S = 0.2
 
 
 class Tries:
-    """Iterated over by one write. (No generator: whoever returns out of its middle would leave it to the loop to end.)"""
+    """Iterated over by one write. (No generator: whoever returns out of its middle would leave it to the loop to
+    end.)
+    """
 
     def __init__(self, rng: Rng | None = None) -> None:
         self._loop, self._rng, self._number = asyncio.get_running_loop(), rng, 0
@@ -42,5 +46,5 @@ class Tries:
 
 
 def busy() -> MetadataUnavailable:
-    """Time is up."""
+    """Makes the error of a write whose time is up."""
     return MetadataUnavailable("others change the same part of the configuration all the time: try again")

@@ -1,10 +1,12 @@
 """What a restore of a region's local metadata changes in what the backup holds.
 
-Is: the rules, row by row, and what must be known of the bookies for them. Isn't: files (heliograph.kv.backup_file), asking bookies, or the raise of the
-region's epoch, which the brokers see to when they find another `/instance` than the one that the global configuration knows.
-Invariants: no ledger id is given out that may have been given out before, also by a metadata that is lost; nothing is taken for deleted that a bookie
-holds, or might hold (one of its bookies was not asked); keys under a lease are gone, because whoever held it is; the restored metadata has an
-`/instance` of its own, so that no bookie deletes by it before an operator confirms.
+Is: the rules, row by row, and what must be known of the bookies for them. Isn't: files (heliograph.kv.backup_file),
+asking bookies, or the raise of the region's epoch, which the brokers see to when they find another `/instance` than the
+one that the global configuration knows.
+Invariants: no ledger id is given out that may have been given out before, also by a metadata that is lost; nothing is
+taken for deleted that a bookie holds, or might hold (one of its bookies was not asked); keys under a lease are gone,
+because whoever held it is; the restored metadata has an `/instance` of its own, so that no bookie deletes by it before
+an operator confirms.
 Source: ARCHITECTURE "The five ideas", 4, and "Ledgers and journal"; docs/operating.md, "Backup and restore".
 """
 
@@ -61,7 +63,9 @@ class Restored:
 
 
 def survey(rows: Iterable[tuple[str, Row]]) -> Survey:
-    """Raises CorruptData."""
+    """Reads what a restore must know of all rows of a backup. Raises CorruptData where a ledger's metadata cannot be
+    read.
+    """
     found = Survey()
     for key, (value, _, lease) in rows:
         found.keys += 1
@@ -78,7 +82,9 @@ def survey(rows: Iterable[tuple[str, Row]]) -> Survey:
 
 
 def ledger_ids_from(counters: Mapping[str, int], known: Survey, held: Mapping[str, Iterable[int]]) -> int:
-    """The first ledger id that a restored metadata may give out. held: bookie -> the ledgers it holds, of those that were asked."""
+    """The first ledger id that a restored metadata may give out. held: bookie -> the ledgers it holds, of those that
+    were asked.
+    """
     highest = max(known.ledgers, default=-1)
     for ledgers in held.values():
         highest = max(highest, max(ledgers, default=-1))
@@ -97,7 +103,9 @@ def new_instance(rng: Rng) -> str:
 def restored_rows(
     rows: Iterable[tuple[str, Row]], held: Mapping[str, Iterable[int]], instance: str, done: Restored
 ) -> Iterator[tuple[str, bytes]]:
-    """rows: in the order of their keys, so ledgers come before the pages that name them, and both before the topics. done: is filled in."""
+    """rows: in the order of their keys, so ledgers come before the pages that name them, and both before the topics.
+    done: is filled in.
+    """
     present: set[int] = set()
     for ledgers in held.values():
         present.update(ledgers)
@@ -121,7 +129,9 @@ def restored_rows(
 
 
 def _vanished(ledger: LedgerMetadata, present: set[int], held: Mapping[str, Iterable[int]]) -> bool:
-    """It had entries, all its bookies were asked, and nobody holds it: it was deleted since. (What is open is recovered when its topic is loaded.)"""
+    """It had entries, all its bookies were asked, and nobody holds it: it was deleted since. (What is open is recovered
+    when its topic is loaded.)
+    """
     if ledger.state is not LedgerState.CLOSED or ledger.last_entry < 0 or ledger.ledger in present:
         return False
     return all(bookie in held for _, bookies in ledger.fragments for bookie in bookies)
@@ -173,14 +183,17 @@ def _address(key: str, value: bytes) -> tuple[str, int]:
 def addresses(
     known: Survey, given: Mapping[str, tuple[str, int]], without: Iterable[str]
 ) -> dict[str, tuple[str, int]]:
-    """Whom to ask: every bookie that was registered or that a ledger names, less those that are given up. Raises ConfigError where none has an address."""
+    """Whom to ask: every bookie that was registered or that a ledger names, less those that are given up. Raises
+    ConfigError where none has an address.
+    """
     left_out = set(without)
     wanted = sorted((set(known.bookies) | known.named_bookies | set(given)) - left_out)
     found = {**known.bookies, **given}
     missing = [bookie for bookie in wanted if bookie not in found]
     if missing:
         raise ConfigError(
-            f"ledgers of the backup name bookie {missing[0]}, and the backup has no address of it: give it with --bookie {missing[0]}=HOST:PORT, "
+            f"ledgers of the backup name bookie {missing[0]}, and the backup has no address of it: give it with "
+            f"--bookie {missing[0]}=HOST:PORT, "
             f"or --without-bookie {missing[0]} if it is gone for good"
         )
     return {bookie: found[bookie] for bookie in wanted}

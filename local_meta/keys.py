@@ -1,35 +1,44 @@
 """Keys of a region's local metadata: every layout, in one place.
 
-Is: key strings and ranges from names, and names back from keys. Isn't: values (heliograph.model.ledger_metadata), or who may write them.
-Invariants: a name never spills over into another key (it is percent-quoted); numbers are padded, so that key order is number order;
-topic keys are ordered (namespace, hash, topic), so that a bundle is one range.
+Is: key strings and ranges from names, and names back from keys. Isn't: values (heliograph.model.ledger_metadata), or
+who may write them.
+Invariants: a name never spills over into another key (it is percent-quoted); numbers are padded, so that key order is
+number order; topic keys are ordered (namespace, hash, topic), so that a bundle is one range.
 
     /bookies/{id}                                            a live bookie, under its lease
     /brokers/{id}                                            a live broker, under its lease
     /metadata-nodes/{id}                                     what a node of this metadata speaks (local_meta.node_level)
     /instance                                                the id of this metadata; another one after a restore
     /owners/{tenant}/{namespace}/{bundle:05}                 which broker owns a bundle, under that broker's lease
-    /bundles/{tenant}/{namespace}                            the hash ranges of a namespace's bundles in this region, once one was split
+    /bundles/{tenant}/{namespace}                            the hash ranges of a namespace's bundles in this region,
+                                                             once one was split
     /load/{id}                                               what a broker carries, under its lease
     /balance/leader                                          which broker has bundles moved, under its lease
-    /hosts/turn                                              which host is restarted just now, under a lease (region_node.hosts)
+    /hosts/turn                                              which host is restarted just now, under a lease
+                                                             (region_node.hosts)
     /balance/paused                                          until when nothing is moved
     /group-use/{id}                                          what a broker uses of resource groups, under its lease
     /isolation/{name}                                        an isolation policy: which brokers serve which namespaces
     /failure-domains/{name}                                  brokers that fail together
-    /quotas/{tenant}/{namespace}/{low:08x}-{high:09x}        what is set aside for a hash range; /quotas/default: for every bundle without
+    /quotas/{tenant}/{namespace}/{low:08x}-{high:09x}        what is set aside for a hash range; /quotas/default: for
+                                                             every bundle without
     /ledgers/{id:020}                                        LedgerMetadata
-    /underreplicated/{id:020}                                a ledger that lacks copies: which bookies are lost (storage.ledger.repair.lost_bookies)
+    /underreplicated/{id:020}                                a ledger that lacks copies: which bookies are lost
+                                                             (storage.ledger.repair.lost_bookies)
     /replicating/{id:020}                                    which broker copies it just now, under that broker's lease
     /auditor                                                 which broker looks for lost bookies, under its lease
     /decommissions/{id}                                      a bookie that is being emptied
-    /bookie-labels/{id}                                      rack and group of a bookie, as an operator says (storage.ledger.bookies.bookie_labels)
+    /bookie-labels/{id}                                      rack and group of a bookie, as an operator says
+                                                             (storage.ledger.bookies.bookie_labels)
     /ml/{tenant}/{namespace}/{hash:08x}/{topic}              ManagedLedgerMetadata
-    /ml-pages/{tenant}/{namespace}/{hash:08x}/{topic}/{first ledger:020}  a page of its ledgers, where they are very many
+    /ml-pages/{tenant}/{namespace}/{hash:08x}/{topic}/{first ledger:020}
+                                                             a page of its ledgers, where they are very many
     /cursors/{tenant}/{namespace}/{hash:08x}/{topic}/{name}  a durable cursor
-    /topic-policies/{tenant}/{namespace}/{hash:08x}/{topic}  what is set for a topic in this region (a partitioned one as a whole)
+    /topic-policies/{tenant}/{namespace}/{hash:08x}/{topic}  what is set for a topic in this region (a partitioned one
+                                                             as a whole)
     /broker-policies                                         what is set for all brokers of this region
-    /security/reads                                          keys with which brokers permit reads of bookies (region_node.security.read_permits)
+    /security/reads                                          keys with which brokers permit reads of bookies
+                                                             (region_node.security.read_permits)
     counters, apart from keys: ledger-ids
 """
 
@@ -108,7 +117,7 @@ def failure_domain(name: str) -> str:
 
 
 def quota(namespace: str, low: int, high: int) -> str:
-    """Of the hashes [low, high)."""
+    """Names the quota of the hashes [low, high) of a namespace."""
     return f"{QUOTAS}{_namespace(namespace)}/{low:08x}-{high:09x}"
 
 
@@ -129,7 +138,9 @@ def ledger(ledger_id: int) -> str:
 
 
 def ledger_of(key: str) -> int:
-    """Of a key of `/ledgers/`, `/underreplicated/`, or `/replicating/`; of one of `/ml-pages/`, the ledger that names the page."""
+    """Returns the ledger of a key of `/ledgers/`, `/underreplicated/`, or `/replicating/`; for one of `/ml-pages/`, the
+    ledger that names the page.
+    """
     return int(key.rpartition("/")[2])
 
 
@@ -153,7 +164,7 @@ def decommission(bookie_id: str) -> str:
 
 
 def owner(namespace: str, bundle: int) -> str:
-    """namespace: `tenant/namespace`."""
+    """Names a bundle's owner. namespace: `tenant/namespace`."""
     return f"{owners(namespace)}{bundle:05d}"
 
 
@@ -173,7 +184,7 @@ def bundles(namespace: str) -> str:
 
 
 def namespace_of(key: str) -> str:
-    """Of a key of `/bundles/`."""
+    """Returns the `tenant/namespace` of a key of `/bundles/`."""
     _, _, tenant, local = key.split("/")
     return f"{unquote(tenant)}/{unquote(local)}"
 
@@ -182,7 +193,7 @@ def namespace_of(key: str) -> str:
 
 
 def managed_ledger(topic: str) -> str:
-    """topic: its full name."""
+    """Names a topic's managed ledger. topic: its full name."""
     return MANAGED_LEDGERS + _topic(topic)
 
 

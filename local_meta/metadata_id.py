@@ -1,6 +1,7 @@
 """The id of a region's metadata: random text at `/instance`, which a restore replaces.
 
-Is: reading it, and giving one to a metadata that has none. Isn't: what follows from another one (the bookies' garbage collection, the region's epoch).
+Is: reading it, and giving one to a metadata that has none. Isn't: what follows from another one (the bookies' garbage
+collection, the region's epoch).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """LocalMetaNode: one voter of a region's metadata.
 
-Is: a Raft member, the table that its log drives, and the listener for clients and voters. Isn't: what lies in the table (`local_meta.keys`).
+Is: a Raft member, the table that its log drives, and the listener for clients and voters. Isn't: what lies in the table
+(`local_meta.keys`).
 Always a Raft group, also with one voter: the log is the truth, and there is no second code path.
 """
 
@@ -29,7 +30,8 @@ class LocalMetaSettings:
 
 
 class LocalMetaNode(GroupNode):
-    """peers: node id -> `host:port` of each of the first voters' listeners; only this node, or nothing, for a group of one.
+    """peers: node id -> `host:port` of each of the first voters' listeners; only this node, or nothing, for a group of
+    one.
 
     joining: this node was none of the first; `peers` then only say where others are.
     """

@@ -1,9 +1,12 @@
 """NodeLevel: a metadata node says, in the metadata itself, which feature level it speaks.
 
-Is: one key of each node, put at its start where it does not say that yet; and what each member of the group speaks, for whoever raises the region's level.
-Isn't: a sign of life (the group's leader knows who is silent), or a level's meaning (`heliograph.model.feature_levels`).
-Invariants: the key stays while its node is away, so that an older one that comes back has held the level down all the time; a member without a key speaks
-UNSAID; only members count, so that the key of one that was removed holds nothing down.
+Is: one key of each node, put at its start where it does not say that yet; and what each member of the group speaks, for
+whoever raises the region's level.
+Isn't: a sign of life (the group's leader knows who is silent), or a level's meaning
+(`heliograph.model.feature_levels`).
+Invariants: the key stays while its node is away, so that an older one that comes back has held the level down all the
+time; a member without a key speaks UNSAID; only members count, so that the key of one that was removed holds nothing
+down.
 Source: docs/operating/scaling.md, "Mixed versions".
 """
 
@@ -27,11 +30,11 @@ UNSAID = 3
 _RETRY_S = 1.0
 
 Members = Callable[[], Awaitable[tuple[dict[str, Any], bool]]]
-"""MetaClient.members."""
+"""Asks as `MetaClient.members` does: the report of the group's members, and whether anything changed."""
 
 
 class NodeLevel:
-    """Of one node. store: reached through that node; it is closed here."""
+    """Says the level of one node. store: it is reached through that node, and closed here."""
 
     def __init__(self, store: MetadataStore, node_id: str, rng: Rng) -> None:
         self._store, self._key, self._rng = store, keys.metadata_node(node_id), rng

@@ -1,9 +1,10 @@
 """FrameTransport: Raft messages between the voters of one region's metadata, in our own frames.
 
-Is: one outgoing connection a peer, made on demand and remade with backoff, behind a bounded queue; what comes in arrives by the MetaServer's listener.
+Is: one outgoing connection a peer, made on demand and remade with backoff, behind a bounded queue; what comes in
+arrives by the MetaServer's listener.
 Isn't: reliable: what doesn't fit the queue, or was under way when a connection broke, is lost, and Raft sends again.
-Invariants: `send` never blocks and never raises; a message names its sender, and where that joined later, its address too: a sender that could not be
-answered is refused.
+Invariants: `send` never blocks and never raises; a message names its sender, and where that joined later, its address
+too: a sender that could not be answered is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ CONNECT_TIMEOUT_S = 3.0
 
 
 class FrameTransport:
-    """Implements heliograph.raft.member.raft_node.RaftTransport. peers: node id -> `host:port` of its MetaServer, with or without this node."""
+    """Implements heliograph.raft.member.raft_node.RaftTransport. peers: node id -> `host:port` of its MetaServer, with
+    or without this node.
+    """
 
     def __init__(self, node_id: str, peers: Mapping[str, str], *, rng: Rng, ssl: tls.SSLContext | None = None) -> None:
         self.node_id, self._ssl, self._rng = node_id, ssl, rng
@@ -100,7 +103,7 @@ class _Link:
             return
         if (
             self._transport is not None and self._transport.is_closing()
-        ):  # it may have ended in the very turn in which it was made
+        ):  # it may have ended in the very pass in which it was made
             self._transport = None
         if self._transport is not None:
             if self._transport.get_write_buffer_size() + len(data) <= QUEUE_BYTES_MAX:

@@ -1,7 +1,9 @@
-"""Makes the Grafana dashboards in deploy/grafana: regions, links, topics, bookies, Spark, Kafka; for any Grafana from 10 on.
+"""Makes the Grafana dashboards in deploy/grafana: regions, links, topics, bookies, Spark, Kafka; for any Grafana from
+10 on.
 
-Is: `python tools/dashboards.py [FOLDER]`; panels as rows of the tables below. Isn't: needed to run anything; the files are in the repository, and a test
-compares them with what this makes. Every query is one that a Prometheus answers which scrapes running processes: another test asks it.
+Is: `python tools/dashboards.py [FOLDER]`; panels as rows of the tables below. Isn't: needed to run anything; the files
+are in the repository, and a test compares them with what this makes. Every query is one that a Prometheus answers which
+scrapes running processes: another test asks it.
 Labels: `cluster` is a region; bookies and processes have it from the scraping (deploy/prometheus).
 """
 
@@ -23,7 +25,9 @@ OF_READERS = f'{OF_TOPICS}, subscription=~"$subscription"'
 
 
 def named(number: str) -> str:
-    """pulsar_NUMBER of topics that have rows of their own; of a broker with rows of namespaces, of those that it names as its heaviest."""
+    """pulsar_NUMBER of topics that have rows of their own; of a broker with rows of namespaces, of those that it names
+    as its heaviest.
+    """
     return f'pulsar_{number}{{{OF_TOPICS}, topic!=""}} or heliograph_top_topic_{number}{{{OF_TOPICS}}}'
 
 
@@ -31,7 +35,7 @@ PROCESS, TO, FROM = "{{cluster}} {{instance}}", "{{cluster}} to {{remote_cluster
 READER, QUERY = "{{topic}} {{subscription}}", "{{cluster}} {{subscription}}"
 
 Panel = tuple[str, str, str, str]
-"""(title, unit, query, legend)."""
+"""Holds (title, unit, query, legend)."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +197,8 @@ LINKS = Board(
                 (
                     "Topics with the oldest",
                     "s",
-                    f"topk(10, max by (cluster, remote_cluster, topic) (pulsar_replication_delay_in_seconds{{{OF_TOPICS}}}))",
+                    "topk(10, max by (cluster, remote_cluster, topic) "
+                    f"(pulsar_replication_delay_in_seconds{{{OF_TOPICS}}}))",
                     "{{topic}} {{cluster}} to {{remote_cluster}}",
                 ),
             ),
@@ -235,7 +240,8 @@ LINKS = Board(
                 (
                     "On the wire",
                     "Bps",
-                    f"sum by (cluster, remote_cluster) (rate(heliograph_replication_wire_bytes_total{{{HERE}}}[$__rate_interval]))",
+                    "sum by (cluster, remote_cluster) "
+                    f"(rate(heliograph_replication_wire_bytes_total{{{HERE}}}[$__rate_interval]))",
                     TO,
                 ),
                 (
@@ -371,7 +377,8 @@ BOOKIES = Board(
                 (
                     "Of them still wanted",
                     "percentunit",
-                    f"bookie_live_bytes{{{HERE}}} / (bookie_entry_log_bytes{{{HERE}}} > 0) or 0 * bookie_live_bytes{{{HERE}}}",
+                    f"bookie_live_bytes{{{HERE}}} / (bookie_entry_log_bytes{{{HERE}}} > 0) or 0 * "
+                    f"bookie_live_bytes{{{HERE}}}",
                     PROCESS,
                 ),
                 ("Ledgers", "short", f"bookie_ledgers_count{{{HERE}}}", PROCESS),
@@ -414,7 +421,8 @@ BOOKIES = Board(
 SPARK = Board(
     "spark",
     "Heliograph: Spark jobs",
-    "How far streaming queries are behind: each has a subscription (option `subscription`) that follows one batch behind. Choose yours above.",
+    "How far streaming queries are behind: each has a subscription (option `subscription`) that follows one batch "
+    "behind. Choose yours above.",
     (
         ("Messages behind", "short", f"sum(pulsar_subscription_back_log{{{OF_READERS}}})", ""),
         ("Topics behind", "short", f"count(pulsar_subscription_back_log{{{OF_READERS}}} > 0) or vector(0)", ""),
@@ -444,7 +452,8 @@ SPARK = Board(
                 (
                     "Seconds since the position last moved",
                     "s",
-                    f"time() - max by (cluster, subscription) (pulsar_subscription_last_mark_delete_advanced_timestamp{{{OF_READERS}}}) / 1000",
+                    "time() - max by (cluster, subscription) "
+                    f"(pulsar_subscription_last_mark_delete_advanced_timestamp{{{OF_READERS}}}) / 1000",
                     QUERY,
                 ),
             ),
@@ -515,7 +524,8 @@ KAFKA = Board(
                 (
                     "Lag of groups whose positions are replicated",
                     "short",
-                    f'sum by (cluster, subscription) (pulsar_subscription_back_log{{{HERE}, subscription=~"kafka\\\\..*"}}) or vector(0)',
+                    f"sum by (cluster, subscription) (pulsar_subscription_back_log{{{HERE}, "
+                    f'subscription=~"kafka\\\\..*"}}) or vector(0)',
                     QUERY,
                 ),
                 (
@@ -553,7 +563,7 @@ def file_of(board: Board, folder: Path = FOLDER) -> Path:
 
 
 def make(board: Board) -> str:
-    """The dashboard's JSON."""
+    """Returns a dashboard as JSON."""
     made = (
         dashboard.Dashboard(board.title)
         .uid(f"heliograph-{board.name}")

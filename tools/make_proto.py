@@ -1,4 +1,5 @@
-"""Writes heliograph/wire/pulsar/pulsar.proto from a table of Pulsar's wire fields, and generates pulsar_pb2.py and .pyi from it.
+"""Writes heliograph/wire/pulsar/pulsar.proto from a table of Pulsar's wire fields, and generates pulsar_pb2.py and .pyi
+from it.
 
 Run: python tools/make_proto.py TABLE.tsv      (without a table: only generates from the .proto that is there)
 The table has one row a field or enum value: kind, name, field_or_value, number, label, type, default, deprecated.

@@ -1,6 +1,8 @@
-"""Runs the suite in two steps: what is only computation, on both cores; then what has real processes, which mostly wait, two files at a time.
+"""Runs the suite in two steps: what is only computation, on both cores; then what has real processes, which mostly
+wait, two files at a time.
 
-`--system` runs what needs a real peer or a long build instead; `--oracle` what a real Pulsar must answer as we do; anything else is handed to pytest.
+`--system` runs what needs a real peer or a long build instead; `--oracle` what a real Pulsar must answer as we do;
+anything else is handed to pytest.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ SIDE_BY_SIDE = (
 def pytest(title: str, *arguments: str, **environment: str) -> int:
     print(f"== {title}", flush=True)
     command = [sys.executable, "-m", "pytest", "--tb=short", *arguments]
-    # With `CI` set pytest prints every compared value whole: one failed test then hides the reasons of all others in a log of limited length.
+    # With `CI` set pytest prints every compared value whole: one failed test then hides the reasons of all others in a
+    # log of limited length.
     inherited = {name: value for name, value in os.environ.items() if name not in ("CI", "BUILD_NUMBER")}
     return subprocess.run(command, cwd=ROOT, env={**inherited, "PYTHONHASHSEED": "0", **environment}).returncode
 

@@ -1,4 +1,5 @@
-"""Sets the checkout up: `.venv` with locked versions, and Toxiproxy's server in `.tools/bin`. Only the standard library; runs under any Python 3.11+.
+"""Sets the checkout up: `.venv` with locked versions, and Toxiproxy's server in `.tools/bin`. Only the standard
+library; runs under any Python 3.11+.
 
 Is: what `make setup` runs. Isn't: an installer of the product; `pip install heliograph[server]` is that.
 """

@@ -1,4 +1,6 @@
-"""Builds both wheels into a folder: `python tools/wheels.py dist`. Uses the checkout's locked build tools, no isolation."""
+"""Builds both wheels into a folder: `python tools/wheels.py dist`. Uses the checkout's locked build tools, no
+isolation.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """`heliograph`: one program for users and operators.
 
-Is: the root of the command line, and how errors are shown. Isn't: the servers' commands; `heliograph-server` brings those.
+Is: the root of the command line, and how errors are shown. Isn't: the servers' commands; `heliograph-server` brings
+those.
 An error that a person can mend is one sentence on stderr and exit code 2; Ctrl-C is exit code 130.
 """
 
@@ -34,7 +35,7 @@ def root() -> None:
 
 @app.command()
 def version() -> None:
-    """Print the version."""
+    """Print the version of this program."""
     typer.echo(heliograph.__version__)
 
 

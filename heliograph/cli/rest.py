@@ -1,7 +1,9 @@
 """Rest: the admin interface of a broker, as commands ask it.
 
-Is: JSON over HTTP, redirects to a topic's owner (with their body), and refusals as one sentence. Isn't: a command, or what it prints.
-The address and a token come from options, else from HELIOGRAPH_ADMIN and HELIOGRAPH_TOKEN; HELIOGRAPH_CA names the authority of an https address.
+Is: JSON over HTTP, redirects to a topic's owner (with their body), and refusals as one sentence. Isn't: a command, or
+what it prints.
+The address and a token come from options, else from HELIOGRAPH_ADMIN and HELIOGRAPH_TOKEN; HELIOGRAPH_CA names the
+authority of an https address.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ class Rest:
         return self.ask("DELETE", path, query=query)
 
     def ask(self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None) -> Any:
-        """The JSON of the answer, text where it is none, None where there is nothing to say. Raises Refused; ConfigError where no broker answers."""
+        """The JSON of the answer, text where it is none, None where there is nothing to say. Raises RestRefused;
+        ConfigError where no broker answers.
+        """
         text, _ = self.raw(method, path, body, query)
         try:
             return json.loads(text) if text else None
@@ -107,7 +111,8 @@ class Rest:
             except (urllib.error.URLError, TimeoutError, OSError) as error:
                 reason = getattr(error, "reason", error)
                 raise ConfigError(
-                    f"no broker answers at {self._base} ({reason}): start one, or give its admin URL with --admin or HELIOGRAPH_ADMIN"
+                    f"no broker answers at {self._base} ({reason}): start one, or give its admin URL with --admin or "
+                    "HELIOGRAPH_ADMIN"
                 ) from error
         raise ConfigError(f"the brokers send this request round in a circle: {url}")
 

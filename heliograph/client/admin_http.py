@@ -1,8 +1,10 @@
-"""Http: requests to a region's admin ports over connections that are kept, from code that blocks: Spark's workers, jobs, tools.
+"""Http: requests to a region's admin ports over connections that are kept, from code that blocks: Spark's workers,
+jobs, tools.
 
-Is: JSON and streams over the standard library, redirects between brokers, TLS, a token. Isn't: asyncio, or a retry of what an answer refused.
-Invariants: a kept connection that the broker closed meanwhile is opened anew, once; so every request here may be sent twice, and callers only make such.
-Not for several threads at once.
+Is: JSON and streams over the standard library, redirects between brokers, TLS, a token. Isn't: asyncio, or a retry of
+what an answer refused.
+Invariants: a kept connection that the broker closed meanwhile is opened anew, once; so every request here may be sent
+twice, and callers only make such. Not for several threads at once.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ _PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
 
 
 def tls_context(ca: str = "", certificate: str = "", key: str = "") -> ssl.SSLContext | None:
-    """Of the files of whom to trust, and of who this is; None where neither is given: the system's. Raises MetadataUnavailable."""
+    """Makes a context of the files that say whom to trust and who this is; None where neither is given: the system's
+    holds. Raises MetadataUnavailable where a file cannot be read.
+    """
     if not (ca or certificate):
         return None
     try:
@@ -35,7 +39,8 @@ def tls_context(ca: str = "", certificate: str = "", key: str = "") -> ssl.SSLCo
 
 
 def admin_urls(service_url: str, tls: ssl.SSLContext | None = None) -> str:
-    """Of the brokers behind a service URL (pulsar://host:port,host:port), those that answer, separated by commas. An http one is the admin URL itself.
+    """Returns the admin URLs of those brokers behind a service URL (pulsar://host:port,host:port) that answer,
+    separated by commas. An http one is the admin URL itself.
 
     A broker tells HTTP that comes to its Pulsar port where its admin port is. Raises ConfigError, MetadataUnavailable.
     """
@@ -44,7 +49,8 @@ def admin_urls(service_url: str, tls: ssl.SSLContext | None = None) -> str:
         return ",".join(each if "://" in each else f"{scheme}://{each}" for each in service_url.split(","))
     if scheme not in _PORTS or not hosts:
         raise ConfigError(
-            f"{service_url!r} is no service URL: it is pulsar://host:port or pulsar+ssl://host:port, several hosts separated by commas"
+            f"{service_url!r} is no service URL: it is pulsar://host:port or pulsar+ssl://host:port, several hosts "
+            "separated by commas"
         )
     found, reason = dict[str, None](), ""
     for host in map(str.strip, hosts.rstrip("/").split(",")):

@@ -1,7 +1,10 @@
-"""Reads topics' local copies as blocks of runs, from a region's admin ports: what topics held at a moment, and any ranges of them.
+"""Reads topics' local copies as blocks of runs, from a region's admin ports: what topics held at a moment, and any
+ranges of them.
 
-Is: a blocking client, cheap to import in a Spark worker; it remembers which broker owns a topic. Isn't: a consumer; it acknowledges nothing.
-What it asks, many topics at once: docs/protocols/admin.md, "Reading". An answer of blocks names the end of each range, so that a broken one is seen.
+Is: a blocking client, cheap to import in a Spark worker; it remembers which broker owns a topic. Isn't: a consumer; it
+acknowledges nothing.
+What it asks, many topics at once: docs/protocols/admin.md, "Reading". An answer of blocks names the end of each range,
+so that a broken one is seen.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ Range = tuple[str, int, int, int]
 class TopicSnapshot:
     """What a topic held when it was asked.
 
-    ledgers: (ledger, entries, bytes), in order, cut at `last`.  own: the origin of entries that are first published there now.
+    ledgers: (ledger, entries, bytes), in order, cut at `last`.  own: the origin of entries that are first published
+    there now.
     regions: region number -> name.  past: earlier own origins, each with its last position.
     trimmed: whether something was ever deleted from its front.  messages: in all of the ledgers, about.
     """
@@ -58,7 +62,7 @@ class TopicSnapshot:
         return self.regions.get(self.own[0], str(self.own[0]))
 
     def origin_at(self, position: Position) -> Origin:
-        """Of an entry that was first published there, at `position`."""
+        """Returns the origin of the entry at `position`, which was first published in this region."""
         return next((origin for origin, through in self.past if position <= through), self.own)
 
 
@@ -90,22 +94,27 @@ class BlockReader:
         patience_s: float = PATIENCE_S,
         bookies: bool = True,
     ) -> None:
-        """admin_url: of one broker, or of several, separated by commas. token: of a role that may consume the topics, where the region wants one.
+        """admin_url: of one broker, or of several, separated by commas. token: of a role that may consume the topics,
+        where the region wants one.
 
-        patience_s: how long nobody may answer, or a topic be on its way to another broker, before that is an error. bookies: they may be asked for entries;
-        else only brokers and the object store are.
+        patience_s: how long nobody may answer, or a topic be on its way to another broker, before that is an error.
+        bookies: they may be asked for entries; else only brokers and the object store are.
         """
         self._http = Http(admin_url, token=token, tls=tls)
         self._patience_s, self._bookies = patience_s, bookies
         self._owners: dict[str, str] = {}
-        """By topic, the admin URL of the broker that owns it, as was last said; "": of the one that was named. Any broker is asked about others."""
+        """By topic, the admin URL of the broker that owns it, as was last said; "": of the one that was named. Any
+        broker is asked about others.
+        """
 
     def renew(self, token: str) -> None:
-        """Of the same role, from the next request on: tokens run out."""
+        """Takes a new token of the same role, from the next request on: tokens run out."""
         self._http.renew(token)
 
     def _get(self, path: str, topic: str = "") -> Any:
-        """The answer's JSON, of the topic's owner where one is known. Waits where nobody answers, as long as there is patience."""
+        """The answer's JSON, of the topic's owner where one is known. Waits where nobody answers, as long as there is
+        patience.
+        """
         waiting = _Waiting(self._patience_s)
         while True:
             try:
@@ -126,7 +135,9 @@ class BlockReader:
         return int(self._get(f"{_admin_path(topic)}/partitions").get("partitions", 0))
 
     def schemas(self, topic: str) -> list[dict[str, Any]]:
-        """The topic's registered schemas, oldest first: `version`, `type`, `data` (text), `properties`; empty where it has none."""
+        """The topic's registered schemas, oldest first: `version`, `type`, `data` (text), `properties`; empty where it
+        has none.
+        """
         name = TopicName.parse(topic).partitioned
         path = (
             f"/admin/v2/schemas/{name.tenant}/{name.namespace_local}/{urllib.parse.quote(name.local, safe='')}/schemas"
@@ -139,7 +150,7 @@ class BlockReader:
     # -- many topics at once ------------------------------------------------------------------------------------------
 
     def snapshot(self, topic: str) -> TopicSnapshot:
-        """Raises NotFound."""
+        """Returns what one topic holds now. Raises NotFound where the region does not have it."""
         name = str(TopicName.parse(topic))
         found = self.snapshots([name])
         if name not in found:
@@ -163,7 +174,8 @@ class BlockReader:
         return found
 
     def hold(self, subscription: str, positions: Mapping[str, Position]) -> None:
-        """A durable subscription on each topic stands before its position, and keeps what is behind it; it is made where it is not there.
+        """A durable subscription on each topic stands before its position, and keeps what is behind it; it is made
+        where it is not there.
 
         A topic that is not there is passed over.
         """
@@ -180,7 +192,9 @@ class BlockReader:
     def _at_owners(
         self, verb: str, wanted: Mapping[str, Any], fixed: dict[str, Any], field: str, shape: type
     ) -> Iterator[dict[str, Any]]:
-        """Asks about each topic where it is owned; answers name those that are elsewhere, or cannot be asked at this moment."""
+        """Asks about each topic where it is owned; answers name those that are elsewhere, or cannot be asked at this
+        moment.
+        """
         left, waiting = dict(wanted), _Waiting(self._patience_s)
         while left:
             later: dict[str, Any] = {}
@@ -224,11 +238,14 @@ class BlockReader:
     # -- one topic ----------------------------------------------------------------------------------------------------
 
     def vector(self, topic: str, at: Position | None = None) -> dict[Origin, Position]:
-        """By origin, the last coordinate that the region holds; at: that lies at or below this position there. Raises HeliographError of an old broker."""
+        """By origin, the last coordinate that the region holds; at: that lies at or below this position there. Raises
+        HeliographError of an old broker.
+        """
         body = self._get(f"{_path(topic)}/vector" + ("" if at is None else f"?at={at[0]}:{at[1]}"), topic)
         if at is not None and "at" not in body:
             raise HeliographError(
-                f"{self._http.bases[0]} is of a version that does not tell the vector of a position: upgrade its brokers before the reader"
+                f"{self._http.bases[0]} is of a version that does not tell the vector of a position: upgrade its "
+                "brokers before the reader"
             )
         return _vector(body["vector"])
 
@@ -256,7 +273,7 @@ class BlockReader:
         return Lookup(body["status"], position, following)
 
     def position_at_time(self, topic: str, at_ms: int) -> Position | None:
-        """Of the first message that was published at or after that time; None: there is none yet."""
+        """Returns where the first message lies that was published at or after that time; None: there is none yet."""
         body = self._get(f"{_admin_path(topic)}/messageid/{at_ms}", topic)
         return None if body is None or body["ledgerId"] < 0 else (body["ledgerId"], body["entryId"])
 
@@ -265,13 +282,16 @@ class BlockReader:
     def runs(
         self, ranges: Sequence[Range], *, placed: Collection[int] = (), may_lose: bool = True, may_go: bool = False
     ) -> Iterator[tuple[int, int, int, Run]]:
-        """(number of the range, ledger, first entry, run), strictly in the order of the ranges, whoever owns their topics; memory stays at a block a broker.
+        """(number of the range, ledger, first entry, run), strictly in the order of the ranges, whoever owns their
+        topics; memory stays at a block a broker.
 
-        placed: numbers of ranges of which it is worth asking where they lie: those in closed ledgers, which may be offloaded, and large ones. They are read
-        from their objects, or from bookies, without a broker, where the broker says so.
-        What a broker broke off is read on where it stopped, and what an object or the bookies do not give is asked of a broker; so is a range from its first
-        entry of a transaction on, as only brokers know what was committed.
-        may_lose: what was trimmed meanwhile is left out; else it raises Trimmed. may_go: the same of a topic that was deleted; else NotFound.
+        placed: numbers of ranges of which it is worth asking where they lie: those in closed ledgers, which may be
+        offloaded, and large ones. They are read from their objects, or from bookies, without a broker, where the broker
+        says so.
+        What a broker broke off is read on where it stopped, and what an object or the bookies do not give is asked of a
+        broker; so is a range from its first entry of a transaction on, as only brokers know what was committed.
+        may_lose: what was trimmed meanwhile is left out; else it raises Trimmed. may_go: the same of a topic that was
+        deleted; else NotFound.
         Raises CorruptData, MetadataUnavailable.
         """
         left, waiting = dict(enumerate(ranges)), _Waiting(self._patience_s)
@@ -308,7 +328,9 @@ class BlockReader:
         may_lose: bool,
         may_go: bool,
     ) -> Iterator[tuple[int, int, int, Run]]:
-        """Takes the range from `left` once it was read; where its topic is owned elsewhere it stays, and that is remembered."""
+        """Takes the range from `left` once it was read; where its topic is owned elsewhere it stays, and that is
+        remembered.
+        """
         from heliograph.wire.block import (
             decode_block,
         )  # its checksums take a while to import, and who asks for positions alone wants none
@@ -342,13 +364,16 @@ class BlockReader:
         gone = left.pop(number, None)
         if gone is not None and not may_lose:
             raise Trimmed(
-                f"{topic}: entries {gone[2]} to {gone[3]} of ledger {gone[1]} were deleted before they were read; see its retention, time to live, and quotas,"
+                f"{topic}: entries {gone[2]} to {gone[3]} of ledger {gone[1]} were deleted before they were read; see "
+                "its retention, time to live, and quotas,"
                 " or set fail_on_data_loss to false"
             )
 
     @staticmethod
     def _read(left: dict[int, Range], number: int, through: int) -> None:
-        """Entries before `through` were given. With the last one the range is done, whether or not the answer's mark follows."""
+        """Entries before `through` were given. With the last one the range is done, whether or not the answer's mark
+        follows.
+        """
         topic, ledger, _, last = left[number]
         if through > last:
             del left[number]
@@ -356,7 +381,7 @@ class BlockReader:
             left[number] = (topic, ledger, through, last)
 
     def _drop(self, streams: dict[str, _Stream], topic: str) -> None:
-        """Of a range that broke: its broker is asked anew, if it is still the owner."""
+        """Closes the answer in which a range broke: its broker is asked anew, if it is still the owner."""
         for owner, stream in list(streams.items()):
             if owner == self._owners.get(topic, "") or not stream.numbers:
                 stream.http.close()

@@ -1,11 +1,14 @@
-"""Entries of a ledger straight from the bookies that hold them: the ranges of which a broker told the places, with a permit for them.
+"""Entries of a ledger straight from the bookies that hold them: the ranges of which a broker told the places, with a
+permit for them.
 
-Is: HTTP to one bookie for each part of a range, blocks merged from the stripes of an ensemble, and the next copy where one fails. Isn't: who may read
-what (the broker decides, and the bookies verify its permit), or what is confirmed (nothing is asked beyond what the broker named).
-Invariants: nothing is given that was not verified against its checksum, its ledger, and its place, and each entry once, in order; what no copy gives is a
-BookiesUnread, and says nothing about the entries: a broker can be asked for the rest. A bookie that cannot be reached is not tried again by this process
-for a while, and where two in a row could not none is, so an executor in another network waits for two. Memory is a block a stripe's bookie, and what the
-system's sockets hold.
+Is: HTTP to one bookie for each part of a range, blocks merged from the stripes of an ensemble, and the next copy where
+one fails. Isn't: who may read what (the broker decides, and the bookies verify its permit), or what is confirmed
+(nothing is asked beyond what the broker named).
+Invariants: nothing is given that was not verified against its checksum, its ledger, and its place, and each entry once,
+in order; what no copy gives is a BookiesUnread, and says nothing about the entries: a broker can be asked for the rest.
+A bookie that cannot be reached is not tried again by this process for a while, and where two in a row could not none
+is, so an executor in another network waits for two. Memory is a block a stripe's bookie, and what the system's sockets
+hold.
 Source: docs/protocols/storage.md, "Reads without a broker".
 """
 
@@ -26,18 +29,22 @@ from heliograph.wire.run import Run
 
 _CONNECT_S = 1.0
 _READ_S = 10.0
-"""A bookie that gives nothing for so long is left for another copy. It also waits for its own disk, behind what is being written."""
+"""A bookie that gives nothing for so long is left for another copy. It also waits for its own disk, behind what is
+being written.
+"""
 _AWAY_S, _AWAY_MAX_S = 30.0, 600.0
 """How long one that could not be reached is not tried again; four times as long each further time."""
 _SILENT_MAX = 2
-"""So many in a row of which nothing was heard, not even a refusal: this process is in another network, and would wait for each bookie of the region."""
+"""So many in a row of which nothing was heard, not even a refusal: this process is in another network, and would wait
+for each bookie of the region.
+"""
 _BLOCK_BYTES_MAX = 64 << 20
 
 _ALL = ""
 _away: dict[str, tuple[float, float]] = {}
 """Address, or _ALL -> (until when it is not tried, for how long that was): of this process, as tasks come and go."""
 _silent: set[str] = set()
-"""Of which nothing was heard since anything was heard of a bookie."""
+"""Holds the bookies of which nothing was heard since anything was heard of one."""
 
 
 class BookiesUnread(StorageError):
@@ -47,8 +54,8 @@ class BookiesUnread(StorageError):
 class BookieRange(NamedTuple):
     """Where entries of `ledger` lie, through `last`.
 
-    fragments: (first entry, addresses of the ensemble; "" where one has none). stride: 0 where every bookie has every entry. authority: PEM of who signs the
-    bookies' certificates; "": they speak plainly.
+    fragments: (first entry, addresses of the ensemble; "" where one has none). stride: 0 where every bookie has every
+    entry. authority: PEM of who signs the bookies' certificates; "": they speak plainly.
     """
 
     ledger: int
@@ -71,7 +78,7 @@ class BookieRange(NamedTuple):
 def read_bookies(where: BookieRange, first: int, last: int, turn: int = 0) -> Generator[tuple[int, Run], None, None]:
     """(first entry, run) from `first` to `last`, both included, in order. Raises BookiesUnread, as early as at the first run.
 
-    turn: which of the copies is asked first: readers of several ranges take another one each time.
+    first_copy: which of the copies is asked first: readers of several ranges take another one each time.
     """
     at = first
     try:
@@ -92,7 +99,9 @@ def read_bookies(where: BookieRange, first: int, last: int, turn: int = 0) -> Ge
 
 
 class _Ensemble:
-    """The bookies of one fragment. Each write set of its striping is read from one of its places, by an answer that may serve several sets."""
+    """The bookies of one fragment. Each write set of its striping is read from one of its places, by an answer that may
+    serve several sets.
+    """
 
     def __init__(self, where: BookieRange, addresses: tuple[str, ...], turn: int) -> None:
         self._where, self._addresses, self._stride = where, addresses, where.stride
@@ -123,7 +132,9 @@ class _Ensemble:
             at = start + stop
 
     def _open(self, one: int, at: int, last: int) -> _Answer:
-        """An answer for that set, and for all others that nobody serves and that would ask the same bookie. Raises BookiesUnread where no place is left."""
+        """An answer for that set, and for all others that nobody serves and that would ask the same bookie. Raises
+        BookiesUnread where no place is left.
+        """
         for left in self._left:
             while left and not _reachable(self._addresses[left[0]]):
                 left.pop(0)
@@ -170,7 +181,8 @@ class _Answer:
             self._answer: HTTPResponse = self._connection.getresponse()
             if self._answer.status != 200:
                 raise OSError(
-                    f"the bookie at {address} answers {self._answer.status}: {self._answer.read(500).decode(errors='replace').strip()}"
+                    f"the bookie at {address} answers {self._answer.status}: "
+                    f"{self._answer.read(500).decode(errors='replace').strip()}"
                 )
         except (OSError, HTTPException):
             self._connection.close()

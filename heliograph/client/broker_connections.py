@@ -1,6 +1,7 @@
 """Brokers: a connection to each broker of a region, which producers of thousands of topics share; `Line`: one of them.
 
-Is: finding a topic's owner, connecting once, and handing on what comes for a producer. Isn't: what a producer does with that (`producer`).
+Is: finding a topic's owner, connecting once, and handing on what comes for a producer. Isn't: what a producer does with
+that (`producer`).
 Invariants: a producer's id is used once on a connection, so what comes for one that has left is nobody's.
 Source: docs/protocols/pulsar.md.
 """
@@ -20,7 +21,7 @@ from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand
 
 _ASKING_MAX = 4
-"""Connections for lookups."""
+"""So many connections are there for lookups."""
 _OPENING_MAX = 32
 """Producers that are looked up and made at a time: each waits for its broker, and a new topic for the metadata."""
 
@@ -81,7 +82,9 @@ class Line:
 
 
 class Brokers:
-    """A region's brokers, a connection to each that is asked for. token: read anew for each connection. Of one event loop."""
+    """A region's brokers, a connection to each that is asked for. token: read anew for each connection. Of one event
+    loop.
+    """
 
     def __init__(self, admin_url: str, *, token: Callable[[], str] = str, ssl: tls.SSLContext | None = None) -> None:
         self._token, self._ssl = token, ssl
@@ -94,7 +97,9 @@ class Brokers:
         self.waiting_bytes = 0
 
     async def line(self, topic: str) -> Line:
-        """To the topic's present owner. Raises NotAllowed for what time does not end, else HeliographError, OSError, TimeoutError."""
+        """To the topic's present owner. Raises NotAllowed for what time does not end, else HeliographError, OSError,
+        TimeoutError.
+        """
         http = await self._idle.get()
         try:
             address = await asyncio.to_thread(self._owner, http, topic)
@@ -115,9 +120,14 @@ class Brokers:
         return Line(await PulsarConnection.connect(address, ssl=self._ssl, token=self._token()))
 
     def _owner(self, http: Http, topic: str) -> Address:
-        """By HTTP lookup at any broker. Raises NotAllowed where the region refuses, MetadataUnavailable where it does not answer."""
+        """By HTTP lookup at any broker. Raises NotAllowed where the region refuses, MetadataUnavailable where it does
+        not answer.
+        """
         name = TopicName.parse(topic)
-        path = f"/lookup/v2/topic/{name.domain}/{name.tenant}/{name.namespace_local}/{urllib.parse.quote(name.local, safe='')}"
+        path = (
+            f"/lookup/v2/topic/{name.domain}/{name.tenant}/{name.namespace_local}/"
+            f"{urllib.parse.quote(name.local, safe='')}"
+        )
         try:
             http.renew(self._token())
             found = http.json("GET", path)

@@ -1,8 +1,10 @@
-"""Entries of an offloaded ledger, straight from the object store: a range of an object's bytes, as a broker told where they lie.
+"""Entries of an offloaded ledger, straight from the object store: a range of an object's bytes, as a broker told where
+they lie.
 
-Is: HTTP with a URL that the broker signed, or a file of a folder that this machine sees; blocks cut to a range of entries. Isn't: credentials, or the
-object's index: the broker reads that. Invariants: nothing is given that was not verified against its checksum, its ledger, and its place; what breaks is an
-ObjectUnread, and says nothing about the entries: a broker can be asked for the same.
+Is: HTTP with a URL that the broker signed, or a file of a folder that this machine sees; blocks cut to a range of
+entries. Isn't: credentials, or the object's index: the broker reads that. Invariants: nothing is given that was not
+verified against its checksum, its ledger, and its place; what breaks is an ObjectUnread, and says nothing about the
+entries: a broker can be asked for the same.
 """
 
 from __future__ import annotations
@@ -36,8 +38,10 @@ class ObjectRange(NamedTuple):
 
 
 def read_object(where: ObjectRange, first: int, last: int) -> Generator[tuple[int, Run], None, None]:
-    """(first entry, run) from `first` to `last`, both included, in order. Raises ObjectUnread, as early as at the first run."""
-    from heliograph.wire.block import decode_block  # as in `blocks`
+    """(first entry, run) from `first` to `last`, both included, in order. Raises ObjectUnread, as early as at the first
+    run.
+    """
+    from heliograph.wire.block import decode_block  # as in `block_reader`
 
     try:
         with _opened(where) as stream:

@@ -1,10 +1,13 @@
-"""TopicProducer: publishes batches of one topic under a name of its own choice, each exactly once, through moves of the topic and lost connections.
+"""TopicProducer: publishes batches of one topic under a name of its own choice, each exactly once, through moves of the
+topic and lost connections.
 
-Is: SEND in a window, sending again what was not answered, skipping what the broker says it has. Isn't: finding the owner, or the connection, which producers
-of other topics share (`brokers`); batching by time, keys, or partitions: who calls it says what an entry is, and gives each message its sequence id.
-Invariants: entries go in the order in which they were given; what was sent and not answered is sent again under the same sequence ids, so that a topic with
-deduplication stores it once; what the broker had before under this name and those ids is not sent, however entries were cut then. Brokers take nothing
-behind an entry that they refuse (`IN_ORDER`): a later one would hide that an earlier one is not there.
+Is: SEND in a window, sending again what was not answered, skipping what the broker says it has. Isn't: finding the
+owner, or the connection, which producers of other topics share (`broker_connections`); batching by time, keys, or
+partitions: who calls it says what an entry is, and gives each message its sequence id.
+Invariants: entries go in the order in which they were given; what was sent and not answered is sent again under the
+same sequence ids, so that a topic with deduplication stores it once; what the broker had before under this name and
+those ids is not sent, however entries were cut then. Brokers take nothing behind an entry that they refuse
+(`IN_ORDER`): a later one would hide that an earlier one is not there.
 Source: docs/protocols/pulsar.md.
 """
 
@@ -51,9 +54,9 @@ _value = itemgetter(0)
 _NOT_ALLOWED = ServerError.Value("NotAllowedError")
 _MAGIC = b"\x0e\x01"
 _ROW_BYTES = 8
-"""Of a message beside its value, at least."""
+"""What a message costs in a frame beside its value, at least."""
 _HEAD_BYTES = 10 << 10
-"""Of a frame, beside the message: more than that, and a broker closes the connection without a word."""
+"""How much a frame may have beside the message: with more, a broker closes the connection without a word."""
 
 
 class Message(NamedTuple):
@@ -83,7 +86,9 @@ class _Sent(NamedTuple):
 
 
 class TopicProducer:
-    """Looks its topic up, and connects, once it has something to send, while more is given to it. Not to be used by two tasks at once."""
+    """Looks its topic up, and connects, once it has something to send, while more is given to it. Not to be used by two
+    tasks at once.
+    """
 
     def __init__(
         self, brokers: Brokers, topic: str, name: str, *, patience_s: float = 60.0, compress: Compress | None = None
@@ -112,9 +117,11 @@ class TopicProducer:
     async def send(
         self, messages: Sequence[Message], first_sequence: int, publish_ms: int, schema_version: int | None = None
     ) -> None:
-        """One entry: a batch of these, with consecutive sequence ids. Waits while the window is full. schema_version: which they have at the topic, if any.
+        """One entry: a batch of these, with consecutive sequence ids. Waits while the window is full. schema_version:
+        which they have at the topic, if any.
 
-        Raises NotAllowed for what time does not end, else HeliographError after `patience_s`; also for what was given before.
+        Raises NotAllowed for what time does not end, else HeliographError after `patience_s`; also for what was given
+        before.
         """
         sent = self._left(_Sent(first_sequence, messages, publish_ms, schema_version, _size(messages)))
         if sent is None:
@@ -171,7 +178,8 @@ class TopicProducer:
                 self._stuck_since = now
             elif now > self._stuck_since + self._patience_s:
                 raise ConnectionLost(
-                    f"{self.topic}: for {self._patience_s:.0f} s, brokers have ended each connection before they stored anything"
+                    f"{self.topic}: for {self._patience_s:.0f} s, brokers have ended each connection before they "
+                    "stored anything"
                 )
             else:
                 await asyncio.sleep(_TRIES_S[1])
@@ -234,13 +242,14 @@ class TopicProducer:
             tries += 1
 
     def _resume(self, line: Line, stored: int) -> None:
-        """Raises NotAllowed."""
+        """Drops what the broker has stored through `stored`, and sends the rest again, in order. Raises NotAllowed."""
         self._bytes_max = line.connection.message_bytes_max
         first, self._resumed, self._stored = not self._resumed, True, max(self._stored, stored)
         refused, self._refused_at = self._refused_at, -1
         if 0 <= refused <= self._stored:
             raise NotAllowed(
-                f"{self.topic} refused a message, and its broker, of an earlier version, has stored later ones: upgrade brokers before Spark"
+                f"{self.topic} refused a message, and its broker, of an earlier version, has stored later ones: "
+                "upgrade brokers before Spark"
             )
         waiting, self._waiting = self._waiting, deque()
         self._count(-self._waiting_bytes)
@@ -299,7 +308,7 @@ class TopicProducer:
         self._brokers.waiting_bytes += size_bytes
 
     def _frames(self, sent: _Sent) -> list[bytes]:
-        """Of the entry, or of the pieces that the topic may take. Raises NotAllowed."""
+        """Makes the frames of the entry, or of the pieces that the topic may take. Raises NotAllowed."""
         try:
             made = [self._frame(piece) for piece in (self._pieces(sent) if self._entry_bytes else [sent])]
         except (EncodeError, TypeError, ValueError) as error:
@@ -384,4 +393,4 @@ def _too_many_files(error: BaseException | None) -> bool:
 
 
 Compress = tuple[Any, Callable[[bytes], bytes]]
-"""(Pulsar's CompressionType, how)."""
+"""Holds (Pulsar's CompressionType, the function that compresses a payload)."""

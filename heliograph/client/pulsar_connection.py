@@ -1,7 +1,7 @@
-"""PulsarConnection: our own asyncio client of the Pulsar protocol, as small as links, canaries, and tools need it.
+"""BrokerConnection: our own asyncio client of the Pulsar protocol, as small as links, canaries, and tools need it.
 
-Is: CONNECT, LOOKUP with redirects, keep-alive, private commands both ways, and reading a topic from a position. Isn't: a producer (`producer`), or a
-client with reconnection; who uses it decides when to connect again.
+Is: CONNECT, LOOKUP with redirects, keep-alive, private commands both ways, and reading a topic from a position. Isn't:
+a producer (`producer`), or a client with reconnection; who uses it decides when to connect again.
 Invariants: a frame that makes no sense closes the connection; every waiting request ends when the connection does.
 Source: docs/protocols/pulsar.md.
 """
@@ -61,7 +61,7 @@ class Refused(HeliographError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a broker listens."""
+    """Names the place where a broker listens, and whether it speaks TLS there."""
 
     host: str
     port: int
@@ -103,7 +103,7 @@ class PulsarConnection(asyncio.Protocol):
         self.on_private: Callable[[int, memoryview, memoryview], None] | None = None
         self.on_message: Callable[[Any, memoryview], None] | None = None
         self.on_command: Callable[[BaseCommand], None] | None = None
-        """Every other command."""
+        """Gets every other command that nothing in this class handles."""
         self.on_closed: Callable[[HeliographError], None] | None = None
         self.on_writable: Callable[[], None] | None = None
         self.writable = True
@@ -135,7 +135,8 @@ class PulsarConnection(asyncio.Protocol):
 
         by_certificate: without a token, as the role of the certificate in `ssl`.
 
-        replicates: its producers are a replicator's, whose receipts may name positions at the source in place of sequences (`features` says whether).
+        replicates: its producers are a replicator's, whose receipts may name positions at the source in place of
+        sequences (`features` says whether).
         """
         loop = asyncio.get_running_loop()
         connection: PulsarConnection | None = None
@@ -204,7 +205,9 @@ class PulsarConnection(asyncio.Protocol):
         metadata: Mapping[str, str] | None = None,
         timeout_s: float = 10.0,
     ) -> int:
-        """Makes a producer; returns the newest sequence id that is stored under this name, -1 where there is none. Raises as `lookup`."""
+        """Makes a producer; returns the newest sequence id that is stored under this name, -1 where there is none.
+        Raises as `lookup`.
+        """
         command = BaseCommand(type=BaseCommand.PRODUCER)
         command.producer.topic, command.producer.producer_id = topic, producer
         command.producer.producer_name, command.producer.user_provided_producer_name = name, True
@@ -407,7 +410,9 @@ class TopicReader:
         name: str = "reader",
         permits: int = 1000,
     ) -> Self:
-        """`start`: the first entry, if it exists; else what follows it. Raises Refused, ConnectionLost, TimeoutError."""
+        """`start`: the first entry, if it exists; else what follows it. Raises ServerRefused, ConnectionLost,
+        TimeoutError.
+        """
         reader = cls(connection, permits)
         first = MessageIdData(ledgerId=start[0] & _U64_MAX, entryId=start[1] & _U64_MAX)
         await connection.subscribe(1, topic, name, start=first)

@@ -1,6 +1,7 @@
 """Fetching a backup: one connection to one metadata node, on which its table comes piece by piece.
 
-Is: the handshake, the request, and time-outs. Isn't: repeated by itself: a backup that was cut short is begun anew by who wants it.
+Is: the handshake, the request, and time-outs. Isn't: repeated by itself: a backup that was cut short is begun anew by
+who wants it.
 Invariants: the image holds everything that was acknowledged anywhere before `fetch` was called.
 """
 
@@ -36,7 +37,8 @@ async def fetch(
 ) -> None:
     """Calls on_piece with each piece of one consistent image (heliograph.kv.engine.table_image).
 
-    store: a client of the same metadata; what it is answered says how far the image must reach. address: `host:port` of one of its nodes.
+    store: a client of the same metadata; what it is answered says how far the image must reach. address: `host:port` of
+    one of its nodes.
     Raises MetadataUnavailable (also where the connection breaks: begin anew), PeerError.
     """
     at_least = await store.txn([Delete(_NOWHERE)])

@@ -1,14 +1,21 @@
 """Backup files: one consistent image of a metadata store, and the snapshot that a restore makes of it.
 
-Is: the file's layout, writing and verifying it record by record, and what every restore does to an image whatever lies in it.
-Isn't: the network (heliograph.kv.backup_client), or rules about particular keys (local_meta.backup, global_config.backup).
-Invariants: a file is read only whole: cut off, damaged, reordered, or with something behind its end it is refused before anything is written.
-A restored store begins at an index above every one that the old store can have reached, and each key has that index as its version: what anybody
-knew of the old store (a version to compare with, a lease, a session, the place of a watch) is of no use with the new one.
+Is: the file's layout, writing and verifying it record by record, and what every restore does to an image whatever lies
+in it.
+Isn't: the network (heliograph.kv.backup_client), or rules about particular keys (local_meta.backup,
+global_config.backup).
+Invariants: a file is read only whole: cut off, damaged, reordered, or with something behind its end it is refused
+before anything is written.
+A restored store begins at an index above every one that the old store can have reached, and each key has that index as
+its version: what anybody knew of the old store (a version to compare with, a lease, a session, the place of a watch) is
+of no use with the new one.
 
-A backup file, big endian: u32 magic "HMB1", u8 version (1), u8 store (1 local metadata, 2 global configuration), u16 reserved (0), then records:
+A backup file, big endian: u32 magic "HMB1", u8 version (1), u8 store (1 local metadata, 2 global configuration), u16
+reserved (0), then records:
 
-    0  u32 size of the body     4  u32 crc32c of the file's head, the record's number (u64, the first is 0), and the body     8  body
+    0  u32 size of the body
+    4  u32 crc32c of the file's head, the record's number (u64, the first is 0), and the body
+    8  body
 
     first    msgpack map: region, made_ms (wall time), index, program
     others   the pieces of a snapshot (heliograph.kv.engine.table_image), in order
@@ -37,7 +44,9 @@ _HEAD = struct.Struct(">4sBBH")
 _RECORD = struct.Struct(">II")
 _RECORD_BYTES_MAX = 16 << 20
 _ENTRIES_A_SECOND = 24
-"""An index is above every index of the old store if it is above the seconds since 1970 shifted by this: 2**24 entries a second are never written."""
+"""An index is above every index of the old store if it is above the seconds since 1970 shifted by this: 2**24 entries a
+second are never written.
+"""
 RESTORED_TERM = 1
 
 
@@ -74,7 +83,7 @@ class BackupWriter:
         self.add(msgpack.packb(about))
 
     def add(self, body: bytes) -> None:
-        """The next piece."""
+        """Writes the next piece of the image as one record, with its checksum."""
         self._write(_RECORD.pack(len(body), _checksum(self._head, self._number, body)) + body)
         self._number += 1
 
@@ -112,7 +121,9 @@ class BackupReader:
         """What it holds beside the rows, once some were read."""
 
     def rows(self, progress: Callable[[int, int], None] = lambda done, total: None) -> Iterator[tuple[str, Row]]:
-        """Every row, in order. Raises CorruptData at the latest behind the last one, where the file is not whole. progress: bytes read, bytes in all."""
+        """Every row, in order. Raises CorruptData at the latest behind the last one, where the file is not whole.
+        progress: bytes read, bytes in all.
+        """
         reading, records = Reading(), self._records()
         next(records)
         for number, (end, body) in enumerate(records):
@@ -129,7 +140,7 @@ class BackupReader:
         reading.finish()
 
     def _records(self) -> Iterator[tuple[int, bytes]]:
-        """(where it ends, body)."""
+        """Yields (where it ends, body) of each record. Raises CorruptData."""
         at, number = _HEAD.size, 0
         while at < self._size_bytes:
             raw = self._file.pread(_RECORD.size, at)

@@ -1,8 +1,9 @@
 """Watches: what a metadata client watches, and how far each of its watches has come.
 
-Is: listings and events to changes, each told once and in order, over any number of connections. Isn't: a connection, or a frame.
-Invariants: a watch never goes back in time, and tells every deletion that happened while it was cut off; what was stopped, also by its own callback,
-is told nothing any more.
+Is: listings and events to changes, each told once and in order, over any number of connections. Isn't: a connection, or
+a frame.
+Invariants: a watch never goes back in time, and tells every deletion that happened while it was cut off; what was
+stopped, also by its own callback, is told nothing any more.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from heliograph.kv.metadata_store import WatchCallback
 from heliograph.model.errors import PeerError
 
 Rows = list[tuple[str, int, bytes | None]]
-"""(key, version, value)."""
+"""Holds (key, version, value) of each key; value None: the client is said to have it in that version."""
 
 
 class Watch:
-    """`since`: the index that it has come to; -1: it knows nothing yet. on_synced: called once it has told what there was, or was stopped."""
+    """`since`: the index that it has come to; -1: it knows nothing yet. on_synced: called once it has told what there
+    was, or was stopped.
+    """
 
     __slots__ = ("callback", "known", "listed", "listing", "on_synced", "prefix", "since")
 
@@ -27,7 +30,7 @@ class Watch:
         self.known: dict[str, int] = {}
         self.listing: Rows = []
         self.listed = False
-        """On the present connection."""
+        """Whether the present connection has given the whole listing."""
 
 
 class Watches:

@@ -1,12 +1,14 @@
-"""KeptMachine: a KvMachine whose rows lie in an embedded store, with how far the log was applied to them.
+"""DurableMachine: a KvMachine whose rows lie in an embedded store, with how far the log was applied to them.
 
-Is: opening such a table, saving what was applied since, and taking over a snapshot piece by piece. Isn't: when to do so (heliograph.raft.member.snapshotter), the store
-(`table_store`), or the log, which holds everything that was not saved and is applied again from there.
-Invariants: what is saved is the table of one index, with that index, its sessions, leases, and counters in the same transaction; a snapshot that was not
-taken over as a whole changes nothing.
+Is: opening such a table, saving what was applied since, and taking over a snapshot piece by piece. Isn't: when to do so
+(heliograph.raft.member.snapshotter), the store (`table_store`), or the log, which holds everything that was not saved
+and is applied again from there.
+Invariants: what is saved is the table of one index, with that index, its sessions, leases, and counters in the same
+transaction; a snapshot that was not taken over as a whole changes nothing.
 
-The mark of a store: u8 version (1), msgpack [description (given, opaque), index, [[counter, next]...], [[lease, ttl ms, [key...]]...],
-[[session, low, [[sequence, answer]...]]...], rows in all]. (What hangs on leases is live nodes and owned bundles: few against the rows.)
+The mark of a store: u8 version (1), msgpack [description (given, opaque), index, [[counter, next]...], [[lease, ttl ms,
+[key...]]...], [[session, low, [[sequence, answer]...]]...], rows in all]. (What hangs on leases is live nodes and owned
+bundles: few against the rows.)
 """
 
 from __future__ import annotations
@@ -41,11 +43,13 @@ class KeptMachine(KvMachine):
 
     @property
     def unsaved_bytes(self) -> int:
-        """Of memory, about."""
+        """Says about how much memory the rows take that the store does not have yet."""
         return self._layers.unsaved_bytes
 
     def open_soon(self, done: Callable[[bytes, BaseException | None], None]) -> None:
-        """done(description, error): what `save` or `end` was given last, empty where there is nothing. Errors: OSError, CorruptData."""
+        """done(description, error): what `save` or `end` was given last, empty where there is nothing. Errors: OSError,
+        CorruptData.
+        """
 
         def opened(kept: Any, error: BaseException | None) -> None:
             description = b""
@@ -78,7 +82,9 @@ class KeptMachine(KvMachine):
         return description
 
     def save(self, description: bytes, done: Done) -> None:
-        """Makes everything that is applied now durable, off the loop. done(OSError): nothing was stored, all is still here."""
+        """Makes everything that is applied now durable, off the loop. done(OSError): nothing was stored, all is still
+        here.
+        """
         counts = self._counts.take_changed()
 
         def saved(error: BaseException | None) -> None:
@@ -100,7 +106,7 @@ class KeptMachine(KvMachine):
         """Waits for what is being saved."""
         self._store.close()
 
-    # -- a snapshot in the place of it ----------------------------------------------------------------------------------
+    # -- a snapshot in the place of it ---------------------------------------------------------------------------------
 
     @property
     def kept(self) -> Kept | None:

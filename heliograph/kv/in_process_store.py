@@ -1,8 +1,10 @@
 """EmbeddedStore: a MetadataStore directly over a KvMachine in this process.
 
-Is: for tests of the layers above, and for tools; several stores may share one machine, as clients of one server would. Isn't: durable, or replicated.
-Invariants: leases end by the event loop's timers, also after the store that granted them was closed, as if its process had died (in a simulation
-the timers belong to no machine's life, and a watch calls back in the life of the one that watches).
+Is: for tests of the layers above, and for tools; several stores may share one machine, as clients of one server would.
+Isn't: durable, or replicated.
+Invariants: leases end by the event loop's timers, also after the store that granted them was closed, as if its process
+had died (in a simulation the timers belong to no machine's life, and a watch calls back in the life of the one that
+watches).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from heliograph.model.errors import LeaseLost, MetadataUnavailable
 
 
 class EmbeddedStore:
-    """Answers at once, but never before the event loop had a turn."""
+    """Answers at once, but never before the event loop made a pass."""
 
     def __init__(self, machine: KvMachine | None = None) -> None:
         self.machine = KvMachine() if machine is None else machine
@@ -121,7 +123,7 @@ class EmbeddedStore:
 
 
 class _Watch:
-    """One watch: queues changes, and calls back in a turn of its own."""
+    """One watch: queues changes, and calls back in a pass of its own."""
 
     def __init__(self, machine: KvMachine, prefix: str, callback: WatchCallback) -> None:
         self.prefix, self._callback = prefix, callback

@@ -1,17 +1,21 @@
 """Commands of the key-value machine, and their answers, as bytes.
 
-Is: the encoding that lies in the log. Isn't: frames (heliograph.wire.metadata_frames), or what a command does (heliograph.kv.state_machine).
+Is: the encoding that lies in the log. Isn't: frames (heliograph.wire.metadata_frames), or what a command does
+(heliograph.kv.state_machine).
 Invariants: an answer says either what was done or that nothing was.
 
 A command:  u8 version (1) · msgpack [kind, session, sequence, low, ...fields]
 An answer:  u8 version (1) · msgpack [status, ...fields]
 
-session 0: not deduplicated. low: every sequence below it was answered or given up by its client, and will not be sent again.
-    TXN 1       [[0, key, value, expected, lease] | [1, key, expected] | [2, key, expected], ...]   ->  version, [was it there, ...]
-    NEXT_IDS 2  counter, count, at_least                                                            ->  first
-    GRANT 3     ttl_ms                                                                              ->  lease
-    REVOKE 4    lease                                                                               ->  was it there
-    SESSION 5   (none; never deduplicated)                                                          ->  session
+session 0: not deduplicated. low: every sequence below it was answered or given up by its client, and will not be sent
+again.
+
+    TXN 1       [[0, key, value, expected, lease] | [1, key, expected] | [2, key, expected], ...]
+                                              ->  version, [was it there, ...]
+    NEXT_IDS 2  counter, count, at_least      ->  first
+    GRANT 3     ttl_ms                        ->  lease
+    REVOKE 4    lease                         ->  was it there
+    SESSION 5   (none; never deduplicated)    ->  session
 """
 
 from __future__ import annotations
@@ -47,9 +51,9 @@ class Kind(IntEnum):
 class Status(IntEnum):
     OK = 0
     CONFLICT = 1
-    """key, expected, actual"""
+    """It is followed by the key, the expected version, and the actual one."""
     LEASE_LOST = 2
-    """text"""
+    """It is followed by a text; the lease has ended, and nothing was done."""
     REFUSED = 3
     """text; a limit or a malformed command"""
     SESSION_UNKNOWN = 4
@@ -57,7 +61,7 @@ class Status(IntEnum):
     STALE = 5
     """The client gave this sequence up; nothing was done."""
     UNAVAILABLE = 6
-    """text; nothing was done"""
+    """It is followed by a text; nothing was done."""
     UNKNOWN = 7
     """text; may or may not have been done"""
     NOT_LEADER = 8
@@ -86,7 +90,7 @@ def pack(fields: Sequence[Any]) -> bytes:
 
 
 def unpack(blob: bytes | memoryview) -> list[Any]:
-    """Raises Malformed."""
+    """Returns the fields of a command or an answer, at least one. Raises MalformedCommand."""
     if not blob or blob[0] != VERSION:
         raise Malformed(f"version {blob[0] if blob else 'none'} is not known here (this is version {VERSION})")
     try:
@@ -115,7 +119,9 @@ def txn_fields(ops: Sequence[Op]) -> list[Any]:
 
 
 def ops_of(fields: Any) -> list[Op]:
-    """Raises Malformed."""
+    """Reads the operations of a transaction. Raises MalformedCommand; whether keys and values keep their limits is not
+    looked at.
+    """
     ops: list[Op] = []
     try:
         for kind, key, *rest in fields:
@@ -167,8 +173,9 @@ def answer_of(error: MetadataError) -> bytes:
 
 
 def open_answer(answer: bytes | memoryview) -> list[Any]:
-    """The fields behind an OK. Raises what the status says: VersionConflict, LeaseLost, NotAllowed, SessionUnknown, MetadataUnavailable,
-    NotLeaderHere, OutcomeUnknown; PeerError where the bytes are no answer."""
+    """The fields behind an OK. Raises what the status says: VersionConflict, LeaseLost, NotAllowed, SessionUnknown,
+    MetadataUnavailable, NotLeaderHere, OutcomeUnknown; PeerError where the bytes are no answer.
+    """
     try:
         status, *fields = unpack(answer)
         if status == Status.OK:

@@ -1,8 +1,10 @@
 """MetaClient: a MetadataStore over frames, to one or more MetaServers.
 
-Is: one connection at a time, remade with backoff; pipelined requests, each bounded in time; a client session, so that a repeated write returns its
-first answer; watches that go on where they were. Isn't: a cache; what a watch tells (`watches`), or a connection's bytes (`client_connection`).
-Invariants: a write is repeated only under the same session and sequence; where it may have been made and no answer can be had, OutcomeUnknown;
+Is: one connection at a time, remade with backoff; pipelined requests, each bounded in time; a client session, so that a
+repeated write returns its first answer; watches that go on where they were. Isn't: a cache; what a watch tells
+(`client_watches`), or a connection's bytes (`metadata_connection`).
+Invariants: a write is repeated only under the same session and sequence; where it may have been made and no answer can
+be had, OutcomeUnknown;
 a watch never goes back in time, and tells every deletion that happened while it was cut off.
 Bounds: WRITES_MAX writes and REQUESTS_MAX requests without an answer, PENDING_BYTES_MAX of them in bytes.
 """
@@ -44,7 +46,7 @@ _REPEAT_S = 0.1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
     timeout_s: float = 10.0
-    """Of one call, reconnects and repetitions included."""
+    """Bounds one call, reconnects and repetitions included."""
     connect_timeout_s: float = 3.0
     silence_s: float = 5.0
     """A server says something each second; one that is silent this long is given up."""
@@ -100,7 +102,9 @@ class MetaClient:
         self._hears_leader = False
         self._fresh_at = clock.monotonic()
         self.on_done: Callable[[bool, int, float, bool], None] | None = None
-        """Called after each request: (whether it wrote, its bytes, the seconds that it took, whether an answer came)."""
+        """Called after each request: (whether it wrote, its bytes, the seconds that it took, whether an answer
+        came).
+        """
 
     # -- the store ----------------------------------------------------------------------------------------------------
 
@@ -178,12 +182,16 @@ class MetaClient:
         return 0.0 if self._is_fresh() and age_s < FRESH_S else age_s
 
     async def status(self) -> dict[str, Any]:
-        """What the node that this client talks to knows: leader (or None), whether it leads itself, term, index; and `stale_s` of the watches here."""
+        """What the node that this client talks to knows: leader (or None), whether it leads itself, term, index; and
+        `stale_s` of the watches here.
+        """
         leader, leads, term, index = await self._read(Frame.STATUS, body())
         return {"leader": leader, "leads": leads, "term": term, "index": index, "stale_s": self.stale_s()}
 
     async def members(self, verb: str = "show", member: str = "", address: str = "") -> tuple[dict[str, Any], bool]:
-        """The members of the group behind a verb (heliograph.kv.server.members_api), and whether it changed something. Raises NotAllowed with the reason."""
+        """The members of the group behind a verb (heliograph.kv.server.members_api), and whether it changed something.
+        Raises NotAllowed with the reason.
+        """
         report, changed = await self._read(Frame.MEMBERS, body(verb, member, address))
         return report, changed
 
@@ -257,7 +265,10 @@ class MetaClient:
             answered = True
             return answer
         except TimeoutError:
-            text = f"no answer from the metadata at {', '.join(self._addresses)} within {self.settings.timeout_s:g} s ({self._trouble})"
+            text = (
+                f"no answer from the metadata at {', '.join(self._addresses)} within {self.settings.timeout_s:g} s "
+                f"({self._trouble})"
+            )
             if write and (request.sent or request.unsure):
                 raise OutcomeUnknown(f"{text}; the write may or may not have been made") from None
             raise MetadataUnavailable(text) from None

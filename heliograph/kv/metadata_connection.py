@@ -1,7 +1,9 @@
 """MetaConnection: one connection of a metadata client to one server.
 
-Is: the handshake, frames cut from what comes, and the end of a server that is silent. Isn't: what a frame means, or another try.
-Invariants: nothing is handed on before the handshake is through; whatever comes that makes no sense ends this connection and nothing else.
+Is: the handshake, frames cut from what comes, and the end of a server that is silent. Isn't: what a frame means, or
+another try.
+Invariants: nothing is handed on before the handshake is through; whatever comes that makes no sense ends this
+connection and nothing else.
 """
 
 from __future__ import annotations

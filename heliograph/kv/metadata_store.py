@@ -1,8 +1,10 @@
 """MetadataStore: what a versioned key-value store offers, whoever keeps it.
 
-Is: the protocol that the networked client and the in-process store implement, the operations of a transaction, and the limits of keys and values.
+Is: the protocol that the networked client and the in-process store implement, the operations of a transaction, and the
+limits of keys and values.
 Isn't: consensus, frames, or any meaning of a key.
-Invariants: a key's version only grows, also over a deletion; all puts of one transaction get the same version; a watch calls back in version order.
+Invariants: a key's version only grows, also over a deletion; all puts of one transaction get the same version; a watch
+calls back in version order.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ TTL_MS_MIN, TTL_MS_MAX = 100, 24 * 3600 * 1000
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Sets a key. expected: None = whatever is there, -1 = must be absent, else the version. lease: 0, or the lease with which the key goes."""
+    """Sets a key. expected: None = whatever is there, -1 = must be absent, else the version. lease: 0, or the lease
+    with which the key goes.
+    """
 
     key: str
     value: bytes
@@ -59,7 +63,8 @@ WatchCallback = Callable[[str, bytes | None, int], None]
 class MetadataStore(Protocol):
     """Reads are linearizable unless said otherwise. Every call is bounded in time.
 
-    Raises MetadataUnavailable (nothing was changed), OutcomeUnknown (a write may or may not have happened), NotAllowed (a limit of this module).
+    Raises MetadataUnavailable (nothing was changed), OutcomeUnknown (a write may or may not have happened), NotAllowed
+    (a limit of this module).
     """
 
     async def get(self, key: str) -> tuple[bytes, int] | None:
@@ -75,28 +80,37 @@ class MetadataStore(Protocol):
         ...
 
     async def txn(self, ops: Sequence[Op]) -> int:
-        """All or nothing; every `expected` speaks of the state before. Returns the version of all its puts. Raises VersionConflict of the first
-        that failed, LeaseLost."""
+        """All or nothing; every `expected` speaks of the state before. Returns the version of all its puts. Raises
+        VersionConflict of the first that failed, LeaseLost.
+        """
         ...
 
     async def range(self, start: str, end: str, *, limit: int = RANGE_LIMIT) -> list[tuple[str, bytes, int]]:
-        """(key, value, version) of the keys in [start, end), in order, at most `limit`. Above 4 MiB it is read in pages, each linearizable."""
+        """(key, value, version) of the keys in [start, end), in order, at most `limit`. Above 4 MiB it is read in
+        pages, each linearizable.
+        """
         ...
 
     async def count(self, prefix: str) -> int:
-        """How many keys begin with `prefix`, which is three parts: `/ml/public/default/`. It costs no more than one key."""
+        """How many keys begin with `prefix`, which is three parts: `/ml/public/default/`. It costs no more than one
+        key.
+        """
         ...
 
     async def next_ids(self, counter: str, count: int = 1, *, at_least: int = 0) -> int:
-        """The first of `count` fresh consecutive ids, none of them below `at_least`. Counters are no keys: ranges and watches don't see them."""
+        """The first of `count` fresh consecutive ids, none of them below `at_least`. Counters are no keys: ranges and
+        watches don't see them.
+        """
         ...
 
     async def grant(self, ttl_ms: int) -> int:
-        """A new lease (above 0). Keys put under it go when it is not renewed for `ttl_ms`, or later where the leader changes."""
+        """A new lease (above 0). Keys put under it go when it is not renewed for `ttl_ms`, or later where the leader
+        changes.
+        """
         ...
 
     async def renew(self, lease: int) -> None:
-        """Raises LeaseLost."""
+        """Begins the lease's time anew. Raises LeaseLost where it has ended."""
         ...
 
     async def revoke(self, lease: int) -> None:
@@ -104,14 +118,17 @@ class MetadataStore(Protocol):
         ...
 
     def watch(self, prefix: str, callback: WatchCallback) -> Callable[[], None]:
-        """First every present key, then each change, in version order. After a reconnect only what changed meanwhile, deletions included.
+        """First every present key, then each change, in version order. After a reconnect only what changed meanwhile,
+        deletions included.
 
         Returns "stop". The callback runs on the event loop, never inside this call; it must not raise.
         """
         ...
 
     async def synced(self, prefix: str) -> None:
-        """Returns once every watch of exactly this prefix has called back for each key that was present when it began."""
+        """Returns once every watch of exactly this prefix has called back for each key that was present when it
+        began.
+        """
         ...
 
     def stale_s(self) -> float:
@@ -122,7 +139,9 @@ class MetadataStore(Protocol):
 
 
 async def pages_under(store: MetadataStore, prefix: str) -> AsyncIterator[list[tuple[str, bytes, int]]]:
-    """Every (key, value, version) under `prefix`, in order, however many there are: page by page, none empty, each linearizable."""
+    """Every (key, value, version) under `prefix`, in order, however many there are: page by page, none empty, each
+    linearizable.
+    """
     start, end = prefix, prefix_end(prefix)
     while rows := await store.range(start, end):
         yield rows
@@ -142,7 +161,7 @@ def prefix_end(prefix: str) -> str:
 
 
 def check_key(key: str) -> None:
-    """Raises NotAllowed."""
+    """Raises NotAllowed unless the key is UTF-8 of 1 to KEY_BYTES_MAX bytes."""
     try:
         size = len(key.encode())
     except UnicodeEncodeError as error:
@@ -169,6 +188,6 @@ def check_ops(ops: Sequence[Op]) -> None:
 
 
 def check_ttl(ttl_ms: int) -> None:
-    """Raises NotAllowed."""
+    """Raises NotAllowed unless it is an integer from TTL_MS_MIN to TTL_MS_MAX."""
     if not isinstance(ttl_ms, int) or not TTL_MS_MIN <= ttl_ms <= TTL_MS_MAX:
         raise NotAllowed(f"lease of {ttl_ms} ms; {TTL_MS_MIN} to {TTL_MS_MAX} are allowed")

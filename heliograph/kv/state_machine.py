@@ -1,9 +1,12 @@
 """KvMachine: the versioned table that a Raft log drives.
 
-Is: keys with versions, compare-and-set, counters, leases (as facts: which exist, and which keys hang on them), client sessions.
-Isn't: time (a lease ends because a command says so), I/O, where its rows lie (`rows`, `kept`), or a watch's transport; observers are told each change.
-Invariants: the same commands at the same indexes give the same answers and the same snapshot bytes on every node; `apply` never raises for what a
-command holds; a deduplicated command is applied at most once while its session is known; a version is the index of the entry that made it.
+Is: keys with versions, compare-and-set, counters, leases (as facts: which exist, and which keys hang on them), client
+sessions.
+Isn't: time (a lease ends because a command says so), I/O, where its rows lie (`table_rows`, `durable_state_machine`),
+or a watch's transport; observers are told each change.
+Invariants: the same commands at the same indexes give the same answers and the same snapshot bytes on every node;
+`apply` never raises for what a command holds; a deduplicated command is applied at most once while its session is
+known; a version is the index of the entry that made it.
 Bounds: SESSIONS_MAX sessions, the least recently used forgotten first; ANSWERS_MAX unanswered commands in each.
 The bytes of a snapshot: heliograph.kv.engine.table_image.
 """
@@ -116,7 +119,9 @@ class KvMachine:
         return b"".join(self.parts())
 
     def parts(self) -> Iterator[bytes]:
-        """The bytes of a snapshot of this moment, in pieces; entries may be applied between them. Ends early where `restore` came between."""
+        """The bytes of a snapshot of this moment, in pieces; entries may be applied between them. Ends early where
+        `restore` came between.
+        """
         return self._parts(self.image())
 
     def image(self) -> Image:
@@ -151,7 +156,9 @@ class KvMachine:
             self.release(image)
 
     def restore(self, blob: bytes) -> None:
-        """A whole snapshot at once, into memory: for small tables and tests. Raises CorruptData, and changes nothing then."""
+        """A whole snapshot at once, into memory: for small tables and tests. Raises CorruptData, and changes nothing
+        then.
+        """
         errors: list[BaseException | None] = []
         restore = self.begin_restore(errors.append)
         restore.add(blob, errors.append)
@@ -187,7 +194,7 @@ class KvMachine:
         for observer in tuple(self._observers):
             observer(head.index, None)
 
-    # -- reads ----------------------------------------------------------------------------------------------------------
+    # -- reads ---------------------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> tuple[bytes, int] | None:
         found = self._rows.get(key)
@@ -211,11 +218,13 @@ class KvMachine:
         return self.range(prefix, prefix_end(prefix), 1 << 62)[0]
 
     def count(self, prefix: str) -> int:
-        """How many keys begin with `prefix`, without a look at them. Raises NotAllowed where they are not counted by it (see Counts)."""
+        """How many keys begin with `prefix`, without a look at them. Raises NotAllowed where they are not counted by it
+        (see Counts).
+        """
         return self._counts.under(prefix)
 
     def leases(self) -> dict[int, int]:
-        """Lease -> ttl in ms."""
+        """Maps each lease that exists to its ttl in ms."""
         return {lease: held.ttl_ms for lease, held in self._leases.items()}
 
     def ttl_ms(self, lease: int) -> int | None:
@@ -223,7 +232,9 @@ class KvMachine:
         return None if held is None else held.ttl_ms
 
     def observe(self, observer: Observer) -> Callable[[], None]:
-        """Called with (index, changes) after each entry, with (index, None) where the table was replaced; must not raise. Returns "stop"."""
+        """Called with (index, changes) after each entry, with (index, None) where the table was replaced; must not
+        raise. Returns "stop".
+        """
         self._observers.append(observer)
 
         def stop() -> None:
@@ -235,7 +246,7 @@ class KvMachine:
     def __len__(self) -> int:
         return self._counts.total
 
-    # -- commands -------------------------------------------------------------------------------------------------------
+    # -- commands ------------------------------------------------------------------------------------------------------
 
     def _deduplicated(
         self, kind: int, number: int, sequence: int, low: int, fields: list[Any], changes: list[Change]

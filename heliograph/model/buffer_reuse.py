@@ -1,8 +1,9 @@
 """Memory that is used again once no view of it is left: how that is known.
 
 Is: what `sys.getrefcount` says of an object that nobody but its pool refers to. Isn't: a pool.
-Invariants: a pool asks as `_of_nobody` does: of an object in one container and in one local variable. How many references that is differs between
-versions of Python (an argument may be borrowed), and one too many would give out memory that somebody still reads; so it is measured.
+Invariants: a pool asks as `_of_nobody` does: of an object in one container and in one local variable. How many
+references that is differs between versions of Python (an argument may be borrowed), and one too many would give out
+memory that somebody still reads; so it is measured.
 """
 
 from __future__ import annotations

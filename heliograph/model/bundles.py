@@ -1,10 +1,13 @@
 """BundleTable: which hash range of a namespace each of its bundles has.
 
-Is: a value. A namespace starts with equal ranges; a split gives the upper parts of a bundle's range to new bundles, with the next numbers.
+Is: a value. A namespace starts with equal ranges; a split gives the upper parts of a bundle's range to new bundles,
+with the next numbers.
 Isn't: who owns a bundle, or where the table lies (`local_meta.keys.bundles`).
-Invariants: the ranges of a table cover all hashes, once; bundles are numbered 0 to count - 1; a bundle's range only shrinks, a split never renumbers.
+Invariants: the ranges of a table cover all hashes, once; bundles are numbered 0 to count - 1; a bundle's range only
+shrinks, a split never renumbers.
 
-Encoded as a msgpack map: `format` 1, `base` (equal ranges at the start), `starts` (first hash of each range, rising), `ids` (their bundles).
+Encoded as a msgpack map: `format` 1, `base` (equal ranges at the start), `starts` (first hash of each range, rising),
+`ids` (their bundles).
 Source: docs/protocols/ownership.md, "Bundles and keys".
 """
 
@@ -22,12 +25,14 @@ from heliograph.model.topic_names import topic_hash
 FORMAT = 1
 HASHES = 1 << 32
 BUNDLES_MAX = 4096
-"""Of one namespace, in one region."""
+"""Bounds the bundles of one namespace in one region."""
 
 
 @dataclass(frozen=True, slots=True)
 class BundleTable:
-    """`base`: how many equal ranges it started with. `starts`: rising, the first is 0. `ids`: the bundle of each range."""
+    """`base`: how many equal ranges it started with. `starts`: rising, the first is 0. `ids`: the bundle of each
+    range.
+    """
 
     base: int
     starts: tuple[int, ...]
@@ -58,7 +63,7 @@ class BundleTable:
         return f"0x{low:08x}_0x{min(high, HASHES - 1):08x}"
 
     def names(self) -> list[str]:
-        """Of all bundles, by their hashes."""
+        """Returns the names of all bundles, in the order of their hashes."""
         return [self.name(bundle) for bundle in self.ids]
 
     def named(self, name: str) -> int | None:
@@ -79,7 +84,8 @@ class BundleTable:
         cuts = sorted(set(at))
         if not cuts or cuts[0] <= low or cuts[-1] >= min(high, HASHES - 1):
             raise NotAllowed(
-                f"bundle {self.name(bundle)} can be cut only between its ends, not at {', '.join(f'0x{cut:08x}' for cut in cuts) or 'no hash'}"
+                f"bundle {self.name(bundle)} can be cut only between its ends, not at "
+                f"{', '.join(f'0x{cut:08x}' for cut in cuts) or 'no hash'}"
             )
         if self.count + len(cuts) > BUNDLES_MAX:
             raise NotAllowed(f"a namespace has at most {BUNDLES_MAX} bundles; this one has {self.count}")

@@ -1,7 +1,8 @@
 """Who a verified certificate says its owner is: a role of a region of this instance.
 
 Is: reading the subject, as Python's `ssl` shows it. Isn't: verification; the TLS handshake has done that.
-The role is the organizational unit, and the common name is `{role}.{region}`. Source: the instance's certificate authority, region_node/security/certificate_authority.py.
+The role is the organizational unit, and the common name is `{role}.{region}`. Source: the instance's certificate
+authority, region_node/security/certificate_authority.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Coordinates: where an entry was first published, and the vector of what a region holds of each origin.
 
-Is: values, their text, and the vector's encoding. Isn't: a decision about a run that arrives (`replicator.dedup.version_vector`).
-Invariants: a prefix only grows; the missing ranges of an origin are disjoint, ascending, apart, and at or below its prefix; a range is half-open
-at its lower end: (after, through]. Origins of one region with different epochs or incarnations are components of their own.
+Is: values, their text, and the vector's encoding. Isn't: a decision about a run that arrives
+(`replicator.dedup.version_vector`).
+Invariants: a prefix only grows; the missing ranges of an origin are disjoint, ascending, apart, and at or below its
+prefix; a range is half-open at its lower end: (after, through]. Origins of one region with different epochs or
+incarnations are components of their own.
 
 An encoded vector, big endian:
 
@@ -41,7 +43,8 @@ def parse_coordinate(text: str) -> Coordinate:
     found = _TEXT.fullmatch(text)
     if found is None:
         raise NotAllowed(
-            f"{text!r:.100} is no coordinate: write region.epoch.incarnation:ledger:entry, such as 1.1.5f3a:7:12, the incarnation in hex"
+            f"{text!r:.100} is no coordinate: write region.epoch.incarnation:ledger:entry, such as 1.1.5f3a:7:12, the "
+            "incarnation in hex"
         )
     region, epoch, incarnation, ledger, entry = found.groups()
     return (int(region), int(epoch), int(incarnation, 16)), (int(ledger), int(entry))
@@ -116,7 +119,9 @@ class Vector:
             del self._missing[origin]
 
     def merge(self, other: Vector) -> None:
-        """Raises each prefix to the other's, where that is higher; its missing ranges above the old prefix come along."""
+        """Raises each prefix to the other's, where that is higher; its missing ranges above the old prefix come
+        along.
+        """
         for origin, prefix in other._prefix.items():
             old = self.prefix(origin)
             for after, through in other._missing.get(origin, ()):

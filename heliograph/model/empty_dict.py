@@ -1,6 +1,7 @@
 """NOTHING: the one empty dictionary of whoever has nothing to put into his own.
 
-Is: what very many idle objects share, where an empty dictionary each takes 64 bytes. Isn't: ever written to: that raises, so a forgotten `own` shows.
+Is: what very many idle objects share, where an empty dictionary each takes 64 bytes. Isn't: ever written to: that
+raises, so a forgotten `own` shows.
 """
 
 from __future__ import annotations

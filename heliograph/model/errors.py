@@ -1,6 +1,7 @@
 """The error tree: each leaf is a fact that a caller can act on.
 
-Is: one tree for all packages. Isn't: a mapping to Pulsar, Kafka, or HTTP codes; those are one table each, beside the handler.
+Is: one tree for all packages. Isn't: a mapping to Pulsar, Kafka, or HTTP codes; those are one table each, beside the
+handler.
 `retryable` says whether the same call may succeed later without anybody changing anything.
 """
 
@@ -29,7 +30,9 @@ class MetadataError(HeliographError):
 
 
 class VersionConflict(MetadataError):
-    """A compare-and-set found another version; nothing was changed. `actual`: the version found, -1 where the key is absent."""
+    """A compare-and-set found another version; nothing was changed. `actual`: the version found, -1 where the key is
+    absent.
+    """
 
     def __init__(self, key: str, expected: int, actual: int) -> None:
         super().__init__(f"{key}: expected version {expected}, found {actual}")
@@ -100,7 +103,9 @@ class DiskFailed(StorageError):
 
 
 class StoreRefused(StorageError):
-    """An object store is not set, or refuses what is asked of it: its address, its credentials, or a right is missing. The text says which."""
+    """An object store is not set, or refuses what is asked of it: its address, its credentials, or a right is missing.
+    The text says which.
+    """
 
 
 class StoreUnavailable(StorageError):
@@ -114,7 +119,9 @@ class NoSuchObject(StorageError):
 
 
 class KeyMissing(StorageError):
-    """Entries are encrypted at rest, and the key is not here, or is to be and there is none. The text says which; nothing is lost."""
+    """Entries are encrypted at rest, and the key is not here, or is to be and there is none. The text says which;
+    nothing is lost.
+    """
 
 
 class Trimmed(StorageError):
@@ -147,7 +154,7 @@ class TopicTerminated(TopicError):
 
 
 class AlreadyExists(TopicError):
-    """It exists already."""
+    """The name that was to be made is taken already."""
 
 
 class NotAllowed(TopicError):
@@ -155,7 +162,9 @@ class NotAllowed(TopicError):
 
 
 class Unauthenticated(TopicError):
-    """The credentials are missing, wrong, or run out: present others. `reason`: one word for metrics, of a fixed set."""
+    """The credentials are missing, wrong, or run out: present others. `reason`: one word for metrics, of a fixed
+    set.
+    """
 
     def __init__(self, text: str, reason: str = "refused") -> None:
         super().__init__(text)
@@ -173,7 +182,9 @@ class NotOwner(TopicError):
 
 
 class RegionPassive(TopicError):
-    """This region does not serve a client now. `url`, `url_tls`: service URLs of where it goes on, without and with TLS; both "": none is known."""
+    """This region does not serve a client now. `url`, `url_tls`: service URLs of where it goes on, without and with
+    TLS; both "": none is known.
+    """
 
     retryable = True
 

@@ -1,21 +1,25 @@
 """Feature levels of a region: what all of its brokers and bookies understand.
 
-Is: the levels, and the one of this version. Isn't: who raises a region's level (`region_node.process.feature_level`), or the level of links between regions, which
-each pair agrees on when it connects (`heliograph.wire.links.link_commands`).
-Rule: what older processes would misread is only written once the region's level says that there are none; so each such thing has a level here.
+Is: the levels, and the one of this version. Isn't: who raises a region's level (`region_node.process.feature_level`),
+or the level of links between regions, which each pair agrees on when it connects
+(`heliograph.wire.links.link_commands`).
+Rule: what older processes would misread is only written once the region's level says that there are none; so each such
+thing has a level here.
 
     1  the first version
     2  bundles are split: a namespace's hash ranges may differ from its policies (/bundles/ in the local metadata)
-    3  runs are sealed: blocks whose entries are encrypted at rest; a topic's compacted ledger may lie in an object store alone; the oldest
-       ledgers of a topic lie in pages (/ml-pages/)
-    4  tenants may have to be encrypted at rest, whatever their namespaces and topics say (TenantInfo.encryption_at_rest)
-    5  that duty is written in a format that earlier versions refuse, so that none of them takes it off by a change of its own
+    3  runs are sealed: blocks whose entries are encrypted at rest; a topic's compacted ledger may lie in an object
+       store alone; the oldest ledgers of a topic lie in pages (/ml-pages/)
+    4  tenants may have to be encrypted at rest, whatever their namespaces and topics say
+       (TenantInfo.encryption_at_rest)
+    5  that duty is written in a format that earlier versions refuse, so that none of them takes it off by a change of
+       its own
 """
 
 from __future__ import annotations
 
 LEVEL = 5
-"""Of this version."""
+"""The highest level that this version understands."""
 SPLIT_BUNDLES = 2
 SEALED_RUNS = 3
 COMPACTED_OBJECTS = 3

@@ -19,19 +19,24 @@ from heliograph.model.striping import Striping
 
 FORMAT = 1
 PLACED = 2
-"""The format of the metadata of a ledger that is striped, or kept to some bookies: a version that knows of neither refuses it, and so never looks for an
-entry where it is not, or puts a copy where none may be."""
+"""The format of the metadata of a ledger that is striped, or kept to some bookies: a version that knows of neither
+refuses it, and so never looks for an entry where it is not, or puts a copy where none may be.
+"""
 
 
 IN_COLUMNS = 2
 """The format of a topic's metadata with very many offloaded ledgers: the same in less than half the bytes."""
 _COLUMNS_FROM = 1000
 PAGED = 3
-"""The format of a topic's metadata that names pages of ledgers, each a value of its own. A version that does not know of pages refuses it."""
+"""The format of a topic's metadata that names pages of ledgers, each a value of its own. A version that does not know
+of pages refuses it.
+"""
 
 TRIMMED_MS = "heliograph.trimmed_ms"
-"""Property of a topic's metadata: wall time of the closing of the newest ledger that was trimmed, so that the first one left was begun no earlier.
-A version that does not know of it keeps it as it is, or leaves it out: then that ledger counts as older than it is."""
+"""Property of a topic's metadata: wall time of the closing of the newest ledger that was trimmed, so that the first one
+left was begun no earlier.
+A version that does not know of it keeps it as it is, or leaves it out: then that ledger counts as older than it is.
+"""
 
 
 class LedgerState(IntEnum):
@@ -50,7 +55,8 @@ def unpack(kind: str, blob: bytes, newest: int = FORMAT) -> list[Any]:
     """Raises CorruptData where the bytes are no `kind` of a format that this version reads."""
     if not blob or not FORMAT <= blob[0] <= newest:
         raise CorruptData(
-            f"{kind}: format {blob[0] if blob else 'none'} is not known here (this version reads formats up to {newest})"
+            f"{kind}: format {blob[0] if blob else 'none'} is not known here (this version reads formats up to "
+            f"{newest})"
         )
     try:
         fields = msgpack.unpackb(memoryview(blob)[1:], strict_map_key=False)
@@ -63,7 +69,9 @@ def unpack(kind: str, blob: bytes, newest: int = FORMAT) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Affinity:
-    """Groups of bookies (`bookie.group`) that a ledger is kept to; of the secondary ones where the primary ones have too few. No primary: all bookies."""
+    """Groups of bookies (`bookie.group`) that a ledger is kept to; of the secondary ones where the primary ones have
+    too few. No primary: all bookies.
+    """
 
     primary: tuple[str, ...] = ()
     secondary: tuple[str, ...] = ()
@@ -77,7 +85,9 @@ ANYWHERE = Affinity()
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
-    """One ledger. `fragments`: (first entry, bookie ids), the first at entry 0; a later fragment replaces from its first entry on."""
+    """One ledger. `fragments`: (first entry, bookie ids), the first at entry 0; a later fragment replaces from its
+    first entry on.
+    """
 
     ledger: int
     write_quorum: int
@@ -85,12 +95,14 @@ class LedgerMetadata:
     fragments: tuple[tuple[int, tuple[str, ...]], ...]
     state: LedgerState = LedgerState.OPEN
     last_entry: int = -1
-    """Of a closed ledger; -1 where it is empty or not closed."""
+    """Where a closed ledger ends; -1 where it is empty or not closed."""
     size_bytes: int = 0
     topic: str = ""
     """Whose it is; "" where it is no topic's."""
     owner: int = 0
-    """`ManagedLedgerMetadata.owner` of the opening that made it: once the topic has another one, nobody will name this ledger who has not done so."""
+    """`ManagedLedgerMetadata.owner` of the opening that made it: once the topic has another one, nobody will name this
+    ledger who has not done so.
+    """
     stride: int = 0
     """Entries of a stripe, where the ensemble is wider than the write quorum; else 0."""
     affinity: Affinity = ANYWHERE
@@ -155,7 +167,9 @@ class OffloadRecord:
     attempt: str
     """Hexadecimal, of one upload: no two objects ever have the same name."""
     holder: str
-    """The region's metadata that made the object: its folder in the store. Another holder's objects are read, and never deleted."""
+    """The region's metadata that made the object: its folder in the store. Another holder's objects are read, and never
+    deleted.
+    """
     state: OffloadState = OffloadState.BEGUN
     store: str = ""
     """URL of the store; "" is the one that brokers are set to."""
@@ -193,7 +207,7 @@ class LedgerInfo:
     first_index: int = 0
     """Message index before its first message."""
     offload: OffloadRecord | None = None
-    """Of a closed one that was, or is being, copied to an object store."""
+    """Says that this closed ledger was, or is being, copied to an object store."""
 
     def fields(self) -> list[Any]:
         plain = [self.ledger, self.entries, self.size_bytes, self.closed_ms, self.first_index]
@@ -219,7 +233,8 @@ def stored(info: LedgerInfo) -> bool:
 class LedgerPage:
     """What a topic's metadata says of a page: closed ledgers that follow each other, which lie in a value of their own.
 
-    A page is written once; later only what is said of its ledgers' objects changes. Trimming takes from its front without writing it.
+    A page is written once; later only what is said of its ledgers' objects changes. Trimming takes from its front
+    without writing it.
     Every number but `key` and `trimmed` is of the ledgers that are left, at least one.
     """
 
@@ -231,7 +246,7 @@ class LedgerPage:
     entries: int
     size_bytes: int
     stored_bytes: int
-    """Of those that an object store has whole."""
+    """What those ledgers have together that an object store has whole."""
     settled: bool
     """Only an object store has them: of none is anything left to do."""
     first: LedgerInfo
@@ -288,9 +303,11 @@ def decode_page(page: LedgerPage, blob: bytes) -> tuple[LedgerInfo, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ManagedLedgerMetadata:
-    """One topic's storage. `state_blob`: what the layer above keeps (vector, producers, incarnation), as of `state_through`.
+    """One topic's storage. `state_blob`: what the layer above keeps (vector, producers, incarnation), as of
+    `state_through`.
 
-    next_index: index of the first message behind `state_through`. owner: minted at each opening, so that an owner knows its own writes from others'.
+    next_index: index of the first message behind `state_through`. owner: minted at each opening, so that an owner knows
+    its own writes from others'.
     pages: of the ledgers before `ledgers`, where there are very many.
     """
 
@@ -304,7 +321,8 @@ class ManagedLedgerMetadata:
     pages: tuple[LedgerPage, ...] = ()
 
     def spans(self) -> list[tuple[int, int]]:
-        """(no earlier than which it was begun, when it was closed) of each ledger, in wall ms, oldest first; a page counts as one ledger.
+        """(no earlier than which it was begun, when it was closed) of each ledger, in wall ms, oldest first; a page
+        counts as one ledger.
 
         0 for the first: not known. 0 for the second: it is open.
         """
@@ -340,9 +358,11 @@ class ManagedLedgerMetadata:
 
 
 def _columns(infos: Sequence[LedgerInfo]) -> list[Any]:
-    """[names, ledgers, entries, bytes, closed ms, first indexes, offloads]: ledgers, times, and indexes as differences to the one before.
+    """[names, ledgers, entries, bytes, closed ms, first indexes, offloads]: ledgers, times, and indexes as differences
+    to the one before.
 
-    names: each holder and store once. offloads: [] or [attempt, holder, store, state, bytes, index bytes, ms after the closing] of each.
+    names: each holder and store once. offloads: [] or [attempt, holder, store, state, bytes, index bytes, ms after the
+    closing] of each.
     """
     names = list(
         dict.fromkeys(
@@ -372,7 +392,6 @@ def _columns(infos: Sequence[LedgerInfo]) -> list[Any]:
 
 
 def _of_columns(columns: Any) -> tuple[LedgerInfo, ...]:
-    """Raises CorruptData."""
     try:
         names, ledgers, entries, sizes, closed, indexes, offloads = columns
         infos: list[LedgerInfo] = []

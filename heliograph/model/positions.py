@@ -6,7 +6,7 @@ A position is (ledger, entry). Coordinates (where an entry was first published) 
 from __future__ import annotations
 
 Position = tuple[int, int]
-"""(ledger id, entry id)."""
+"""Names an entry by (ledger id, entry id)."""
 
 BEFORE_ALL: Position = (-1, -1)
 """Before every entry: the mark-delete position of a cursor that has acknowledged nothing."""

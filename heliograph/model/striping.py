@@ -1,7 +1,8 @@
 """Striping: which places of an ensemble hold which entries of a ledger.
 
-Is: arithmetic. Entries lie in *stripes* of `stride` consecutive ids; stripe s lies on the `write_quorum` places s, s + 1, ... modulo the ensemble's
-width: its *write set*. Where ensemble and write quorum are equally wide, every place holds every entry, and there is one stripe without end.
+Is: arithmetic. Entries lie in *stripes* of `stride` consecutive ids; stripe s lies on the `write_quorum` places s, s +
+1, ... modulo the ensemble's width: its *write set*. Where ensemble and write quorum are equally wide, every place holds
+every entry, and there is one stripe without end.
 Isn't: aware of bookies; a bookie that replaces another takes its place.
 Invariants: every entry has exactly `write_quorum` places; they depend on its id and the ensemble's width only.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 STRIDE = 64
 END = (1 << 63) - 1
-"""Of a stripe without end."""
+"""Stands for the last entry of a stripe without end."""
 
 
 class Striping:
@@ -37,5 +38,5 @@ class Striping:
         return entry - entry % self._stride + self._stride - 1 if self._stride else END
 
     def others(self, place: int) -> list[list[int]]:
-        """Of each write set that this place belongs to, the other places."""
+        """Returns, for each write set that this place belongs to, the other places of it."""
         return [[other for other in places if other != place] for places in self.sets if place in places]

@@ -50,7 +50,7 @@ class TopicName:
 
     @property
     def namespace(self) -> str:
-        """`tenant/namespace`."""
+        """The whole name, `tenant/namespace`, unlike `namespace_local`."""
         return f"{self.tenant}/{self.namespace_local}"
 
     @property

@@ -1,6 +1,6 @@
 """What the Raft core hands to its shell: actions in an order, and the times and bounds by which it acts.
 
-Is: Role, CoreSettings, Actions. Isn't: a rule of Raft (`core`), or what carries actions out (`node`).
+Is: Role, CoreSettings, Actions. Isn't: a rule of Raft (`core`), or what carries actions out (`raft_node`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreSettings:
-    """Times and bounds. The election time-out is drawn from [t, 2t) each time; heartbeats need several to fit into it."""
+    """Times and bounds. The election time-out is drawn from [t, 2t) each time; heartbeats need several to fit into
+    it.
+    """
 
     election_timeout_s: float = 1.0
     heartbeat_s: float = 0.15
@@ -59,14 +61,17 @@ class CoreSettings:
 class Actions:
     """What the shell does, in this order, before it begins with the next batch.
 
-    0. `pieces` (number, snapshot, offset, bytes) of a snapshot that comes from the leader are stored beside the log, and nothing waits for them: each is
-       answered by `on_piece_stored` or `on_piece_failed`; one at offset 0 begins anew. `wants_snapshot`: a member needs a snapshot, and none is of use:
-       make one, unless one is being made, and tell the core: `on_snapshot_stored`.
-    1. Store durably: `hard_state` (term, vote), then `snapshot` (its pieces are its contents, the log is empty behind it), then `entries`, which replace
-       everything from `first_index` on; with the last of it that everything through `commit` is committed. Then tell the core: `on_durable(durable_mark)`.
-       `note_commit`: there is nothing of these, and `commit` is to be stored alone, behind what was stored before; nothing waits for it.
+    0. `pieces` (number, snapshot, offset, bytes) of a snapshot that comes from the leader are stored beside the log,
+       and nothing waits for them: each is answered by `on_piece_stored` or `on_piece_failed`; one at offset 0 begins
+       anew. `wants_snapshot`: a member needs a snapshot, and none is of use: make one, unless one is being made, and
+       tell the core: `on_snapshot_stored`.
+    1. Store durably: `hard_state` (term, vote), then `snapshot` (its pieces are its contents, the log is empty behind
+       it), then `entries`, which replace everything from `first_index` on; with the last of it that everything through
+       `commit` is committed. Then tell the core: `on_durable(durable_mark)`. `note_commit`: there is nothing of these,
+       and `commit` is to be stored alone, behind what was stored before; nothing waits for it.
     2. Send `sends`; for `chunks` (to, snapshot, offset) read the bytes, and send them as a SnapshotChunk of `term`.
-    3. Restore the machine from `snapshot`; apply `committed`, which begin at `committed_first`. (The sends of the next batches need not wait for it.)
+    3. Restore the machine from `snapshot`; apply `committed`, which begin at `committed_first`. (The sends of the next
+       batches need not wait for it.)
     4. Answer `reads` (tokens, index): they may be served once that index is applied. `lost_reads`: no longer leader.
     """
 

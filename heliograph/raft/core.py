@@ -1,11 +1,13 @@
 """RaftCore: what one member of a Raft group does next.
 
-Is: elections with pre-vote and check-quorum, and what a follower does; events in by method calls, actions out by `take_actions`. What a leader does is
-in `leading`, what both hold in `state`. Isn't: I/O, clocks, chance (`now` and `rng` are given), bytes (`messages`), the state machine.
-Invariants: one leader a term; the term, the vote, and entries are durable before any message that depends on them leaves (the shell carries out `Actions`
-in order: store, then send, then apply, and one batch after the other); a member that was removed, or that hears no leader where others do, changes no
-term; votes are asked of, and counted for, the voters of the configuration in the log. A member that has lost its log votes as if it had it still, and does
-not stand, until it holds as much again.
+Is: elections with pre-vote and check-quorum, and what a follower does; events in by method calls, actions out by
+`take_actions`. What a leader does is in `leader`, what both hold in `core_state`. Isn't: I/O, clocks, chance (`now` and
+`rng` are given), bytes (`messages`), the state machine.
+Invariants: one leader a term; the term, the vote, and entries are durable before any message that depends on them
+leaves (the shell carries out `Actions` in order: store, then send, then apply, and one batch after the other); a member
+that was removed, or that hears no leader where others do, changes no term; votes are asked of, and counted for, the
+voters of the configuration in the log. A member that has lost its log votes as if it had it still, and does not stand,
+until it holds as much again.
 Source: Ongaro, "Consensus: bridging theory and practice", 3-6, 9.6, 6.4.
 """
 
@@ -35,7 +37,9 @@ __all__ = ["Actions", "CoreSettings", "RaftCore", "Role"]
 
 
 class RaftCore(Leading):
-    """One member. Nothing happens but in these calls; afterwards `take_actions` says what to do, and `next_deadline` when to `tick`."""
+    """One member. Nothing happens but in these calls; afterwards `take_actions` says what to do, and `next_deadline`
+    when to `tick`.
+    """
 
     def _begin(self, now: float) -> None:
         self._draw_election(now)
@@ -135,7 +139,9 @@ class RaftCore(Leading):
         return self._majority(heard) >= now - self.settings.election_timeout_s
 
     def _may_stand(self) -> bool:
-        """A voter that has lost nothing; or one whose removal is not known to be committed, for it may hold what the others lack (Ongaro, 4.2.2)."""
+        """A voter that has lost nothing; or one whose removal is not known to be committed, for it may hold what the
+        others lack (Ongaro, 4.2.2).
+        """
         if self.owed is not None:
             return False
         return self.node_id in self.config.voters or (
@@ -214,7 +220,7 @@ class RaftCore(Leading):
             self._count_votes(now)
 
     def _counts(self, member: str) -> bool:
-        """Its vote does."""
+        """Whether that member's vote counts."""
         return member in self.config.voters
 
     def _count_votes(self, now: float) -> None:

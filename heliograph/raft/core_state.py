@@ -1,8 +1,9 @@
 """CoreState: what one member of a Raft group holds, whatever its role.
 
-Is: term, vote, log, commit index, configurations, the snapshot, and the actions that changes of them ask for. Isn't: who says what when (`leading`, `core`).
-Invariants: the commit index never falls; a committed entry is never replaced; what is written down as committed was committed, so that a member that comes
-back alone may apply it.
+Is: term, vote, log, commit index, configurations, the snapshot, and the actions that changes of them ask for. Isn't:
+who says what when (`leader`, `core`).
+Invariants: the commit index never falls; a committed entry is never replaced; what is written down as committed was
+committed, so that a member that comes back alone may apply it.
 Source: Ongaro, "Consensus: bridging theory and practice", 3 and 5.
 """
 
@@ -53,7 +54,8 @@ class CoreState:
         """config: as of the log's base; without voters for a member that waits to be added. vote: "" = none.
 
         log, snapshot, and commit (of the last batch or note): as they lie durably on disk.
-        owed: (term, index) of the last entry that this member has ever said to be durable, where it has lost its log since.
+        owed: (term, index) of the last entry that this member has ever said to be durable, where it has lost its log
+        since.
         """
         self.node_id, self.settings = node_id, settings
         self.term, self.vote, self.log, self.snapshot = term, vote, log, snapshot
@@ -119,17 +121,23 @@ class CoreState:
         return out
 
     def describe_snapshot(self, index: int) -> SnapshotMeta:
-        """What a snapshot of the machine after `index` (applied, and not compacted yet) must be stored with, but for its size and checksum."""
+        """What a snapshot of the machine after `index` (applied, and not compacted yet) must be stored with, but for
+        its size and checksum.
+        """
         return SnapshotMeta(index, self._snapshot_term(index), self.configs.at(index))
 
     def on_snapshot_stored(self, meta: SnapshotMeta, keep_entries: int) -> None:
-        """A snapshot of this member's machine is durable; the log keeps `keep_entries` behind it for members that lag."""
+        """A snapshot of this member's machine is durable; the log keeps `keep_entries` behind it for members that
+        lag.
+        """
         if self.snapshot is None or meta.index > self.snapshot.index:
             self.snapshot = meta
             self._compact(meta.index - keep_entries)
 
     def on_kept(self, index: int, keep_entries: int, now: float) -> bool:
-        """The machine's own table is durable through `index`: the log is needed for other members only. True: the snapshot is of no use any more."""
+        """The machine's own table is durable through `index`: the log is needed for other members only. True: the
+        snapshot is of no use any more.
+        """
         self._now = now
         self._compact(min(index - keep_entries, max(self._needed_behind(), index - self.settings.lag_entries_max)))
         if self.snapshot is None or self.snapshot.index >= self.log.base_index:
@@ -182,7 +190,9 @@ class CoreState:
             self._note_at = self._now + self.settings.note_commit_s
 
     def _commit_to_note(self) -> int:
-        """All entries through it are committed, and are among what was handed out to be stored: `take_actions` hands out the whole log."""
+        """All entries through it are committed, and are among what was handed out to be stored: `take_actions` hands
+        out the whole log.
+        """
         return self.commit
 
     def _send(self, to: str, message: Message) -> None:

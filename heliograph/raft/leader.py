@@ -1,10 +1,13 @@
 """Leading: what a leader does between its election and its end.
 
-Is: feeding the members, committing, reads, changes of the membership, handing the leadership over. Isn't: elections, or what a follower does (`core`).
-Invariants: only an entry of the leader's own term is committed by counting, and only durable copies of voters count; a read is answered only from a term
-whose first entry is committed, after a majority confirmed the leader in a round begun after the read came; a member joins or goes only after the term's
-first entry and the change before are committed, and only if a majority of what results answers.
-Source: Ongaro, "Consensus: bridging theory and practice", 3.6, 3.10, 4, 6.4, and the correction to 4 (raft-dev, 2015: first commit in your own term).
+Is: feeding the members, committing, reads, changes of the membership, handing the leadership over. Isn't: elections, or
+what a follower does (`core`).
+Invariants: only an entry of the leader's own term is committed by counting, and only durable copies of voters count; a
+read is answered only from a term whose first entry is committed, after a majority confirmed the leader in a round begun
+after the read came; a member joins or goes only after the term's first entry and the change before are committed, and
+only if a majority of what results answers.
+Source: Ongaro, "Consensus: bridging theory and practice", 3.6, 3.10, 4, 6.4, and the correction to 4 (raft-dev, 2015:
+first commit in your own term).
 """
 
 from __future__ import annotations
@@ -80,7 +83,8 @@ class Leading(CoreState):
     # -- members ------------------------------------------------------------------------------------------------------
 
     def change(self, change: Change, now: float) -> int | None:
-        """Appends the configuration that a change makes; returns its index, 0 where all is so already, None where this member does not lead.
+        """Appends the configuration that a change makes; returns its index, 0 where all is so already, None where this
+        member does not lead.
 
         Raises NotAllowed as `examine` does.
         """
@@ -93,7 +97,9 @@ class Leading(CoreState):
         return self.log.last_index
 
     def examine(self, change: Change, now: float) -> Config | None:
-        """What a change would make now; None where this member does not lead. Raises NotAllowed with the reason where it may not be made, or not yet."""
+        """What a change would make now; None where this member does not lead. Raises NotAllowed with the reason where
+        it may not be made, or not yet.
+        """
         self._now = now
         if self.role is not Role.LEADER:
             return None
@@ -113,7 +119,8 @@ class Leading(CoreState):
         return config
 
     def transfer(self, to: str, now: float) -> bool | None:
-        """Begins to hand the leadership over, within one election time-out or not at all. False: it leads already; None: this member does not lead.
+        """Begins to hand the leadership over, within one election time-out or not at all. False: it leads already;
+        None: this member does not lead.
 
         Raises NotAllowed as `examine_transfer` does.
         """
@@ -159,7 +166,8 @@ class Leading(CoreState):
         needed = len(config.voters) // 2 + 1
         if config.voters != self.config.voters and len(config.voters) - len(silent) < needed:
             raise NotAllowed(
-                f"the quorum would be lost: of the {len(config.voters)} voters that this leaves, {needed} must answer, and {', '.join(silent)} "
+                f"the quorum would be lost: of the {len(config.voters)} voters that this leaves, {needed} must "
+                f"answer, and {', '.join(silent)} "
                 f"{'does' if len(silent) == 1 else 'do'} not: start them, or remove those first"
             )
 
@@ -182,7 +190,9 @@ class Leading(CoreState):
         return self.node_id not in self.config.voters and self.configs.latest_index <= self.commit
 
     def _urge(self) -> None:
-        """Tells the heir to stand as soon as it holds everything; again with each heartbeat, for the word may be lost."""
+        """Tells the heir to stand as soon as it holds everything; again with each heartbeat, for the word may be
+        lost.
+        """
         heir = self.progress.get(self._transfer_to)
         if heir is not None and heir.match == self.log.last_index:
             self._send(self._transfer_to, TimeoutNow(self.term))
@@ -330,7 +340,9 @@ class Leading(CoreState):
     # -- reads --------------------------------------------------------------------------------------------------------
 
     def _may_read(self) -> bool:
-        """Before the term's first entry is committed, the commit index may lie behind what an earlier leader committed."""
+        """Before the term's first entry is committed, the commit index may lie behind what an earlier leader
+        committed.
+        """
         return self.commit >= self.term_start
 
     def _open_round(self) -> None:

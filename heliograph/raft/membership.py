@@ -1,9 +1,9 @@
 """Membership: the configurations of a log, and the changes of one member at a time that make the next one.
 
-Is: which configuration stands at which index, with the log it goes back; what adding, promoting, or removing a member makes of one. Isn't: when a change
-may be made (`leading`), or connections between members (only where each is).
-Invariants: a configuration holds from its entry on, committed or not; the voters of two neighbours differ in one member at most, so that any two majorities
-of them meet; there is always a voter.
+Is: which configuration stands at which index, with the log it goes back; what adding, promoting, or removing a member
+makes of one. Isn't: when a change may be made (`leader`), or connections between members (only where each is).
+Invariants: a configuration holds from its entry on, committed or not; the voters of two neighbours differ in one member
+at most, so that any two majorities of them meet; there is always a voter.
 Source: Ongaro, "Consensus: bridging theory and practice", 4; docs/decisions/0012-one-member-at-a-time.md.
 """
 
@@ -22,7 +22,9 @@ MEMBERS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class AddLearner:
-    """address: `host:port`, or several `source=host:port`, comma separated, where members reach it by ways of their own."""
+    """address: `host:port`, or several `source=host:port`, comma separated, where members reach it by ways of their
+    own.
+    """
 
     member: str
     address: str = ""
@@ -37,7 +39,7 @@ class Promote:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Voter or learner."""
+    """Takes a voter or a learner out of the group."""
 
     member: str
 
@@ -55,7 +57,8 @@ def changed(config: Config, change: Change) -> Config:
                 if addresses.get(member, "") == address or not address:
                     return config
                 raise NotAllowed(
-                    f"{member!r} is a member already, at another address ({addresses.get(member) or 'of the settings'}): remove it first"
+                    f"{member!r} is a member already, at another address "
+                    f"({addresses.get(member) or 'of the settings'}): remove it first"
                 )
             if len(config.members) >= MEMBERS_MAX:
                 raise NotAllowed(f"the group has {MEMBERS_MAX} members already: remove one first")
@@ -101,7 +104,7 @@ def address_for(source: str, address: str) -> str:
 
 
 class Configurations:
-    """Of one log: (index, configuration), the first that of the log's base."""
+    """Holds (index, configuration) of one log, ascending; the first is that of the log's base."""
 
     __slots__ = ("_rows",)
 
@@ -114,7 +117,7 @@ class Configurations:
 
     @property
     def latest_index(self) -> int:
-        """Of its entry; that of the log's base where no entry of the log changes it."""
+        """Index of the latest configuration's entry; the log's base where no entry of the log changes it."""
         return self._rows[-1][0]
 
     @property
@@ -148,7 +151,8 @@ class Configurations:
 
 
 class Addresses:
-    """Where one member reaches the others: as its settings say, else as the configuration says, else as a sender says of itself.
+    """Where one member reaches the others: as its settings say, else as the configuration says, else as a sender says
+    of itself.
 
     A member that lags may be spoken to by one that it has not read of yet; without an answer it would lag for ever.
     """
@@ -175,7 +179,7 @@ class Addresses:
         return bool(self.of(sender))
 
     def of(self, member: str) -> str:
-        """`host:port`, or empty."""
+        """Returns `host:port`, or "" where nobody said it."""
         return self._given.get(member) or self._told.get(member, "")
 
     def known(self) -> list[str]:

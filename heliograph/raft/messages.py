@@ -1,9 +1,12 @@
 """What the members of a Raft group say to each other, and its bytes.
 
-Is: the message classes, entries, configurations, snapshot descriptions, and their encoding. Isn't: who may say what when (`core`).
-Invariants: `decode` returns a message or raises PeerError; what `encode` made comes back equal. Unknown versions, kinds, roles, and entry kinds are
-refused, so that an older member stalls where it does not understand, instead of diverging.
-Source: Ongaro, "Consensus: bridging theory and practice" (pre-vote 9.6, ReadIndex 6.4, snapshots 5); the layout is ours.
+Is: the message classes, entries, configurations, snapshot descriptions, and their encoding. Isn't: who may say what
+when (`core`).
+Invariants: `decode` returns a message or raises PeerError; what `encode` made comes back equal. Unknown versions,
+kinds, roles, and entry kinds are refused, so that an older member stalls where it does not understand, instead of
+diverging.
+Source: Ongaro, "Consensus: bridging theory and practice" (pre-vote 9.6, ReadIndex 6.4, snapshots 5); the layout is
+ours.
 
 A message, big endian:
 
@@ -66,7 +69,8 @@ ENTRY_OVERHEAD = _ENTRY.size
 class Config:
     """Who belongs to the group. Voters decide; learners receive everything and count for nothing. All sorted.
 
-    addresses: (member, where others reach it), of members that joined later; those of the first ones are settings of each node.
+    addresses: (member, where others reach it), of members that joined later; those of the first ones are settings of
+    each node.
     """
 
     voters: tuple[str, ...]
@@ -118,7 +122,9 @@ class Append:
 
 @dataclass(slots=True)
 class AppendReply:
-    """`index`: on success the follower's durable log matches through it; else the refused previous index. The hint says where it may match."""
+    """`index`: on success the follower's durable log matches through it; else the refused previous index. The hint says
+    where it may match.
+    """
 
     term: int
     index: int
@@ -274,7 +280,7 @@ def decode_meta(body: Buffer, at: int = 0) -> tuple[SnapshotMeta, int]:
 
 
 def encode(message: Message) -> bytes:
-    """One message as bytes."""
+    """Returns the message's bytes, as `decode` reads them."""
     match message:
         case Append(term, previous_index, previous_term, commit, entries):
             return (

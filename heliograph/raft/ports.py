@@ -1,6 +1,7 @@
-"""What a Raft member needs of the outside, and what it says of itself: the state machine, the transport, settings, and a row for each member.
+"""What a Raft member needs of the outside, and what it says of itself: the state machine, the transport, settings, and
+a row for each member.
 
-Is: protocols and values. Isn't: the member (`node`).
+Is: protocols and values. Isn't: the member (`raft_node`).
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class Kept(Protocol):
         ...
 
     def save(self, description: bytes, done: Done) -> None:
-        """Everything that is applied now, off the loop, whole or not at all. done(OSError with ENOSPC): not yet; another OSError: never again."""
+        """Everything that is applied now, off the loop, whole or not at all. done(OSError with ENOSPC): not yet;
+        another OSError: never again.
+        """
         ...
 
     def close(self) -> None: ...
@@ -57,9 +60,11 @@ class StateMachine(Protocol):
         ...
 
     def parts(self) -> Iterator[bytes]:
-        """Everything that was applied at this call, so that `restore` makes it again in another process, in pieces that are quickly made.
+        """Everything that was applied at this call, so that `restore` makes it again in another process, in pieces that
+        are quickly made.
 
-        Entries are applied between the pieces. Once taken, it is read to its end or closed; a `restore` in between ends it early.
+        Entries are applied between the pieces. Once taken, it is read to its end or closed; a `restore` in between ends
+        it early.
         """
         ...
 
@@ -77,7 +82,7 @@ class RaftTransport(Protocol):
     """Carries messages between members; may lose, repeat, delay, and reorder them."""
 
     def send(self, to: str, message: bytes) -> None:
-        """Never blocks, never raises."""
+        """Sends or drops the message; never blocks, never raises."""
         ...
 
     def on_receive(self, callback: Callable[[str, bytes], None]) -> None:
@@ -89,7 +94,8 @@ class RaftTransport(Protocol):
 class RaftSettings:
     """core: times and bounds of the protocol.
 
-    A snapshot is made (or a table saved) after `snapshot_entries` or `snapshot_bytes` of log, and leaves `keep_entries` in memory for members that lag.
+    A snapshot is made (or a table saved) after `snapshot_entries` or `snapshot_bytes` of log, and leaves `keep_entries`
+    in memory for members that lag.
     """
 
     core: CoreSettings = field(default_factory=CoreSettings)
@@ -101,7 +107,9 @@ class RaftSettings:
     snapshot_entries: int = 10_000
     snapshot_bytes: int = 8 << 20
     unsaved_bytes_max: int = 16 << 20
-    """Of memory, in a machine that keeps its table: more is saved at once; four times that is not taken."""
+    """How much a machine that keeps its table may hold in memory unsaved: with more it saves at once. Commands are
+    refused above four times that, or above it while the disk is full.
+    """
     keep_entries: int = 1_000
     full_retry_s: float = 1.0
 
@@ -123,7 +131,9 @@ class RaftSettings:
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """behind: entries that it lacks; silent_s: since it was heard; both None where this member does not lead, and cannot know."""
+    """behind: entries that it lacks; silent_s: since it was heard; both None where this member does not lead, and
+    cannot know.
+    """
 
     member: str
     voter: bool

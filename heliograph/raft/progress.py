@@ -1,8 +1,8 @@
 """Progress: what a leader knows of one other member, and how it feeds it.
 
-Is: the bookkeeping of probes, streams, and snapshots. Isn't: sending (`leading`).
-Invariants: `match` only grows within a term, but where a member says that it has lost its log; what is streamed and not acknowledged is in
-`inflight`, in order.
+Is: the bookkeeping of probes, streams, and snapshots. Isn't: sending (`leader`).
+Invariants: `match` only grows within a term, but where a member says that it has lost its log; what is streamed and not
+acknowledged is in `inflight`, in order.
 Source: after etcd's progress tracking.
 """
 

@@ -1,7 +1,9 @@
-"""Log: the entries that a member holds in memory, by index.
+"""RaftLog: the entries that a member holds in memory, by index.
 
-Is: a list of entries behind a base (the last index that was compacted away, and its term). Isn't: the disk (`storage`), or any rule of Raft.
-Invariants: entries stand at base + 1 .. last, without gaps; `term(base)` is known. Index 0 has term 0 and is never an entry.
+Is: a list of entries behind a base (the last index that was compacted away, and its term). Isn't: the disk (`storage`),
+or any rule of Raft.
+Invariants: entries stand at base + 1 .. last, without gaps; `term(base)` is known. Index 0 has term 0 and is never an
+entry.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Offload: one thread for the few computations that would stall the event loop, such as a password hash.
 
 Is: a bounded queue in front of one thread. Isn't: a place for I/O (`system_disk`), or for anything on the data path.
-Invariants: at most `waiting_max` calls wait; beyond that a call is refused at once, so that nobody can fill the memory with them.
+Invariants: at most `waiting_max` calls wait; beyond that a call is refused at once, so that nobody can fill the memory
+with them.
 """
 
 from __future__ import annotations

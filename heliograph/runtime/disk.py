@@ -6,7 +6,8 @@ Isn't: caching, formats, or retries. A failed write or sync is final: the caller
 Rules that both implementations keep:
 - What was written but not synced may be lost, whole or in part, torn at any 512-byte sector, and reordered, by a crash.
 - `rename`, `remove`, and the creation of a file are durable only after `sync_directory`.
-- `submit` and `submit_sync` run jobs one at a time, in the order given, off the event loop; callbacks run on the event loop, in that order.
+- `submit` and `submit_sync` run jobs one at a time, in the order given, off the event loop; callbacks run on the event
+  loop, in that order.
 """
 
 from __future__ import annotations
@@ -30,11 +31,15 @@ class File(Protocol):
         ...
 
     def pread_around(self, size_bytes: int, offset: int) -> Buffer:
-        """As `pread`, past the system's cache where that is possible: for large pieces that are read once. The memory is used again when no view is left."""
+        """As `pread`, past the system's cache where that is possible: for large pieces that are read once. The memory
+        is used again when no view is left.
+        """
         ...
 
     def expect_scattered(self) -> None:
-        """From now on a read brings what it asks for, and nothing that lies behind it: whoever reads says how far ahead, and the disk is soon free again."""
+        """From now on a read brings what it asks for, and nothing that lies behind it: whoever reads says how far
+        ahead, and the disk is soon free again.
+        """
         ...
 
     def expect_sequence(self) -> None:
@@ -53,7 +58,9 @@ class File(Protocol):
 
 
 class Disk(Protocol):
-    """One directory."""
+    """One directory, with a thread for its jobs. Every method but `submit` and `submit_sync` works on the thread that
+    calls it.
+    """
 
     def open(self, name: str, *, create: bool = False) -> File:
         """Opens for reading and writing. Raises FileNotFoundError unless `create`."""
@@ -80,15 +87,17 @@ class Disk(Protocol):
     ) -> None:
         """Group commit: writes `buffers` at `offset`, and calls `done` once it is durable.
 
-        Calls that wait together share one sync; contiguous ones share one write. `done` is called in order. After a failure every later
-        call on the same file fails too. Only the event loop calls this.
+        Calls that wait together share one sync; contiguous ones share one write. `done` is called in order. After a
+        failure every later call on the same file fails too. Only the event loop calls this.
         """
         ...
 
     def sync_at_once(self, file: File, offset: int, buffers: Sequence[Buffer]) -> bool:
-        """Writes `buffers` at `offset` and syncs them before it returns, on the calling thread, where that is known to take next to no time.
+        """Writes `buffers` at `offset` and syncs them before it returns, on the calling thread, where that is known to
+        take next to no time.
 
-        False: nothing was done, `submit_sync` is to do it. Raises OSError, which is final for the file. Only the event loop calls this.
+        False: nothing was done, `submit_sync` is to do it. Raises OSError, which is final for the file. Only the event
+        loop calls this.
         """
         ...
 

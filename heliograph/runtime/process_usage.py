@@ -1,7 +1,8 @@
-"""What this process uses of its machine, and what it may use: processor time and cores, memory, as the system and its control group tell it.
+"""What this process uses of its machine, and what it may use: processor time and cores, memory, as the system and its
+control group tell it.
 
-Is: reads of /proc and /sys/fs/cgroup (version 2; of version 1 the limits at the root of the mount), the choice of cores,
-and the turn at the disk. Isn't: a limit of its own.
+Is: reads of /proc and /sys/fs/cgroup (version 2; of version 1 the limits at the root of the mount), the choice of
+cores, and the turn at the disk. Isn't: a limit of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _OWN_GROUP = Path("/proc/self/cgroup")
 
 
 def cpu_s() -> float:
-    """Of all threads, in seconds, since the process began."""
+    """Returns the processor seconds, user and system, of all threads since the process began."""
     times = os.times()
     return times.user + times.system
 
@@ -48,7 +49,9 @@ def memory_limit_bytes(groups: Path = _GROUPS, own: Path = _OWN_GROUP) -> int:
 
 
 def cores(groups: Path = _GROUPS, own: Path = _OWN_GROUP) -> float:
-    """How many this process may use at once: those it is pinned to, or less where a control group has a quota of processor time (0.5: half of one)."""
+    """How many this process may use at once: those it is pinned to, or less where a control group has a quota of
+    processor time (0.5: half of one).
+    """
     allowed = float(len(allowed_cpus()))
     for folder in _folders(groups, own):
         quota, _, period = _text(folder / "cpu.max").partition(" ")
@@ -98,7 +101,9 @@ def parse_cpus(text: str) -> list[int]:
 
 
 def pin(cpus: Iterable[int]) -> None:
-    """From now on this process, and what it starts, runs on these cores alone. Raises ConfigError where the system or its control group has none of them."""
+    """From now on this process, and what it starts, runs on these cores alone. Raises ConfigError where the system or
+    its control group has none of them.
+    """
     wanted = sorted(set(cpus))
     try:
         os.sched_setaffinity(0, wanted)
@@ -107,14 +112,17 @@ def pin(cpus: Iterable[int]) -> None:
     except OSError as error:
         shown = ",".join(map(str, wanted))
         raise ConfigError(
-            f"cpus {shown} cannot be used ({error.strerror}): this process may run on {','.join(map(str, allowed_cpus()))}"
+            f"cpus {shown} cannot be used ({error.strerror}): this process may run on "
+            f"{','.join(map(str, allowed_cpus()))}"
         ) from error
 
 
 def disk_priority(level: int) -> None:
-    """From now on this process's reads and writes have that turn at the disk: 0 first, 7 last, of the best-effort class; 4 is what the system gives.
+    """From now on this process's reads and writes have that turn at the disk: 0 first, 7 last, of the best-effort
+    class; 4 is what the system gives.
 
-    Before the first thread starts: those that run already keep theirs. Schedulers that know no priorities take no notice. Raises ConfigError.
+    Before the first thread starts: those that run already keep theirs. Schedulers that know no priorities take no
+    notice. Raises ConfigError.
     """
     import psutil  # a server has it; the package that goes to Spark's executors does not
 
@@ -125,7 +133,9 @@ def disk_priority(level: int) -> None:
 
 
 def _folders(groups: Path, own: Path) -> Iterator[Path]:
-    """Of this process's control group and those around it, as far as they can be seen from here; in a container that is the root alone."""
+    """Yields the folders of this process's control group and those around it, as far as they can be seen from here; in
+    a container that is the root alone.
+    """
     yield groups
     for line in _text(own).splitlines():
         if line.startswith("0::"):

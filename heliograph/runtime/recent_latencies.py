@@ -1,7 +1,9 @@
 """Recent: how long the newest of something took.
 
-Is: a ring of the newest measurements, their count and sum since the start, and quantiles of the ring. Isn't: a clock, or a metric's name.
-Invariants: memory does not grow; to add one costs the same whatever there is; what sorts is only who asks for quantiles.
+Is: a ring of the newest measurements, their count and sum since the start, and quantiles of the ring. Isn't: a clock,
+or a metric's name.
+Invariants: memory does not grow; to add one costs the same whatever there is; what sorts is only who asks for
+quantiles.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ _KEPT = 512
 
 
 class Recent:
-    """In whatever unit the caller measures."""
+    """In whatever unit the caller measures. kept: so many of the newest."""
 
     __slots__ = ("_ring", "count", "sum")
 
@@ -32,11 +34,11 @@ class Recent:
         self.sum += took
 
     def since(self, count: int) -> list[float]:
-        """What was added behind the first `count`, in order; of more than 512 the newest."""
+        """What was added behind the first `count`, in order; of more than are kept the newest."""
         first = max(count, self.count - len(self._ring))
         return [self._ring[index % _KEPT] for index in range(first, self.count)]
 
     def quantiles(self, wanted: Iterable[float]) -> list[float]:
-        """Of the newest 512, by nearest rank; wanted: 0 to 1. [] where there is none."""
+        """Takes quantiles of those that are kept, by nearest rank. wanted: 0 to 1. [] where there is none."""
         ordered = sorted(self._ring)
         return [ordered[min(int(quantile * len(ordered)), len(ordered) - 1)] for quantile in wanted] if ordered else []

@@ -1,8 +1,8 @@
 """SpanExport: finished spans, to an OpenTelemetry collector by OTLP over HTTP.
 
 Is: a bounded queue and one thread of OpenTelemetry's own behind `emit`. Isn't: a choice of what is traced, or an id.
-Invariants: `emit` never blocks; what does not fit into the queue, or is refused by the collector, is dropped. Nothing of OpenTelemetry is imported before
-one of these is made: who does not trace need not have it installed.
+Invariants: `emit` never blocks; what does not fit into the queue, or is refused by the collector, is dropped. Nothing
+of OpenTelemetry is imported before one of these is made: who does not trace need not have it installed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class AnySpan(Protocol):
 
 
 class SpanExport:
-    """Raises ConfigError where OpenTelemetry is not installed. resource: who sends, such as {"service.instance.id": "eu-broker-0"}."""
+    """Raises ConfigError where OpenTelemetry is not installed. resource: who sends, such as {"service.instance.id":
+    "eu-broker-0"}.
+    """
 
     def __init__(
         self, endpoint: str, headers: Mapping[str, str], resource: Mapping[str, str], *, delay_ms: int = 1000
@@ -84,7 +86,9 @@ class SpanExport:
         )
 
     def close(self) -> None:
-        """Sends what waits, and blocks for that, for two seconds at most: what the collector has not taken by then is lost."""
+        """Sends what waits, and blocks for that, for two seconds at most: what the collector has not taken by then is
+        lost.
+        """
         ending = threading.Thread(
             target=self._processor.shutdown, daemon=True
         )  # with a collector that does not answer it takes half a minute
@@ -93,5 +97,5 @@ class SpanExport:
 
 
 def now_ns() -> int:
-    """Wall clock."""
+    """Reads the wall clock, as spans want it: nanoseconds since 1970."""
     return time.time_ns()

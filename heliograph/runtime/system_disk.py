@@ -1,13 +1,15 @@
 """SystemDisk: one directory of this machine, and the thread that writes and syncs in it.
 
 Is: the production form of `heliograph.runtime.disk.Disk`. Isn't: retries, formats, caching.
-Invariants: work runs in the order given; what waits together shares one write (where contiguous) and one sync a file; callbacks of one batch
-reach the event loop in one wake-up, and the thread is at the next batch before they run; after a failed write or sync a file refuses everything.
+Invariants: work runs in the order given; what waits together shares one write (where contiguous) and one sync a file;
+callbacks of one batch reach the event loop in one wake-up, and the thread is at the next batch before they run; after a
+failed write or sync a file refuses everything.
 The thread starts with the first submitted work, so a directory that only serves start-up reads costs none.
 
-A write whose offset and size are multiples of 4096 goes around the page cache (O_DIRECT) where the file system can: journals and entry logs are
-written once and seldom read, and fresh pages of the cache cost several times the write itself. Large pieces that are read once go the same way
-(`pread_around`), into memory that is used again. Everything else is buffered.
+A write whose offset and size are multiples of 4096 goes around the page cache (O_DIRECT) where the file system can:
+journals and entry logs are written once and seldom read, and fresh pages of the cache cost several times the write
+itself. Large pieces that are read once go the same way (`pread_around`), into memory that is used again. Everything
+else is buffered.
 """
 
 from __future__ import annotations
@@ -36,8 +38,10 @@ _PIECE_STEP, _PIECES_BYTES_MAX = 1 << 17, 16 << 20
 _AT_ONCE_BYTES_MAX = 16 << 10
 _FAST_SYNC_S, _STALL_S = 0.004, 0.05
 _TRUSTED_SYNCS, _SLOW_COSTS, _SLOW_COSTS_A_S = 64, 4, 500
-"""A disk is trusted to be fast after so many fast syncs. Each slow one takes away what that many have brought, or more where it took longer, so one of which
-a fifth is a little slow stays trusted; a stall takes everything. So a disk that turns slow holds up the event loop for 0.18 s altogether, or for one stall."""
+"""A disk is trusted to be fast after so many fast syncs. Each slow one takes away what that many have brought, or more
+where it took longer, so one of which a fifth is a little slow stays trusted; a stall takes everything. So a disk that
+turns slow holds up the event loop for 0.18 s altogether, or for one stall.
+"""
 _Done = Callable[[BaseException | None], None]
 _Sync = tuple["SystemFile", int, Sequence[Buffer], _Done]
 _Job = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
@@ -46,7 +50,9 @@ _Work = _Sync | _Job | _Stop
 
 
 class _Staging:
-    """Memory at a page boundary, as direct writes want it; taken with the first of them, shared by the files of one disk."""
+    """Memory at a page boundary, as direct writes want it; taken with the first of them, shared by the files of one
+    disk.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -76,7 +82,9 @@ class _Staging:
 
 
 class _Pages:
-    """Memory at page boundaries for direct reads, shared by the files of one disk: a piece is free again when no view of it is left."""
+    """Memory at page boundaries for direct reads, shared by the files of one disk: a piece is free again when no view
+    of it is left.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -224,7 +232,8 @@ class SystemFile:
 class SystemDisk(Disk):
     """One directory, made where it is missing. Several SystemDisks may share a directory: each has a thread of its own.
 
-    Where it cannot be made (a dead disk, no rights) the first use says so: whoever has other directories goes on without it.
+    Where it cannot be made (a dead disk, no rights) the first use says so: whoever has other directories goes on
+    without it.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -275,7 +284,9 @@ class SystemDisk(Disk):
         self._put((job, done))
 
     def sync_at_once(self, file: File, offset: int, buffers: Sequence[Buffer]) -> bool:
-        """True only where the thread is idle, the record small, and the disk has answered fast often enough: two wake-ups less for it."""
+        """True only where the thread is idle, the record small, and the disk has answered fast often enough: two
+        wake-ups less for it.
+        """
         assert isinstance(file, SystemFile)
         if self._trust < _TRUSTED_SYNCS or self._given != self._finished or sum(map(len, buffers)) > _AT_ONCE_BYTES_MAX:
             return False

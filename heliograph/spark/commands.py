@@ -35,9 +35,10 @@ JobFile = Annotated[
 def run(job: JobFile) -> None:
     """Run the queries of a job file until they are done or you stop it.
 
-    A query that fails starts again from its checkpoint, and so does everything when Spark itself dies. A line of JSON on stdout tells
-    each start, failure, and every few seconds how far each query is. Ctrl-C or SIGTERM stops cleanly: the micro-batch that was under way
-    runs again at the next start. Exit code 2: the file, or an option in it, is wrong.
+    A query that fails starts again from its checkpoint, and so does everything when Spark itself dies. A line of JSON
+    on stdout tells each start, failure, and every few seconds how far each query is. Ctrl-C or SIGTERM stops cleanly:
+    the micro-batch that was under way runs again at the next start. Exit code 2: the file, or an option in it, is
+    wrong.
     """
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -85,7 +86,7 @@ def check_query(query: Query, defaults: Mapping[str, str]) -> None:
 
 
 def _check_job(job: str, options: Mapping[str, Any], defaults: Mapping[str, str]) -> None:
-    """Of one that ships. Raises ConfigError."""
+    """Checks the options of a job that ships. Raises ConfigError."""
     if job not in JOBS:
         raise ConfigError(f"there is no job {job!r}; there are {', '.join(JOBS)}")
     try:

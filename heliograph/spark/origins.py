@@ -1,7 +1,7 @@
 """An example job: how many messages a region's local copy of a topic holds, by the region they were first published in.
 
-`python -m heliograph.spark.origins --admin-url URL --topic TOPIC` prints a JSON object. With `--wait` the session starts at once,
-and the two values are read from one line of stdin, so that the JVM is warm when the question comes.
+`python -m heliograph.spark.origins --admin-url URL --topic TOPIC` prints a JSON object. With `--wait` the session
+starts at once, and the two values are read from one line of stdin, so that the JVM is warm when the question comes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from heliograph.spark.environment import session
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--admin-url")
     parser.add_argument("--topic")
     parser.add_argument(

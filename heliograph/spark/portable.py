@@ -1,10 +1,14 @@
-"""Rows of a micro-batch in tasks and places that are the same in every region, for a query whose micro-batches may be finished in another one.
+"""Rows of a micro-batch in tasks and places that are the same in every region, for a query whose micro-batches may be
+finished in another one.
 
-Is: which task a row is in, by its topic; and for the sink, where, by its coordinate, or by what it holds. Isn't: reading, or writing.
-Why: the sink numbers rows by task and place, and the brokers of all regions know which numbers are stored. A region's copy has an order of its own and tasks
-are cut by its ledgers, so without this a micro-batch that is finished elsewhere has other numbers for the same rows. Its price is a shuffle. (Spark sorts no
-stream, not even within tasks: so the sink does.)
-Invariants: the same rows give the same tasks and the same places, whatever order and tasks they came in; each origin's rows of a topic keep their order.
+Is: which task a row is in, by its topic; and for the sink, where, by its coordinate, or by what it holds. Isn't:
+reading, or writing.
+Why: the sink numbers rows by task and place, and the brokers of all regions know which numbers are stored. A region's
+copy has an order of its own and tasks are cut by its ledgers, so without this a micro-batch that is finished elsewhere
+has other numbers for the same rows. Its price is a shuffle. (Spark sorts no stream, not even within tasks: so the sink
+does.)
+Invariants: the same rows give the same tasks and the same places, whatever order and tasks they came in; each origin's
+rows of a topic keep their order.
 Source: docs/spark.md, "To another region".
 """
 
@@ -23,10 +27,11 @@ _ROWS = 8192
 
 
 def portable(rows: Any, tasks: int = 4) -> Any:
-    """rows: a DataFrame of the source with topic and coordinate, or _topic and _coordinate; call it before anything else, and keep what follows row by row.
+    """rows: a DataFrame of the source with topic and coordinate, or _topic and _coordinate; call it before anything
+    else, and keep what follows row by row.
 
-    What is handed to the sink must have the coordinate, as `coordinate`. tasks: stays what it is while a micro-batch is unfinished. Raises ConfigError
-    where a column is missing.
+    What is handed to the sink must have the coordinate, as `coordinate`. tasks: stays what it is while a micro-batch is
+    unfinished. Raises ConfigError where a column is missing.
     """
     found = next(
         (
@@ -38,7 +43,8 @@ def portable(rows: Any, tasks: int = 4) -> Any:
     )
     if found is None:
         raise ConfigError(
-            "an order that holds in every region wants the columns topic and coordinate, or, beside declared columns, _topic string and _coordinate"
+            "an order that holds in every region wants the columns topic and coordinate, or, beside declared columns, "
+            "_topic string and _coordinate"
             " struct<region:int,epoch:int,incarnation:string,ledger:bigint,entry:bigint,batch_index:int>"
         )
     if tasks < 1:
@@ -47,7 +53,9 @@ def portable(rows: Any, tasks: int = 4) -> Any:
 
 
 def placed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A task's rows by their coordinates, and without them; rows of one message as they came. All of them are held. Raises ConfigError where one has none."""
+    """A task's rows by their coordinates, and without them; rows of one message as they came. All of them are held.
+    Raises ConfigError where one has none.
+    """
     import pyarrow as pa
 
     held = list(batches)
@@ -66,7 +74,9 @@ def placed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def by_content(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A task's rows by what they hold: in the same order, whatever order they came in, but for rows that are alike. All of them are held."""
+    """A task's rows by what they hold: in the same order, whatever order they came in, but for rows that are alike. All
+    of them are held.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -86,7 +96,7 @@ def by_content(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def tasks_of(given: str) -> int:
-    """Of an option. Raises ConfigError."""
+    """Reads how many tasks the option asks for, 1 to 10,000. Raises ConfigError."""
     try:
         tasks = int(given)
     except ValueError:

@@ -1,11 +1,14 @@
 """The sink: rows become messages, each once, also where a task or a micro-batch runs again.
 
-Is: the writers of `df.write` and `df.writeStream`, and how rows and columns become entries. Isn't: the protocol (`heliograph.client.producer`).
-Exactly once: the producer's name is the query and the partition, a message's sequence id is (micro-batch, row of the partition in its topic); the topic's
-deduplication drops what it has. So a micro-batch that runs again must cut its rows into the same partitions in the same order: Spark's own sources and this
-one's do, as long as their options stay the same. With a column `coordinate` a row's place in its partition is by that (`portable`); behind a shuffle, whose
-blocks come from other machines in any order, by what the row holds (`order`).
-Invariants: `write` returns once every row is stored by a quorum; a poisoned row (no value, no topic) ends the task with its place.
+Is: the writers of `df.write` and `df.writeStream`, and how rows and columns become entries. Isn't: the protocol
+(`heliograph.client.producer`).
+Exactly once: the producer's name is the query and the partition, a message's sequence id is (micro-batch, row of the
+partition in its topic); the topic's deduplication drops what it has. So a micro-batch that runs again must cut its rows
+into the same partitions in the same order: Spark's own sources and this one's do, as long as their options stay the
+same. With a column `coordinate` a row's place in its partition is by that (`portable`); behind a shuffle, whose blocks
+come from other machines in any order, by what the row holds (`order`).
+Invariants: `write` returns once every row is stored by a quorum; a poisoned row (no value, no topic) ends the task with
+its place.
 Options: docs/spark.md.
 """
 
@@ -38,7 +41,9 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 _ROWS = 1000
 _BYTES = 128 << 10
 _PACED_ROWS = 100
-"""In an entry of a sink with a rate, whatever the rate: a task that runs again under another one must cut the same entries."""
+"""In an entry of a sink with a rate, whatever the rate: a task that runs again under another one must cut the same
+entries.
+"""
 _BATCH_ROWS_BITS = 36
 """Rows of one topic in one partition of one micro-batch; above stands the micro-batch's number."""
 _BATCHES_BITS = 63 - _BATCH_ROWS_BITS
@@ -69,7 +74,7 @@ _OTHERS = frozenset(
 )
 """What users say to Spark in the same place, and to job files for the source."""
 _PENDING_BYTES = 64 << 20
-"""Of all entries that a task gathers: beyond that they go as they are."""
+"""A task gathers this much in all its entries: beyond that they go as they are."""
 _COMPRESSIONS = {"none": 0, "lz4": 1, "zlib": 2, "zstd": 3, "snappy": 4}
 
 
@@ -91,7 +96,8 @@ class SinkOptions(Access):
         for name, kind in columns.items():
             if name not in _KINDS:
                 raise ConfigError(
-                    f"the sink does not know the column {name!r}: select value, and at will {', '.join(k for k in _KINDS if k != 'value')}"
+                    f"the sink does not know the column {name!r}: select value, and at will "
+                    f"{', '.join(k for k in _KINDS if k != 'value')}"
                 )
             if kind not in _KINDS[name]:
                 raise ConfigError(f"the column {name} is {kind}; it must be {' or '.join(_KINDS[name])}: cast it")
@@ -124,7 +130,8 @@ class SinkOptions(Access):
             self.rate = -1.0
         if not 0 <= self.rate <= 1e9:
             raise ConfigError(
-                f"rate is {given['rate']!r}; it is how many rows a second a task may write at most, and 0 is as many as it can"
+                f"rate is {given['rate']!r}; it is how many rows a second a task may write at most, and 0 is as many "
+                "as it can"
             )
 
     def check_deduplication(self) -> None:
@@ -148,7 +155,8 @@ class SinkOptions(Access):
         if not deduplicates(http, topic):
             namespace = TopicName.parse(topic).namespace
             raise ConfigError(
-                f"{topic} does not deduplicate, so a task that runs again would write its rows twice: run `heliograph namespaces set"
+                f"{topic} does not deduplicate, so a task that runs again would write its rows twice: run `heliograph "
+                "namespaces set"
                 f" {namespace} deduplication true`, or say exactly_once=false"
             )
         if len(_DEDUPLICATED) >= _TOPICS_KNOWN:
@@ -179,7 +187,7 @@ class SinkOptions(Access):
 
 
 def _kept(topic: str) -> TopicName:
-    """Raises ConfigError."""
+    """Returns the parsed name. Raises ConfigError for a topic that is not persistent."""
     try:
         name = TopicName.parse(topic)
     except NotAllowed as error:
@@ -192,9 +200,14 @@ def _kept(topic: str) -> TopicName:
 
 
 def deduplicates(http: Http, topic: str) -> bool:
-    """What holds for the topic: its own policy, its namespace's, the brokers'. Raises ConfigError where the role may not know, MetadataUnavailable."""
+    """What holds for the topic: its own policy, its namespace's, the brokers'. Raises ConfigError where the role may
+    not know, MetadataUnavailable.
+    """
     name = TopicName.parse(topic)
-    local = f"/admin/v2/persistent/{name.tenant}/{name.namespace_local}/{name.partitioned.local}/deduplicationEnabled?applied=true"
+    local = (
+        f"/admin/v2/persistent/{name.tenant}/{name.namespace_local}/{name.partitioned.local}/"
+        "deduplicationEnabled?applied=true"
+    )
     try:
         for path in (local, f"/admin/v2/namespaces/{name.namespace}/deduplication"):
             try:
@@ -206,8 +219,10 @@ def deduplicates(http: Http, topic: str) -> bool:
         raise
     except HeliographError as error:
         raise ConfigError(
-            f"whether {topic} deduplicates cannot be known, so a task that runs again might write its rows twice: {error}. Grant the role `produce` (at the"
-            " namespace, where the topic is not there yet; brokers of an earlier version want a tenant's admin), or say exactly_once=false"
+            f"whether {topic} deduplicates cannot be known, so a task that runs again might write its rows twice: "
+            f"{error}. Grant the role `produce` (at the"
+            " namespace, where the topic is not there yet; brokers of an earlier version want a tenant's admin), or "
+            "say exactly_once=false"
         ) from error
 
 
@@ -219,7 +234,9 @@ class Written(WriterCommitMessage):
 
 
 class HeliographWriter(DataSourceArrowWriter):
-    """`df.write`. Without a `name` each job has its own, and only its tasks are repeated safely; with one, so is the job."""
+    """`df.write`. Without a `name` each job has its own, and only its tasks are repeated safely; with one, so is the
+    job.
+    """
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self._options = SinkOptions(options, schema)
@@ -239,9 +256,11 @@ class HeliographWriter(DataSourceArrowWriter):
 
 
 class HeliographStreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream`: the query's own id is in its producers' names, so they are the same after a restart from its checkpoint, and no other query's.
+    """`df.writeStream`: the query's own id is in its producers' names, so they are the same after a restart from its
+    checkpoint, and no other query's.
 
-    A new checkpoint is a new query, whose micro-batches count from 0 again: under the old name all it writes would be taken for what is there.
+    A new checkpoint is a new query, whose micro-batches count from 0 again: under the old name all it writes would be
+    taken for what is there.
     """
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
@@ -286,7 +305,9 @@ def key_hash(key: str) -> int:
 
 
 class _Routes:
-    """Where rows go whose topic has partitions: by key, or without one a thousand after another. The same rows go the same ways."""
+    """Where rows go whose topic has partitions: by key, or without one a thousand after another. The same rows go the
+    same ways.
+    """
 
     def __init__(self, options: SinkOptions, task: int) -> None:
         self._options, self._task = options, task
@@ -296,7 +317,9 @@ class _Routes:
         self._failed = False
 
     async def learn(self, topics: Iterable[str]) -> None:
-        """Of those that are new, several at a time: thousands, one behind the other, would take the longer the more the region has to do."""
+        """Asks for the partitions of topics that are new, several at a time: thousands, one behind the other, would
+        take the longer the more the region has to do.
+        """
         new = [topic for topic in topics if topic not in self._places]
         askers = min(len(new), _ASKERS)
         await asyncio.gather(*(asyncio.to_thread(self._ask, new[number::askers]) for number in range(askers)))
@@ -322,7 +345,9 @@ class _Routes:
             reader.close()
 
     def suffix(self, place: str) -> str:
-        """Of the producer's name: with other partitions rows go other ways, and under the same ids others would be taken for what is there."""
+        """Ends the producer's name: with other partitions rows go other ways, and under the same ids others would be
+        taken for what is there.
+        """
         return self._suffixes.get(place, "")
 
     def of(self, topic: str, key: str | None) -> str:
@@ -430,11 +455,13 @@ def _messages(columns: pa.RecordBatch, topic: str, rows: int) -> Iterator[tuple[
         where = topic or own
         if value is None or not where:
             raise ConfigError(
-                f"row {rows + at} of partition has no {'value' if value is None else 'topic'}: filter such rows, or give them one"
+                f"row {rows + at} of partition has no {'value' if value is None else 'topic'}: filter such rows, or "
+                "give them one"
             )
         if version is not None and version < 0:
             raise ConfigError(
-                f"row {rows + at} of partition has the schema version {version}: versions are 0 or more, and null is none"
+                f"row {rows + at} of partition has the schema version {version}: versions are 0 or more, and null is "
+                "none"
             )
         key, coded = _text(key) if isinstance(key, bytes) else (key, False)
         yield (

@@ -1,10 +1,11 @@
 """The data source: topics of one region, as they were when a job was planned, or as they grow.
 
-Is: planning of batch reads and the positions of a streaming query. Isn't: what a task does (`reading`), or a consumer: nothing is acknowledged, but
-a streaming query may have a subscription, which holds what it has not read.
-Invariants: a retried task, and a micro-batch that is run again, read the same ranges; every message appears once; the subscription never stands before
-something that the checkpoint does not hold yet. Options: docs/spark.md.
-What only tasks and sinks want is imported where they begin: a stream's positions have a Python process of their own, which starts with each query.
+Is: planning of batch reads and the positions of a streaming query. Isn't: what a task does (`task_reading`), or a
+consumer: nothing is acknowledged, but a streaming query may have a subscription, which holds what it has not read.
+Invariants: a retried task, and a micro-batch that is run again, read the same ranges; every message appears once; the
+subscription never stands before something that the checkpoint does not hold yet. Options: docs/spark.md.
+What only tasks and sinks want is imported where they begin: a stream's positions have a Python process of their own,
+which starts with each query.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ if TYPE_CHECKING:
 
 
 def position_of(reader: BlockReader, snapshot: TopicSnapshot, place: Start, *, behind: bool = False) -> Position:
-    """Of the first entry at or after `place` in that copy. behind: a coordinate's own entry is before it."""
+    """Returns where the first entry at or after `place` lies in that copy. behind: a coordinate's own entry is before
+    it.
+    """
     if place == "earliest":
         return begin(snapshot)
     if place == "latest":
@@ -84,8 +87,8 @@ def in_region(options: Options, snapshots: dict[str, TopicSnapshot]) -> dict[str
 
 
 def asked(reader: BlockReader, options: Options, topics: list[str]) -> dict[str, TopicSnapshot]:
-    """Snapshots of all of them, in their order (tasks are cut by it); of those that a pattern found, some may be gone meanwhile, and a partition comes into
-    being when it is first used.
+    """Snapshots of all of them, in their order (tasks are cut by it); of those that a pattern found, some may be gone
+    meanwhile, and a partition comes into being when it is first used.
 
     Raises NotFound where one that the user named is not there.
     """
@@ -99,7 +102,8 @@ def asked(reader: BlockReader, options: Options, topics: list[str]) -> dict[str,
 class HeliographReader(DataSourceReader):
     """Planned once on the driver; `read` runs in a worker for each bundle.
 
-    With an `ending`, who plans it again has the same rows in the same tasks, whatever came since: a batch job with a name may run again (`sink`).
+    With an `ending`, who plans it again has the same rows in the same tasks, whatever came since: a batch job with a
+    name may run again (`sink`).
     """
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
@@ -126,7 +130,9 @@ class HeliographReader(DataSourceReader):
 
 
 class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Micro-batches over topics that grow, and topics that come; exactly once with Spark's checkpoint, in whatever region is asked."""
+    """Micro-batches over topics that grow, and topics that come; exactly once with Spark's checkpoint, in whatever
+    region is asked.
+    """
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self._schema, self._options = schema, Options(options)
@@ -147,7 +153,9 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._topics: tuple[float, list[str]] = (-math.inf, [])
         """When they were looked for, and what of them was there."""
         self._behind: dict[str, tuple[str, int, int]] = {}
-        """By topic that the newest micro-batch does not read to its end: where that is, and about how many bytes and messages are left."""
+        """By topic that the newest micro-batch does not read to its end: where that is, and about how many bytes and
+        messages are left.
+        """
         self._connected: BlockReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -156,7 +164,8 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return {**self.__dict__, "_connected": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where the subscription stands, where there is one: a query whose checkpoint was lost goes on there. Otherwise as `starting` says.
+        """Where the subscription stands, where there is one: a query whose checkpoint was lost goes on there. Otherwise
+        as `starting` says.
 
         A query that took topics over from another begins where that one ended, and with what is new at its beginning.
         """
@@ -264,7 +273,9 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return {topic: min(at, fewer[topic]) for topic, at in stops.items() if topic in fewer}
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """For the query's progress: what the newest micro-batch leaves to the next ones. Topics that it reads to their end are not named."""
+        """For the query's progress: what the newest micro-batch leaves to the next ones. Topics that it reads to their
+        end are not named.
+        """
         topics = {
             topic: {"at": at, "bytes": size, "messages": messages}
             for topic, (at, size, messages) in sorted(self._behind.items())
@@ -297,8 +308,10 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             ):  # deleted meanwhile: other topics' rows stay in their tasks, by which the sink knows them
                 if stops[topic].region not in ("", region) and not self._options.gaps_allowed:
                     raise MetadataUnavailable(
-                        f"{topic}: the query was in the middle of a batch of region {stops[topic].region} with messages of this topic, which has not arrived in"
-                        f" region {region or 'that is asked'}: start it again when it has, or in the region where it was; or set fail_on_data_loss to false"
+                        f"{topic}: the query was in the middle of a batch of region {stops[topic].region} with "
+                        "messages of this topic, which has not arrived in"
+                        f" region {region or 'that is asked'}: start it again when it has, or in the region where it "
+                        "was; or set fail_on_data_loss to false"
                     )
                 ranges += planned(topic, begins.get(topic), stops[topic])
                 continue
@@ -346,9 +359,11 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         )
 
     def _check_held(self, reader: BlockReader, snapshots: dict[str, TopicSnapshot], places: Places) -> None:
-        """Raises Trimmed where ledgers are gone that the subscription had not passed by this query: it was moved, or removed, by somebody or some policy.
+        """Raises Trimmed where ledgers are gone that the subscription had not passed by this query: it was moved, or
+        removed, by somebody or some policy.
 
-        Asked before the subscription is moved again, and only of topics that stand in a ledger that is gone; most of these had been read.
+        Asked before the subscription is moved again, and only of topics that stand in a ledger that is gone; most of
+        these had been read.
         """
         if not self._options.subscription or self._options.gaps_allowed:
             return
@@ -370,8 +385,10 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             if stands is None or stands > at:
                 found = "is gone" if stands is None else f"stands at {stands[0]}:{stands[1]}"
                 raise Trimmed(
-                    f"{topic}: the query stands at {at[0]}:{at[1]}, the subscription {self._options.subscription} {found}, and ledgers between were deleted:"
-                    " see the topic's time to live, backlog quota, and subscription expiration; set fail_on_data_loss to false once to go on with what is left"
+                    f"{topic}: the query stands at {at[0]}:{at[1]}, the subscription {self._options.subscription} "
+                    f"{found}, and ledgers between were deleted:"
+                    " see the topic's time to live, backlog quota, and subscription expiration; set fail_on_data_loss "
+                    "to false once to go on with what is left"
                 )
             self._whole[topic] = at, begin(snapshots[topic])
 
@@ -447,7 +464,7 @@ def _before(at: Position) -> Position:
 
 
 class HeliographDataSource(DataSource):
-    """`format("heliograph")`."""
+    """Offers topics to Spark as `format("heliograph")`, to read and to write."""
 
     @classmethod
     def name(cls) -> str:
@@ -460,7 +477,8 @@ class HeliographDataSource(DataSource):
         given = dict(self.options)
         if given.get("columns") == "json":
             raise ConfigError(
-                "columns = 'json' takes fields of payloads, and none is declared: give a schema, or leave the option out"
+                "columns = 'json' takes fields of payloads, and none is declared: give a schema, or leave the option "
+                "out"
             )
         if given.get("columns") != "registered":
             return ENTRIES if given.get("columns") == "entries" else SCHEMA

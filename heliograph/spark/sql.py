@@ -1,13 +1,16 @@
 """A pipeline as SQL text: declare topics as tables, work on them, insert into a sink.
 
-    CREATE STREAM TABLE clicks (id bigint, country string, at timestamp) WITH (topic = 'persistent://public/default/clicks', subscription = 'etl');
+    CREATE STREAM TABLE clicks (id bigint, country string, at timestamp)
+      WITH (topic = 'persistent://public/default/clicks', subscription = 'etl');
     CREATE TEMPORARY VIEW known AS SELECT * FROM clicks WHERE country IS NOT NULL;
-    CREATE SINK out WITH (format = 'parquet', path = '/data/clicks', checkpoint = '/data/clicks.state', trigger = '10 seconds');
+    CREATE SINK out WITH (format = 'parquet', path = '/data/clicks',
+      checkpoint = '/data/clicks.state', trigger = '10 seconds');
     INSERT INTO out SELECT id, country, at FROM known;
     SELECT count(*) FROM STREAM clicks WITH (starting = 'latest');
 
-Is: the statements that Spark has no words for (CREATE STREAM TABLE and CREATE TABLE ... WITH over topics, CREATE SINK, INSERT INTO a sink, STREAM of such a
-table with options), and the cutting of a text into statements. Isn't: a dialect: every other statement goes to Spark as it is.
+Is: the statements that Spark has no words for (CREATE STREAM TABLE and CREATE TABLE ... WITH over topics, CREATE SINK,
+INSERT INTO a sink, STREAM of such a table with options), and the cutting of a text into statements. Isn't: a dialect:
+every other statement goes to Spark as it is.
 Source: docs/spark.md, "As SQL".
 """
 
@@ -40,7 +43,10 @@ _TOKENS = re.compile(
 )
 _APPEND = re.compile(r"INSERT\s+INTO\b", re.IGNORECASE)
 _VIEW = re.compile(r"SubqueryAlias (?:\S+\.)?`?(\w+)`?")
-_TWICE = "a text of a job file runs again when one of its queries fails, or the driver starts anew, and this would write its rows again:"
+_TWICE = (
+    "a text of a job file runs again when one of its queries fails, or the driver starts anew, and this would write "
+    "its rows again:"
+)
 _TOPICS = ("subscription", "topic", "topics", "namespace", "topics_pattern")
 _OURS = ("format", "checkpoint", "trigger", "mode", "name")
 
@@ -60,7 +66,9 @@ class Pipeline:
     """Statements of one session. `queries`: the streams that they started, in order."""
 
     def __init__(self, spark: Any, *, defaults: Mapping[str, str] | None = None, repeated: bool = False) -> None:
-        """defaults: options of every topic table and heliograph sink, such as admin_url and token. repeated: texts may run again as a whole, by a driver."""
+        """defaults: options of every topic table and heliograph sink, such as admin_url and token. repeated: texts may
+        run again as a whole, by a driver.
+        """
         self._spark, self._defaults, self._repeated = spark, dict(defaults or {}), repeated
         self._sinks: dict[str, Sink] = {}
         self._tables: dict[str, tuple[str, dict[str, str]]] = {}
@@ -68,12 +76,14 @@ class Pipeline:
         self._read: dict[str, tuple[str, ...]] = {}
         """By view of a stream that has a subscription, that, and its topics."""
         self._taken: set[tuple[str, ...]] = set()
-        """Of these, what an INSERT has."""
+        """Holds those of the subscriptions and topics in `_read` that an INSERT has."""
         self._made = 0
         self.queries: list[Any] = []
 
     def run(self, text: str) -> Any:
-        """Runs every statement in order. Returns what the last one gave: a DataFrame, or the query that it started. Raises ConfigError with the statement."""
+        """Runs every statement in order. Returns what the last one gave: a DataFrame, or the query that it started.
+        Raises ConfigError with the statement.
+        """
         last = None
         for statement in statements(text):
             last = self._run(statement)
@@ -89,11 +99,13 @@ class Pipeline:
         if (found := _ANY_INSERT.match(statement)) and (sink := self._sinks.get(found["name"].lower())) is not None:
             if not (found := _INSERT.fullmatch(statement)):
                 raise ConfigError(
-                    f"rows go into the sink {sink.title} by INSERT INTO {sink.title} SELECT ..., without a list of columns: {_short(statement)}"
+                    f"rows go into the sink {sink.title} by INSERT INTO {sink.title} SELECT ..., without a list of "
+                    f"columns: {_short(statement)}"
                 )
             if not _APPEND.match(statement):
                 raise ConfigError(
-                    f"rows go into the sink {sink.title} by INSERT INTO; its mode = 'overwrite' replaces what is there: {_short(statement)}"
+                    f"rows go into the sink {sink.title} by INSERT INTO; its mode = 'overwrite' replaces what is "
+                    f"there: {_short(statement)}"
                 )
             return self._insert(sink, found["query"])
         if re.match(r"CREATE\s+(STREAM|SINK)\b", statement, re.IGNORECASE):
@@ -124,7 +136,9 @@ class Pipeline:
         return rows
 
     def _check_alone(self, rows: Any) -> None:
-        """Raises ConfigError where another INSERT reads by the same subscription: that holds what one query has not read."""
+        """Raises ConfigError where another INSERT reads by the same subscription: that holds what one query has not
+        read.
+        """
         named = (
             {name.lower() for name in _VIEW.findall(rows._jdf.queryExecution().analyzed().toString())}
             if self._read
@@ -134,13 +148,16 @@ class Pipeline:
             if self._read[name] in self._taken:
                 name = re.sub(r"_stream_\d+$", "", name)
                 raise ConfigError(
-                    f"two INSERTs read {name} with one subscription, which holds what one query has not read: give this one another, by"
+                    f"two INSERTs read {name} with one subscription, which holds what one query has not read: give "
+                    "this one another, by"
                     f" STREAM {name} WITH (subscription = '...')"
                 )
         self._taken |= {self._read[name] for name in named & self._read.keys()}
 
     def _streams(self, statement: str) -> str:
-        """STREAM name WITH (key = 'value') of a table of topics becomes a view of its own, with these options over the table's."""
+        """STREAM name WITH (key = 'value') of a table of topics becomes a view of its own, with these options over the
+        table's.
+        """
         quoted, at = set[int](), 0
         for token in _TOKENS.findall(statement):
             quoted.update(range(at, at + len(token)) if token[0] in "'\"`" else ())
@@ -165,7 +182,8 @@ class Pipeline:
         if not rows.isStreaming:
             if sink.format == FORMAT:
                 raise ConfigError(
-                    f"{sink.title} takes the rows of a stream, a folder a micro-batch: write these by format = 'parquet', or INSERT INTO a table"
+                    f"{sink.title} takes the rows of a stream, a folder a micro-batch: write these by format = "
+                    "'parquet', or INSERT INTO a table"
                 )
             if self._repeated:
                 _check_repeatable(sink)
@@ -177,7 +195,8 @@ class Pipeline:
             return None
         if not sink.checkpoint:
             raise ConfigError(
-                "a stream is inserted only into a sink with a checkpoint folder: CREATE SINK ... WITH (..., checkpoint = '/folder')"
+                "a stream is inserted only into a sink with a checkpoint folder: CREATE SINK ... WITH (..., "
+                "checkpoint = '/folder')"
             )
         self._check_alone(rows)
         writer = into(rows, sink.format, options, sink.mode, sink.title)
@@ -254,7 +273,8 @@ def _check_repeatable(sink: Sink) -> None:
         return
     if sink.format == "heliograph" and not sink.name:
         raise ConfigError(
-            f"{_TWICE} give the sink a name, of this one output, and read what stays the same (ending = ...); or say exactly_once = 'false'"
+            f"{_TWICE} give the sink a name, of this one output, and read what stays the same (ending = ...); or say "
+            "exactly_once = 'false'"
         )
     if sink.format != "heliograph" and sink.mode.lower() == "append":
         raise ConfigError(

@@ -1,7 +1,9 @@
 """The process that outlives a Spark driver: starts it, and starts it again when it or its JVM is gone; hands a stop on.
 
-Is: one child in a process group of its own, with its JVM and workers. Isn't: what a query is; nothing of Spark is imported here.
-Invariants: two drivers of one job never run at once: all that is left of the old one's group is killed before the next begins.
+Is: one child in a process group of its own, with its JVM and workers. Isn't: what a query is; nothing of Spark is
+imported here.
+Invariants: two drivers of one job never run at once: all that is left of the old one's group is killed before the next
+begins.
 """
 
 from __future__ import annotations

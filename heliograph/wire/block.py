@@ -1,7 +1,8 @@
 """Block: the bytes that a run becomes, wherever it is stored or sent to another region.
 
 Is: encoding, checking, and decoding. Isn't: the run (`heliograph.wire.run`), or a look into an entry.
-Invariants: what does not fit its checksum, or its own columns, raises CorruptData; the entries' bytes are never copied, but for small blocks.
+Invariants: what does not fit its checksum, or its own columns, raises CorruptData; the entries' bytes are never copied,
+but for small blocks.
 
 A block, big endian; columns that are absent cost nothing:
 
@@ -10,16 +11,21 @@ A block, big endian; columns that are absent cost nothing:
     2  u16 count                32 u64 broker time, ms
     4  u32 size of the block    40 u64 index of the first message
     8  u32 size of the header   48 count x u32 lengths
-    12 u32 crc32c               then, by bit: 1 counts u32, 2 flags u8, 4 origin, 8 origin checksums u32, 16 producers, 32 transaction
-    64 seal
-    header, then the entries' bytes, one behind another; of a sealed run, the ciphertext of all entries that were sealed together, and its tag
+    12 u32 crc32c               then, by bit: 1 counts u32, 2 flags u8, 4 origin, 8 origin checksums u32,
+                                              16 producers, 32 transaction, 64 seal
+    header, then the entries' bytes, one behind another; of a sealed run, the ciphertext of all entries that were
+    sealed together, and its tag
 
-    origin:    u32 region, u32 epoch, u64 incarnation, u64 origin time ms, u16 spans, spans x (u64 ledger, u64 entry, u16 count)
-    producers: u16 segments, each: u16 name size, name, u16 count, u8 contiguous, i64 first sequence | count x (i64 sequence, i64 highest)
+    origin:      u32 region, u32 epoch, u64 incarnation, u64 origin time ms, u16 spans,
+                 spans x (u64 ledger, u64 entry, u16 count)
+    producers:   u16 segments, each: u16 name size, name, u16 count, u8 contiguous,
+                 i64 first sequence | count x (i64 sequence, i64 highest)
     transaction: u64 coordinator, u64 number: of every entry of the run
-    seal:      u64 data key, u64 salt, u64 first entry that was sealed, u32 where this piece's entries begin in the opened bytes
+    seal:        u64 data key, u64 salt, u64 first entry that was sealed,
+                 u32 where this piece's entries begin in the opened bytes
 
-A sealed run is cut without its key: the piece keeps the whole ciphertext, and says where in it its entries lie (`storage.sealing`).
+A sealed run is cut without its key: the piece keeps the whole ciphertext, and says where in it its entries lie
+(`storage.sealing`).
 The checksum covers the whole block but for its own four bytes.
 """
 

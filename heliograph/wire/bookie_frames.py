@@ -1,8 +1,10 @@
 """Frames between a broker and a bookie: one head for all, and the buffer that cuts them from a connection.
 
-Is: the layout, the codes and the errors they mean, bounded cutting. Isn't: I/O, or a look into a block (`heliograph.wire.block`).
-Invariants: a frame is accepted or raises PeerError; no frame is larger than the limit; bytes are copied at most once, where a frame meets the end
-of a slab. An ADD frame is also what a journal record and its replay are made of, so its layout is a file format as well.
+Is: the layout, the codes and the errors they mean, bounded cutting. Isn't: I/O, or a look into a block
+(`heliograph.wire.block`).
+Invariants: a frame is accepted or raises PeerError; no frame is larger than the limit; bytes are copied at most once,
+where a frame meets the end of a slab. An ADD frame is also what a journal record and its replay are made of, so its
+layout is a file format as well.
 
 A frame, big endian:
 
@@ -14,20 +16,25 @@ A frame, big endian:
     kind             number  entry   value    body                        answer
     1 ADD            count   first   LAC      block                       ACKS, later; or LOST, once
     2 ADD_RECOVERY   count   first   LAC      block                       ANSWER; allowed on a fenced ledger
-    3 OPEN_WRITER    -       -       -        -                           none: ADDs behind it are taken again after a LOST
-    4 READ           parts   first   last     u32 bytes                   ANSWER, body: blocks; parts 1: as many ANSWERs as the bookie likes,
-                                                                          value 1 in all but the last, which may be empty; in those
-                                                                          entry: behind the last one that all of them hold, if none
-                                                                          is bad; 0: it does not say
+    3 OPEN_WRITER    -       -       -        -                           none: ADDs behind it are taken again after
+                                                                          a LOST
+    4 READ           parts   first   last     u32 bytes                   ANSWER, body: blocks
+                     parts 1: as many ANSWERs as the bookie likes, value 1 in all but the last, which may be empty; in
+                     those entry: behind the last one that all of them hold, if none is bad; 0: it does not say
     5 FENCE          -       -       -        -                           ANSWER, entry: last held, value: LAC known
     6 WRITE_LAC      -       -       LAC      -                           none
-    7 READ_LAC       wait ms known   -        -                           ANSWER, value: LAC known; with a wait, once it is above `entry`, or then
-                                             i64 first, i64 last         ANSWER, value: LAC known, entry: behind what was looked at, body: what
-                                                                          is held of these entries, `encode_ranges`; entry 0: it does not say
+    7 READ_LAC       wait ms known   -        -                           ANSWER, value: LAC known; with a wait, once
+                                                                          it is above `entry`, or then
+                                              i64 first, i64 last         ANSWER, value: LAC known, entry: behind what
+                                                                          was looked at (0: it does not say), body:
+                                                                          what is held of these, `encode_ranges`
     8 DELETE         -       -       -        -                           ANSWER
-    9 LEDGERS        -       above   -        -                           ANSWER, body: u64 ledgers above `entry` (-1: all), value: 1 where there are more
-    64 ACKS          -       -       -        (u64 ledger, i64 through)*  every ADD of this connection to `ledger` up to `through` is durable
-    65 LOST          code    -       -        text                        the first ADD that was refused; those behind it are dropped
+    9 LEDGERS        -       above   -        -                           ANSWER, body: u64 ledgers above `entry`
+                                                                          (-1: all), value: 1 where there are more
+    64 ACKS          -       -       -        (u64 ledger, i64 through)*  of the bookie: every ADD of this connection
+                                                                          to `ledger` up to `through` is durable
+    65 LOST          code    -       -        text                        of the bookie: the first ADD that was
+                                                                          refused; those behind it are dropped
     66 ANSWER        code    entry   value    what was asked, or text
 """
 
@@ -55,13 +62,15 @@ FRAME_BYTES_MAX = 16 << 20
 HEAD = struct.Struct(">IBBHQqqI")
 """(size, version, kind, number, ledger, entry, value, request)."""
 ACK = struct.Struct(">Qq")
-"""(ledger, through)."""
+"""Packs (ledger, the last entry that is acknowledged)."""
 RANGE = struct.Struct(">qq")
-"""(first entry, last entry)."""
+"""Packs (first entry, last entry), both included."""
 
 _SLAB_SMALL, _SLAB_LARGE = 1 << 16, 1 << 20
 _SLAB_SIZES = 4
-"""Between a power of two and the next: at most a fifth of a slab stays unused, and a pool has few sizes, whatever comes."""
+"""Between a power of two and the next: at most a fifth of a slab stays unused, and a pool has few sizes, whatever
+comes.
+"""
 _SLAB_REST = 1 << 12
 """A slab with less room than this is not read into any more."""
 
@@ -168,9 +177,11 @@ def split_blocks(body: memoryview) -> list[memoryview]:
 
 
 class SlabPool:
-    """Large slabs that are used again once the last view of them is gone: fresh memory costs more than everything else that happens to a frame.
+    """Large slabs that are used again once the last view of them is gone: fresh memory costs more than everything else
+    that happens to a frame.
 
-    A slab is free when nobody but the pool refers to it; views refer to it, also those that a transport or a write still holds.
+    A slab is free when nobody but the pool refers to it; views refer to it, also those that a transport or a write
+    still holds.
     """
 
     __slots__ = ("_slabs", "_taken")
@@ -209,10 +220,11 @@ class SlabPool:
 
 
 class FrameBuffer:
-    """Reads a connection into slabs, and cuts whole frames from them as views: nothing is copied but what crosses the end of a slab.
+    """Reads a connection into slabs, and cuts whole frames from them as views: nothing is copied but what crosses the
+    end of a slab.
 
-    A slab lives as long as a view of it. An idle connection keeps at most a small one; one whose reads fill the slab gets large ones; a frame
-    that is large for a slab gets one of its own, of exactly its size.
+    A slab lives as long as a view of it. An idle connection keeps at most a small one; one whose reads fill the slab
+    gets large ones; a frame that is large for a slab gets one of its own, of exactly its size.
     """
 
     __slots__ = ("_end", "_limit", "_pool", "_slab", "_start", "_wide")
@@ -233,7 +245,8 @@ class FrameBuffer:
     def received(self, size_bytes: int) -> tuple[memoryview, list[int]]:
         """Takes note of `size_bytes` more bytes in the buffer given last.
 
-        Returns the whole frames as one view, and the end of each within it. Raises PeerError at a wrong size or version.
+        Returns the whole frames as one view, and the end of each within it. Raises PeerError at a wrong size or
+        version.
         """
         slab = self._slab
         assert slab is not None
@@ -246,7 +259,8 @@ class FrameBuffer:
             size = int.from_bytes(slab[at : at + 4], "big")
             if not HEAD.size <= size <= self._limit or slab[at + 4] != VERSION:
                 raise PeerError(
-                    f"bookie frame: version {slab[at + 4]}, size {size}; this side speaks version {VERSION}, {HEAD.size} to {self._limit} bytes"
+                    f"bookie frame: version {slab[at + 4]}, size {size}; this side speaks version {VERSION}, "
+                    f"{HEAD.size} to {self._limit} bytes"
                 )
             if end - at < size:
                 need = size

@@ -1,7 +1,9 @@
 """Frames between the metadata's clients and servers, and between the voters of one region's metadata.
 
-Is: cutting and making frames, bounded. Isn't: what a command or an answer holds (heliograph.kv.machine_commands), or any I/O.
-Invariants: a frame is accepted or PeerError is raised, nothing else; before the handshake a frame is at most HANDSHAKE_BYTES_MAX.
+Is: cutting and making frames, bounded. Isn't: what a command or an answer holds (heliograph.kv.machine_commands), or
+any I/O.
+Invariants: a frame is accepted or PeerError is raised, nothing else; before the handshake a frame is at most
+HANDSHAKE_BYTES_MAX.
 
 A frame, big endian:
 
@@ -22,15 +24,18 @@ A frame, big endian:
     RAFT 8     [sender, message], between voters            HEARTBEAT 19 [hears leader, index]
     STATUS 9   []                           -> leader | nil, leads, term, index: what this node knows, whoever leads
     COUNT 12   [prefix]                     -> how many keys begin with it (heliograph.kv.engine.table_rows: Counts)
-    MEMBERS 11 [verb, member, address]      -> a report, whether something was changed (heliograph.kv.server.members_api)
+    MEMBERS 11 [verb, member, address]      -> a report, whether something was changed
+                                               (heliograph.kv.server.members_api)
     BACKUP 10  [at least]                   -> nothing, behind the last PART
-                                                            PART 20      a piece of a snapshot (heliograph.kv.engine.table_image)
+                                                            PART 20      a piece of a snapshot
+                                                                         (heliograph.kv.engine.table_image)
 
-A LISTING holds every key of the prefix, in order, in one or more frames; the value is nil where the version is not above `since` (the client has it).
-What the client knows and the listing lacks was deleted. In an EVENT nil means deleted. The server waits with the listing until it has
-applied `since`.
+A LISTING holds every key of the prefix, in order, in one or more frames; the value is nil where the version is not
+above `since` (the client has it). What the client knows and the listing lacks was deleted. In an EVENT nil means
+deleted. The server waits with the listing until it has applied `since`.
 HEARTBEAT comes each second; "hears leader" false means that what watches tell may be old.
-Behind BACKUP come the pieces of one consistent image of the node's table, of an index from `at least` on; ANSWER is the last.
+Behind BACKUP come the pieces of one consistent image of the node's table, of an index from `at least` on; ANSWER is the
+last.
 Features (bits): 1 watches, 2 leases, 4 backups. A side uses what both have.
 """
 
@@ -81,13 +86,15 @@ def frame(kind: int, request: int, payload: bytes) -> bytes:
 
 
 def body(*fields: Any) -> bytes:
-    """A payload of fields."""
+    """Makes a payload of fields, as msgpack packs them."""
     packed: bytes = msgpack.packb(fields)
     return packed
 
 
 def fields(payload: bytes | memoryview, *types: Any) -> list[Any]:
-    """The fields of a payload, each checked against its type (what `isinstance` takes). Further ones are skipped. Raises PeerError."""
+    """The fields of a payload, each checked against its type (what `isinstance` takes). Further ones are skipped.
+    Raises PeerError.
+    """
     try:
         found = msgpack.unpackb(payload)
     except Exception as error:  # msgpack raises a dozen kinds for wrong bytes

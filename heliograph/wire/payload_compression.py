@@ -1,8 +1,10 @@
 """What Kafka's and Pulsar's clients compress with: the same four algorithms, in each protocol's own framing.
 
 Is: bytes to bytes, bounded. Isn't: needed where a batch goes out as it came in.
-Invariants: nothing larger than OUTPUT_BYTES_MAX comes out, whatever went in; what cannot be decompressed raises CorruptData.
-Kafka: 1 gzip, 2 snappy (in chunks, as its Java clients write it, or bare), 3 lz4 frames, 4 zstd. Pulsar: 1 lz4 block, 2 zlib, 3 zstd, 4 bare snappy.
+Invariants: nothing larger than OUTPUT_BYTES_MAX comes out, whatever went in; what cannot be decompressed raises
+CorruptData.
+Kafka: 1 gzip, 2 snappy (in chunks, as its Java clients write it, or bare), 3 lz4 frames, 4 zstd. Pulsar: 1 lz4 block, 2
+zlib, 3 zstd, 4 bare snappy.
 """
 
 from __future__ import annotations

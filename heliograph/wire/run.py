@@ -1,7 +1,9 @@
 """Run: the consecutive entries of one topic that travel together.
 
-Is: the value that goes from a socket's read to the bookies, the cache, consumers, and links; cutting it, joining several.
-Isn't: one object an entry. What an entry holds (checksum, metadata, payload as the client sent them) is never looked into here.
+Is: the value that goes from a socket's read to the bookies, the cache, consumers, and links; cutting it, joining
+several.
+Isn't: one object an entry. What an entry holds (checksum, metadata, payload as the client sent them) is never looked
+into here.
 Invariants: every sub-range of a run is itself a valid run; `size_bytes` is the sum of `lengths`; `1 <= count <= 512`.
 
 Its encoding, a block, is `heliograph.wire.block`.
@@ -23,7 +25,9 @@ Span = tuple[int, int, int]
 TxnId = tuple[int, int]
 """(coordinator, number): Pulsar's most and least bits of a transaction."""
 ProducerSegment = tuple[str, int, int, tuple[tuple[int, int], ...] | None]
-"""(producer name, count, first sequence, pairs of (sequence, highest sequence) or None where each entry is one message and sequences are consecutive)."""
+"""(producer name, count, first sequence, pairs of (sequence, highest sequence) or None where each entry is one message
+and sequences are consecutive).
+"""
 
 
 class Seal(NamedTuple):
@@ -32,7 +36,7 @@ class Seal(NamedTuple):
     key: int
     """Number of the data key."""
     salt: int
-    """Of the writer: with the ledger it makes the key that is used once for each `first`."""
+    """The writer's salt: with the ledger it makes the key that is used once for each `first`."""
     first: int
     """Entry id of the first entry that was sealed."""
     offset: int
@@ -46,7 +50,9 @@ FLAG_HIDDEN = 1
 FLAG_MARKER = 2
 FLAG_TRANSACTIONAL = 4
 FLAG_KAFKA = 8
-"""Its payload is a Kafka record batch: clients see it, each protocol's in its own form (`heliograph.wire.kafka.entry_conversion`)."""
+"""Its payload is a Kafka record batch: clients see it, each protocol's in its own form
+(`heliograph.wire.kafka.entry_conversion`).
+"""
 FLAG_TREE = 16
 """With FLAG_HIDDEN: by which ways the entries behind it go to other regions (`replicator.log.routing_trees`)."""
 FLAG_PASSING = 32
@@ -58,7 +64,8 @@ _JOIN_BELOW = 8192
 class Run:
     """Columns for `count` entries. Immutable once built.
 
-    parts: the entries' bytes, one buffer each (from the checksum magic on, without the client's command); None where `body` holds them joined.
+    parts: the entries' bytes, one buffer each (from the checksum magic on, without the client's command); None where
+    `body` holds them joined.
     lengths: bytes of each entry.       counts: messages in each entry, or None where each holds one.
     flags: FLAG_* of each entry, or None where all are 0.
     time_ms: broker time.               first_index: index of the first message in the topic.
@@ -67,7 +74,8 @@ class Run:
     checksums: crc32c of each entry as it was first published, of a replicated run.
     producers: who published them, as run-length segments; may be empty (hidden entries).
     transaction: that all of them belong to, or that they end (a marker); None: none.
-    seal: None where the bytes are the entries'. A sealed run can be cut and stored; whoever wants its entries opens it first.
+    seal: None where the bytes are the entries'. A sealed run can be cut and stored; whoever wants its entries opens it
+    first.
     """
 
     __slots__ = (
@@ -178,7 +186,9 @@ class Run:
         )
 
     def select(self, keep: Sequence[int]) -> Run:
-        """The entries at the indexes `keep` (ascending, at least one). First index and spans follow; of local runs, spans must be set first."""
+        """The entries at the indexes `keep` (ascending, at least one). First index and spans follow; of local runs,
+        spans must be set first.
+        """
         pieces: list[tuple[int, int]] = []
         for index in keep:
             if pieces and pieces[-1][1] == index:
@@ -241,7 +251,9 @@ class Run:
 
 
 def join(runs: Sequence[Run]) -> Run:
-    """Runs of one origin and transaction, one behind another, as one. The caller keeps COUNT_MAX and BYTES_MAX. Index and times are the first one's."""
+    """Runs of one origin and transaction, one behind another, as one. The caller keeps COUNT_MAX and BYTES_MAX. Index
+    and times are the first one's.
+    """
     if len(runs) == 1:
         return runs[0]
     head = runs[0]

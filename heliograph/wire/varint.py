@@ -35,7 +35,9 @@ def column_limit(start: int) -> int:
 
 
 def column(start: int, count: int) -> tuple[list[bytes], bytes]:
-    """(first bytes of each, what follows all of them) of `start`, `start` + 1, ...; start + count <= column_limit(start)."""
+    """(first bytes of each, what follows all of them) of `start`, `start` + 1, ...; start + count <=
+    column_limit(start).
+    """
     low = start & 16383
     if start < 16384:
         return _SHORT[low : low + count], b""
@@ -43,7 +45,9 @@ def column(start: int, count: int) -> tuple[list[bytes], bytes]:
 
 
 def read_varint(block: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
-    """(number, index behind it). Raises PeerError where it is longer than ten bytes; IndexError where the block ends."""
+    """(number, index behind it). Raises PeerError where it is longer than ten bytes; IndexError where the block
+    ends.
+    """
     byte = block[at]
     if byte < 128:
         return byte, at + 1

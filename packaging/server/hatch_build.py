@@ -1,4 +1,6 @@
-"""Puts the five server packages, which lie at the top of the repository, into the wheel; an editable install finds them there by itself."""
+"""Puts the five server packages, which lie at the top of the repository, into one folder of the wheel, and a door to
+them beside it; an editable install finds them at the top by itself.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ PACKAGES = ("global_config", "local_meta", "storage", "replicator", "region_node
 
 
 class ServerPackages(BuildHookInterface):  # type: ignore[type-arg]
-    """`editable`: nothing to include. `standard`: the packages, by their place in the repository."""
+    """`editable`: nothing to include. `standard`: the packages, by their place in the repository, and the door."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         top = Path(self.root).parent.parent

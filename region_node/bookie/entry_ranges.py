@@ -1,10 +1,12 @@
 """Ranges of entries that a bookie gives over HTTP to whoever shows a broker's permit: GET /entries.
 
-Is: the verification of one request, and the blocks that answer it, read and sent a megabyte at a time. Isn't: a socket (`bookie_http`), or the order in
-which reads and writes have the disk (`storage.bookie.entry_log.disk_reads`: a reader from here waits behind records as a broker does).
-Invariants: nothing goes out without a permit that covers it, and nothing that is encrypted at rest; blocks go as they are stored, and are not looked into;
-what is sent and not taken is bounded, and an answer of which nothing is taken for a while is broken off. Few answers at a time: a bookie is there for its
-writers first. The mark at the end says that this was all; an answer without it was broken off, or met a hole.
+Is: the verification of one request, and the blocks that answer it, read and sent a megabyte at a time. Isn't: a socket
+(`http_face`), or the order in which reads and writes have the disk (`storage.bookie.entry_log.disk_reads`: a reader
+from here waits behind records as a broker does).
+Invariants: nothing goes out without a permit that covers it, and nothing that is encrypted at rest; blocks go as they
+are stored, and are not looked into; what is sent and not taken is bounded, and an answer of which nothing is taken for
+a while is broken off. Few answers at a time: a bookie is there for its writers first. The mark at the end says that
+this was all; an answer without it was broken off, or met a hole.
 
     GET /entries?{permit}&at=first[&through=last][&stride=entries&width=bookies&sets=0,2]   200, blocks, 8 bytes 0
     400, 403, 404 (no such ledger, or entry), 503 (too many, or it cannot tell)             JSON, `reason`
@@ -60,7 +62,9 @@ class Cancels(Protocol):
 
 
 class Wanted(NamedTuple):
-    """Entries [at, last] of a ledger; with a stride, of these only the stripes whose numbers modulo `width` are in `sets`."""
+    """Entries [at, last] of a ledger; with a stride, of these only the stripes whose numbers modulo `width` are in
+    `sets`.
+    """
 
     ledger: int
     at: int
@@ -78,7 +82,9 @@ class Wanted(NamedTuple):
 
 
 class RangeReads:
-    """Of one bookie. answers_max: at a time. refused: by one of REASONS."""
+    """Begins the answers of one bookie, at most `answers_max` at a time, and counts them. `open`: answers under way;
+    `answers`: those that were given whole; `refused`: by one of REASONS.
+    """
 
     def __init__(self, bookie: Bookie, keys: ReadKeys, answers_max: int) -> None:
         self.bookie, self._keys, self._answers_max = bookie, keys, answers_max
@@ -225,6 +231,9 @@ class RangeAnswer:
 
 def say(wire: Wire, status: int, text: str) -> None:
     body = json.dumps({"reason": text}).encode() + b"\n"
-    head = f"HTTP/1.1 {status} {_STATUS[status]}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    head = (
+        f"HTTP/1.1 {status} {_STATUS[status]}\r\nContent-Type: application/json\r\nContent-Length: "
+        f"{len(body)}\r\nConnection: close\r\n\r\n"
+    )
     wire.writelines([head.encode(), body])
     wire.close()

@@ -1,10 +1,11 @@
 """BookieAccess: who may ask a bookie's HTTP pages for what.
 
-Is: the decision on one request, by the process's `security` and `tls` settings. Isn't: HTTP (`bookie_http`), TLS (`region_node.security.tls`), or who somebody is
-(`region_node.security.authentication.authentication_service`).
-Invariants: /health and /ready tell everybody (a load balancer has no credentials); /metrics too, unless `security.authenticate_metrics`; everything
-else is for a process of the instance (its certificate), or for who is authenticated, and only a super user changes something. Where neither
-authentication nor TLS inside is set, everybody may do everything, as on the other listeners: such a bookie listens on loopback.
+Is: the decision on one request, by the process's `security` and `tls` settings. Isn't: HTTP (`http_face`), TLS
+(`region_node.security.tls`), or who somebody is (`region_node.security.authentication.authentication_service`).
+Invariants: /health and /ready tell everybody (a load balancer has no credentials); /metrics too, unless
+`security.authenticate_metrics`; everything else is for a process of the instance (its certificate), or for who is
+authenticated, and only a super user changes something. Where neither authentication nor TLS inside is set, everybody
+may do everything, as on the other listeners: such a bookie listens on loopback.
 """
 
 from __future__ import annotations
@@ -24,13 +25,17 @@ class BookieAccess:
     def __init__(
         self, settings: SecuritySettings, authentication: Authentication, *, region: str, inside: bool
     ) -> None:
-        """inside: the processes of the region speak TLS to each other, and nobody else is let in without credentials."""
+        """inside: the processes of the region speak TLS to each other, and nobody else is let in without
+        credentials.
+        """
         self._settings, self._authentication, self._region, self._inside = settings, authentication, region, inside
 
     async def refusal(
         self, method: str, path: str, authorization: str, certificate: dict[str, Any] | None
     ) -> tuple[int, str] | None:
-        """(401 or 403, the reason); None: it is allowed. certificate: as `getpeercert()` tells it, verified against the instance's CA."""
+        """(401 or 403, the reason); None: it is allowed. certificate: as `getpeercert()` tells it, verified against the
+        instance's CA.
+        """
         if not self._inside and self._authentication.open:
             return None
         if method == "GET" and (path in _OPEN or (path == "/metrics" and not self._settings.authenticate_metrics)):
@@ -41,7 +46,8 @@ class BookieAccess:
         if self._authentication.open:
             return (
                 401,
-                "this bookie wants a certificate of the instance's CA, of a broker, bookie, or metadata node of its region",
+                "this bookie wants a certificate of the instance's CA, of a broker, bookie, or metadata node of its "
+                "region",
             )
         try:
             principal = await self._authentication.identify(self._authentication.of_header(authorization, certificate))

@@ -1,17 +1,22 @@
 """The HTTP face of a bookie: health, readiness, state, metrics, and the levers of its background work.
 
-Is: a few small pages over plain asyncio, so that a bookie carries no HTTP server. Isn't: a decision about a ledger; it listens where the bookie does.
-Invariants: one request a connection, at most 8 KiB, at most 30 s; a bad request ends its connection and nothing else; a request that a web page of
-another site sent (it has an Origin) changes nothing; who may ask for what, `bookie_access` says.
+Is: a few small pages over plain asyncio, so that a bookie carries no HTTP server. Isn't: a decision about a ledger; it
+listens where the bookie does.
+Invariants: one request a connection, at most 8 KiB, at most 30 s; a bad request ends its connection and nothing else; a
+request that a web page of another site sent (it has an Origin) changes nothing; who may ask for what, `http_access`
+says.
 
-    GET  /health    200 while the process stores or could store again; 503 once nothing can be stored or it is in limbo, and why; a directory that
-                    was dropped is named in `dropped`
+    GET  /health    200 while the process stores or could store again; 503 once nothing can be stored or it is in limbo,
+                    and why; a directory that was dropped is named in `dropped`
     GET  /ready     200 while it takes adds; 503 and why
     GET  /state     all of it, JSON
     GET  /metrics   Prometheus text
     GET  /gc        garbage collection, compaction, and scrub, JSON
-    POST /gc  /gc/confirm  /compaction[?major=true]  /compaction/suspend  /compaction/resume  /scrub  /scrub/suspend  /scrub/resume
-    GET  /entries   a range of a ledger, to whoever has a broker's permit for it (`bookie_ranges`); such an answer takes as long as it takes
+    POST /gc  /gc/confirm
+    POST /compaction[?major=true]  /compaction/suspend  /compaction/resume
+    POST /scrub  /scrub/suspend  /scrub/resume
+    GET  /entries   a range of a ledger, to whoever has a broker's permit for it (`entry_ranges`); such an answer takes
+                    as long as it takes
 """
 
 from __future__ import annotations
@@ -37,7 +42,7 @@ _REQUEST_BYTES_MAX = 8192
 _IDLE_S = 30.0
 _BAD_SHOWN = 100
 _SENT_BYTES_MAX = 1 << 20
-"""Of a range of entries, what the system has not taken yet."""
+"""A range of entries is sent until so many bytes wait in the socket's buffer; then its reading pauses."""
 _REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -50,11 +55,12 @@ _REASONS = {
 }
 
 Answer = tuple[int, str, bytes]
-"""(status, content type, body)."""
+"""An answer is (HTTP status, content type, body)."""
 
 
 class BookieHttp:
-    """Answers for one bookie. `collector`, `refill`: asked at each request, None where there is no garbage collection, or nothing is brought.
+    """Answers for one bookie. `collector`, `refill`: asked at each request, None where there is no garbage collection,
+    or nothing is brought.
 
     ranges: None where it gives no entries over HTTP.
     """
@@ -153,7 +159,7 @@ class BookieHttp:
         }
 
     def background(self) -> dict[str, Any]:
-        """Of all ledger directories together; findings name theirs."""
+        """Returns what GET /gc shows, added up over all ledger directories; a finding names its directory."""
         dirs, collector, refill = self._bookie.dirs, self._collector(), self._refill()
         bad = sorted((at, *place, text) for at, one in enumerate(dirs) for place, text in one.scrubber.bad.items())
         garbage: dict[str, Any] = {"on": False}

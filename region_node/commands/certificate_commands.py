@@ -16,7 +16,8 @@ from heliograph.cli.show import table
 Folder = Annotated[
     Path,
     typer.Argument(
-        help="The folder with ca.pem and ca.key: DATA/tls of an instance on this machine, or the one of `hosts render --ca`."
+        help="The folder with ca.pem and ca.key: DATA/tls of an instance on this machine, or the one of `hosts render "
+        "--ca`."
     ),
 ]
 
@@ -50,7 +51,9 @@ def show(folder: Folder) -> None:
 
 
 def renew(folder: Folder, region: Annotated[str, typer.Option(help="Only this region's.")] = "") -> None:
-    """Make new keys and certificates for every role; processes that read this folder follow within tls.reload_s, others when you have copied it."""
+    """Make new keys and certificates for every role; processes that read this folder follow within tls.reload_s, others
+    when you have copied it.
+    """
     from region_node.security import certificate_renewal
 
     typer.echo(f"new: {', '.join(certificate_renewal.renew(folder, region))}")
@@ -61,7 +64,8 @@ def authority(folder: Folder) -> None:
     from region_node.security import certificate_renewal
 
     typer.echo(
-        f"CA {certificate_renewal.another_authority(folder)} signs from now on; the older one is trusted until `heliograph certificates retire {folder}`"
+        f"CA {certificate_renewal.another_authority(folder)} signs from now on; the older one is trusted until "
+        f"`heliograph certificates retire {folder}`"
     )
 
 

@@ -1,8 +1,8 @@
 """`heliograph demo`: three regions on this machine, messages round the world, faults, and a verdict.
 
 Is: a script that uses the product as a user does: the supervisor, the admin REST, the official client, Spark.
-Isn't: part of any server. Whatever happens, what it started is stopped and its folder removed; every check that failed makes the exit code 1. What came
-later than it should on a machine with nothing else to do is shown, and no failure.
+Isn't: part of any server. Whatever happens, what it started is stopped and its folder removed; every check that failed
+makes the exit code 1. What came later than it should on a machine with nothing else to do is shown, and no failure.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Demo:
         self.console.print(f"  [{'green]ok  ' if good else 'yellow]late'}[/] {claim}", soft_wrap=True)
         self.late += not good
 
-    # -- looking --------------------------------------------------------------------------------------------------------
+    # -- looking ------------------------------------------------------------------------------------------------------
 
     def links(self) -> dict[tuple[str, str], dict[str, Any]]:
         rows = call(self.data, "status")["links"]
@@ -229,7 +229,7 @@ class Demo:
             row["backlog_messages"] == 0 and row["connected"] for row in links.values()
         )
 
-    # -- steps ----------------------------------------------------------------------------------------------------------
+    # -- steps --------------------------------------------------------------------------------------------------------
 
     def provision(self) -> None:
         self.console.rule("a tenant and a namespace, written once, seen everywhere")
@@ -268,7 +268,10 @@ class Demo:
         self.traffic.start()
         self.watch("all links up", self.phase_s)
         for region, tally in self.traffic.tallies.items():
-            both = _eventually(_PATIENCE_S, lambda tally=tally: bool(tally.acked) and tally.received > len(tally.acked))  # type: ignore[misc]
+            both = _eventually(
+                _PATIENCE_S,
+                lambda tally=tally: bool(tally.acked) and tally.received > len(tally.acked),  # type: ignore[misc]
+            )
             self.check(both, f"{region} publishes, and receives what the others publish")
 
     def cut(self) -> None:
@@ -455,7 +458,8 @@ def run_demo(*, keep: bool, phase_s: float, with_spark: bool) -> int:
                 status["wan"]["pid"]
             ]
             console.print(
-                f"{len(pids)} processes in {time.monotonic() - begun:.1f} s; links through Toxiproxy at {status['wan']['toxiproxy']}"
+                f"{len(pids)} processes in {time.monotonic() - begun:.1f} s; links through Toxiproxy at "
+                f"{status['wan']['toxiproxy']}"
             )
             demo = Demo(data, plan, console, phase_s=phase_s)
             failures = demo.failures
@@ -502,7 +506,8 @@ def run_demo(*, keep: bool, phase_s: float, with_spark: bool) -> int:
             console.print(f"  - {sentence}")
         return 1
     console.print(
-        "[green]verdict: every region holds the same messages, each once, in order, and all that was acknowledged; nothing was left behind[/]"
+        "[green]verdict: every region holds the same messages, each once, in order, and all that was acknowledged; "
+        "nothing was left behind[/]"
     )
     if late:
         console.print(f"[yellow]late: {late} of them; each comes in time on a machine with nothing else to do[/]")

@@ -1,6 +1,7 @@
 """The servers' commands: `standalone`, `up`, `status`, `down`, `wan`, `demo`.
 
-Is: options, and what a person sees. Isn't: the supervisor (`region_node.instance.supervisor`), which these start and ask.
+Is: options, and what a person sees. Isn't: the supervisor (`region_node.instance.supervisor`), which these start and
+ask.
 """
 
 from __future__ import annotations
@@ -115,8 +116,10 @@ def standalone(
     if (region.service_port, region.admin_port) != (service_port, admin_port):
         region_ports = {"service_port": service_port, "admin_port": admin_port}
         raise ConfigError(
-            f"the data folder {data} belongs to an instance on ports {region.service_port} and {region.admin_port}, not on "
-            f"{region_ports['service_port']} and {region_ports['admin_port']}: give those, or another folder with --data"
+            f"the data folder {data} belongs to an instance on ports {region.service_port} and {region.admin_port}, "
+            "not on "
+            f"{region_ports['service_port']} and {region_ports['admin_port']}: give those, or another folder with "
+            "--data"
         )
     _run_supervisor(data, plan, lambda: _say_standalone(data, plan), restart=restart)
 
@@ -149,7 +152,8 @@ def up(
 ) -> None:
     """Start an instance of several regions on this machine, and leave it running.
 
-    Prints where each region is. `heliograph status` shows it again, `heliograph down` stops it; a second `up` on the same folder continues.
+    Prints where each region is. `heliograph status` shows it again, `heliograph down` stops it; a second `up` on the
+    same folder continues.
     """
     data = data.resolve()
     names = [name.strip() for name in regions.split(",") if name.strip()]
@@ -219,7 +223,8 @@ def _plan(data: Path, regions: list[str], wanted: dict[str, Any], *, standalone:
         bookies = begun[plan.regions[0].name][1]
         shape = ",".join(f"{name}={brokers}" for name, (brokers, _) in begun.items())
         raise ConfigError(
-            f"the data folder {data} belongs to an instance with --brokers {shape} --bookies {bookies} --wan {plan.wan}{' --tls' if plan.tls else ''}: "
+            f"the data folder {data} belongs to an instance with --brokers {shape} --bookies {bookies} --wan "
+            f"{plan.wan}{' --tls' if plan.tls else ''}: "
             "give the same, or another folder with --data"
         )
     return plan
@@ -353,7 +358,8 @@ def demo(
         bool, typer.Option("--spark/--no-spark", help="Run the Spark job on the local copy of ap.")
     ] = True,
 ) -> None:
-    """Three regions on this machine: publish and consume in each, cut a link, kill a bookie and a broker, compare every copy.
+    """Three regions on this machine: publish and consume in each, cut a link, kill a bookie and a broker, compare every
+    copy.
 
     Leaves no process, port, or folder behind; exit code 1 if any check failed.
     """

@@ -1,7 +1,7 @@
 """The commands `hosts` (where an instance on several hosts is described) and `host` (on each of them).
 
-Is: options, and what a person sees. Isn't: the steps (`region_node.hosts`), or a restore of a host's metadata (`backup_commands`). Terraform's modules give
-these commands; so can a person, or a script.
+Is: options, and what a person sees. Isn't: the steps (`region_node.hosts`), or a restore of a host's metadata
+(`backup_commands`). Terraform's modules give these commands; so can a person, or a script.
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ def activate(
     prefix: Prefix = _PREFIX,
     wait: Wait = 600.0,
 ) -> None:
-    """Put the copied folder and a release to use: start, or, in this host's turn, while all of the region is well, change."""
+    """Put the copied folder and a release to use: start, or, in this host's turn, while all of the region is well,
+    change.
+    """
     from region_node.hosts import host_steps
 
     typer.echo(host_steps.activate(prefix.absolute(), release, wait, typer.echo))

@@ -39,9 +39,11 @@ def master(
     file: Annotated[Path, typer.Argument(help="File of master keys; it is made, or gets another line.")],
     name: Annotated[str, typer.Option(help="Of the key; not given: one made of today's date.")] = "",
 ) -> None:
-    """Put a new master key into a file, as its first line: with it data keys are wrapped from now on. The other lines stay, to read with.
+    """Put a new master key into a file, as its first line: with it data keys are wrapped from now on. The other lines
+    stay, to read with.
 
-    Copy the file to every broker of the region, and keep a copy elsewhere: what was encrypted under keys that are lost is lost.
+    Copy the file to every broker of the region, and keep a copy elsewhere: what was encrypted under keys that are lost
+    is lost.
     """
     from region_node.security.certificate_authority import replace
     from storage.sealing.keyring import MasterKeys, new_master_line
@@ -70,7 +72,9 @@ def show(
     token: TokenOption = "",
     json_output: JsonOption = False,
 ) -> None:
-    """List the data keys of a region's tenants: which one seals, by which master key each is wrapped, and since when it is there."""
+    """List the data keys of a region's tenants: which one seals, by which master key each is wrapped, and since when it
+    is there.
+    """
     answer = Rest(admin, token).get(f"{_PATH}/{quote(tenant, safe='')}" if tenant else _PATH)
     if json_output:
         typer.echo(json.dumps(answer))
@@ -107,7 +111,9 @@ def rotate(
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
 ) -> None:
-    """Make a new data key: what is published from now on is sealed with it. What the older ones sealed stays as it is, and can be read."""
+    """Make a new data key: what is published from now on is sealed with it. What the older ones sealed stays as it is,
+    and can be read.
+    """
     if bool(tenant) == everybody:
         raise ConfigError("give a tenant, or --all")
     rest = Rest(admin, token)
@@ -124,19 +130,24 @@ def require(
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
 ) -> None:
-    """Have everything of a tenant encrypted at rest, in all its regions: its admins cannot switch it off. For what is published from now on."""
+    """Have everything of a tenant encrypted at rest, in all its regions: its admins cannot switch it off. For what is
+    published from now on.
+    """
     rest, path = Rest(admin, token), f"{_PATH}/{quote(tenant, safe='')}/required"
     answer = rest.delete(path) if off else rest.post(path)
     if off:
         typer.echo(f"{tenant}: what is set for its namespaces and topics holds")
         return
     typer.echo(
-        f"{tenant}: everything is encrypted at rest from now on in {', '.join(answer['regions'])}; a region without a master key refuses to write it"
+        f"{tenant}: everything is encrypted at rest from now on in {', '.join(answer['regions'])}; a region without a "
+        "master key refuses to write it"
     )
 
 
 def rewrap(admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
-    """Wrap every data key by the current master key; after it the older master keys may leave the file. Entries stay as they are."""
+    """Wrap every data key by the current master key; after it the older master keys may leave the file. Entries stay as
+    they are.
+    """
     answer = Rest(admin, token).post(_PATH)
     typer.echo(
         f"region {answer['region']}: the keys of {answer['tenants']} tenants are now wrapped by {answer['master']}"

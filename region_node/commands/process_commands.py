@@ -1,6 +1,7 @@
 """The commands `process add`, `remove`, `kill`, `start`: single processes of a running instance on this machine.
 
-Is: options, and what a person sees. Isn't: the steps (`region_node.instance.nodes.resize`, and the supervisor, which is asked).
+Is: options, and what a person sees. Isn't: the steps (`region_node.instance.nodes.resize`, and the supervisor, which is
+asked).
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ def register(app: typer.Typer) -> None:
 def add(role: Role, region: Region = "", data: Data = _DEFAULT_DATA, json_output: Json = False) -> None:
     """Start one more broker or bookie in a region, for good: `down` and `up` have it again.
 
-    Nothing is copied. A bookie gets new ledgers at once; a broker gets bundles by the load, or by `heliograph namespaces unload --to`. A broker that was
-    alone is started again once, since the port that clients know is shared from then on. While one is being added the same command waits for that one.
+    Nothing is copied. A bookie gets new ledgers at once; a broker gets bundles by the load, or by `heliograph
+    namespaces unload --to`. A broker that was alone is started again once, since the port that clients know is shared
+    from then on. While one is being added the same command waits for that one.
     """
     data = data.resolve()
     regions = call(data, "status")["regions"]
@@ -73,8 +75,9 @@ def add(role: Role, region: Region = "", data: Data = _DEFAULT_DATA, json_output
 def remove(name: Name, data: Data = _DEFAULT_DATA, dry_run: DryRun = False, json_output: Json = False) -> None:
     """Take a broker or a bookie out of its region, for good, without a loss: its folder stays.
 
-    A broker hands its bundles over first. A bookie is emptied first: its copies move to others, and it gets nothing new; refused where too few others
-    would take writes. Interrupted, the emptying goes on: the same command waits for it again, `heliograph bookies recommission NAME` takes it back.
+    A broker hands its bundles over first. A bookie is emptied first: its copies move to others, and it gets nothing
+    new; refused where too few others would take writes. Interrupted, the emptying goes on: the same command waits for
+    it again, `heliograph bookies recommission NAME` takes it back.
     """
     data = data.resolve()
     with Console(stderr=True, quiet=json_output).status(f"{name} is being drained") as spinner:
@@ -100,7 +103,10 @@ def _removed(data: Path, name: str, dry_run: bool, spinner: Status) -> dict[str,
         waiting = (
             f", {answer['open_ledgers_left']} of them wait for their writer" if answer["open_ledgers_left"] else ""
         )
-        text = f"{name} is being emptied: {answer['ledgers_left']} ledgers are left, {answer['bytes_left'] / 1e6:.1f} MB{waiting}"
+        text = (
+            f"{name} is being emptied: {answer['ledgers_left']} ledgers are left, {answer['bytes_left'] / 1e6:.1f} "
+            f"MB{waiting}"
+        )
         spinner.update(text)
         if text != shown and not spinner.console.is_terminal:
             spinner.console.print(text, soft_wrap=True)

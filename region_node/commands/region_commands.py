@@ -1,6 +1,8 @@
-"""The commands `region join` and `region leave` of a running instance on this machine; `region backup` and `region restore` are `region_backup_commands`.
+"""The commands `region join` and `region leave` of a running instance on this machine; `region backup` and `region
+restore` are `heliograph.cli.regions.region_backup`.
 
-Is: options, and what a person sees. Isn't: the steps (`region_node.instance.plan.region_growth`, and the supervisor, which is asked).
+Is: options, and what a person sees. Isn't: the steps (`region_node.instance.plan.region_growth`, and the supervisor,
+which is asked).
 """
 
 from __future__ import annotations

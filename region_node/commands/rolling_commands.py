@@ -1,10 +1,12 @@
 """The commands `rolling restart` and `rolling upgrade`: every process of a region once, one at a time, under load.
 
-Is: the order, the waiting for health between two processes, and what a person sees. Isn't: stopping or starting (the supervisor, which is asked).
-Invariants: a process is stopped only while all others of the region run and are registered, a bookie only while enough others take writes and no ledger
-lacks a copy; one run a region at a time; balancing is paused for as long as it lasts, and no longer; what is done is noted in the data folder, so that
-a run that was interrupted goes on where it was: within an hour, by the same release, and for processes that still run as they were started then; else it
-begins anew, for whatever is restarted twice comes to no harm. What is down already is started first, as nobody is harmed by that.
+Is: the order, the waiting for health between two processes, and what a person sees. Isn't: stopping or starting (the
+supervisor, which is asked).
+Invariants: a process is stopped only while all others of the region run and are registered, a bookie only while enough
+others take writes and no ledger lacks a copy; one run a region at a time; balancing is paused for as long as it lasts,
+and no longer; what is done is noted in the data folder, so that a run that was interrupted goes on where it was: within
+an hour, by the same release, and for processes that still run as they were started then; else it begins anew, for
+whatever is restarted twice comes to no harm. What is down already is started first, as nobody is harmed by that.
 Source: docs/operating/scaling.md, "Rolling restart and upgrade".
 """
 
@@ -46,7 +48,10 @@ _PAUSE_S = 600.0
 _ASK_S = 30.0
 _NOTES_S = 3600.0
 """A run that was interrupted longer ago is another one: its reason may be another, too."""
-_RELEASE = "import importlib.metadata as m; print([(d.name, d.version, d.read_text('RECORD')) for d in m.distributions() if 'heliograph' in d.name.lower()])"
+_RELEASE = (
+    "import importlib.metadata as m; print([(d.name, d.version, d.read_text('RECORD')) for d in m.distributions() if "
+    "'heliograph' in d.name.lower()])"
+)
 _COPIES = 2
 """Bookies that must take writes while another one is away, where there are so many."""
 
@@ -68,7 +73,9 @@ def restart(
     dry_run: DryRun = False,
     json_output: Json = False,
 ) -> None:
-    """Restart every process of a region, one at a time: metadata, bookies, brokers. Interrupted, it goes on where it was when it is given again."""
+    """Restart every process of a region, one at a time: metadata, bookies, brokers. Interrupted, it goes on where it
+    was when it is given again.
+    """
     _roll(data.resolve(), region, "", wait, token, dry_run, json_output)
 
 
@@ -86,7 +93,9 @@ def upgrade(
     dry_run: DryRun = False,
     json_output: Json = False,
 ) -> None:
-    """Start every process of a region again with another version, one at a time; back by the same command with the earlier interpreter."""
+    """Start every process of a region again with another version, one at a time; back by the same command with the
+    earlier interpreter.
+    """
     _roll(data.resolve(), region, str(python.absolute()), wait, token, dry_run, json_output)
 
 
@@ -119,7 +128,8 @@ def _roll(data: Path, region: str, python: str, wait_s: float, token: str, dry_r
         console, began = Console(stderr=True, quiet=json_output), time.monotonic()
         if notes.done:
             console.print(
-                f"an earlier run stopped after {notes.done[-1]}: going on, {len(left)} of {len(rows)} processes are left"
+                f"an earlier run stopped after {notes.done[-1]}: going on, {len(left)} of {len(rows)} processes are "
+                "left"
             )
         try:
             for at, name in enumerate(left):
@@ -146,13 +156,16 @@ def _alone(data: Path, region: str) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise ConfigError(
-                f"another rolling restart or upgrade of {region} is under way: let it end, or interrupt it; then give the command again"
+                f"another rolling restart or upgrade of {region} is under way: let it end, or interrupt it; then give "
+                "the command again"
             ) from error
         yield
 
 
 def release_of(python: str) -> str:
-    """Which files of this program the interpreter has, as one word: another release in the same environment is another one. "": nobody can tell."""
+    """Which files of this program the interpreter has, as one word: another release in the same environment is another
+    one. "": nobody can tell.
+    """
     if not python:
         return ""
     try:
@@ -188,18 +201,23 @@ class Notes:
 
 
 class Health:
-    """Of one region, as its supervisor and its brokers tell it. admins: the admin URL of each broker process."""
+    """Asks whether one region is well: its supervisor on this machine, and its brokers. admins: the admin URL of each
+    broker process; token: sent to them.
+    """
 
     def __init__(self, data: Path, region: str, admins: dict[str, str], token: str) -> None:
         self._data, self._region, self._admins, self._token = data, region, admins, token
 
     def wait(self, wait_s: float, when: str, stopped: str = "") -> None:
-        """Until the region is well. stopped: who is to be stopped then. Raises ConfigError with what is wrong, where that does not end."""
+        """Until the region is well. stopped: who is to be stopped then. Raises ConfigError with what is wrong, where
+        that does not end.
+        """
         deadline = time.monotonic() + wait_s
         while wrong := self._wrong(stopped):
             if time.monotonic() > deadline:
                 raise ConfigError(
-                    f"the region was not well within {wait_s:.0f} s {when}: {wrong}; put that right, then give the command again: it goes on here"
+                    f"the region was not well within {wait_s:.0f} s {when}: {wrong}; put that right, then give the "
+                    "command again: it goes on here"
                 )
             time.sleep(_POLL_S)
 

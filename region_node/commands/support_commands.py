@@ -1,9 +1,12 @@
 """`support dump`: the state of an instance in one file that may be handed to somebody else.
 
-Is: what is asked and read, by whom, and how each piece is kept free of secrets; what could not be had is named in the file, and the rest is there.
+Is: what is asked and read, by whom, and how each piece is kept free of secrets; what could not be had is named in the
+file, and the rest is there.
 Isn't: anything of a message: ledgers, journals, metadata tables, and key files are never opened.
-Invariants: every text goes through `redaction` before it is written; the file appears whole or not at all, readable by its owner alone.
-The archive: heliograph-support/{manifest.json, versions.json, instance/…, regions/URL/…, metrics/…, topics/…, settings/…, logs/…}.
+Invariants: every text goes through `redaction` before it is written; the file appears whole or not at all, readable by
+its owner alone.
+The archive: heliograph-support/{manifest.json, versions.json, instance/…, regions/URL/…, metrics/…, topics/…,
+settings/…, logs/…}.
 Source: docs/operating/logs.md.
 """
 
@@ -54,7 +57,7 @@ _ASKED = {
     "load": "/admin/v2/broker-stats/load-report",
 }
 _TOPICS = "/admin/v2/broker-stats/topics"
-"""Of the broker that is asked alone."""
+"""Each broker is asked for this by itself: it answers for its own topics alone."""
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="The file to write, such as support.tar.gz.")]
 Data = Annotated[
@@ -92,21 +95,25 @@ def dump(
     token: TokenOption = "",
     force: Force = False,
 ) -> None:
-    """Gather the state of an instance into one file: status, links, topics, metrics, settings, the ends of the logs, versions.
+    """Gather the state of an instance into one file: status, links, topics, metrics, settings, the ends of the logs,
+    versions.
 
-    No payload of a message is read. Tokens, passwords, and keys are replaced by ***, also inside logs; names of topics, tenants, hosts, and roles stay:
-    look before you hand it on (`tar xzf FILE`). What cannot be had, because a broker is down, is listed in manifest.json; the rest is gathered.
+    No payload of a message is read. Tokens, passwords, and keys are replaced by ***, also inside logs; names of topics,
+    tenants, hosts, and roles stay: look before you hand it on (`tar xzf FILE`). What cannot be had, because a broker is
+    down, is listed in manifest.json; the rest is gathered.
 
     On this machine:  heliograph support dump -o support.tar.gz --data .heliograph
 
-    On a host:  heliograph support dump -o support.tar.gz --admin http://HOST:8080 --settings /opt/heliograph/etc --logs /opt/heliograph/log
+    On a host:  heliograph support dump -o support.tar.gz --admin http://HOST:8080 --settings /opt/heliograph/etc --logs
+    /opt/heliograph/log
     """
     if output.exists() and not force:
         raise ConfigError(f"{output} is there already: give another name, or --force")
     plan = load_plan(data) if (data / "instance.json").exists() else None
     if plan is None and not (admin or settings or logs):
         raise ConfigError(
-            f"{data} is no data folder of an instance: give one with --data, or say with --admin, --settings, and --logs where things are"
+            f"{data} is no data folder of an instance: give one with --data, or say with --admin, --settings, and "
+            "--logs where things are"
         )
     part = output.with_name(output.name + ".part")
     try:

@@ -1,6 +1,7 @@
 """`heliograph tokens`: keys for tokens, tokens, and what a broker would say to one.
 
-Is: options, and files. Isn't: signing (`security.issuing`) or verifying (`security.tokens`): `validate` asks exactly what a broker asks.
+Is: options, and files. Isn't: signing (`region_node.security.authentication.token_issuing`) or verifying
+(`region_node.security.authentication.tokens`): `validate` asks exactly what a broker asks.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def create(
     audience: str = "",
     claim: Annotated[list[str] | None, typer.Option(help="Another claim, name=value; several times.")] = None,
 ) -> None:
-    """Print a token."""
+    """Print a signed token that names the role as its subject."""
     from region_node.security.authentication.token_issuing import read_signing_key, seconds, signed
 
     path = _one(secret=secret, private=private)
@@ -172,7 +173,7 @@ async def _nothing_to_offload(*_: Any) -> bool:
     raise ConfigError("no passwords are checked here")
 
 
-# -- files --------------------------------------------------------------------------------------------------------------
+# -- files ------------------------------------------------------------------------------------------------------------
 
 
 def _one(**paths: Path | None) -> Path:
@@ -201,7 +202,8 @@ def _read(path: Path) -> bytes:
 def _absent(path: Path) -> None:
     if path.exists():
         raise ConfigError(
-            f"{path} exists: a key that is overwritten makes every token of it worthless; choose another name, or remove it first"
+            f"{path} exists: a key that is overwritten makes every token of it worthless; choose another name, or "
+            "remove it first"
         )
 
 

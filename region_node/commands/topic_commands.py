@@ -124,7 +124,9 @@ def repair(
     token: TokenOption = "",
     json_output: JsonOption = False,
 ) -> None:
-    """What of the topic no bookie of the region has any more comes back under the same message ids: from the object store, or from other regions."""
+    """What of the topic no bookie of the region has any more comes back under the same message ids: from the object
+    store, or from other regions.
+    """
     if check:
         answer = _ask(admin, token, topic, "damage", timeout_s=_REPAIR_S, ledger=ledger)
         lines = [

@@ -1,7 +1,8 @@
 """What lies in a compacted ledger: entries of a topic with the positions that they have in its log. A core.
 
 Is: one entry as it is stored there, and pieces for a dispatcher out of such entries. Isn't: reading or writing ledgers.
-Invariants: positions ascend; an entry is found again under the position, with the time and the message index, that it always had.
+Invariants: positions ascend; an entry is found again under the position, with the time and the message index, that it
+always had.
 
 An entry, big endian, then the entry of the log as clients are to see it:
 
@@ -27,7 +28,9 @@ def wrap(position: Position, time_ms: int, index: int, entry: Buffer) -> bytes:
 
 
 def position_of(stored: Buffer) -> Position:
-    """Raises CorruptData."""
+    """Returns the position in the topic's log of an entry as it is stored. Raises CorruptData where it has no whole
+    head, or another version.
+    """
     if len(stored) < _HEAD.size or stored[0] != VERSION:
         raise CorruptData(
             f"an entry of a compacted ledger: version {stored[0] if len(stored) else 'none'} is not known here"
@@ -37,7 +40,9 @@ def position_of(stored: Buffer) -> Position:
 
 
 def pieces_of(run: Run) -> list[Piece]:
-    """What lies in a run of a compacted ledger; what was next to each other in the log is one piece. Raises CorruptData."""
+    """What lies in a run of a compacted ledger; what was next to each other in the log is one piece. Raises
+    CorruptData.
+    """
     out: list[Piece] = []
     parts: list[Buffer] = []
     counts: list[int] = []

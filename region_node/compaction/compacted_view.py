@@ -1,13 +1,15 @@
 """CompactedView: a topic as it reads once what is not the latest of its key is left out.
 
-Is: a LedgerPort: up to the horizon the entries of the compacted ledger, behind it the log; and what is known of that ledger, as it is stored with the
-cursor `__compaction`. Isn't: compaction (`compactor`).
-Invariants: positions are those of the log; a reader that was at a position goes on at the first entry behind it, whichever compaction came between.
-Where the compacted ledger is gone although it is named (a restored region), the log is read alone, as far as it goes back, and that is logged once.
+Is: a LedgerPort: up to the horizon the entries of the compacted ledger, behind it the log; and what is known of that
+ledger, as it is stored with the cursor `__compaction`. Isn't: compaction (`compactor`).
+Invariants: positions are those of the log; a reader that was at a position goes on at the first entry behind it,
+whichever compaction came between. Where the compacted ledger is gone although it is named (a restored region), the log
+is read alone, as far as it goes back, and that is logged once.
 
-Properties of the cursor: `CompactedTopicLedger` (ledger, -1: everything was taken away), `CompactedThrough` (ledger:entry, the horizon),
-`CompactedEntries`, `CompactedBytes`, `CompactedTime` (wall time, ms), `CompactedObject` (where it was offloaded: the fields of an OffloadRecord, as JSON),
-and `CompactionGarbage`: ledgers, by commas, that are this topic's and nobody needs unless they are the first.
+Properties of the cursor: `CompactedTopicLedger` (ledger, -1: everything was taken away), `CompactedThrough`
+(ledger:entry, the horizon), `CompactedEntries`, `CompactedBytes`, `CompactedTime` (wall time, ms), `CompactedObject`
+(where it was offloaded: the fields of an OffloadRecord, as JSON), and `CompactionGarbage`: ledgers, by commas, that are
+this topic's and nobody needs unless they are the first.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class Compacted:
     made_ms: int = 0
     """Wall time; 0: before that was written down."""
     offload: OffloadRecord | None = None
-    """Of one that was, or is being, copied to an object store."""
+    """How far its copy in an object store is; None: it was never to be copied."""
 
     @property
     def offloaded(self) -> bool:
@@ -88,7 +90,8 @@ def read_properties(properties: Mapping[str, str]) -> tuple[Compacted | None, li
 
 
 class CompactedView:
-    """`compacted`: what is there; changed by the compactor once it is durable. log: the topic's, as clients read it at the time.
+    """`compacted`: what is there; changed by the compactor once it is durable. log: the topic's, as clients read it at
+    the time.
 
     cold: reads what was offloaded; None: nothing is.
     """
@@ -141,7 +144,9 @@ class CompactedView:
             )
 
     def beyond(self, position: Position) -> Position:
-        """Where a reader stands who found nothing at or after `position`: what was compacted away up to the horizon is passed."""
+        """Where a reader stands who found nothing at or after `position`: what was compacted away up to the horizon is
+        passed.
+        """
         if self.compacted is None or position > self.compacted.horizon:
             return position
         return self.compacted.horizon[0], self.compacted.horizon[1] + 1
@@ -158,18 +163,24 @@ class CompactedView:
         return (ledger, first + run.count - 1), run.cut(run.count - 1, run.count)
 
     async def before_publish_time(self, publish_ms: int) -> Position | None:
-        """The position before the first entry left that was published at that time or later; None where none of them was."""
+        """The position before the first entry left that was published at that time or later; None where none of them
+        was.
+        """
         found = await self._first(lambda run: entry_metadata(run.parts[0])[0].publish_time >= publish_ms)
         return None if found is None else (found[0], found[1] - 1)
 
     async def position_of_index(self, index: int) -> Position | None:
-        """The entry left that holds the message of that index, or the first one behind it; None where nothing is left behind it."""
+        """The entry left that holds the message of that index, or the first one behind it; None where nothing is left
+        behind it.
+        """
         return await self._first(lambda run: run.first_index + run.messages_before(1) > index)
 
     # -- the compacted ledger -----------------------------------------------------------------------------------------
 
     async def _first(self, fits: Callable[[Run], bool]) -> Position | None:
-        """The first entry left that fits, by halving: so does each behind it. None where there is none, or where nothing can be read."""
+        """The first entry left that fits, by halving: so does each behind it. None where there is none, or where
+        nothing can be read.
+        """
         compacted = self.compacted
         if compacted is None or compacted.ledger == self._lost:
             return None
@@ -217,7 +228,7 @@ class CompactedView:
         return low
 
     async def _entries(self, compacted: Compacted, first: int, count: int, max_bytes: int) -> list[tuple[int, Run]]:
-        """Of its entries, at least one; [] where it is lost."""
+        """Reads at least one of its entries, from wherever they are now; [] where the compacted ledger is lost."""
         if compacted.ledger < 0:
             return []
         last = min(first + count, compacted.entries) - 1
@@ -245,7 +256,8 @@ class CompactedView:
         assert compacted.offload is not None
         if self._cold is None:
             raise NoSuchObject(
-                f"ledger {compacted.ledger} lies in an object store, and this broker reads none: set broker.tiered.store"
+                f"ledger {compacted.ledger} lies in an object store, and this broker reads none: set "
+                "broker.tiered.store"
             )
         return await self._cold.read(self._topic, compacted.ledger, compacted.offload, first, last, max_bytes)
 

@@ -1,8 +1,9 @@
 """CompactedWriter: the ledger that one compaction writes, from its first entry to its end.
 
-Is: naming it as garbage before it exists, appending, waiting, closing, giving up; how long its writes took. Isn't: what is written (`compactor`), or the
-change from the old ledger to the new.
-Invariants: the ledger is named with the cursor `__compaction` before anybody can find it in the metadata; nothing is made before there is an entry.
+Is: naming it as garbage before it exists, appending, waiting, closing, giving up; how long its writes took. Isn't: what
+is written (`compactor`), or the change from the old ledger to the new.
+Invariants: the ledger is named with the cursor `__compaction` before anybody can find it in the metadata; nothing is
+made before there is an entry.
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ class CompactedWriter:
         return Compacted(self._number, last + 1, closed.size_bytes, horizon)
 
     async def give_up(self) -> None:
-        """Nobody will name it. Where it cannot be deleted now, the next owner of the topic, or the next compaction, does."""
+        """Nobody will name it. Where it cannot be deleted now, the next owner of the topic, or the next compaction,
+        does.
+        """
         if self._handle is not None:
             self._handle.stop()
         if self._number >= 0:
@@ -137,7 +140,8 @@ class CompactedWriter:
         )
         version = await self._meta.put(keys.ledger(self._number), metadata.encode(), expected=-1)
         cursor.set_properties(properties_of(self._view.compacted, garbage))
-        await cursor.flushed()  # still the owner: so whoever comes next finds the ledger named, and no owner before has looked for it in vain
+        # still the owner: so whoever comes next finds the ledger named, and no owner before has looked for it in vain
+        await cursor.flushed()
         sealing = self._context.sealing
         if sealing is not None:
             await sealing.ensure(self._topic.text)

@@ -1,13 +1,14 @@
 """Compactor: writes, beside a topic's log, a ledger with the latest message of each key.
 
-Is: the two readings of a topic, the ledger that comes of them, and the change from the old one to the new. Isn't: a decision when (the policy's, or
-an operator's), or what stays of an entry (`latest`, `entries`).
-Invariants: before the new ledger exists it is named as garbage with the cursor `__compaction`; one write of that cursor makes it the compacted ledger,
-moves the horizon, and names the old one as garbage. So after a crash at any point the topic reads as before or as after, and the next owner
-deletes what is left over. The cursor holds what is not compacted in the log, whatever retention says. An owner that was replaced changes nothing:
-every write of a cursor is checked. What is written is what was counted: where the second reading differs from the first, nothing is changed.
-Bounds: one compaction at a time in a broker, `keys_max` keys in memory (more are another reading each), a bit a message, 4 MiB under way; it takes at
-most half of the loop's time.
+Is: the two readings of a topic, the ledger that comes of them, and the change from the old one to the new. Isn't: a
+decision when (the policy's, or an operator's), or what stays of an entry (`latest_keys`, `keyed_entries`).
+Invariants: before the new ledger exists it is named as garbage with the cursor `__compaction`; one write of that cursor
+makes it the compacted ledger, moves the horizon, and names the old one as garbage. So after a crash at any point the
+topic reads as before or as after, and the next owner deletes what is left over. The cursor holds what is not compacted
+in the log, whatever retention says. An owner that was replaced changes nothing: every write of a cursor is checked.
+What is written is what was counted: where the second reading differs from the first, nothing is changed.
+Bounds: one compaction at a time in a broker, `keys_max` keys in memory (more are another reading each), a bit a
+message, 4 MiB under way; it takes at most half of the loop's time.
 Source: docs/protocols/pulsar.md, "Compaction".
 """
 
@@ -48,9 +49,11 @@ _SLICE = 256
 
 
 class TopicCompaction:
-    """Of one topic: what it reads compacted, and how the last compaction went. Made for topics that are, or are read, compacted.
+    """Keeps what one topic reads compacted, and how its last compaction went. It is made only for topics that are
+    compacted, or read so.
 
-    `status`: NOT_RUN, RUNNING, SUCCESS, ERROR; `error`: why, of the last. Counts are since the topic was loaded, `removed` of the last one.
+    `status`: NOT_RUN, RUNNING, SUCCESS, ERROR; `error`: why, of the last. Counts are since the topic was loaded,
+    `removed` of the last one.
     """
 
     __slots__ = (
@@ -94,7 +97,7 @@ class TopicCompaction:
         ]
 
     def stats(self) -> dict[str, int]:
-        """Pulsar's CompactionStats."""
+        """Returns Pulsar's CompactionStats: wall milliseconds, 0 where there was none; events are messages."""
         return {
             "lastCompactionRemovedEventCount": self.removed,
             "lastCompactionSucceedTimestamp": self.succeeded_ms,
@@ -103,7 +106,7 @@ class TopicCompaction:
         }
 
     def ledger_stats(self) -> dict[str, Any]:
-        """Pulsar's CompactedLedger."""
+        """Returns Pulsar's CompactedLedger; every number is -1 where the topic was never compacted."""
         found = self.view.compacted
         numbers = (-1, -1, -1) if found is None else (found.ledger, found.entries, found.size_bytes)
         offloaded = found is not None and found.offloaded
@@ -129,13 +132,17 @@ class Compactor:
         """cold: reads what was offloaded."""
         self.settings = settings or CompactorSettings()
         self.delete_object: Callable[[str, int, OffloadRecord], Awaitable[None]] | None = None
-        """Of a ledger that was replaced: (topic, ledger, record). What it cannot delete is found by the collection of objects."""
+        """Of a ledger that was replaced: (topic, ledger, record). What it cannot delete is found by the collection of
+        objects.
+        """
         self._cold = cold
         self._context, self._meta, self._clock, self._tasks = context, meta, clock, tasks
         self._turn = asyncio.Lock()
 
     def of(self, topic: CompactingTopic) -> TopicCompaction:
-        """The topic's, as it is stored; with what an earlier owner left over being deleted. A topic that is not persistent: NotAllowed."""
+        """The topic's, as it is stored; with what an earlier owner left over being deleted. A topic that is not
+        persistent: NotAllowed.
+        """
         if topic.volatile:
             raise NotAllowed(f"{topic.text} is not persistent: nothing of it is stored, so there is nothing to compact")
         cursor = topic.ledger.cursors.get(CURSOR)
@@ -150,7 +157,9 @@ class Compactor:
         return made
 
     def start(self, topic: CompactingTopic) -> None:
-        """Compacts up to what is confirmed now, in the background. Raises NotAllowed; AlreadyExists where that is under way."""
+        """Compacts up to what is confirmed now, in the background. Raises NotAllowed; AlreadyExists where that is under
+        way.
+        """
         state = topic.compaction()
         if state.status == "RUNNING":
             raise AlreadyExists(f"Compaction already in progress: {topic.text}")
@@ -163,7 +172,9 @@ class Compactor:
             await topic.ledger.open_cursor(CURSOR, BEFORE_ALL)
 
     async def forget(self, topic: CompactingTopic) -> None:
-        """Deletes what was compacted, before the topic itself goes: a crash between leaves a topic with its log only."""
+        """Deletes what was compacted, before the topic itself goes: a crash between leaves a topic with its log
+        only.
+        """
         cursor = topic.ledger.cursors.get(CURSOR)
         if cursor is not None:
             compacted, garbage = read_properties(cursor.properties)
@@ -173,7 +184,9 @@ class Compactor:
             await self._forget_object(topic, compacted)
 
     async def set_offload(self, topic: CompactingTopic, ledger: int, record: OffloadRecord) -> bool:
-        """As `storage.tiered.offload.side_ledgers` has it. Nothing is changed while the topic is being compacted: what is there may be replaced at any moment."""
+        """As `storage.tiered.offload.side_ledgers` has it. Nothing is changed while the topic is being compacted: what
+        is there may be replaced at any moment.
+        """
         state, cursor = topic.compaction(), topic.ledger.cursors.get(CURSOR)
         compacted = state.view.compacted
         if (
@@ -290,7 +303,9 @@ class Compactor:
 
 
 class _Work:
-    """Reads a topic from its beginning to `upto`, twice. `messages`: how many there are; `kept`: how many of them were written."""
+    """Reads a topic from its beginning to `upto`, twice. `messages`: how many there are; `kept`: how many of them were
+    written.
+    """
 
     def __init__(
         self, topic: CompactingTopic, source: LedgerPort, upto: Position, clock: Clock, settings: CompactorSettings

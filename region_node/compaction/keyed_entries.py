@@ -1,10 +1,12 @@
 """Entries to messages with keys, and back to entries that hold fewer of them. A core.
 
-Is: what compaction must know of each message in an entry: key, whether it has a value, chunk; and the same entry without some of its messages.
-Isn't: a decision what stays (`latest`), or any position.
-Invariants: a batch keeps its number of messages, whatever goes: what went is an empty message with `compacted_out`, so that the indexes of the others,
-and with them acknowledgements, stay the same. What cannot be opened (encrypted, damaged, of a compression that is not known) is one message with
-the key that stands in its outer metadata, as Pulsar has it.
+Is: what compaction must know of each message in an entry: key, whether it has a value, chunk; and the same entry
+without some of its messages.
+Isn't: a decision what stays (`latest_keys`), or any position.
+Invariants: a batch keeps its number of messages, whatever goes: what went is an empty message with `compacted_out`, so
+that the indexes of the others, and with them acknowledgements, stay the same. What cannot be opened (encrypted,
+damaged, of a compression that is not known) is one message with the key that stands in its outer metadata, as Pulsar
+has it.
 Source: docs/protocols/pulsar.md, "Compaction".
 """
 
@@ -82,7 +84,9 @@ def last_kept_index(entry: Buffer) -> int:
 
 
 def without(entry: Buffer, stays: Sequence[bool]) -> Buffer:
-    """A batch that could be opened, with only those messages left. It is compressed as before where that is known how."""
+    """A batch that could be opened, with only those messages left. It is compressed as before where that is known
+    how.
+    """
     metadata, payload = entry_metadata(entry)
     singles = _singles(metadata, payload)
     assert singles is not None and len(singles) == len(stays)
@@ -147,7 +151,9 @@ def _singles(
 
 
 def _decompress(kind: int, payload: memoryview, size: int) -> memoryview | None:
-    """None where it is not what it says, is larger than PAYLOAD_MAX, or of a kind that is not known; nothing larger than that is ever made of it."""
+    """None where it is not what it says, is larger than PAYLOAD_MAX, or of a kind that is not known; nothing larger
+    than that is ever made of it.
+    """
     if size > PAYLOAD_MAX:
         return None
     try:

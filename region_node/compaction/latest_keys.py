@@ -1,9 +1,12 @@
-"""LatestKeys: which messages of a topic are the last of their key, in bounded memory, however many keys there are. A core.
+"""LatestKeys: which messages of a topic are the last of their key, in bounded memory, however many keys there are. A
+core.
 
-Is: one bit a message ("stays"), and a table from keys to the last message seen, filled by reading the topic once; where the keys are more than fit,
-by reading it again for the others. Isn't: reading, or the choice of what is a message (`entries`).
-Invariants: after the last pass exactly those messages have their bit that were given by `message` with a value and by no later one of the same key, those
-of a chunked message likewise together, and those given by `keep`. Two keys are the same where 128 bits of their hash are.
+Is: one bit a message ("stays"), and a table from keys to the last message seen, filled by reading the topic once; where
+the keys are more than fit, by reading it again for the others. Isn't: reading, or the choice of what is a message
+(`keyed_entries`).
+Invariants: after the last pass exactly those messages have their bit that were given by `message` with a value and by
+no later one of the same key, those of a chunked message likewise together, and those given by `keep`. Two keys are the
+same where 128 bits of their hash are.
 Cost: 24 bytes a key and its share of free places (about 45), one bit a message.
 
 A number is given to each message in the order of reading, from 0; every pass must give the same ones.
@@ -64,7 +67,9 @@ class _Table:
 
 
 class LatestKeys:
-    """keys_max: of one pass. Call `begin`, give every message, call `begin` again, until it returns False; then ask `stays`."""
+    """keys_max: of one pass. Call `begin`, give every message, call `begin` again, until it returns False; then ask
+    `stays`.
+    """
 
     def __init__(self, keys_max: int) -> None:
         self._keys_max = keys_max
@@ -90,7 +95,7 @@ class LatestKeys:
         return True
 
     def keep(self, number: int) -> None:
-        """It stays whatever comes."""
+        """Sets the bit of message `number` for good: no later message takes it away. It is for what has no key."""
         self._set(number)
 
     def message(self, number: int, key: bytes, *, tombstone: bool = False) -> None:
@@ -103,7 +108,9 @@ class LatestKeys:
             self._set(number)
 
     def chunk(self, number: int, key: bytes | None, uuid: str, index: int, count: int) -> None:
-        """One of `count` pieces of a message: it stays with the others, as soon as the last of them is there. key None: nothing comes after it."""
+        """One of `count` pieces of a message: it stays with the others, as soon as the last of them is there. key None:
+        nothing comes after it.
+        """
         if index == 0:
             while len(self._chunks) >= _OPEN_CHUNKS_MAX:  # the oldest was never finished
                 del self._chunks[next(iter(self._chunks))]

@@ -10,7 +10,9 @@ from heliograph.model.errors import ConfigError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactorSettings:
     keys_max: int = 4_000_000
-    """Keys in one reading of a topic: about 45 bytes each. Where there are more, it is read once more for each so many."""
+    """Keys in one reading of a topic: about 45 bytes each. Where there are more, it is read once more for each so
+    many.
+    """
     retain_null_key: bool = False
     """Messages without a key stay (Pulsar's topicCompactionRetainNullKey)."""
 

@@ -1,1 +1,3 @@
-"""Disaster recovery: which region may confirm, switching it over, failing over and back, and looking whether that would work."""
+"""Disaster recovery: which region may confirm, switching it over, failing over and back, and looking whether that would
+work.
+"""

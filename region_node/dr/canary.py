@@ -1,10 +1,11 @@
 """Canary: whether this broker can do what clients want of it: store a message with its ack quorum, and read it back.
 
-Is: a message every two seconds to a topic of its own, that is read back and compared; where others own every bundle that such a topic could be in, what
-the owner says of its own messages; a verdict with hysteresis; a port that clients of their own failover look at, open only while the verdict is good.
+Is: a message every two seconds to a topic of its own, that is read back and compared; where others own every bundle
+that such a topic could be in, what the owner says of its own messages; a verdict with hysteresis; a port that clients
+of their own failover look at, open only while the verdict is good.
 Isn't: a look at other regions, or a reason to move anything.
-Invariants: a connection that is merely accepted says nothing about the rest, so the port is closed where the rest does not work; one bad try changes
-nothing, and neither does one good one.
+Invariants: a connection that is merely accepted says nothing about the rest, so the port is closed where the rest does
+not work; one bad try changes nothing, and neither does one good one.
 Source: docs/operating/disaster-recovery.md, "Clients with a failover of their own".
 """
 
@@ -97,7 +98,9 @@ class Canary:
         self._fresh_until = float("-inf")
 
     def start(self) -> None:
-        """Where there is a port to open. Else it tries when it is asked (`once`), and keeps no topic alive for nobody."""
+        """Where there is a port to open. Else it tries when it is asked (`once`), and keeps no topic alive for
+        nobody.
+        """
         if not self.settings.port:
             return
         self._task = lasting(self._run(), "the canary")

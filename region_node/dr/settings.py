@@ -9,7 +9,9 @@ from heliograph.model.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanarySettings:
-    """`port`: open only while this broker can do its work; shared by the brokers of a host; speaks Pulsar's protocol. 0: none."""
+    """`port`: open only while this broker can do its work; shared by the brokers of a host; speaks Pulsar's protocol.
+    0: none.
+    """
 
     port: int = 0
     interval_s: float = 2.0

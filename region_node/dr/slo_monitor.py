@@ -1,9 +1,12 @@
-"""Promises: what namespaces promise (`slo`: of the policy of that name, or of `dr set`), what is true, and an event whenever that changes.
+"""Promises: what namespaces promise (`slo`: of the policy of that name, or of `dr set`), what is true, and an event
+whenever that changes.
 
-Is: the age of the oldest message at risk, by namespace, as this broker knows it of the topics that it has loaded; the newest events; metrics. Isn't: a
-measurement of its own (links know how far they are), or an alarm's delivery: events are in the log, in the audit log, at the REST interface, and a metric.
-Invariants: an event when a promise is broken, and one when it is kept again, not one a second; a region that hears nothing is not one without risk;
-once a second hardly more is done for a topic that nothing is outstanding of than to pass it by.
+Is: the age of the oldest message at risk, by namespace, as this broker knows it of the topics that it has loaded; the
+newest events; metrics. Isn't: a measurement of its own (links know how far they are), or an alarm's delivery: events
+are in the log, in the audit log, at the REST interface, and a metric.
+Invariants: an event when a promise is broken, and one when it is kept again, not one a second; a region that hears
+nothing is not one without risk; once a second hardly more is done for a topic that nothing is outstanding of than to
+pass it by.
 """
 
 from __future__ import annotations
@@ -47,7 +50,9 @@ class Promises:
     ) -> None:
         self.events: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self.risk_s: dict[str, float] = {}
-        """Namespace that is active-passive, or promises something -> age of the oldest message that one of its regions lacks."""
+        """Namespace that is active-passive, or promises something -> age of the oldest message that one of its regions
+        lacks.
+        """
         self.told: Callable[[dict[str, Any]], object] = lambda _: None
         """Hears of every event."""
         self.broken: dict[str, None] = {}
@@ -92,7 +97,9 @@ class Promises:
         self.start()
 
     def _risks(self, gates: Mapping[str, Gate]) -> dict[str, float]:
-        """Where one region is active, it asks its links, the others what it told them; where all are, each asks both."""
+        """Where one region is active, it asks its links, the others what it told them; where all are, each asks
+        both.
+        """
         found = {**dict.fromkeys(self.promised(), 0.0), **dict.fromkeys(gates, 0.0)}
         now_ms = self._clock.wall_ms()
         behind = self._links.at_risk()
@@ -144,7 +151,9 @@ class Promises:
         log.warning(event, extra=found)
 
     def status(self) -> list[dict[str, Any]]:
-        """Of the namespaces whose policy promises something, as this broker knows it of the topics that it has loaded."""
+        """Returns a row for each namespace whose policy promises something, as this broker knows it of the topics that
+        it has loaded.
+        """
         return [
             {
                 "namespace": namespace,

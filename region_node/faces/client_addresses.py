@@ -1,11 +1,14 @@
 """Where clients come from, before anybody knows who they are: connections per address, and the PROXY protocol's header.
 
 Is: two cores. Isn't: a socket, or identity.
-Invariants: an IPv6 client counts by its /64, which is what one customer gets; a header is read to its end or the connection is refused, so that no byte
-of it is ever taken for a client's; nothing of it is trusted but addresses, and those only where the settings say that a load balancer is in front.
+Invariants: an IPv6 client counts by its /64, which is what one customer gets; a header is read to its end or the
+connection is refused, so that no byte of it is ever taken for a client's; nothing of it is trusted but addresses, and
+those only where the settings say that a load balancer is in front.
 Source: HAProxy, "The PROXY protocol", version 2.
 
-    12 bytes signature | version and command | family and protocol | u16 length | addresses | type-length-values, which are skipped
+    12 bytes signature | version and command | family and protocol | u16 length | addresses | type-length-values
+
+    Type-length-values are skipped.
 """
 
 from __future__ import annotations

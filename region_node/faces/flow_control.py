@@ -1,7 +1,7 @@
-"""Flow: what the connections of one face share, whichever protocol it speaks: when they write, and how much they may have in flight.
+"""Flow: what the connections of one face share, whichever protocol it speaks: when they write, and the wait until
+nothing of theirs is in flight.
 
-Is: one write per connection per loop turn, and the byte budget above which connections are not read from. Isn't: a socket, or a frame.
-Invariants: what is in flight stays within the budget plus one read per connection; a connection that was held is let go once half of it is free.
+Is: one write per connection per loop pass. Isn't: a socket, a frame, or the budget of what is in flight (`ByteBudget`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ H = TypeVar("H")
 
 
 class Outbox(Generic[W]):
-    """Connections that have something to write: one write each at the end of the loop turn."""
+    """Connections that have something to write: one write each at the end of the loop pass."""
 
     def __init__(self, call_soon: Callable[..., object]) -> None:
         self._call_soon = call_soon

@@ -1,7 +1,9 @@
-"""Render: the folder of each host, as it is copied there: settings, certificates, units, and what its commands must know.
+"""Render: the folder of each host, as it is copied there: settings, certificates, units, and what its commands must
+know.
 
-Is: an inventory and a CA's folder in, files out; the same input gives the same bytes. Isn't: the copying, or the CA's key, which stays where it is.
-A host gets the certificates of its own roles and region alone. `host.json`: see `Manifest`.
+Is: an inventory and a CA's folder in, files out; the same input gives the same bytes. Isn't: the copying, or the CA's
+key, which stays where it is.
+A host gets the certificates of its own roles and region alone. `host.json`: see `HostManifest`.
 Source: docs/operating/deploying.md.
 """
 
@@ -45,7 +47,7 @@ class Manifest:
     """All that a removal deletes, beside `prefix`."""
     user: str = ""
     regions: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Of the instance: for the host that writes them into the global configuration."""
+    """All regions of the instance, for the host that writes them into the global configuration."""
     config: str = ""
     """host:port, where this host has the role config."""
     format: int = FORMAT
@@ -57,7 +59,8 @@ class Manifest:
             return build(cls, json.loads(path.read_text()), "host.json")
         except OSError as error:
             raise ConfigError(
-                f"{path} cannot be read ({error.strerror}): nothing was copied to this host, or the prefix is another one"
+                f"{path} cannot be read ({error.strerror}): nothing was copied to this host, or the prefix is another "
+                "one"
             ) from error
         except ValueError as error:
             raise ConfigError(f"{path} is no JSON ({error}): copy the host's folder again") from error
@@ -154,7 +157,9 @@ def _regions(inventory: Inventory) -> dict[str, dict[str, Any]]:
 
 
 _IO_WEIGHTS = {"bookie": 100, "": 400}
-"""Nodes of one host share its disks: alike among bookies; before them who writes little and is waited for by all, metadata above all."""
+"""Nodes of one host share its disks: alike among bookies; before them who writes little and is waited for by all,
+metadata above all.
+"""
 
 
 def unit(inventory: Inventory, host: str, node: Node) -> str:

@@ -1,9 +1,12 @@
-"""What a host does when it is told: take over the folder and the release that were copied to it, join, leave, write the regions down.
+"""What a host does when it is told: take over the folder and the release that were copied to it, join, leave, write the
+regions down.
 
-Is: the order of these steps; each may be repeated, and goes on where an interrupted one stopped. Isn't: copying (Terraform, or `scp`), or installing.
-Invariants: a process that runs is stopped only in the host's turn, after all of the region was seen to be well, and one with a bookie only
-while no ledger lacks a copy; the turn ends when it is well again.
-Folders below the prefix: `etc.next` (copied), `etc` (in use), `releases/NAME` (environments), `current` (link to the one in use).
+Is: the order of these steps; each may be repeated, and goes on where an interrupted one stopped. Isn't: copying
+(Terraform, or `scp`), or installing.
+Invariants: a process that runs is stopped only in the host's turn, after all of the region was seen to be well, and one
+with a bookie only while no ledger lacks a copy; the turn ends when it is well again.
+Folders below the prefix: `etc.next` (copied), `etc` (in use), `releases/NAME` (environments), `current` (link to the
+one in use).
 Source: docs/operating/deploying.md.
 """
 
@@ -81,7 +84,9 @@ def activate(
 
 
 def stop(prefix: Path, names: Sequence[str], say: Say) -> None:
-    """Stops these processes of the host, or all, brokers first; they stay down until `start`, or the next boot. Raises ConfigError."""
+    """Stops these processes of the host, or all, brokers first; they stay down until `start`, or the next boot. Raises
+    ConfigError.
+    """
     manifest, chosen = _chosen(prefix, names)
     services = services_of(manifest)
     for node in reversed(chosen):
@@ -161,7 +166,9 @@ def well(prefix: Path, wait_s: float) -> None:
 
 
 def leave(prefix: Path, wait_s: float, say: Say, *, whole: bool) -> None:
-    """Takes the host out of its region and deletes its data. whole: the region ends, so nothing is moved away first. Raises ConfigError."""
+    """Takes the host out of its region and deletes its data. whole: the region ends, so nothing is moved away first.
+    Raises ConfigError.
+    """
     if not (prefix / "etc").exists():
         return
     manifest = Manifest.read(prefix / "etc" / "host.json")

@@ -1,8 +1,10 @@
-"""Inventory: an instance on several hosts, as an operator describes it; and which processes that means, with their settings.
+"""Inventory: an instance on several hosts, as an operator describes it; and which processes that means, with their
+settings.
 
-Is: the one input (`heliograph hosts`, the Terraform modules), checked; each error is a sentence. Isn't: files, certificates (`render`), or starting.
-Invariants: a name means one process for ever: a host whose disks are new has a new `generation`, and its bookies and voters have new names; a metadata
-voter that was none of the first joins; everything between hosts is mutual TLS.
+Is: the one input (`heliograph hosts`, the Terraform modules), checked; each error is a sentence. Isn't: files,
+certificates (`host_folders`), or starting.
+Invariants: a name means one process for ever: a host whose disks are new has a new `generation`, and its bookies and
+voters have new names; a metadata voter that was none of the first joins; everything between hosts is mutual TLS.
 Source: docs/operating/deploying.md, "The description".
 """
 
@@ -94,7 +96,8 @@ class Region:
     joins: bool = False
     """It was not there when the instance began."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Of all its processes, merged into what is made here; `{etc}` in texts is the folder of `files`."""
+    """Merged into the settings of all its processes, over what is made here; `{etc}` in texts is the folder of `files`.
+    """
 
     def with_role(self, role: str) -> dict[str, Host]:
         return {name: host for name, host in self.hosts.items() if role in host.roles}
@@ -125,7 +128,8 @@ class Inventory:
         for what, path in (("prefix", self.prefix), ("data", self.data)):
             if not re.fullmatch(r"(/[^/' ]+){2,}", path):
                 raise ConfigError(
-                    f"{what} must be an absolute path of two names at least, because it is deleted with a host, not {path!r}"
+                    f"{what} must be an absolute path of two names at least, because it is deleted with a host, not "
+                    f"{path!r}"
                 )
         if not self.regions:
             raise ConfigError("the description has no region: an instance has one at least")
@@ -146,11 +150,11 @@ class Inventory:
                 _check_settings(node)
 
     def hosts(self) -> list[tuple[str, str]]:
-        """(region, host) of all."""
+        """Returns (region, host) of all, in the order of the description."""
         return [(name, host) for name, region in self.regions.items() for host in region.hosts]
 
     def region_of(self, host: str) -> str:
-        """Raises ConfigError."""
+        """Returns the name of the region that has the host. Raises ConfigError where none has it."""
         for region, name in self.hosts():
             if name == host:
                 return region
@@ -175,7 +179,7 @@ class Node:
 
 
 def parse(fields: Any) -> Inventory:
-    """Raises ConfigError."""
+    """Checks a description that was read from a file. Raises ConfigError, which names the field."""
     return build(Inventory, fields, "")
 
 
@@ -193,7 +197,8 @@ def _check_region(name: str, region: Region) -> None:
             raise ConfigError(f"region {name} has no host with the role {role}")
     if len(configs := region.with_role("config")) != 1:
         raise ConfigError(
-            f"region {name} wants one host with the role config, not {len(configs)}: the global configuration has one voter a region"
+            f"region {name} wants one host with the role config, not {len(configs)}: the global configuration has one "
+            "voter a region"
         )
     if not [host for host in region.with_role("meta").values() if not host.joins]:
         raise ConfigError(f"region {name}: every metadata host `joins`, and none was there when the region began")
@@ -210,7 +215,7 @@ def _check_settings(node: Node) -> None:
         raise ConfigError(f"{node.name}: {error}") from error
 
 
-# -- processes ------------------------------------------------------------------------------------------------------------
+# -- processes --------------------------------------------------------------------------------------------------------
 
 
 def node_name(host_name: str, host: Host, role: str, index: int | None = None) -> str:

@@ -1,7 +1,8 @@
 """Keeper: owns one process where no systemd runs, and starts it again when it dies.
 
-Is: `python -m region_node.hosts.keeper SETTINGS`, with the backoff of an instance's supervisor. Isn't: told anything but a signal: SIGTERM drains the
-process, and the keeper ends with it. Where the keeper is killed, its process drains too.
+Is: `python -m region_node.hosts.keeper SETTINGS`, with the backoff of an instance's supervisor. Isn't: told anything
+but a signal: SIGTERM drains the process, and the keeper ends with it. Where the keeper is killed, its process drains
+too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Where Prometheus finds the metrics of an instance on several hosts.
 
-Is: an inventory in, `file_sd_configs` out, one group a process, with its region and role. Isn't: scraping (deploy/prometheus).
+Is: an inventory in, `file_sd_configs` out, one group a process, with its region and role. Isn't: scraping
+(deploy/prometheus).
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """RegionWatch: a host's view of its region, by the region's own metadata: is all well, and whose turn is it.
 
-Is: what is missing, as a sentence; the turn, a key under a lease, so that only one host at a time takes something away; changes of voters.
-Isn't: stopping or starting (`steps`).
-Invariants: the turn ends with the process that has it, at the latest when its lease does; who has it has seen all of the region well since.
+Is: what is missing, as a sentence; the turn, a key under a lease, so that only one host at a time takes something away;
+changes of voters.
+Isn't: stopping or starting (`host_steps`).
+Invariants: the turn ends with the process that has it, at the latest when its lease does; who has it has seen all of
+the region well since.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ _COUNTED = 1000
 
 
 class RegionWatch:
-    """`close` ends it."""
+    """Asks the region's metadata with this host's certificate; whoever makes it ends it by `close`."""
 
     def __init__(self, manifest: Manifest, etc: Path) -> None:
         """etc: where the host's certificates lie."""
@@ -90,7 +92,9 @@ class RegionWatch:
         return f"{len(lacking)}{more} ledgers lack a copy, and are being repaired" if lacking else ""
 
     async def until_well(self, wait_s: float, when: str, *, copies: bool = False) -> None:
-        """copies: as of `missing`, for whoever takes a bookie away. Raises ConfigError with what is missing, where that does not end."""
+        """copies: as of `missing`, for whoever takes a bookie away. Raises ConfigError with what is missing, where that
+        does not end.
+        """
         late = f"region {self._manifest.region} was not well within {wait_s:.0f} s {when}"
         await self._until(lambda: self.missing(copies=copies), wait_s, lambda what: f"{late}: {what}")
 
@@ -103,7 +107,9 @@ class RegionWatch:
 
     @contextlib.asynccontextmanager
     async def turn(self, wait_s: float) -> AsyncIterator[None]:
-        """Waits until no other host of the region is changed, and holds them off; balancing is paused meanwhile. Raises ConfigError."""
+        """Waits until no other host of the region is changed, and holds them off; balancing is paused meanwhile. Raises
+        ConfigError.
+        """
         lease = 0
 
         async def taken() -> str:
@@ -143,10 +149,12 @@ class RegionWatch:
             await self.meta.put(keys.BALANCE_PAUSED, Pause("hosts", self._clock.wall_ms() + _PAUSE_MS).encode())
             await self.meta.renew(lease)
 
-    # -- voters -------------------------------------------------------------------------------------------------------------
+    # -- voters -------------------------------------------------------------------------------------------------------
 
     async def join(self, wait_s: float) -> None:
-        """Makes this host's metadata node a voter, and the one that it replaces none. May be repeated. Raises ConfigError."""
+        """Makes this host's metadata node a voter, and the one that it replaces none. May be repeated. Raises
+        ConfigError.
+        """
         own, old = self._manifest.voter, self._manifest.replaces
 
         async def wrong() -> str:
@@ -184,7 +192,10 @@ class RegionWatch:
                         if row["role"] == "voter" and row["member"] != self._manifest.voter
                     ]
                     if not others:
-                        return f"{self._manifest.voter} is the only voter of the region's metadata: give another host the role meta first"
+                        return (
+                            f"{self._manifest.voter} is the only voter of the region's metadata: give another host "
+                            "the role meta first"
+                        )
                     await self.meta.members("transfer", others[0])
                 else:
                     await self.meta.members("remove", self._manifest.voter)
@@ -196,7 +207,7 @@ class RegionWatch:
             wrong, wait_s, lambda what: f"{self._manifest.voter} was not removed within {wait_s:.0f} s: {what}"
         )
 
-    # -- bookies ------------------------------------------------------------------------------------------------------------
+    # -- bookies ------------------------------------------------------------------------------------------------------
 
     async def empty(self, bookie: str, wait_s: float) -> None:
         """Moves all copies of a bookie to others. Raises ConfigError where that does not end."""
@@ -213,11 +224,11 @@ class RegionWatch:
         await self._until(wrong, wait_s, lambda what: f"bookie {bookie} was not empty within {wait_s:.0f} s: {what}")
 
     async def forget(self, bookie: str) -> None:
-        """Of an emptied bookie that has ended."""
+        """Deletes the record of a decommission, once the emptied bookie has ended. Raises what the metadata raises."""
         await self.meta.delete(keys.decommission(bookie))
 
     async def _ask(self, method: str, path: str) -> Any:
-        """Of any broker that answers, as one of them."""
+        """Asks the first broker that answers, with a token of the region's brokers. Raises OSError where none does."""
         brokers = await self.meta.range(keys.BROKERS, prefix_end(keys.BROKERS))
         secret = await self.meta.get(SECRET)
         headers = (

@@ -1,7 +1,8 @@
 """Service managers of a host: systemd, or keepers of ours where there is none.
 
-Is: start, stop, and "does it run" of one node by its name. Isn't: an order, or whether a node is well (`steps`).
-Invariants: `stop` returns once the process has ended; what is stopped is told by the service manager's own record of it, never by a pattern of names.
+Is: start, stop, and "does it run" of one node by its name. Isn't: an order, or whether a node is well (`host_steps`).
+Invariants: `stop` returns once the process has ended; what is stopped is told by the service manager's own record of
+it, never by a pattern of names.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Services(Protocol):
     def stop(self, node: str) -> None: ...
 
     def forget(self, node: str) -> None:
-        """Of a node that is stopped: it does not come back at the next boot."""
+        """Has a stopped node not come back at the next boot."""
 
 
 def services_of(manifest: Manifest) -> Services:
@@ -78,7 +79,9 @@ def _systemctl(*words: str) -> None:
 
 
 class Plain:
-    """A keeper for each node; `run/NODE.pid` is its process id and when it was started, so that a later process with that id is not taken for it."""
+    """A keeper for each node; `run/NODE.pid` is its process id and when it was started, so that a later process with
+    that id is not taken for it.
+    """
 
     def __init__(self, manifest: Manifest) -> None:
         self._prefix = Path(manifest.prefix)
@@ -111,7 +114,8 @@ class Plain:
             while alive(pid):
                 if time.monotonic() > deadline:
                     raise ConfigError(
-                        f"{node} (process {pid}) has not ended within {_STOP_S:.0f} s: look at {self._prefix}/log/{node}.log"
+                        f"{node} (process {pid}) has not ended within {_STOP_S:.0f} s: look at "
+                        f"{self._prefix}/log/{node}.log"
                     )
                 time.sleep(_POLL_S)
         self._file(node).unlink(missing_ok=True)

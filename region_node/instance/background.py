@@ -1,6 +1,7 @@
 """The supervisor as a process of its own: what `heliograph up` leaves running.
 
-Is: `python -m region_node.instance.background DATA FD [no-restart]`; progress, readiness, or the reason of a failure go to FD, one JSON line each.
+Is: `python -m region_node.instance.background DATA FD [no-restart]`; progress, readiness, or the reason of a failure go
+to FD, one JSON line each.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Starts one process of an instance so that it ends when its supervisor does, even where that was killed.
 
-Is: a few lines before the role's own entry point (or, with `--exec`, before another program). Isn't: anything the role needs.
+Is: a few lines before the role's own entry point (or, with `--exec`, before another program). Isn't: anything the role
+needs.
 Source: prctl(2), PR_SET_PDEATHSIG; it survives exec.
 """
 

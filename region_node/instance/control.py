@@ -1,7 +1,8 @@
-"""The supervisor's door: status, stop, cut and heal links, kill and start processes, by whoever can read the data folder.
+"""The supervisor's door: status, stop, cut and heal links, kill and start processes, by whoever can read the data
+folder.
 
-Is: both ends of one JSON line each way over loopback. Isn't: for other machines; the address and its token lie in the data folder. What a verb does is
-the supervisor's.
+Is: both ends of one JSON line each way over loopback. Isn't: for other machines; the address and its token lie in the
+data folder. What a verb does is the supervisor's.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ STARTED_S = 600.0
 
 
 def call(data: Path, verb: str, *, timeout_s: float = 90.0, **fields: Any) -> dict[str, Any]:
-    """Returns the answer. Raises ConfigError where nothing runs there, where the supervisor refuses, or where it is silent."""
+    """Returns the answer. Raises ConfigError where nothing runs there, where the supervisor refuses, or where it is
+    silent.
+    """
     try:
         where = json.loads(_path(data).read_text())
         with socket.create_connection((_HOST, where["port"]), timeout=timeout_s) as connection:
@@ -34,7 +37,8 @@ def call(data: Path, verb: str, *, timeout_s: float = 90.0, **fields: Any) -> di
     except TimeoutError as error:
         log = data / "logs" / "supervisor.log"
         raise ConfigError(
-            f"the supervisor of {data} has not answered within {timeout_s:.0f} s; it may be at it still: `heliograph status`, {log}"
+            f"the supervisor of {data} has not answered within {timeout_s:.0f} s; it may be at it still: `heliograph "
+            f"status`, {log}"
         ) from error
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(

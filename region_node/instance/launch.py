@@ -94,7 +94,8 @@ def stop_background(data: Path) -> None:
     while alive(pid):
         if time.monotonic() > deadline:
             raise ConfigError(
-                f"the supervisor (process {pid}) has not ended within {END_S:.0f} s; its log is {data / 'logs' / 'supervisor.log'}"
+                f"the supervisor (process {pid}) has not ended within {END_S:.0f} s; its log is "
+                f"{data / 'logs' / 'supervisor.log'}"
             )
         time.sleep(0.05)
 

@@ -1,6 +1,7 @@
 """InstanceLock: one supervisor a data folder.
 
-Is: an advisory lock on a file there, which ends with its process. Isn't: a lock of what the processes write; each locks its own.
+Is: an advisory lock on a file there, which ends with its process. Isn't: a lock of what the processes write; each locks
+its own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The supervisor: owns one instance on this machine, from its start to its end: its plan, and what is done to it while it runs.
+"""The supervisor: owns one instance on this machine, from its start to its end: its plan, and what is done to it while
+it runs.
 
-Is: the order of a start and of an end, joining and leaving of regions, and what each verb of `control` becomes. Isn't: on the path of any message; if it
-dies, its processes end with it, and a new start continues from the data folder. Processes, wide-area links, provisioning, and status have modules of
-their own.
+Is: the order of a start and of an end, joining and leaving of regions, and what each verb of `control` becomes. Isn't:
+on the path of any message; if it dies, its processes end with it, and a new start continues from the data folder.
+Processes, wide-area links, provisioning, and status have modules of their own.
 Invariants: one supervisor a data folder (`lock`); whatever happens, nothing it started stays.
 """
 
@@ -33,7 +34,9 @@ Progress = Callable[[str], None]
 
 
 class Supervisor:
-    """All processes of one instance. `run` returns when it was told to stop; raises ConfigError where the start failed."""
+    """All processes of one instance. `run` returns when it was told to stop; raises ConfigError where the start
+    failed.
+    """
 
     def __init__(
         self, data: Path, plan: InstancePlan, *, toxiproxy: Path | None, progress: Progress, restart: bool = True
@@ -119,7 +122,8 @@ class Supervisor:
                 if not done or failed in done:
                     names = ", ".join(c.name for c in children.values() if not c.ready.is_set())
                     raise self._failure or ConfigError(
-                        f"no process has become ready for {READY_S:.0f} s: {names}; their logs are in {self._data / 'logs'}"
+                        f"no process has become ready for {READY_S:.0f} s: {names}; their logs are in "
+                        f"{self._data / 'logs'}"
                     )
             self._progress("provisioning")
             await provision
@@ -166,7 +170,9 @@ class Supervisor:
             return await self._resize.remove(name, dry_run=dry_run)
 
     async def _join(self, name: str, *, brokers: int, bookies: int, voter: bool, dry_run: bool) -> dict[str, Any]:
-        """Starts a region, and makes it one of this instance. Given again for a region whose joining was interrupted, it goes on."""
+        """Starts a region, and makes it one of this instance. Given again for a region whose joining was interrupted,
+        it goes on.
+        """
         async with self._growing:
             present = any(region.name == name for region in self._plan.regions)
             plan = (
@@ -196,7 +202,9 @@ class Supervisor:
             }
 
     async def _leave(self, name: str, dry_run: bool) -> dict[str, Any]:
-        """Takes a region out of the instance and ends its processes; its data stays. Refused while something names it, or the quorum would be lost."""
+        """Takes a region out of the instance and ends its processes; its data stays. Refused while something names it,
+        or the quorum would be lost.
+        """
         async with self._growing:
             if name in self._plan.left:  # the command is given again
                 return {"ok": True, "would_stop": [], "data": str(self._data / name)}
@@ -223,7 +231,6 @@ class Supervisor:
     # -- control ------------------------------------------------------------------------------------------------------
 
     async def _act(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What a verb answers."""
         try:
             match request.get("verb"):
                 case "status":

@@ -1,7 +1,10 @@
-"""Metrics of auto-recovery, in BookKeeper's names: what the auditor has found, and what this broker's worker has copied.
+"""Metrics of auto-recovery, in BookKeeper's names: what the auditor has found, and what this broker's worker has
+copied.
 
-Is: numbers of `storage.ledger.repair.autorecovery`, which runs in brokers. Isn't: bookies' own numbers (`bookie_http`).
-Invariants: what the auditor finds is of the whole region, and is shown by the one broker that is it; a broker that is not has no series of it.
+Is: numbers of `storage.ledger.repair.autorecovery`, which runs in brokers. Isn't: bookies' own numbers
+(`region_node.bookie.http_face`).
+Invariants: what the auditor finds is of the whole region, and is shown by the one broker that is it; a broker that is
+not has no series of it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Metrics of links: how old messages are when another region has them, clocks, and how often links were made anew, and why.
+"""Metrics of links: how old messages are when another region has them, clocks, and how often links were made anew, and
+why.
 
-Is: numbers of the whole broker, by region. Isn't: a link of one topic (`region_node.faces.admin.brokers.brokers`), or a text format (`region_node.runtime.prometheus_text`).
+Is: numbers of the whole broker, by region. Isn't: a link of one topic (`region_node.faces.admin.brokers.brokers`), or a
+text format (`region_node.runtime.prometheus_text`).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from region_node.runtime.prometheus_text import Sample, summary
 
 
 class LookupCounts:
-    """Of one broker, since its start."""
+    """Counts one broker's lookups since its start."""
 
     __slots__ = ("answers", "failures", "pending", "redirects")
 

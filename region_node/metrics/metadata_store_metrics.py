@@ -1,7 +1,7 @@
 """Metrics of the metadata stores, in Pulsar's names: how long a broker's requests took, and how many bytes it wrote.
 
-Is: counts of the requests of one broker to the region's metadata and to the global configuration. Isn't: what those stores do inside (each process of
-them has metrics of its own).
+Is: counts of the requests of one broker to the region's metadata and to the global configuration. Isn't: what those
+stores do inside (each process of them has metrics of its own).
 Invariants: as many series as there are buckets, whatever is stored.
 """
 
@@ -18,7 +18,9 @@ BOUNDS_MS = (1, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
 class StoreCounts:
-    """Of one store, from `client` on. name: as Pulsar calls it."""
+    """Counts the requests of `client` from now on: it takes the client's `on_done`. name: the store's, as Pulsar calls
+    it.
+    """
 
     def __init__(self, name: str, client: MetaClient) -> None:
         self.name = name

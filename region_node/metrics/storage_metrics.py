@@ -1,8 +1,10 @@
-"""Metrics of appends and reads, in Pulsar's names: latencies and sizes by namespace, and how long the newest appends took.
+"""Metrics of appends and reads, in Pulsar's names: latencies and sizes by namespace, and how long the newest appends
+took.
 
-Is: what `storage.managed_ledger.append_counts` counts, as text in pieces, and the broker's part of it as samples. Isn't: a row of one topic
-(`topic_metrics`).
-Invariants: as many series as there are namespaces that something was appended to, times a constant; no piece takes long. Buckets are apart, as
+Is: what `storage.managed_ledger.append_counts` counts, as text in pieces, and the broker's part of it as samples.
+Isn't: a row of one topic (`topic_metrics`).
+Invariants: as many series as there are namespaces that something was appended to, times a constant; no piece takes
+long. Buckets are apart, as
 Pulsar's are: each counts what is above the bound before it.
 """
 
@@ -82,7 +84,7 @@ def pieces(region: str, appends: Appends, now: float) -> Iterator[str]:
 
 
 def samples(region: str, appends: Appends, now: float) -> Iterator[Sample]:
-    """Of the whole broker."""
+    """Yields the whole broker's samples: entries a second, written and read, and latencies in milliseconds."""
     for name, at in (("write", 0), ("read", 3)):
         rate = sum(counts.rates(now)[at] for counts in appends.namespaces.values())
         yield f"pulsar_broker_storage_{name}_rate", "gauge", {"cluster": region}, rate

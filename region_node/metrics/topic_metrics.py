@@ -1,11 +1,11 @@
 """TopicMetrics: what /metrics says of topics, subscriptions, and links, also where there are very many.
 
-Is: rows of numbers read straight from loaded topics, in slices, and their text by families; kept for a moment. Isn't: TopicStats (the admin
-interface's), or any counting.
-Invariants: the loop is held for one slice at a time; above `topics_max` rows are namespaces (Pulsar's names and labels for that case), so that the
-number of series is bounded; the heaviest topics have families of their own, so that no sum counts anything twice; scrapes that come together are
-answered by one; no scrape but the first waits for one that takes long, and what it gets is at most AHEAD_PAUSE_MAX_S older than what it would have
-waited for.
+Is: rows of numbers read straight from loaded topics, in slices, and their text by families; kept for a moment. Isn't:
+TopicStats (the admin interface's), or any counting.
+Invariants: the loop is held for one slice at a time; above `topics_max` rows are namespaces (Pulsar's names and labels
+for that case), so that the number of series is bounded; the heaviest topics have families of their own, so that no sum
+counts anything twice; scrapes that come together are answered by one; no scrape but the first waits for one that takes
+long, and what it gets is at most AHEAD_PAUSE_MAX_S older than what it would have waited for.
 Source: Prometheus text format 0.0.4; Pulsar's metric names.
 """
 
@@ -100,7 +100,9 @@ CONSUMER: Columns = (
     ("pulsar_consumer_blocked_on_unacked_messages", "gauge"),
     ("pulsar_consumer_available_permits", "gauge"),
 )
-"""Only where the settings say so: as many series as there are consumers. Their acknowledgement rates are in the topics' family, as Pulsar has it."""
+"""Only where the settings say so: as many series as there are consumers. Their acknowledgement rates are in the topics'
+family, as Pulsar has it.
+"""
 FILTERING: Columns = (
     ("pulsar_subscription_filter_processed_msg_count", "counter"),
     ("pulsar_subscription_filter_accepted_msg_count", "counter"),
@@ -155,7 +157,7 @@ LINK: Columns = (
 )
 Way = Callable[[float, float], float]
 WORST: Mapping[str, Way] = {"pulsar_replication_connected_count": min, "pulsar_replication_delay_in_seconds": max}
-"""Of a namespace's links, which alerts ask for: whether all are connected, and how old the oldest is."""
+"""How a namespace's row is made of its links, for alerts: whether all are connected, and how old the oldest is."""
 TOP_TOPIC: Columns = (
     *(
         (name.replace("pulsar_", "heliograph_top_topic_", 1), kind)
@@ -166,7 +168,8 @@ TOP_TOPIC: Columns = (
 )
 """The last two: what comes from all other regions together."""
 TOTALS = (
-    "subscriptions_count", "producers_count", "consumers_count", "msg_backlog", "rate_in", "throughput_in", "rate_out", "throughput_out", "storage_size"
+    "subscriptions_count", "producers_count", "consumers_count", "msg_backlog",
+    "rate_in", "throughput_in", "rate_out", "throughput_out", "storage_size",
 )  # fmt: skip
 """Names behind pulsar_broker_, in the order of TOPIC."""
 _SIZES = ("pulsar_storage_size", "pulsar_storage_logical_size")
@@ -236,8 +239,10 @@ class TopicMetrics:
         bundle: Callable[[TopicName], str] = lambda _: "",
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """consumers: a series for each of them, and for each cursor, too. more: families that come besides, in pieces that each take a moment.
-        bundle: labels of the one that a topic lies in; "": it is in none."""
+        """consumers: a series for each of them, and for each cursor, too. more: families that come besides, in pieces
+        that each take a moment.
+        bundle: labels of the one that a topic lies in; "": it is in none.
+        """
         self._consumers, self._more, self._bundle = consumers, more, bundle
         self._topics, self._links, self._region, self._clock, self._series = topics, links, region, clock, series
         self._top = TopTopics(series.top)
@@ -360,7 +365,10 @@ class TopicMetrics:
                         by_filter.add(f'{labels},subscription="{escaped(name)}"', filtered)
                     by_subscription.add(f'{labels},subscription="{escaped(name)}"', subscription_numbers(subscription))
                     for consumer in subscription.consumers if self._consumers else ():
-                        told = f'subscription="{escaped(name)}",consumer_name="{escaped(consumer.name)}",consumer_id="{consumer.id}"'
+                        told = (
+                            f'subscription="{escaped(name)}",consumer_name="{escaped(consumer.name)}",'
+                            f'consumer_id="{consumer.id}"'
+                        )
                         by_consumer.add(f"{labels},{told}", consumer_numbers(consumer))
         for at, link in enumerate(self._links()):
             if at % SLICE == SLICE - 1:
@@ -441,7 +449,9 @@ def _counts(count_of: dict[str, int]) -> Iterable[str]:
 
 
 def _is_unused(topic: Topic) -> bool:
-    """Whether all its numbers but its size are 0. Of very many topics these are most, and they cost a tenth of the others."""
+    """Whether all its numbers but its size are 0. Of very many topics these are most, and they cost a tenth of the
+    others.
+    """
     if topic.messages_in or topic.subscriptions or topic.producers.producers or topic.ledger.cursors or topic.volatile:
         return False
     return topic.compacted is None and not topic.transactional and not topic.rate_limited

@@ -1,9 +1,11 @@
-"""TopicSeries: which topics /metrics names one by one, and TopTopics: the heaviest of a broker, which it names however many are loaded.
+"""TopicSeries: which topics /metrics names one by one, and TopTopics: the heaviest of a broker, which it names however
+many are loaded.
 
-Is: the choice between rows by topic and by namespace; a ranking by bytes since the last one, then by backlog. Isn't: the rows (`topic_metrics`), or
-any counting.
-Invariants: a ranking holds twice `top` places, whatever is loaded; of a topic that had no traffic nothing is kept; the first `top` are listed, and who
-is listed stays while it is among the first 2 * `top`, and between rankings, so that series do not come and go.
+Is: the choice between rows by topic and by namespace; a ranking by bytes since the last one, then by backlog. Isn't:
+the rows (`topic_metrics`), or any counting.
+Invariants: a ranking holds twice `top` places, whatever is loaded; of a topic that had no traffic nothing is kept; the
+first `top` are listed, and who is listed stays while it is among the first 2 * `top`, and between rankings, so that
+series do not come and go.
 Source: docs/decisions/0170-the-heaviest-topics-have-names.md.
 """
 
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
     from region_node.topics.topic import Topic
 
 RANK_S = 10.0
-"""Bytes are compared over so long at least: several scrapers do not make the list depend on the second between two of them."""
+"""Bytes are compared over so long at least: several scrapers do not make the list depend on the second between two of
+them.
+"""
 TOP_MAX = 1000
 
 
@@ -30,7 +34,7 @@ class By(Enum):
     AUTO = "auto"
     """Topics up to `topics_max` of them, namespaces above."""
     ALL = "all"
-    """Topics, whatever that costs."""
+    """Topics, however many series that makes."""
     NAMESPACES = "namespaces"
 
 
@@ -63,7 +67,9 @@ class Ranking:
     def __init__(self, top: int, before: dict[str, int], listed: dict[str, Topic]) -> None:
         self._places, self._before, self._listed = 2 * top, before, listed
         self._best: list[tuple[int, int, bool, str, int, Topic]] = []
-        """A heap, the least first: bytes, backlog, whether it is listed, then names, so that equals keep their order."""
+        """A heap, the least first: bytes, backlog, whether it is listed, then names, so that equals keep their
+        order.
+        """
         self._shown = 0
         self.totals: dict[str, int] = {}
 
@@ -91,7 +97,7 @@ class Ranking:
 
 
 class TopTopics:
-    """Of one broker. top: how many, 0 for none; at most twice as many are listed."""
+    """Lists one broker's heaviest topics. top: how many, 0 for none; at most twice as many are listed."""
 
     __slots__ = ("_listed", "_ranked_at", "_top", "_totals")
 

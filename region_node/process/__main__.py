@@ -1,4 +1,4 @@
-"""`python -m region_node.process.role_process --settings FILE.json`: one process of a region."""
+"""`python -m region_node.process --settings FILE.json`: one process of a region."""
 
 from region_node.process.role_process.role_process import main
 

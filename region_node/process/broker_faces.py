@@ -1,7 +1,7 @@
 """BrokerFaces: the listeners of a broker, and what it tells others of them.
 
-Is: the part of the composition that opens Pulsar's, Kafka's, and the admin listeners over a broker's objects, and the record by which clients and
-other brokers find them. Isn't: the objects themselves (`broker_role`), or a protocol.
+Is: the part of the composition that opens Pulsar's, Kafka's, and the admin listeners over a broker's objects, and the
+record by which clients and other brokers find them. Isn't: the objects themselves (`broker_role`), or a protocol.
 Invariants: nothing is listened to before everything behind it is there.
 """
 
@@ -55,7 +55,7 @@ class PulsarLookup:
 
 
 class BrokerFaces:
-    """Of one broker."""
+    """Opens the listeners of one broker, over the objects that `broker` has made by then."""
 
     def __init__(self, broker: BrokerRole) -> None:
         self._broker = broker
@@ -76,12 +76,18 @@ class BrokerFaces:
             if policies is not None and source_region not in policies.regions:
                 raise Unauthorized(f"{topic}: its namespace is not replicated with region {source_region}")
             if (count := broker.view.partitions(topic)) > 0:
-                text = f"{topic} has {count} partitions in {broker.settings.region}, and is a plain topic in {source_region}"
+                text = (
+                    f"{topic} has {count} partitions in {broker.settings.region}, and is a plain topic in "
+                    f"{source_region}"
+                )
                 raise LinkError(Cause.PARTITIONS_CONFLICT, text)
             loaded = await broker.topics.get(topic, create=True)
             routes = loaded.policies.values.get("replicationRoutes")
             if not delivers(routes, source_region, broker.settings.region):
-                text = f"{topic}: in {broker.settings.region} no route leads from {source_region} to it (its replicationRoutes: {json.dumps(routes)})"
+                text = (
+                    f"{topic}: in {broker.settings.region} no route leads from {source_region} to it (its "
+                    f"replicationRoutes: {json.dumps(routes)})"
+                )
                 raise LinkError(Cause.ROUTE_CONFLICT, text)
             return cast("ReplicatedLog", loaded.log)
 

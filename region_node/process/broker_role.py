@@ -1,7 +1,7 @@
 """BrokerRole: a broker, from its connections to its listeners.
 
-Is: the part of the composition that builds and connects a broker's objects, in the order in which they start. Isn't: a decision of any of them,
-its listeners (`broker_faces`), or what it has for the loss of regions (`broker_safety`).
+Is: the part of the composition that builds and connects a broker's objects, in the order in which they start. Isn't: a
+decision of any of them, its listeners (`broker_faces`), or what it has for the loss of regions (`broker_safety`).
 Invariants: a client is answered only once everything behind it is there; a drain comes before anything is closed.
 """
 

@@ -1,6 +1,8 @@
-"""What a broker has for the loss of regions: its canary, the promises that it watches, and the tombstones of what was deleted meanwhile.
+"""What a broker has for the loss of regions: its canary, the promises that it watches, and the tombstones of what was
+deleted meanwhile.
 
-Is: a part of the composition: their making from a broker's objects. Isn't: a decision of any of them (`dr`), or when they start (`broker_role`).
+Is: a part of the composition: their making from a broker's objects. Isn't: a decision of any of them
+(`region_node.dr`), or when they start (`broker_role`).
 """
 
 from __future__ import annotations

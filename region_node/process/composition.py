@@ -1,9 +1,11 @@
 """Composition: the one place that builds and connects the objects of a role.
 
-Is: what each role is made of (a broker's part lies in `broker_role`), the order in which its parts start, and the reverse in which they stop.
+Is: what each role is made of (a broker's part lies in `broker_role`), the order in which its parts start, and the
+reverse in which they stop.
 Isn't: a decision, or a setting's meaning.
-Invariants: a role imports only what it runs, when it is built (an idle bookie holds no HTTP, gRPC, or protobuf); the parts know nothing of this
-module; the same functions build a process of a region and a node of the simulator, which gives its own Runtime.
+Invariants: a role imports only what it runs, when it is built (an idle bookie holds no HTTP, gRPC, or protobuf); the
+parts know nothing of this module; the same functions build a process of a region and a node of the simulator, which
+gives its own Runtime.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ __all__ = ["Role", "Runtime", "build", "build_bookie", "build_broker", "build_co
 
 
 def system_runtime() -> Runtime:
-    """This machine."""
+    """Returns this machine: its clocks, its chance, its disks, LMDB for the tables of metadata nodes."""
     from heliograph.runtime.clock import SystemClock, system_rng
     from heliograph.runtime.system_disk import SystemDisk
 
@@ -79,7 +81,7 @@ def build_broker(settings: ProcessSettings, runtime: Runtime) -> BrokerRole:
     return BrokerRole(settings, runtime)
 
 
-# -- metadata and configuration -----------------------------------------------------------------------------------------
+# -- metadata and configuration ---------------------------------------------------------------------------------------
 
 
 class MetaRole:
@@ -212,7 +214,7 @@ def _nothing() -> None:
     """Before a role has started, there is nothing to stop."""
 
 
-# -- bookie ---------------------------------------------------------------------------------------------------------------
+# -- bookie -----------------------------------------------------------------------------------------------------------
 
 
 class BookieRole:

@@ -1,10 +1,12 @@
-"""RegionLevel: the feature level of this broker's region: refused where it is too new, raised once every process speaks a higher one.
+"""RegionLevel: the feature level of this broker's region: refused where it is too new, raised once every process speaks
+a higher one.
 
-Is: the levels that live brokers and bookies, and the members of the metadata, register with, beside the region's in the global configuration. Isn't: what a
-level means (`heliograph.model.feature_levels`).
-Invariants: the region's level only rises, to at most the lowest of what is registered; a process of a lower level than its region's does not serve in it: it
-would misread what is there.
-Why in the global configuration: other regions and tools see there what a region can do; and it outlives the region's own metadata.
+Is: the levels that live brokers and bookies, and the members of the metadata, register with, beside the region's in the
+global configuration. Isn't: what a level means (`heliograph.model.feature_levels`).
+Invariants: the region's level only rises, to at most the lowest of what is registered; a process of a lower level than
+its region's does not serve in it: it would misread what is there.
+Why in the global configuration: other regions and tools see there what a region can do; and it outlives the region's
+own metadata.
 Source: docs/operating/scaling.md, "Mixed versions".
 """
 
@@ -29,7 +31,9 @@ log = logging.getLogger("region_node.region_level")
 
 
 class RegionLevel:
-    """Watches from the start. brokers: the live ones. metadata: asks what each member of the metadata speaks, there or away (`local_meta.node_level`)."""
+    """Watches from the start. brokers: the live ones. metadata: asks what each member of the metadata speaks, there or
+    away (`local_meta.node_level`).
+    """
 
     def __init__(
         self,
@@ -49,7 +53,7 @@ class RegionLevel:
 
     @property
     def present(self) -> int:
-        """Of the region; 1 where it is not in the configuration yet."""
+        """The level of the region; 1 where it is not in the configuration yet."""
         found = self._view.region(self._region)
         return found.feature_level if found is not None else 1
 
@@ -61,11 +65,14 @@ class RegionLevel:
         """Raises ConfigError where this version is too old for its region."""
         if self.present > LEVEL:
             raise ConfigError(
-                f"region {self._region} is at feature level {self.present}, and this version speaks {LEVEL}: start the newer version here; a level never falls"
+                f"region {self._region} is at feature level {self.present}, and this version speaks {LEVEL}: start "
+                "the newer version here; a level never falls"
             )
 
     async def upkeep(self) -> None:
-        """Raises the region's level to what all speak. Raises MetadataUnavailable, OutcomeUnknown: it is tried again."""
+        """Raises the region's level to what all speak. Raises MetadataUnavailable, OutcomeUnknown: it is tried
+        again.
+        """
         here = self.spoken()
         if not here or self._view.region(self._region) is None or min(here.values()) <= self.present:
             return  # the usual case, in which nobody is asked
@@ -83,7 +90,8 @@ class RegionLevel:
         if older:
             names = ", ".join(older[:5])
             raise NotAllowed(
-                f"{what} wants feature level {level} of region {self._region}, but {names} run an older version: upgrade them first"
+                f"{what} wants feature level {level} of region {self._region}, but {names} run an older version: "
+                "upgrade them first"
             )
         await self._raise(level)
 

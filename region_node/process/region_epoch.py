@@ -1,10 +1,12 @@
 """RegionEpoch: lets a broker serve topics only under an epoch that stands for the metadata it serves them from.
 
-Is: comparing the metadata's `/instance` with the one that the global configuration knows for this region, raising the epoch where they differ, and
-noticing that the metadata was replaced under a running broker. Isn't: what an epoch is used for (replicator.log.topic_state).
-Invariants: no topic is opened while the region's epoch stands for another metadata than this one; a region whose metadata was never known to the
-configuration may be served at once, because nothing of it can have been restored before; only who has just read `/instance` speaks for it, so that
-a broker of the old metadata never raises the epoch again; nor does one whose metadata has held the epoch and lost it to another.
+Is: comparing the metadata's `/instance` with the one that the global configuration knows for this region, raising the
+epoch where they differ, and noticing that the metadata was replaced under a running broker. Isn't: what an epoch is
+used for (replicator.log.topic_state).
+Invariants: no topic is opened while the region's epoch stands for another metadata than this one; a region whose
+metadata was never known to the configuration may be served at once, because nothing of it can have been restored
+before; only who has just read `/instance` speaks for it, so that a broker of the old metadata never raises the epoch
+again; nor does one whose metadata has held the epoch and lost it to another.
 Source: ARCHITECTURE "The five ideas", 4; docs/operating.md, "Backup and restore".
 """
 
@@ -59,7 +61,9 @@ class RegionEpoch:
             await asyncio.gather(self._raising, return_exceptions=True)
 
     async def replaced(self) -> None:
-        """Returns never; raises ConfigError once the metadata is another: what this process holds in memory speaks of the old one."""
+        """Returns never; raises ConfigError once the metadata is another: what this process holds in memory speaks of
+        the old one.
+        """
         await asyncio.shield(self._replaced)
 
     def info(self) -> RegionInfo:
@@ -73,20 +77,25 @@ class RegionEpoch:
             self._agree_soon()
             if found.metadata_instance:
                 raise MetadataUnavailable(
-                    f"the metadata of region {self._region} was restored or rebuilt: its epoch must rise above {found.epoch} first, "
+                    f"the metadata of region {self._region} was restored or rebuilt: its epoch must rise above "
+                    f"{found.epoch} first, "
                     "which needs a majority of the regions to reach each other"
                 )
         return found
 
     def _agree_soon(self) -> None:
-        """Where the region is in the configuration, and stands for another metadata or none: also where no topic asks for it yet."""
+        """Where the region is in the configuration, and stands for another metadata or none: also where no topic asks
+        for it yet.
+        """
         found = self._view.region(self._region)
         busy = self._raising is not None and not self._raising.done()
         if found is None:
             return
         if found.metadata_instance == self._instance:
             self._held = True
-        elif self._held:  # brokers of another metadata serve the region now: to raise the epoch again would be to raise it in turn with them
+        elif self._held:
+            # brokers of another metadata serve the region now: to raise the epoch again would be to raise it in turn
+            # with them
             self._begin_anew()
         elif not busy:
             self._raising = asyncio.get_running_loop().create_task(self._agree())

@@ -1,7 +1,9 @@
-"""One process of a region: reads its settings, locks its folder, starts its roles, says so, and drains when it is told to end.
+"""One process of a region: reads its settings, locks its folder, starts its roles, says so, and drains when it is told
+to end.
 
-Is: `python -m region_node.process.role_process --settings FILE.json [--role broker]`. Isn't: a supervisor; it restarts nothing.
-Once ready it prints one line, {"ready": true, "ports": {...}}. SIGTERM and SIGINT drain within a bounded time; a second one ends at once.
+Is: `python -m region_node.process --settings FILE.json [--role broker]`. Isn't: a supervisor; it restarts nothing.
+Once ready it prints one line, {"ready": true, "ports": {...}}. SIGTERM and SIGINT drain within a bounded time; a second
+one ends at once.
 What is wrong before that ends as one sentence on stderr and exit code 2; a fault later as exit code 1.
 Source: docs/operating.md, "Processes"; docs/decisions/0006-collector-and-loop.md.
 """
@@ -34,7 +36,7 @@ from region_node.runtime import logs
 log = logging.getLogger("region_node.process")
 
 DATA_FORMAT = 1
-"""Of the folders of bookies and metadata nodes; each file has its own format too."""
+"""The format of the folders of bookies and metadata nodes, in `version.json`; each file has its own format too."""
 YOUNG_OBJECTS = 50_000
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 30.0
@@ -98,7 +100,9 @@ async def _logged(
 
 
 async def run(settings: ProcessSettings, runtime: Runtime) -> int:
-    """Starts the roles in order, serves, and stops them in the reverse order. Raises ConfigError and OSError of the start."""
+    """Starts the roles in order, serves, and stops them in the reverse order. Raises ConfigError and OSError of the
+    start.
+    """
     loop = asyncio.get_running_loop()
     told: asyncio.Future[str] = loop.create_future()
     hurried: asyncio.Future[None] = loop.create_future()
@@ -159,7 +163,8 @@ async def _start(
     await asyncio.wait({starting})
     if not told.done():
         raise ConfigError(
-            f"{settings.node_id} did not start within {START_TIMEOUT_S:.0f} s: is the region's metadata ({', '.join(settings.meta)}) up?"
+            f"{settings.node_id} did not start within {START_TIMEOUT_S:.0f} s: is the region's metadata "
+            f"({', '.join(settings.meta)}) up?"
         )
     return ports
 
@@ -259,7 +264,8 @@ def _check_version(folder: Path, settings: ProcessSettings) -> None:
         raise ConfigError(f"{path} is not readable ({error}); restore it, or choose another folder") from error
     if found.get("format") != DATA_FORMAT:
         raise ConfigError(
-            f"the data folder {folder} has format {found.get('format')}, this version reads format {DATA_FORMAT}; run the version that wrote it"
+            f"the data folder {folder} has format {found.get('format')}, this version reads format {DATA_FORMAT}; run "
+            "the version that wrote it"
         )
     if found != mine:
         owner = f"{found.get('node')} of region {found.get('region')}"

@@ -1,6 +1,7 @@
 """Runtime: what the composition of every role is given, and the small things that all roles do alike.
 
-Is: the machine as a value (clock, chance, disks), the shape of a role, and how a role reaches its metadata. Isn't: any role.
+Is: the machine as a value (clock, chance, disks), the shape of a role, and how a role reaches its metadata. Isn't: any
+role.
 """
 
 from __future__ import annotations
@@ -28,15 +29,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """The machine: all that a simulator replaces, with the event loop. `disk`: path -> that directory, with a thread of its own."""
+    """The machine: all that a simulator replaces, with the event loop. `disk`: path -> that directory, with a thread of
+    its own.
+    """
 
     clock: Clock
     rng: Rng
     disk: Callable[[str], Disk]
     pid: int = 0
-    """Of this process; 0 in a simulator."""
+    """The id of this process; 0 in a simulator."""
     table: Callable[[str], TableStore | None] = lambda path: None
-    """Path -> what keeps the table of a metadata node there durably; None: it is in memory, and made again from snapshots and the log."""
+    """Path -> what keeps the table of a metadata node there durably; None: it is in memory, and made again from
+    snapshots and the log.
+    """
     config_transport: Callable[[ProcessSettings], ConfigTransport] | None = None
     """Between the regions' configuration nodes; None: gRPC."""
     tuned: Mapping[type, object] = field(default_factory=dict)
@@ -48,7 +53,9 @@ class Runtime:
 
 
 class Role(Protocol):
-    """What one role of a process can be told. Each method is called once, `stop` also after a start that failed half way."""
+    """What one role of a process can be told. Each method is called once, `stop` also after a start that failed half
+    way.
+    """
 
     async def start(self) -> dict[str, int]:
         """Returns the ports that it listens on, by name, once it is ready. Raises ConfigError, OSError."""

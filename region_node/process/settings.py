@@ -1,8 +1,10 @@
 """Settings of one process: a JSON file, then the environment, checked once and frozen.
 
-Is: the one place that reads settings; each error is one sentence that says what to do. Isn't: a default folder, port, or peer that somebody must know.
-The environment overrides single fields: HELIOGRAPH_REGION=eu, HELIOGRAPH_BROKER__PORT=6651 (values are JSON, or plain text).
-Plain dataclasses and the standard library: a validation framework costs each process 14 MB, half of what an idle bookie needs.
+Is: the one place that reads settings; each error is one sentence that says what to do. Isn't: a default folder, port,
+or peer that somebody must know. The environment overrides single fields: HELIOGRAPH_REGION=eu,
+HELIOGRAPH_BROKER__PORT=6651 (values are JSON, or plain text).
+Plain dataclasses and the standard library: a validation framework costs each process 14 MB, half of what an idle bookie
+needs.
 Source: docs/operating.md, "Settings".
 """
 
@@ -57,15 +59,17 @@ def _check_port(name: str, port: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """Ports: 0 is any free one; an `admin_port` of -1 is none. `shared_port`, `shared_admin_port`: service ports shared by the brokers of a host; 0 is none."""
+    """Ports: 0 is any free one; an `admin_port` of -1 is none. `shared_port`, `shared_admin_port`: service ports shared
+    by the brokers of a host; 0 is none.
+    """
 
     port: int = 6650
     """-1: none, clients come by TLS alone."""
     tls_port: int = -1
-    """pulsar+ssl; -1: none."""
+    """The port of pulsar+ssl; -1: there is none."""
     admin_port: int = 8080
     admin_tls_port: int = -1
-    """HTTPS, beside `admin_port`."""
+    """The port of HTTPS, beside `admin_port`; -1: there is none."""
     inside_port: int = 0
     """With tls.internal: where the region's other brokers ask this one, by mutual TLS."""
     link_port: int = 0
@@ -76,21 +80,31 @@ class BrokerSettings:
     listeners: dict[str, str] = field(default_factory=dict)
     """Advertised beside the default one: listener name -> URL."""
     connections_max: int = 0
-    """Of clients, to all Pulsar ports together; the next one is refused. 0: as many as this process may have files open, without a thousand."""
+    """So many clients are served on all Pulsar ports together; the next one is refused. 0: as many as this process may
+    have files open, without a thousand.
+    """
     topic_loads_max: int = 64
-    """Topics that are loaded at the same time; the others wait for their turn, so that clients who all come at once leave room for those who are there."""
+    """Topics that are loaded at the same time; the others wait for their turn, so that clients who all come at once
+    leave room for those who are there.
+    """
     cache_mb: int = 64
-    """Pulsar's managedLedgerCacheSizeMB."""
+    """MiB of the entry cache, of all topics together; Pulsar's managedLedgerCacheSizeMB."""
     cache_eviction: str = _CACHE.eviction.value
-    """What leaves the entry cache before it is full: what every active reader has read (`read`), or acknowledged (`mark_delete`), or nothing (`time`)."""
+    """What leaves the entry cache before it is full: what every active reader has read (`read`), or acknowledged
+    (`mark_delete`), or nothing (`time`).
+    """
     cache_backlogged_entries: int = _CACHE.backlogged_entries
-    """Pulsar's managedLedgerCursorBackloggedThreshold: nothing is kept back for a cursor whose backlog is larger; 0 is no limit."""
+    """Pulsar's managedLedgerCursorBackloggedThreshold: nothing is kept back for a cursor whose backlog is larger; 0 is
+    no limit.
+    """
     cache_time_ms: int = _CACHE.time_ms
     """Pulsar's managedLedgerCacheEvictionTimeThresholdMillis: no entry stays longer."""
     managed_ledger: ManagedLedgerSettings = field(default_factory=ManagedLedgerSettings)
     """When ledgers of topics are closed, and what waits for bookies."""
     racks_min: int = 1
-    """On so many racks the copies of an entry lie, or no ledger is made. Also bookkeeperClientMinNumRacksPerWriteQuorum."""
+    """On so many racks the copies of an entry lie, or no ledger is made. Also
+    bookkeeperClientMinNumRacksPerWriteQuorum.
+    """
     batch_index_acks: bool = True
     """Single messages of a batch can be acknowledged."""
     broker_entry_metadata: bool = False
@@ -98,9 +112,13 @@ class BrokerSettings:
     message_bytes_max: int = 5 << 20
     """Pulsar's maxMessageSize: of one entry; clients are told. At most 5 MiB."""
     metrics_topics_max: int = 10_000
-    """Loaded topics above which /metrics speaks of namespaces, and not of single topics, as long as `metrics_topics` is "auto"."""
+    """Loaded topics above which /metrics speaks of namespaces, and not of single topics, as long as `metrics_topics` is
+    "auto".
+    """
     metrics_topics: str = "auto"
-    """What /metrics has rows of: topics or namespaces by their number (`auto`), topics however many there are (`all`), or namespaces."""
+    """What /metrics has rows of: topics or namespaces by their number (`auto`), topics however many there are (`all`),
+    or namespaces.
+    """
     metrics_top_topics: int = 100
     """So many topics with the most traffic are named in any case, in families of their own; 0: none."""
     metrics_consumers: bool = False
@@ -109,7 +127,9 @@ class BrokerSettings:
     """What holds for topics where nothing else is set: names and values of the policy table."""
     compaction: CompactorSettings = field(default_factory=CompactorSettings)
     entry_filters: dict[str, str] = field(default_factory=dict)
-    """Code of your own that decides what subscriptions get: name, for policies -> package.module:Class, on PYTHONPATH."""
+    """Code of your own that decides what subscriptions get: name, for policies -> package.module:Class, on
+    PYTHONPATH.
+    """
     drain_timeout_s: float = 20.0
     ownership: OwnershipSettings = field(default_factory=OwnershipSettings)
     balance: BalanceSettings = field(default_factory=BalanceSettings)
@@ -122,11 +142,15 @@ class BrokerSettings:
     audit: AuditSettings = field(default_factory=AuditSettings)
     link_compression: CompressionSettings = field(default_factory=CompressionSettings)
     link_budget: dict[str, float] = field(default_factory=dict)
-    """Target region ("*": each that is not named) -> bytes a second of all links of this broker to it together; not named: no bound."""
+    """Target region ("*": each that is not named) -> bytes a second of all links of this broker to it together; not
+    named: no bound.
+    """
     link_budget_shared: bool = False
     """`link_budget` is of all brokers of the region together: each that lives has an equal share."""
     link_drain_floor: float = 8 << 20
-    """Bytes a second: drains of backlog to other regions give way to who publishes on the same broker, but are never slower together; 0: they never do."""
+    """Bytes a second: drains of backlog to other regions give way to who publishes on the same broker, but are never
+    slower together; 0: they never do.
+    """
     link_left_grace_s: float = 86_400.0
     """So long what a region had not got when it left a namespace is kept for it, should it come back; 0: not at all."""
     tiered: TieredSettings = field(default_factory=TieredSettings)
@@ -152,7 +176,8 @@ class BrokerSettings:
             )
         if self.link_drain_floor < 0:
             raise ConfigError(
-                f"broker.link_drain_floor is {self.link_drain_floor:g}; give bytes a second, or 0: drains never give way to publishers"
+                f"broker.link_drain_floor is {self.link_drain_floor:g}; give bytes a second, or 0: drains never give "
+                "way to publishers"
             )
         if not 0 <= self.link_left_grace_s <= 366 * 86_400:
             raise ConfigError(f"broker.link_left_grace_s is {self.link_left_grace_s:g}; give 0 s to a year")
@@ -162,7 +187,8 @@ class BrokerSettings:
             raise ConfigError(f"broker.policies: {error}") from error
         if self.connections_max < 0 or not 1 <= self.topic_loads_max <= 100_000:
             raise ConfigError(
-                "broker.connections_max must be 0 (as the system allows) or more, and broker.topic_loads_max 1 to 100000"
+                "broker.connections_max must be 0 (as the system allows) or more, and broker.topic_loads_max 1 to "
+                "100000"
             )
         if not 1 <= self.cache_mb <= 1 << 20:
             raise ConfigError(f"broker.cache_mb must be at least 1, not {self.cache_mb}")
@@ -179,7 +205,9 @@ class BrokerSettings:
                 )
 
     def entry_cache(self) -> CacheSettings:
-        """Raises ConfigError."""
+        """Returns the entry cache's rules, without its size. Raises ConfigError: `cache_eviction` is none of Eviction,
+        or a bound is too low.
+        """
         if self.cache_eviction not in (names := [e.value for e in Eviction]):
             raise ConfigError(f"broker.cache_eviction must be one of {', '.join(names)}, not {self.cache_eviction!r}")
         eviction = Eviction(self.cache_eviction)
@@ -188,7 +216,7 @@ class BrokerSettings:
         )
 
     def topic_series(self) -> TopicSeries:
-        """Raises ConfigError."""
+        """Returns which topics /metrics names. Raises ConfigError where a value is out of bounds."""
         return TopicSeries(topics=self.metrics_topics, topics_max=self.metrics_topics_max, top=self.metrics_top_topics)
 
 
@@ -209,7 +237,9 @@ class BookieSettings:
     journal_dir: str = ""
     """Empty: journal/ in the data folder. A disk of its own is worth it."""
     journal_dirs: tuple[str, ...] = ()
-    """Several, each best on a disk of its own, in the place of `journal_dir`; at most as many as there are ledger directories. They stay as they are."""
+    """Several, each best on a disk of its own, in the place of `journal_dir`; at most as many as there are ledger
+    directories. They stay as they are.
+    """
     ledger_dirs: tuple[str, ...] = ()
     """Empty: ledgers/ in the data folder. Several share the ledgers evenly; they stay as they are, in this order."""
     free_mb_min: int = 256
@@ -241,7 +271,9 @@ class BookieSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaNodeSettings:
-    """A voter of the region's local metadata. `peers`: node id -> address of its Raft listener, this node's own among them; empty: it is alone."""
+    """A voter of the region's local metadata. `peers`: node id -> address of its Raft listener, this node's own among
+    them; empty: it is alone.
+    """
 
     node_id: str = ""
     port: int = 7001
@@ -328,7 +360,8 @@ class ProcessSettings:
             raise ConfigError("config is not set: a broker needs the address of the region's configuration node")
         if self.broker.link_port and self.tls is not None and not self.tls.replicator_cert:
             raise ConfigError(
-                "broker.link_port is set with tls: links between regions then need tls.replicator_cert and tls.replicator_key"
+                "broker.link_port is set with tls: links between regions then need tls.replicator_cert and "
+                "tls.replicator_key"
             )
         if (
             self.broker.link_port
@@ -336,13 +369,15 @@ class ProcessSettings:
             and (self.security.authentication or self.security.anonymous_role)
         ):
             raise ConfigError(
-                "broker.link_port is set without tls: a plain link would let anybody in past security.authentication; set tls, or no link_port"
+                "broker.link_port is set without tls: a plain link would let anybody in past security.authentication; "
+                "set tls, or no link_port"
             )
         if self.bind in LOOPBACK:
             return
         if {"bookie", "meta", "config"} & set(self.roles) and not (self.tls is not None and self.tls.internal):
             raise ConfigError(
-                f"bind is {self.bind}: bookies and metadata nodes on other addresses than 127.0.0.1 want tls with `internal` on"
+                f"bind is {self.bind}: bookies and metadata nodes on other addresses than 127.0.0.1 want tls with "
+                "`internal` on"
             )
         if self.broker.link_port and self.tls is None:
             raise ConfigError(
@@ -351,7 +386,9 @@ class ProcessSettings:
 
 
 def host_and_port(name: str, address: str) -> tuple[str, int]:
-    """`host:port`. Raises ConfigError."""
+    """Splits `host:port`, or `[IPv6]:port`; the port is 1 to 65535. name: the setting, for the error. Raises
+    ConfigError.
+    """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) <= 65535:
         raise ConfigError(f"{name}: expected host:port, not {address!r}")
@@ -401,7 +438,9 @@ def _override(fields: dict[str, Any], environment: Mapping[str, str]) -> None:
 
 
 def build(kind: type[T], fields: Any, path: str) -> T:
-    """A frozen dataclass from plain JSON: unknown names, missing ones, and wrong types are refused by name. Raises ConfigError."""
+    """A frozen dataclass from plain JSON: unknown names, missing ones, and wrong types are refused by name. Raises
+    ConfigError.
+    """
     here = path or "the settings"
     if not isinstance(fields, dict):
         raise ConfigError(f"{here}: expected an object, not {json.dumps(fields)}")
@@ -427,7 +466,9 @@ _PULSAR_NAMES = {
     "bookkeeperClientMinNumRacksPerWriteQuorum": "racks_min",
     "transactionCoordinatorEnabled": "transaction_coordinator_enabled",
 }
-"""Of a broker's settings file -> ours; the environment has them in any case."""
+"""A Pulsar name in a broker's settings file -> ours; the case of its letters does not count, as the environment has
+none.
+"""
 
 
 def _in_our_words(fields: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Tracing as a broker is set to it.
 
-Is: the section of the settings. Isn't: the choice of messages (`replicator.health.tracing`), or the export (`heliograph.runtime.span_export`).
+Is: the section of the settings. Isn't: the choice of messages (`replicator.health.tracing`), or the export
+(`heliograph.runtime.span_export`).
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from heliograph.model.errors import ConfigError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracingSettings:
     endpoint: str = ""
-    """Where an OpenTelemetry collector takes traces by OTLP/HTTP, such as http://127.0.0.1:4318/v1/traces; empty: nothing is traced."""
+    """Where an OpenTelemetry collector takes traces by OTLP/HTTP, such as http://127.0.0.1:4318/v1/traces; empty:
+    nothing is traced.
+    """
     one_in: int = 10_000
-    """Of so many messages (entries), one is traced; the same in every region, or the regions choose different ones."""
+    """One of so many messages (entries) is traced; the same in every region, or the regions choose different ones."""
     delay_s: float = 5.0
     """So long spans are gathered before they are sent."""
     headers_file: str = ""

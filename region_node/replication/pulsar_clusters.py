@@ -1,7 +1,8 @@
 """PulsarClusters: the real Pulsar clusters behind this region, as links to them and producers from them ask for them.
 
-Is: which clusters this region is the gateway of, their partitioned topics, schemas by the version that messages name, markers to the link that they are
-for. Isn't: a link (`replicator.pulsar`), or a producer (`region_node.faces.pulsar.commands.replicator_producers`).
+Is: which clusters this region is the gateway of, their partitioned topics, schemas by the version that messages name,
+markers to the link that they are for. Isn't: a link (`replicator.pulsar`), or a producer
+(`region_node.faces.pulsar.commands.replicator_producers`).
 Source: docs/protocols/interop.md.
 """
 
@@ -39,7 +40,9 @@ class ClusterView(Protocol):
 
 
 class PulsarClusters:
-    """Of one broker. Implements `replicator.pulsar.pulsar_link.ClusterHost` and `region_node.faces.pulsar.commands.replicator_producers.ClusterPort`."""
+    """Knows the Pulsar clusters behind one broker's region. Implements `replicator.pulsar.pulsar_link.ClusterHost` and
+    `region_node.faces.pulsar.commands.replicator_producers.ClusterPort`.
+    """
 
     def __init__(
         self, region: str, view: ClusterView, links: LinkManager, schemas: Callable[[], SchemaRegistry]
@@ -79,12 +82,16 @@ class PulsarClusters:
             return
         base = name.partitioned
         wanted = self._view.partitions(str(base))
-        url = f"{cluster.admin_url.rstrip('/')}/admin/v2/{base.domain}/{base.tenant}/{base.namespace_local}/{quote(base.local, safe='')}/partitions"
+        url = (
+            f"{cluster.admin_url.rstrip('/')}/admin/v2/{base.domain}/{base.tenant}/{base.namespace_local}/"
+            f"{quote(base.local, safe='')}/partitions"
+        )
         headers = {"Content-Type": "application/json"}
         try:
             if cluster.oauth_file and not secret_may_go_to(url):
                 raise NotAllowed(
-                    f"cluster {cluster.name}: a token by OAuth goes by TLS only: give it an https:// --url, not {cluster.admin_url}"
+                    f"cluster {cluster.name}: a token by OAuth goes by TLS only: give it an https:// --url, not "
+                    f"{cluster.admin_url}"
                 )
             if token := await self.token(cluster):
                 headers["Authorization"] = f"Bearer {token}"
@@ -123,7 +130,9 @@ class PulsarClusters:
 
 
 async def _given(who: ClientCredentials) -> tuple[str, float]:
-    """(a token, for how many seconds it is used), as its issuer gives it. Takes `_TIMEOUT` at most for each of two questions. Raises LinkError."""
+    """(a token, for how many seconds it is used), as its issuer gives it. Takes `_TIMEOUT` at most for each of two
+    questions. Raises LinkError.
+    """
     try:
         async with ClientSession(timeout=_TIMEOUT) as session:
             metadata = await _asked(session, "GET", who.metadata_url, None)

@@ -1,9 +1,10 @@
 """ReplicatedSchemas: this region's schema registry, as links read and fill it.
 
-Is: which topics have schemas at all (one watch of the metadata a broker), reading and taking over, and telling links of new versions, whichever broker
-of the region stored them. Isn't: the registry (`region_node.schemas.schema_registry`), or a link.
-Invariants: what another region gives has that region's numbers, and changes nothing that is here unless somebody has decided so; only versions of
-this region's own numbers are told on as they come, all of them when a link opens.
+Is: which topics have schemas at all (one watch of the metadata a broker), reading and taking over, and telling links of
+new versions, whichever broker of the region stored them. Isn't: the registry (`region_node.schemas.schema_registry`),
+or a link.
+Invariants: what another region gives has that region's numbers, and changes nothing that is here unless somebody has
+decided so; only versions of this region's own numbers are told on as they come, all of them when a link opens.
 Source: docs/protocols/links.md, "Schemas".
 """
 
@@ -40,8 +41,10 @@ def _told(rows: Sequence[SchemaRow]) -> list[SchemaRow]:
 
 
 class ReplicatedSchemas:
-    """Implements `replicator.links.schema_feed.SchemaHost`. partitions(topic): how many; 0: it is not partitioned. changed(topic, or one of its partitions):
-    there is a new version of this region's own. unpark(topic): its links that are parked look again."""
+    """Implements `replicator.links.schema_feed.SchemaHost`. partitions(topic): how many; 0: it is not partitioned.
+    changed(topic, or one of its partitions): there is a new version of this region's own. unpark(topic): its links that
+    are parked look again.
+    """
 
     def __init__(
         self,

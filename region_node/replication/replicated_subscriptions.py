@@ -1,6 +1,7 @@
 """ReplicatedSubscriptions: this broker's subscriptions, as their replication asks for them.
 
-Is: making one, moving one, and saying when a client or an operator moved one. Isn't: a rule (`replicator.subscriptions.subscription_state`).
+Is: making one, moving one, and saying when a client or an operator moved one. Isn't: a rule
+(`replicator.subscriptions.subscription_state`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def replicate(topic: Topic, subscription: Subscription, *, on: bool = True) -> N
 
 
 def replicate_by_policy(topic: Topic) -> None:
-    """Where the namespace or the topic asks for it, and before the first message goes out: what is acknowledged then is acknowledged everywhere."""
+    """Where the namespace or the topic asks for it, and before the first message goes out: what is acknowledged then is
+    acknowledged everywhere.
+    """
     log: Any = topic.log
     if getattr(log, "replicate_all", False):  # else it is not made: most topics have no replicated subscription
         log.subscriptions.enable_all()

@@ -9,7 +9,7 @@ from heliograph.model.positions import Position
 from heliograph.wire.run import FLAG_KAFKA, Run
 
 Piece = tuple[int, int, Run]
-"""(ledger, first entry, run)."""
+"""(ledger, its first entry's id, run): the run's entries follow one another in that ledger."""
 
 
 class LedgerPort(Protocol):
@@ -42,7 +42,7 @@ class TurnPort(Protocol):
         ...
 
     def waiting(self) -> str:
-        """Why not; "": they may."""
+        """Why no messages may be handed out here now; "": they may."""
         ...
 
 
@@ -70,16 +70,20 @@ class CursorPort(Protocol):
 
     @property
     def backlog_bytes(self) -> int:
-        """An estimate."""
+        """Estimated, from the mark-delete position on: what is acknowledged above it counts too."""
         ...
 
     @property
     def partly_acked(self) -> Mapping[Position, int]:
-        """Batches of which some messages are acknowledged -> bits of those that are not. May hold entries that are acknowledged."""
+        """Batches of which some messages are acknowledged -> bits of those that are not. May hold entries that are
+        acknowledged.
+        """
         ...
 
     def ack_batch(self, position: Position, given: int) -> int:
-        """Bit i of `given`: message i of the batch is not acknowledged. Returns the bits left; 0: the whole entry is acknowledged."""
+        """Bit i of `given`: message i of the batch is not acknowledged. Returns the bits left; 0: the whole entry is
+        acknowledged.
+        """
         ...
 
     def ack(self, positions: Sequence[Position]) -> None: ...
@@ -95,7 +99,9 @@ class CursorPort(Protocol):
     def reset(self, mark_delete: Position) -> None: ...
 
     def begin_earlier(self, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]) -> None:
-        """What lies in (mark_delete, start] and in `never` counts as not acknowledged; all else behind `start` stays as it is."""
+        """What lies in (mark_delete, start] and in `never` counts as not acknowledged; all else behind `start` stays as
+        it is.
+        """
         ...
 
     def set_properties(self, properties: dict[str, str]) -> None: ...
@@ -128,7 +134,9 @@ def visible(piece: Piece) -> tuple[list[Piece], list[tuple[int, int, int]]]:
 
 
 def entries_for(run: Run, permits: int) -> int:
-    """How many entries go out for `permits` messages: as long as any permit is left, so that the last one may overdraw."""
+    """How many entries go out for `permits` messages: as long as any permit is left, so that the last one may
+    overdraw.
+    """
     if run.counts is None:
         return min(run.count, permits)
     for index, count in enumerate(run.counts):

@@ -1,10 +1,12 @@
 """The log of a process: one event a line, as JSON or for a console, limited by event, without secrets.
 
-Is: what turns a record of `logging` into an event with fields, however it was written (`extra={...}`, or `"link.ended topic=%s cause=%s", topic, cause`, or
-a sentence of a library), and the handler that writes it. Isn't: what is logged; each part decides that.
-Invariants: a line of JSON is one object, whatever the fields hold; nothing a client sent begins a line of its own; what the limit leaves out is counted
-and said; `admin.change`, the lasting record of what was changed, and the events of `process` are never left out.
-JSON: {"time", "level", "event", "logger", "region", "node", "fields": {...}, "exception"}; `text` in the place of fields for what is no event of ours.
+Is: what turns a record of `logging` into an event with fields (`log.info("link.ended", extra={...})`, or a sentence of
+a library), and the handler that writes it. Isn't: what is logged; each part decides that.
+Invariants: a line of JSON is one object, whatever the fields hold; nothing a client sent begins a line of its own; what
+the limit leaves out is counted and said; `admin.change`, the lasting record of what was changed, and the events of
+`process` are never left out.
+JSON: {"time", "level", "event", "logger", "region", "node", "fields": {...}, "exception"}; `text` in the place of
+fields for what is no event of ours.
 Source: docs/operating/logs.md; docs/decisions/0096-logs-and-support-files.md.
 """
 
@@ -38,7 +40,9 @@ _NAMES_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """`format`: console or json. Of one event name at most `per_event_max` lines in `window_s` seconds are written; 0: no limit."""
+    """`format`: console or json. Of one event name at most `per_event_max` lines in `window_s` seconds are written; 0:
+    no limit.
+    """
 
     format: str = "console"
     per_event_max: int = 100
@@ -81,7 +85,9 @@ def _parsed(said: str) -> tuple[dict[str, Any], str]:
 
 
 def _named(region: str, event: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """With the id of the link (the same in both of its regions), and of the request to the admin interface that is being handled."""
+    """With the id of the link (the same in both of its regions), and of the request to the admin interface that is
+    being handled.
+    """
     source, target = fields.get("source", region), fields.get("target", region)
     if event.startswith("link.") and region and "topic" in fields and source != target:
         fields = {"link": f"{source}>{target}/{fields['topic']}", **fields}
@@ -115,7 +121,9 @@ def _shown(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 class EventFormatter(logging.Formatter):
-    """For people: `2026-11-22 10:00:00,000 INFO topic.loaded topic=persistent://…`. A value with spaces or quotes stands in quotes, as JSON has them."""
+    """For people: `2026-11-22 10:00:00,000 INFO topic.loaded topic=persistent://…`. A value with spaces or quotes
+    stands in quotes, as JSON has them.
+    """
 
     def __init__(self, region: str = "") -> None:
         super().__init__()
@@ -187,7 +195,9 @@ class EventLimit:
         return False
 
     def ended(self, now: float | None) -> Iterator[tuple[str, int]]:
-        """(name, lines left out) of the windows that are over (None: of all), which begin anew; only those where something was left out."""
+        """(name, lines left out) of the windows that are over (None: of all), which begin anew; only those where
+        something was left out.
+        """
         for name, (began, _, left_out) in list(self._windows.items()):
             if now is None or not began <= now < began + self._window_s:
                 del self._windows[name]
@@ -196,7 +206,9 @@ class EventLimit:
 
 
 class EventHandler(logging.StreamHandler[TextIO]):
-    """Writes what the limit admits, and says what it left out: with the first line after a window, by `say_left_out`, and at the end of the process."""
+    """Writes what the limit admits, and says what it left out: with the first line after a window, by `say_left_out`,
+    and at the end of the process.
+    """
 
     def __init__(self, stream: TextIO, settings: LogSettings, *, region: str = "", node: str = "") -> None:
         super().__init__(stream)

@@ -1,6 +1,7 @@
 """Metrics of a process, made when they are asked for: Prometheus text.
 
-Is: names as Pulsar and BookKeeper give them, values read from the objects that count them. Isn't: a registry; nothing is kept here.
+Is: names as Pulsar and BookKeeper give them, values read from the objects that count them. Isn't: a registry; nothing
+is kept here.
 Invariants: what a scrape costs is paid by the scrape; nothing is counted per message for its sake.
 Source: Prometheus text format 0.0.4; docs/operating.md, "Metrics".
 """
@@ -24,7 +25,9 @@ QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999)
 
 
 def render(samples: Iterable[Sample]) -> bytes:
-    """Samples of one name are brought together, in the order in which names first come; a summary's sum and count stand with its quantiles."""
+    """Samples of one name are brought together, in the order in which names first come; a summary's sum and count stand
+    with its quantiles.
+    """
     families: dict[str, tuple[str, list[str]]] = {}
     for name, kind, labels, value in samples:
         text = ",".join(f'{k}="{escaped(v)}"' for k, v in labels.items())
@@ -42,7 +45,9 @@ def escaped(value: str) -> str:
 
 
 def summary(name: str, labels: Mapping[str, str], recent: Recent, factor: float = 1.0) -> Iterable[Sample]:
-    """Quantiles of the newest, as far as there are any; sum and count since the start. factor: from what was measured to what is shown."""
+    """Quantiles of the newest, as far as there are any; sum and count since the start. factor: from what was measured
+    to what is shown.
+    """
     for quantile, value in zip(QUANTILES, recent.quantiles(QUANTILES), strict=False):
         yield name, "summary", {**labels, "quantile": str(quantile)}, value * factor
     yield f"{name}_sum", "summary", labels, recent.sum * factor
@@ -78,7 +83,9 @@ def cache_samples(region: str, cache: EntryCache, managed_ledgers: int, now: flo
 def connection_samples(
     region: str, broker: str, active: int, created: int, refused: int, ended: int, held: int, held_by_memory: int
 ) -> Iterable[Sample]:
-    """Of the Pulsar listener, since it started; `refused`: gone before CONNECT was answered; `held`: not read from just now."""
+    """Yields the numbers of the Pulsar listener since it started. `refused`: gone before CONNECT was answered; `held`:
+    not read from just now.
+    """
     labels = {"cluster": region, "broker": broker, "metric": "broker_connection"}
     numbers = (
         ("active_connections", active),
@@ -94,7 +101,7 @@ def connection_samples(
 
 
 def _started_s() -> float:
-    """Of this process, since the epoch; 0 where the system does not say."""
+    """Returns when this process began, in seconds since the epoch; 0 where the system does not say."""
     try:
         with open("/proc/self/stat") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])

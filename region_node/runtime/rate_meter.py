@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 _STILL = (0.0, 0.0)
 _NOTHING = (0, 0)
-"""Of every topic that is idle: they share these."""
+"""The counts of every meter of two counters to which nothing has happened yet: they share this one."""
 
 
 def iso_time(wall_ms: int) -> str:
@@ -28,7 +28,9 @@ class Meter:
         self._last: tuple[int, ...] = _NOTHING if counters == len(_NOTHING) else (0,) * counters
 
     def tick(self, elapsed_s: float, *values: int) -> bool:
-        """elapsed_s: since the broker's last tick; a meter may miss any at which nothing had changed. Returns whether any rate is above 0."""
+        """elapsed_s: since the broker's last tick; a meter may miss any at which nothing had changed. Returns whether
+        any rate is above 0.
+        """
         if values == self._last:
             if any(self.rates):
                 self.rates = _STILL if len(values) == len(_STILL) else (0.0,) * len(values)

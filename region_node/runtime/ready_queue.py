@@ -1,6 +1,6 @@
-"""What a broker has to run soon: one queue for all subscriptions, one bounded set of reads, one set of tasks.
+"""What a broker has to run soon: one queue for all subscriptions, one bounded set of reads.
 
-Is: fairness (each subscription gets a bounded turn, in order) and bounds. Isn't: a decision what to dispatch.
+Is: fairness (each subscription gets a bounded pass, in order) and bounds. Isn't: a decision what to dispatch.
 Invariants: an item is queued at most once; `reads_max` reads of backlog are under way at most.
 """
 
@@ -27,7 +27,7 @@ class Ready(Protocol):
 
 
 class ReadyQueue:
-    """Runs what was pushed, once each, in the next turn of the loop."""
+    """Runs what was pushed, once each, in the next pass of the loop."""
 
     def __init__(self, call_soon: Callable[..., object]) -> None:
         self._call_soon = call_soon
@@ -89,7 +89,7 @@ class Yielding(Protocol):
     """How fast backlog is read while somebody publishes on this broker (`replicator.bandwidth.drain_throttle`)."""
 
     def may(self, member: Any) -> bool:
-        """Whether it may go now; else its turn comes."""
+        """Whether it may go now; else its share comes."""
         ...
 
     def spend(self, size_bytes: int) -> None: ...
@@ -109,17 +109,21 @@ class _Turn:
 
 
 class BoundedReads:
-    """Reads of backlog: at most `reads_max` at once in a broker, the others wait in order; those of who catches up give way to who publishes."""
+    """Reads of backlog: at most `reads_max` at once in a broker, the others wait in order; those of who catches up give
+    way to who publishes.
+    """
 
     def __init__(self, tasks: Tasks, reads_max: int = 32, yielding: Yielding | None = None) -> None:
         self._tasks, self._free, self._yielding = tasks, reads_max, yielding
         self._waiting: deque[Callable[[], Coroutine[Any, Any, None]]] = deque()
         self._left: dict[object, int] = {}
         self._queued: dict[object, int] = {}
-        """Who waits for its turn, or reads -> how often."""
+        """Who waits for its share, or reads -> how often."""
 
     def take_left(self) -> int:
-        """Bytes that those have before them who catch up: who have read since the last call, or wait for their turn or their bookies."""
+        """Bytes that those have before them who catch up: who have read since the last call, or wait for their share or
+        their bookies.
+        """
         left = sum(self._left.values())
         self._left = {who: self._left[who] for who in self._queued}
         return left

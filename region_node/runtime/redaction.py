@@ -1,9 +1,12 @@
-"""What must never leave a process in a log, an audit record, or a support file: found by name and by form, and replaced by `***`.
+"""What must never leave a process in a log, an audit record, or a support file: found by name and by form, and replaced
+by `***`.
 
 Is: plain functions over texts and JSON values. Isn't: a judge of payloads; these are not logged at all.
-Invariants: a value whose name speaks of a secret is never shown, nor a token, key, or password that its form gives away, wherever it stands; in doubt
-more is hidden than need be. Names of files and addresses (`secret_file`, `jwks_url`) are shown: an operator needs them, and they open nothing.
-It takes time in proportion to a text, whatever the text is (clients have their words in logs): a name or a token is looked at from its beginning only, once.
+Invariants: a value whose name speaks of a secret is never shown, nor a token, key, or password that its form gives
+away, wherever it stands; in doubt more is hidden than need be. Names of files and addresses (`secret_file`, `jwks_url`)
+are shown: an operator needs them, and they open nothing.
+It takes time in proportion to a text, whatever the text is (clients have their words in logs): a name or a token is
+looked at from its beginning only, once.
 """
 
 from __future__ import annotations
@@ -47,7 +50,8 @@ _FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(\w://[^\s/:@]*):[^\s/@]+@"), rf"\g<1>:{HIDDEN}@"),
 )
 _ASSIGNED = re.compile(
-    rf"""(?P<name>{_NAME})(?P<sign>\\?["']?\s*[:=]\s*)(?:(?P<quote>\\?["'])(?:(?!(?P=quote)).)*(?P=quote)?|[^\s,;&}})\]"'\\]+)""",
+    rf"""(?P<name>{_NAME})(?P<sign>\\?["']?\s*[:=]\s*)"""
+    rf"""(?:(?P<quote>\\?["'])(?:(?!(?P=quote)).)*(?P=quote)?|[^\s,;&}})\]"'\\]+)""",
     re.IGNORECASE,
 )
 

@@ -1,9 +1,10 @@
-"""Request ids: one name for a request to the admin interface: in its answer, in each line of the log that is written for it, at brokers that are asked on.
+"""Request ids: one name for a request to the admin interface: in its answer, in each line of the log that is written
+for it, at brokers that are asked on.
 
-Is: the name that a client gives (X-Request-Id), or one of ours, and which request is being handled now. Isn't: the ids of Pulsar's binary commands; those
-count by connection, and clients log them themselves.
-Invariants: a name is short and has no character that could begin a line or a field; once a request is answered nobody speaks in its name any more, whatever
-goes on behind it.
+Is: the name that a client gives (X-Request-Id), or one of ours, and which request is being handled now. Isn't: the ids
+of Pulsar's binary commands; those count by connection, and clients log them themselves.
+Invariants: a name is short and has no character that could begin a line or a field; once a request is answered nobody
+speaks in its name any more, whatever goes on behind it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def handling(name: str) -> Iterator[None]:
 
 
 def current() -> str:
-    """Of the request that is being handled here; "": none is."""
+    """Returns the id of the request that is being handled here; "": none is, or it has been answered."""
     request = _NOW.get()
     return request.name if request is not None and request.open else ""
 

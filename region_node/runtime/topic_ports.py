@@ -1,4 +1,6 @@
-"""What topics ask of the layers below. `replicator.log.replicated_log`, `storage.managed_ledger`, `global_config.view` provide it; tests give small fakes."""
+"""What topics ask of the layers below. `replicator.log.replicated_log`, `storage.managed_ledger`, `global_config.view`
+provide it; tests give small fakes.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ class ManagedLedgerPort(LedgerPort, Protocol):
 
     @property
     def next_index(self) -> int:
-        """Of the next message that is appended."""
+        """The index that the next message to be appended gets: messages are counted, not entries."""
         ...
 
     @property
@@ -73,7 +75,9 @@ class ManagedLedgerPort(LedgerPort, Protocol):
         ...
 
     def ledgers_from(self, ledger: int) -> list[LedgerInfo]:
-        """From this one on, and maybe some before it. Raises as `ledgers`, but not of ledgers that a cursor is before."""
+        """From this one on, and maybe some before it. Raises as `ledgers`, but not of ledgers that a cursor is
+        before.
+        """
         ...
 
     async def whole(self) -> None:
@@ -99,7 +103,7 @@ class ManagedLedgerPort(LedgerPort, Protocol):
     def set_retention(self, minutes: int, mb: int) -> None: ...
 
     def set_quorums(self, ensemble: int, write_quorum: int, ack_quorum: int) -> None:
-        """Of the ledgers that are opened from now on."""
+        """Sets what ledgers have that are opened from now on; the open one keeps its own."""
         ...
 
     def set_mark_delete_rate(self, per_s: float) -> None:
@@ -169,7 +173,7 @@ class LogPort(Protocol):
 
 
 class GatePort(Protocol):
-    """Of an active-passive namespace: `region_node.dr.leadership.write_gates.Gate`, as a topic uses it."""
+    """The gate of an active-passive namespace as a topic uses it: `region_node.dr.leadership.write_gates.Gate`."""
 
     @property
     def open(self) -> bool:

@@ -1,8 +1,9 @@
 """May one schema follow others: the eight strategies, for every type.
 
 Is: pure. Isn't: which strategy holds (`heliograph.model.configuration.policy_table`), or storage.
-Rule: BACKWARD: the new schema reads what the last one wrote; FORWARD: the last one reads what the new one writes; FULL: both; each TRANSITIVE one asks
-that of every schema, not only of the last. Names of records do not matter, as to Avro's resolution in Java, which real brokers use.
+Rule: BACKWARD: the new schema reads what the last one wrote; FORWARD: the last one reads what the new one writes; FULL:
+both; each TRANSITIVE one asks that of every schema, not only of the last. Names of records do not matter, as to Avro's
+resolution in Java, which real brokers use.
 Source: docs/protocols/pulsar.md, "Schemas"; the Avro specification, "Schema Resolution".
 """
 

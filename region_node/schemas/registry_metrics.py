@@ -1,7 +1,8 @@
 """SchemaCounts: how long the schema registry's operations took, how many failed, and what was compatible.
 
 Is: counts of one broker since its start, and their samples in Pulsar's names. Isn't: counts by topic.
-Invariants: an operation is timed once, whether it fails or not; a schema that is refused is an answer, not a failure of the registry.
+Invariants: an operation is timed once, whether it fails or not; a schema that is refused is an answer, not a failure of
+the registry.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class SchemaCounts:
 
     @contextmanager
     def one(self, operation: str) -> Iterator[None]:
-        """Around one of OPERATIONS."""
+        """Times what is done inside as one of OPERATIONS. A HeliographError counts as a failure, unless it is a refusal
+        of the schema.
+        """
         began = self._clock.monotonic()
         try:
             yield

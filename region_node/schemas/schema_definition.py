@@ -1,10 +1,13 @@
 """Schema: one definition as a client brings it, checked for sense.
 
-Is: Pulsar's types by number and by REST name, what must be true of a definition of each type, the two halves of a KeyValue schema.
-Isn't: whether one schema may follow another (`compatibility`), or storage (`registry`).
+Is: Pulsar's types by number and by REST name, what must be true of a definition of each type, the two halves of a
+KeyValue schema.
+Isn't: whether one schema may follow another (`compatibility`), or storage (`schema_registry`).
 Source: Pulsar's SchemaType, KeyValueSchemaInfo, and ProtobufNativeSchemaData; docs/protocols/pulsar.md, "Schemas".
 
-    KeyValue:  u32 size | key's definition | u32 size | value's definition       (types and properties of the halves: in the properties)
+    KeyValue:  u32 size | key's definition | u32 size | value's definition
+
+The types and properties of the halves are in the KeyValue's properties.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from heliograph.model.errors import NotAllowed
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 
 DEFINITION_BYTES_MAX = 512 << 10
-"""Of one definition: it is one value in the metadata."""
+"""No definition is larger: it is one value in the metadata."""
 
 TYPES: dict[str, int] = {
     "NONE": 0,
@@ -98,7 +101,7 @@ class Schema:
 
 
 def check_definition(schema: Schema) -> None:
-    """Raises InvalidSchema."""
+    """Raises InvalidSchema: the type is not known, the definition is too large, or it is none of its type."""
     if schema.type not in NAMES:
         raise InvalidSchema(f"there is no schema of type {schema.type}; there are {', '.join(TYPES)}")
     if len(schema.data) > DEFINITION_BYTES_MAX:
@@ -114,7 +117,7 @@ def check_definition(schema: Schema) -> None:
 
 @lru_cache(256)
 def parse_avro(data: bytes) -> avro.schema.Schema:
-    """Raises InvalidSchema."""
+    """Parses an Avro schema (JSON, UTF-8). Raises InvalidSchema. The newest 256 are remembered by their bytes."""
     try:
         return avro.schema.parse(data.decode())
     except (
@@ -142,7 +145,8 @@ def halves(schema: Schema) -> tuple[Schema, Schema]:
         kind = TYPES.get(schema.properties.get(f"{half}.schema.type", "NONE").replace(BYTES, "NONE"))
         if kind is None or kind == KEY_VALUE:
             raise InvalidSchema(
-                f"property {half}.schema.type is {schema.properties.get(f'{half}.schema.type')!r}, which is no type of a {half}"
+                f"property {half}.schema.type is {schema.properties.get(f'{half}.schema.type')!r}, which is no type "
+                f"of a {half}"
             )
         found.append(
             Schema(
@@ -175,7 +179,8 @@ def root_message(data: bytes) -> str:
         FileDescriptorSet.FromString(base64.b64decode(files, validate=True))
     except (ValueError, KeyError, TypeError, binascii.Error, DecodeError) as error:
         raise InvalidSchema(
-            "a PROTOBUF_NATIVE definition is a JSON object with rootMessageTypeName, rootFileDescriptorName, and fileDescriptorSet (base64)"
+            "a PROTOBUF_NATIVE definition is a JSON object with rootMessageTypeName, rootFileDescriptorName, and "
+            "fileDescriptorSet (base64)"
         ) from error
     if not isinstance(name, str) or not name:
         raise InvalidSchema("a PROTOBUF_NATIVE definition names its root message")

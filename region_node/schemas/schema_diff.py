@@ -1,6 +1,7 @@
 """What parts two regions' versions of a topic's schema, for people.
 
-Is: both sides of each number, and a unified diff of them. Isn't: finding a conflict (`registry.conflicting`), or deciding it (`replicator.links.parked_links`).
+Is: both sides of each number, and a unified diff of them. Isn't: finding a conflict
+(`schema_registry.conflicting`), or deciding it (`replicator.links.parked_links`).
 Source: docs/protocols/links.md, "Parked links".
 """
 
@@ -16,7 +17,9 @@ from region_node.schemas.schema_registry import shown
 
 
 def differences(here: Mapping[int, bytes], there: Mapping[int, bytes], names: tuple[str, str]) -> list[dict[str, Any]]:
-    """One row a number of `there` that is not the same here: number, here, there (None: nothing is there under it), diff. names: of the two regions."""
+    """One row a number of `there` that is not the same here: number, here, there (None: nothing is there under it),
+    diff. names: of the two regions.
+    """
     rows = []
     for number, value in sorted(there.items()):
         if here.get(number) == value:

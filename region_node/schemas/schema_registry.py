@@ -1,12 +1,13 @@
 """SchemaRegistry: the versions of each topic's schema, in the region's metadata.
 
-Is: storing what clients bring, under numbers that no other region gives; the same schema again has the same number. Isn't: the rule of what may
-follow what (`compatibility`), or which policy holds.
-Invariants: a number never means two schemas of a topic, also after a deletion; a deletion hides what was there, and the next number goes on.
+Is: storing what clients bring, under numbers that no other region gives; the same schema again has the same number.
+Isn't: the rule of what may follow what (`compatibility`), or which policy holds.
+Invariants: a number never means two schemas of a topic, also after a deletion; a deletion hides what was there, and the
+next number goes on.
 Key: /schemas/{namespace}/{topic, without its partition}/{number, 16 hex digits}; value: a version byte, then msgpack
 [type, name, data, {properties}, time ms]; type -1: a deletion.
 
-    number: u64 = (region's number - 1) << 40 | counter        so that the first region of an instance counts 0, 1, 2, ...
+    number: u64 = (region's number - 1) << 40 | counter     so the first region of an instance counts 0, 1, 2, ...
 """
 
 from __future__ import annotations
@@ -72,13 +73,15 @@ class SchemaRegistry:
                 return number
             if not may_create:
                 raise IncompatibleSchema(
-                    "the topic does not have this schema, and clients may not add any here: an operator must (isAllowAutoUpdateSchema)"
+                    "the topic does not have this schema, and clients may not add any here: an operator must "
+                    "(isAllowAutoUpdateSchema)"
                 )
             with self.counts.check():
                 check_new(schema, [each for _, each in alive], strategy)
             if len(alive) >= VERSIONS_MAX:
                 raise NotAllowed(
-                    f"{topic} has {VERSIONS_MAX} versions of its schema; delete them, or find out who changes it so often"
+                    f"{topic} has {VERSIONS_MAX} versions of its schema; delete them, or find out who changes it so "
+                    "often"
                 )
             number = self._next(every)
             try:
@@ -91,7 +94,9 @@ class SchemaRegistry:
         raise VersionConflict(_prefix(topic), -1, -1)
 
     async def check_consumer(self, topic: TopicName, schema: Schema, strategy: str) -> None:
-        """Raises IncompatibleSchema, InvalidSchema."""
+        """Returns where a consumer with `schema` may read the topic. Raises IncompatibleSchema, InvalidSchema, and what
+        the metadata raises.
+        """
         check_definition(schema)
         existing = [each for _, each in await self.versions(topic)]
         with self.counts.check():
@@ -122,7 +127,9 @@ class SchemaRegistry:
             await self._meta.delete(_key(topic, version.number))
 
     async def dump(self, topic: TopicName, bytes_max: int) -> list[tuple[int, bytes]]:
-        """(number, as it is stored) of every version, deletions included; of more than `bytes_max` bytes, the newest."""
+        """(number, as it is stored) of every version, deletions included; of more than `bytes_max` bytes, the
+        newest.
+        """
         prefix = _prefix(topic)
         rows = [
             (int(key.removeprefix(prefix), 16), value) for key, value, _ in await self._meta.range(prefix, prefix + "g")
@@ -136,7 +143,8 @@ class SchemaRegistry:
         return sorted(kept)
 
     async def restore(self, topic: TopicName, rows: Iterable[tuple[int, bytes]]) -> int:
-        """Takes over what `dump` returned, under the same numbers, which messages name; what is there stays. Returns how many were new.
+        """Takes over what `dump` returned, under the same numbers, which messages name; what is there stays. Returns
+        how many were new.
 
         Raises CorruptData.
         """
@@ -153,8 +161,8 @@ class SchemaRegistry:
         return new
 
     async def replace(self, topic: TopicName, rows: Iterable[tuple[int, bytes]]) -> None:
-        """Puts `rows` in place of what is there under their numbers, in one transaction. What was there, and is nowhere else, goes on under the next
-        numbers of this region.
+        """Puts `rows` in place of what is there under their numbers, in one transaction. What was there, and is nowhere
+        else, goes on under the next numbers of this region.
 
         Raises CorruptData, MetadataError.
         """
@@ -220,7 +228,9 @@ def _encode(schema: Schema | None, time_ms: int) -> bytes:
 
 
 def conflicting(here: Iterable[tuple[int, bytes]], arriving: Iterable[tuple[int, bytes]]) -> list[int]:
-    """The numbers under which the two say different things. When each was stored does not matter. Raises CorruptData."""
+    """The numbers under which the two say different things. When each was stored does not matter. Raises
+    CorruptData.
+    """
     held, found = dict(here), []
     for number, value in arriving:
         if (old := held.get(number, value)) != value:

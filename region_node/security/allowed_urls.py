@@ -1,8 +1,10 @@
-"""Which addresses a region's URL may name: whoever may write one must not make the servers call anything they can reach.
+"""Which addresses a region's URL may name: whoever may write one must not make the servers call anything they can
+reach.
 
-Is: a list of hosts, *.domains, and address ranges, the check of a URL against it, and regions as links see them through it. Isn't: a resolver: a name
-passes only where the list names it.
-Invariants: with a list, what it does not name is refused; without one every host passes, but scheme and shape are checked all the same.
+Is: a list of hosts, *.domains, and address ranges, the check of a URL against it, and regions as links see them through
+it. Isn't: a resolver: a name passes only where the list names it.
+Invariants: with a list, what it does not name is refused; without one every host passes, but scheme and shape are
+checked all the same.
 """
 
 from __future__ import annotations
@@ -88,7 +90,9 @@ class Regions(Protocol):
 
 
 class ListedRegions:
-    """Regions without the addresses that the list does not name: what another region, or an earlier setting, let into the configuration is not called."""
+    """Regions without the addresses that the list does not name: what another region, or an earlier setting, let into
+    the configuration is not called.
+    """
 
     def __init__(self, view: Regions, urls: UrlList) -> None:
         self._view, self._urls = view, urls

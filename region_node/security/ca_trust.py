@@ -1,11 +1,14 @@
 """Trust: the CAs that a file names now, for connections that were let in, or listened for, while it named others.
 
-Is: what a context of OpenSSL cannot do, which only ever trusts more: a CA that was taken out of the file is not believed any more, neither in the next
-handshake nor on a connection that stands. Isn't: the watch of the files, or the contexts (`tls`).
-Invariants: once a CA is gone from the file and that was read, no byte goes across a connection, in either direction, whose peer's certificate no CA of the file
-has signed itself; the peer finds it closed at its next byte. What shows a certificate of an intermediate is therefore closed too when any CA goes, and let in
-again by a new handshake, which looks at the whole chain.
-Why at its next byte: nothing of a connection that says nothing can be read or changed, and to look there costs one comparison a read.
+Is: what a context of OpenSSL cannot do, which only ever trusts more: a CA that was taken out of the file is not
+believed any more, neither in the next handshake nor on a connection that stands. Isn't: the watch of the files, or the
+contexts (`tls`).
+Invariants: once a CA is gone from the file and that was read, no byte goes across a connection, in either direction,
+whose peer's certificate no CA of the file has signed itself; the peer finds it closed at its next byte. What shows a
+certificate of an intermediate is therefore closed too when any CA goes, and let in again by a new handshake, which
+looks at the whole chain.
+Why at its next byte: nothing of a connection that says nothing can be read or changed, and to look there costs one
+comparison a read.
 Source: docs/operating/keys.md, "Certificates"; docs/decisions/0129-trust-is-taken-back-at-the-next-byte.md.
 """
 
@@ -27,7 +30,9 @@ log = logging.getLogger("region_node.trust")
 
 
 class Trust:
-    """Of one file. narrowed: how often a CA was taken out of it since this process began."""
+    """Holds the CAs of one PEM file, as of the last `renew`. `narrowed`: how often a CA was taken out of it since this
+    process began.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -35,7 +40,9 @@ class Trust:
         self.narrowed = 0
 
     def renew(self) -> bool:
-        """Reads the file again; returns whether a CA is gone. Raises ConfigError where it cannot be used: then everything is as before."""
+        """Reads the file again; returns whether a CA is gone. Raises ConfigError where it cannot be used: then
+        everything is as before.
+        """
         roots = _read(self._path)
         gone = not set(self._roots) <= set(roots)
         self._roots = roots
@@ -48,8 +55,10 @@ class Trust:
 
 
 class Following(ssl.SSLContext):
-    """Makes each connection by `newest`, so that who was given this one (a listener, most of all) never needs another. An own context of OpenSSL for each
-    change of the files: what it trusts is what stands there, and a session of before it cannot be resumed."""
+    """Makes each connection by `newest`, so that who was given this one (a listener, most of all) never needs another.
+    An own context of OpenSSL for each change of the files: what it trusts is what stands there, and a session of before
+    it cannot be resumed.
+    """
 
     newest: ssl.SSLContext
 
@@ -58,9 +67,11 @@ class Following(ssl.SSLContext):
 
 
 class Checked(ssl.SSLObject):
-    """One connection: the peer's role and region in the handshake, and the trust in its certificate from then on. One subclass for each context.
+    """One connection: the peer's role and region in the handshake, and the trust in its certificate from then on. One
+    subclass for each context.
 
-    roles: of this region, who may be there; empty: any peer that the context itself lets in. made: what `trust.narrowed` was when the context was made.
+    roles: of this region, who may be there; empty: any peer that the context itself lets in. made: what
+    `trust.narrowed` was when the context was made.
     """
 
     roles: ClassVar[frozenset[str]] = frozenset()

@@ -1,10 +1,13 @@
 """The instance's own certificate authority: one root, one leaf for each role of each region.
 
 Is: issuing, on this machine, into the data folder. Isn't: a secret store; keys lie in files of mode 0600.
-A file of a key holds its certificate, too: both become others by one rename, and `{role}.{region}.pem` is a copy, for those who want it apart.
-The role stands in the subject's organizational unit; a link listener accepts `replicator` alone, a configuration voter `config` alone, and with
-mutual TLS inside a region (`tls.internal`) a bookie `broker` alone, a metadata node `broker`, `bookie`, and `meta`.
-Source: RFC 5280; leaves carry subject and authority key ids and key usage, so that strict X.509 verification accepts them.
+A file of a key holds its certificate, too: both become others by one rename, and `{role}.{region}.pem` is a copy, for
+those who want it apart.
+The role stands in the subject's organizational unit; a link listener accepts `replicator` alone, a configuration voter
+`config` alone, and with mutual TLS inside a region (`tls.internal`) a bookie `broker` alone, a metadata node `broker`,
+`bookie`, and `meta`.
+Source: RFC 5280; leaves carry subject and authority key ids and key usage, so that strict X.509 verification accepts
+them.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ _CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 
 
 def replace(path: Path, data: bytes, mode: int) -> None:
-    """The file, whole or as it was before, also after a power cut: processes read it while it is written. Raises OSError."""
+    """The file, whole or as it was before, also after a power cut: processes read it while it is written. Raises
+    OSError.
+    """
     scratch = path.with_name(path.name + ".new")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as file:
@@ -75,9 +80,11 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
 
 
 def ensure_certificates(folder: Path, regions: list[str], names: Mapping[str, Sequence[str]] | None = None) -> None:
-    """Makes what is missing: `ca.pem`, and `{role}.{region}.pem` with `{role}.{region}.key`. Existing files stay as they are, but for what `mend` does.
+    """Makes what is missing: `ca.pem`, and `{role}.{region}.pem` with `{role}.{region}.key`. Existing files stay as
+    they are, but for what `mend` does.
 
-    names: region -> addresses and host names that its certificates hold beside this machine's; one that lacks some is made anew.
+    names: region -> addresses and host names that its certificates hold beside this machine's; one that lacks some is
+    made anew.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     mend(folder)

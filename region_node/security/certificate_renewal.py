@@ -1,9 +1,10 @@
-"""Renewal: other certificates, and another CA, in an instance's folder of certificates, while its processes run and follow the files.
+"""Renewal: other certificates, and another CA, in an instance's folder of certificates, while its processes run and
+follow the files.
 
-Is: the three steps of another CA (trusted beside the old one, every leaf signed by it, the old one gone), new leaves, and what there is. Isn't: issuing (`ca`),
-or who reads the files (`region_node.security.tls`).
-Invariants: a file is whole or not there; after each step every process trusts every certificate that another may still present; the old CA goes only when no
-leaf of the folder is its own.
+Is: the three steps of another CA (trusted beside the old one, every leaf signed by it, the old one gone), new leaves,
+and what there is. Isn't: issuing (`certificate_authority`), or who reads the files (`region_node.security.tls`).
+Invariants: a file is whole or not there; after each step every process trusts every certificate that another may still
+present; the old CA goes only when no leaf of the folder is its own.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ def leaves(folder: Path) -> list[Leaf]:
 
 
 def renew(folder: Path, region: str = "") -> list[str]:
-    """New keys and certificates for every role (of that region), with the names that the old ones hold; returns which. Raises ConfigError."""
+    """New keys and certificates for every role (of that region), with the names that the old ones hold; returns which.
+    Raises ConfigError.
+    """
     certificate_authority.mend(folder)
     root, key = certificate_authority.authority(folder)
     done = []
@@ -66,7 +69,9 @@ def renew(folder: Path, region: str = "") -> list[str]:
 
 
 def another_authority(folder: Path) -> str:
-    """A new CA signs from now on, and both are trusted. Returns its fingerprint. Raises ConfigError while an older one is still there."""
+    """A new CA signs from now on, and both are trusted. Returns its fingerprint. Raises ConfigError while an older one
+    is still there.
+    """
     certificate_authority.authority(folder)
     known = _trusted(folder)
     if len(known) > 1:
@@ -83,12 +88,15 @@ def another_authority(folder: Path) -> str:
 
 
 def retire(folder: Path) -> int:
-    """Only the CA that signs is trusted from now on; returns how many were taken out. Raises ConfigError while a certificate is signed by one of them."""
+    """Only the CA that signs is trusted from now on; returns how many were taken out. Raises ConfigError while a
+    certificate is signed by one of them.
+    """
     newest, _ = certificate_authority.authority(folder)
     older = [f"{leaf.role}.{leaf.region}" for leaf in leaves(folder) if not leaf.signed]
     if older:
         raise ConfigError(
-            f"{', '.join(older)}: signed by the older CA; `heliograph certificates renew {folder}` first, and let every host have its files"
+            f"{', '.join(older)}: signed by the older CA; `heliograph certificates renew {folder}` first, and let "
+            "every host have its files"
         )
     count = len(_trusted(folder)) - 1
     certificate_authority.replace(folder / "ca.pem", newest.public_bytes(serialization.Encoding.PEM), 0o644)

@@ -1,7 +1,9 @@
 """Encryption at rest as a broker is set to it: where its region's master keys are.
 
-Is: the section of the settings, the master keys out of a file or the environment, and what is counted. Isn't: sealing (`storage.sealing`).
-Invariants: a file that has changed is read again when keys are next asked for; one that cannot be used leaves the keys that are known in place, and is logged.
+Is: the section of the settings, the master keys out of a file or the environment, and what is counted. Isn't: sealing
+(`storage.sealing`).
+Invariants: a file that has changed is read again when keys are next asked for; one that cannot be used leaves the keys
+that are known in place, and is logged.
 """
 
 from __future__ import annotations
@@ -21,14 +23,17 @@ _OTHERS = 0o077
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncryptionSettings:
     master_key_file: str = ""
-    """Lines of a name and a key, of `heliograph keys master FILE`; the first one wraps, the others only read. The same on every broker of a region."""
+    """Lines of a name and a key, of `heliograph keys master FILE`; the first one wraps, the others only read. The same
+    on every broker of a region.
+    """
     master_key_secret: str = ""
     """The same lines themselves, for HELIOGRAPH_BROKER__ENCRYPTION__MASTER_KEY_SECRET. With both, the file counts."""
 
     def __post_init__(self) -> None:
         if self.master_key_file and not Path(self.master_key_file).is_file():
             raise ConfigError(
-                f"broker.encryption.master_key_file: {self.master_key_file} does not exist; `heliograph keys master` makes one"
+                f"broker.encryption.master_key_file: {self.master_key_file} does not exist; `heliograph keys master` "
+                "makes one"
             )
 
 

@@ -1,9 +1,10 @@
 """Reads: the right to read a range of a ledger's entries from bookies, as a broker gives it and a bookie verifies it.
 
-Is: the permit (ledger, entries, until when), its MAC, and the region's keys for that, which lie in the local metadata. Isn't: who may have one (the
-broker that owns the topic decides), or the reading (`bookie_ranges`).
-Invariants: a bookie that was shown no permit of a key that it knows gives nothing; a key is followed by another after a day, and is believed for another
-day, which is longer than any permit holds. Who can read the region's metadata can read its bookies anyway.
+Is: the permit (ledger, entries, until when), its MAC, and the region's keys for that, which lie in the local metadata.
+Isn't: who may have one (the broker that owns the topic decides), or the reading (`region_node.bookie.entry_ranges`).
+Invariants: a bookie that was shown no permit of a key that it knows gives nothing; a key is followed by another after a
+day, and is believed for another day, which is longer than any permit holds. Who can read the region's metadata can read
+its bookies anyway.
 Source: docs/protocols/storage.md, "Reads without a broker".
 """
 
@@ -67,7 +68,9 @@ def _mac(secret: bytes, values: tuple[int, ...]) -> str:
 
 
 def number(given: Mapping[str, str], name: str) -> int:
-    """Raises Refused."""
+    """Reads a parameter of a request as a whole number, 0 to _NUMBER_MAX. Raises PermitRefused (malformed), also where
+    it is missing.
+    """
     text = given.get(name, "")
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= _NUMBER_MAX):
         raise Refused("malformed", f"{name} is no number: a permit is what a broker gave, as a whole")
@@ -75,7 +78,7 @@ def number(given: Mapping[str, str], name: str) -> int:
 
 
 class ReadKeys:
-    """Of the region, as one process knows them."""
+    """Keeps the region's keys as one process knows them, fed by a watch until `close`."""
 
     def __init__(self, meta: MetadataStore, clock: Clock) -> None:
         self._meta, self._clock = meta, clock
@@ -83,14 +86,18 @@ class ReadKeys:
         self.close = meta.watch(READ_KEYS, self._heard)
 
     async def permit(self, ledger: int, first: int, last: int) -> str:
-        """The query of a new one, for an hour. Makes a key where there is none, or where it is old. Raises MetadataUnavailable."""
+        """The query of a new one, for an hour. Makes a key where there is none, or where it is old. Raises
+        MetadataUnavailable.
+        """
         now = self._clock.wall_ms()
         if not self._keys or now - self._keys[-1].made_ms > _NEXT_KEY_MS:
             await self._make(now)
         return Permit(ledger, first, last, now + PERMIT_MS).query(self._keys[-1])
 
     def check(self, given: Mapping[str, str]) -> Permit:
-        """Raises Refused."""
+        """Returns the permit that a request shows. Raises PermitRefused: malformed, forged (or of a key that is gone),
+        expired.
+        """
         values = tuple(number(given, name) for name in _FIELDS)
         key = next((one for one in self._keys if one.number == values[-1]), None)
         if key is None or not hmac.compare_digest(_mac(key.secret, values), given.get("mac", "")):

@@ -1,7 +1,7 @@
 """Settings of security: who is asked for what, and the limits before that.
 
-Is: frozen values, checked when they are read. Isn't: reading keys (`keys`), or a default that opens anything: without settings nothing is
-authenticated, as in a standalone, and nothing is refused.
+Is: frozen values, checked when they are read. Isn't: reading keys (`region_node.security.authentication.token_keys`),
+or a default that opens anything: without settings nothing is authenticated, as in a standalone, and nothing is refused.
 Source: docs/operating.md, "Security".
 """
 
@@ -61,7 +61,9 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSettings:
-    """One source of JSON web tokens: a key, or an issuer. Exactly one of the four places of keys; none: the issuer's discovery document says where."""
+    """One source of JSON web tokens: a key, or an issuer. Exactly one of the four places of keys; none: the issuer's
+    discovery document says where.
+    """
 
     algorithms: tuple[str, ...]
     """Those that are accepted, and no others: what a token's header says decides nothing."""
@@ -84,7 +86,8 @@ class TokenSettings:
         places = [name for name in ("secret_file", "public_key_file", "jwks_file", "jwks_url") if getattr(self, name)]
         if len(places) > 1 or not (places or self.issuer):
             raise ConfigError(
-                "security.tokens: give one of secret_file, public_key_file, jwks_file, jwks_url; or an issuer, for its discovery document"
+                "security.tokens: give one of secret_file, public_key_file, jwks_file, jwks_url; or an issuer, for "
+                "its discovery document"
             )
         for path in (self.secret_file, self.public_key_file, self.jwks_file):
             if path and not Path(path).is_file():
@@ -107,20 +110,24 @@ class TokenSettings:
         wrong = [name for name in self.algorithms if name not in allowed]
         if wrong or not self.algorithms:
             raise ConfigError(
-                f"security.tokens: algorithms must be some of {', '.join(allowed)} for {', '.join(places) or 'an issuer'}, "
+                f"security.tokens: algorithms must be some of {', '.join(allowed)} for "
+                f"{', '.join(places) or 'an issuer'}, "
                 f"not {', '.join(wrong) or 'an empty list'}; `none` is never accepted"
             )
         if secret:
             need = max(SECRET_BYTES_MIN[name] for name in self.algorithms)
             if (have := Path(self.secret_file).stat().st_size) < need:
                 raise ConfigError(
-                    f"security.tokens: the secret in {self.secret_file} has {have} bytes, {', '.join(self.algorithms)} wants at least {need}"
+                    f"security.tokens: the secret in {self.secret_file} has {have} bytes, "
+                    f"{', '.join(self.algorithms)} wants at least {need}"
                 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecuritySettings:
-    """`authentication`: the ways that are open, of token, basic, tls, and the names of plug-ins; empty: nothing is authenticated."""
+    """`authentication`: the ways that are open, of token, basic, tls, and the names of plug-ins; empty: nothing is
+    authenticated.
+    """
 
     authentication: tuple[str, ...] = ()
     authorization: bool = False
@@ -137,18 +144,21 @@ class SecuritySettings:
     refresh_ahead_s: float = 30.0
     """How long before its credentials run out a client is asked for new ones."""
     connections_per_address: int = 0
-    """0: no limit."""
+    """So many connections of one client address are open at a time, at most; 0: no limit."""
     authenticate_metrics: bool = False
     allowed_urls: tuple[str, ...] = ()
     """Hosts, *.domains, or address ranges that a region's URL may name; empty: any."""
     proxy_protocol: bool = False
-    """Each connection to the plain Pulsar ports begins with a PROXY protocol header, version 2: only where a load balancer is all that reaches them."""
+    """Each connection to the plain Pulsar ports begins with a PROXY protocol header, version 2: only where a load
+    balancer is all that reaches them.
+    """
 
     def __post_init__(self) -> None:
         for name in self.authentication:
             if name not in BUILT_IN and name not in self.plugins:
                 raise ConfigError(
-                    f"security.authentication: {name!r} is none of {', '.join(BUILT_IN)}, and there is no security.plugins.{name}"
+                    f"security.authentication: {name!r} is none of {', '.join(BUILT_IN)}, and there is no "
+                    f"security.plugins.{name}"
                 )
         if len(set(self.authentication)) != len(self.authentication):
             raise ConfigError("security.authentication names one way twice")
@@ -156,11 +166,13 @@ class SecuritySettings:
             raise ConfigError("security.authentication has token, but security.tokens is empty")
         if "basic" in self.authentication and not Path(self.basic_file).is_file():
             raise ConfigError(
-                f"security.basic_file: the file {self.basic_file!r} does not exist; `htpasswd -B -c FILE USER` makes one"
+                f"security.basic_file: the file {self.basic_file!r} does not exist; `htpasswd -B -c FILE USER` makes "
+                "one"
             )
         if self.authorization and not self.authentication and not self.anonymous_role:
             raise ConfigError(
-                "security.authorization is on, but nobody is authenticated: set security.authentication, or an anonymous_role"
+                "security.authorization is on, but nobody is authenticated: set security.authentication, or an "
+                "anonymous_role"
             )
         if self.authorization and not self.super_users:
             raise ConfigError("security.authorization is on without super_users: nobody could make the first tenant")
@@ -178,5 +190,6 @@ def check_issuer_url(url: str) -> None:
     if parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost"):
         return
     raise ConfigError(
-        f"security.tokens: {url!r} must begin with https:// (http:// only for this machine), because keys are read from it"
+        f"security.tokens: {url!r} must begin with https:// (http:// only for this machine), because keys are read "
+        "from it"
     )

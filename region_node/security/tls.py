@@ -1,11 +1,15 @@
-"""TLS of a process: contexts for its listeners and for what it connects to, and certificates that are renewed while it runs.
+"""TLS of a process: contexts for its listeners and for what it connects to, and certificates that are renewed while it
+runs.
 
-Is: mutual TLS inside an instance (the peer's role and region are checked in the handshake), TLS for ordinary clients, and the watch of the files.
+Is: mutual TLS inside an instance (the peer's role and region are checked in the handshake), TLS for ordinary clients,
+and the watch of the files.
 Isn't: issuing of certificates (`region_node.security.certificate_authority`).
-Invariants: TLS 1.2 or newer; inside an instance both sides present a certificate of its CA, and a role that has no business at a listener gets no
-byte across; a new certificate or CA counts for the next connection, and one that cannot be used leaves the old one in place; a CA that was taken out is
-believed no more, on connections that stand either (`trust`).
-The host name is not checked inside an instance: connections go through proxies and addresses change; the certificate's role decides.
+Invariants: TLS 1.2 or newer; inside an instance both sides present a certificate of its CA, and a role that has no
+business at a listener gets no byte across; a new certificate or CA counts for the next connection, and one that cannot
+be used leaves the old one in place; a CA that was taken out is believed no more, on connections that stand either
+(`ca_trust`).
+The host name is not checked inside an instance: connections go through proxies and addresses change; the certificate's
+role decides.
 Source: docs/protocols/security.md, "Transport".
 """
 
@@ -54,10 +58,11 @@ def _context(protocol: Any, ca: str, cert: str, key: str, *, required: bool = Tr
 
 
 def loaded(context: ssl.SSLContext, cert: str, key: str) -> str:
-    """The certificate and its key into a context; returns whose certificate that is, of the two files. Raises OSError and ssl.SSLError.
+    """The certificate and its key into a context; returns whose certificate that is, of the two files. Raises OSError
+    and ssl.SSLError.
 
-    Where the two are not of each other, the certificate that stands behind the key in its own file counts: they are renewed together by one rename of that file
-    (`instance.ca.issue`), and `cert` is the copy that follows it.
+    Where the two are not of each other, the certificate that stands behind the key in its own file counts: they are
+    renewed together by one rename of that file (`certificate_authority.issue`), and `cert` is the copy that follows it.
     """
     try:
         context.load_cert_chain(cert, key)
@@ -94,7 +99,9 @@ class _Kept:
 
 
 class Certificates:
-    """A role's contexts. `tick` looks at the files; a shell calls it (`watch`). `tls` None: everything is None, plain connections."""
+    """A role's contexts. `tick` looks at the files; a shell calls it (`watch`). `tls` None: everything is None, plain
+    connections.
+    """
 
     def __init__(self, tls: TlsSettings | None, region: str) -> None:
         self._tls, self._region = tls, region
@@ -106,7 +113,9 @@ class Certificates:
     # -- inside the instance ------------------------------------------------------------------------------------------
 
     def listener(self, own: str, *peers: str) -> ssl.SSLContext | None:
-        """For a listener of role `own` that only these roles of the region may reach; None where the region speaks plainly inside."""
+        """For a listener of role `own` that only these roles of the region may reach; None where the region speaks
+        plainly inside.
+        """
         return self._inside(server_context, own, peers)
 
     def dialer(self, own: str, *peers: str) -> ssl.SSLContext | None:
@@ -121,12 +130,14 @@ class Certificates:
         return self.keep(make, self._tls.ca, *self._tls.pair(own), roles=peers)
 
     def pages(self, own: str) -> ssl.SSLContext | None:
-        """For HTTP pages of role `own`: who presents a certificate presents one of the instance, but it may be left out (a probe, a token). None: plain."""
+        """For HTTP pages of role `own`: who presents a certificate presents one of the instance, but it may be left out
+        (a probe, a token). None: plain.
+        """
         if self._tls is None or not self._tls.internal:
             return None
         return self.keep(partial(_context, ssl.PROTOCOL_TLS_SERVER, required=False), self._tls.ca, *self._tls.pair(own))
 
-    # -- clients --------------------------------------------------------------------------------------------------------
+    # -- clients ------------------------------------------------------------------------------------------------------
 
     def for_clients(self) -> ssl.SSLContext:
         """For ordinary clients, who may present a certificate. Raises ConfigError where none is set."""
@@ -142,7 +153,8 @@ class Certificates:
         return self.keep(make, self._tls.client_ca or self._tls.ca, cert, key)
 
     def outward(self) -> Callable[[], ssl.SSLContext]:
-        """For requests to brokers' pages, of any region: the newest context. It believes the machine's authorities and the instance's, and checks host names.
+        """For requests to brokers' pages, of any region: the newest context. It believes the machine's authorities and
+        the instance's, and checks host names.
 
         Raises ConfigError where the CA cannot be used.
         """
@@ -165,7 +177,7 @@ class Certificates:
                 raise ConfigError(f"tls: {self._tls.ca} cannot be used: {error}") from error
         return context
 
-    # -- renewal --------------------------------------------------------------------------------------------------------
+    # -- renewal ------------------------------------------------------------------------------------------------------
 
     def keep(
         self,
@@ -176,7 +188,9 @@ class Certificates:
         *,
         roles: tuple[str, ...] = (),
     ) -> ssl.SSLContext:
-        """A context whose connections are made by what the files hold then. roles: of this region's peers; empty: whoever `make` lets in."""
+        """A context whose connections are made by what the files hold then. roles: of this region's peers; empty:
+        whoever `make` lets in.
+        """
         for path in (ca, cert, key):
             self._stamps.setdefault(path, _stamp(path))
         if ca not in self._trusts:
@@ -193,7 +207,9 @@ class Certificates:
         return context
 
     def follow(self, paths: tuple[str, ...], renewed: Callable[[], None]) -> None:
-        """Calls `renewed` when one of these files has changed; what it raises of OSError and ConfigError is logged, and it is called again."""
+        """Calls `renewed` when one of these files has changed; what it raises of OSError and ConfigError is logged, and
+        it is called again.
+        """
         self._others.append((paths, _stamp(*paths), renewed))
 
     def tick(self) -> None:
@@ -209,7 +225,9 @@ class Certificates:
             self._renew(changed)
 
     def _renew(self, changed: Mapping[str, Stamp]) -> None:
-        """Other contexts of what has changed. Files that cannot be used (one is half written) are looked at again; until then all stays as it was."""
+        """Other contexts of what has changed. Files that cannot be used (one is half written) are looked at again;
+        until then all stays as it was.
+        """
         failed: dict[str, str] = {}
         for ca in changed.keys() & self._trusts.keys():
             try:

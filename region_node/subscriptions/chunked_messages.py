@@ -1,8 +1,11 @@
 """Chunked messages on a shared subscription: whoever got the first piece of a message gets the others. A core.
 
-Is: which consumer has begun a message, and which pieces wait until it has room. Isn't: dispatch, or putting messages together (clients do).
-Invariants: while its consumer is there, all pieces of a message go to it; pieces that it has no room for hold nobody else up.
-Bounds: OPEN_MAX messages that were begun (the oldest is forgotten: its client gives it up too), ASIDE_MAX pieces aside; beyond, everybody waits.
+Is: which consumer has begun a message, and which pieces wait until it has room. Isn't: dispatch, or putting messages
+together (clients do).
+Invariants: while its consumer is there, all pieces of a message go to it; pieces that it has no room for hold nobody
+else up.
+Bounds: OPEN_MAX messages that were begun (the oldest is forgotten: its client gives it up too), ASIDE_MAX pieces aside;
+beyond, everybody waits.
 """
 
 from __future__ import annotations
@@ -19,12 +22,14 @@ from region_node.subscriptions.consumer import Consumer
 OPEN_MAX = 10_000
 ASIDE_MAX = 20_000
 _CHUNKS = b"\xd8\x01"
-"""The tag of `num_chunks_from_msg` in an entry's metadata; where these bytes are found, the metadata is decoded to be sure."""
+"""The tag of `num_chunks_from_msg` in an entry's metadata; where these bytes are found, the metadata is decoded to be
+sure.
+"""
 _SMALL = 256
 _SIZE = struct.Struct(">I").unpack_from
 
 Chunk = tuple[str, int, int]
-"""(uuid, index, count)."""
+"""Names one piece of a message: (the message's uuid, index of the piece, count of its pieces)."""
 
 
 def chunked_entries(run: Run) -> dict[int, Chunk]:
@@ -47,7 +52,7 @@ def chunked_entries(run: Run) -> dict[int, Chunk]:
 
 
 class ChunkHolders:
-    """Of one subscription; made when its first piece comes."""
+    """Remembers who holds which message of one subscription; made when its first piece comes."""
 
     def __init__(self) -> None:
         self._open: dict[str, Consumer] = {}
@@ -71,7 +76,7 @@ class ChunkHolders:
         self._open[chunk[0]] = consumer
 
     def put_aside(self, position: Position, consumer: Consumer) -> bool:
-        """False: too many wait."""
+        """Has a piece wait until `consumer` has room; False: ASIDE_MAX wait already, and nothing was done."""
         if self._count >= ASIDE_MAX:
             return False
         self._aside.setdefault(consumer, []).append(position)

@@ -15,11 +15,11 @@ from region_node.runtime.cursor_ports import CompactedPort
 from region_node.runtime.rate_meter import Meter
 
 Traced = Callable[[int, int, Run], None]
-"""(ledger, first entry, run)."""
+"""Hears of what a consumer was given: (ledger, first entry, run)."""
 
 
 class SubscriptionType(IntEnum):
-    """As Pulsar numbers them."""
+    """The types with Pulsar's numbers on the wire (CommandSubscribe.SubType)."""
 
     EXCLUSIVE = 0
     SHARED = 1
@@ -36,7 +36,9 @@ class ConsumerSink(Protocol):
 
     @property
     def writable(self) -> bool:
-        """False above the high-water mark of what waits to be written; the consumer's `wake` is called when it is True again."""
+        """False above the high-water mark of what waits to be written; the consumer's `wake` is called when it is True
+        again.
+        """
         ...
 
     def deliver(
@@ -48,7 +50,9 @@ class ConsumerSink(Protocol):
         redeliveries: Sequence[int] | None,
         ack_sets: Mapping[int, int] | None = None,
     ) -> None:
-        """Sends all entries of `run`, which lies at (ledger, first). `ack_sets`: index in the run -> bits of a batch's unacknowledged messages."""
+        """Sends all entries of `run`, which lies at (ledger, first). `ack_sets`: index in the run -> bits of a batch's
+        unacknowledged messages.
+        """
         ...
 
     def consumer_closed(self, consumer: Consumer) -> None:
@@ -63,7 +67,8 @@ class ConsumerSink(Protocol):
 class Consumer:
     """`pending`: positions that it holds unacknowledged, with their message counts (shared subscriptions only).
 
-    Key_Shared only: `hash_ranges`, (first, last) each, of a sticky consumer, None of others; `out_of_order`: keys need no order.
+    Key_Shared only: `hash_ranges`, (first, last) each, of a sticky consumer, None of others; `out_of_order`: keys need
+    no order.
     Exclusive and failover only: `compacted`: what it reads of the topic in place of its log.
     """
 

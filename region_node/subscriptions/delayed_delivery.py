@@ -1,12 +1,13 @@
 """Delayed messages: which entries wait for their time, and one wheel of timers for the whole broker.
 
-Is: positions by due time in flat arrays (24 bytes each), the next time that anything is due. Isn't: persistent: an entry that waits is not
-acknowledged, so that whoever dispatches the subscription next finds it again.
-Invariants: nothing is due before its time, and at most one slot after; all subscriptions of a broker together hold `DELAYED_MAX` entries at
-most, and no subscription, and no tenant, so many that nothing is left for others (whose share is used up reads no further until some are due); one timer of
-the loop, whatever waits.
+Is: positions by due time in flat arrays (24 bytes each), the next time that anything is due. Isn't: persistent: an
+entry that waits is not acknowledged, so that whoever dispatches the subscription next finds it again.
+Invariants: nothing is due before its time, and at most one slot after; all subscriptions of a broker together hold
+`DELAYED_MAX` entries at most, and no subscription, and no tenant, so many that nothing is left for others (whose share
+is used up reads no further until some are due); one timer of the loop, whatever waits.
 
-Far times share a bucket of a minute, which is dealt out to slots when it comes near: so the number of buckets is bounded too.
+Far times share a bucket of a minute, which is dealt out to slots when it comes near: so the number of buckets is
+bounded too.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ SLOT_MS = 100
 MINUTE_MS = 60_000
 DELAYED_MAX = 4_000_000
 ALONE, TOGETHER = 1, 3
-"""A subscription, and all of a tenant's, hold at most so many times what is free: by themselves half, and three quarters, of `DELAYED_MAX`; with n others as
-greedy as they are less each, and some is always free for who comes next."""
+"""A subscription, and all of a tenant's, hold at most so many times what is free: by themselves half, and three
+quarters, of `DELAYED_MAX`; with n others as greedy as they are less each, and some is always free for who comes next.
+"""
 DEAL_MAX = 20_000
 LATEST_MS = 1 << 43
 
@@ -131,7 +133,9 @@ Wheel = DelayWheel | WheelShare
 
 
 class Delayed:
-    """Of one subscription. `count`: entries that wait. `sleeper` is woken when some are due."""
+    """Holds the entries of one subscription that wait for their time. `count`: how many. `sleeper` is woken when some
+    are due.
+    """
 
     def __init__(self, wheel: Wheel, sleeper: Sleeper) -> None:
         self.count = 0
@@ -166,7 +170,9 @@ class Delayed:
         bucket.extend((ledger, entry, slot_and_hash))
 
     def due(self, now_ms: int, count_max: int) -> list[tuple[Position, int]]:
-        """Takes out up to `count_max` entries whose time has come: (position, hash). Fewer: nothing more is due, or the sleeper is woken again."""
+        """Takes out up to `count_max` entries whose time has come: (position, hash). Fewer: nothing more is due, or the
+        sleeper is woken again.
+        """
         self._deal(now_ms)
         out: list[tuple[Position, int]] = []
         while self._near and self._near[0] * SLOT_MS <= now_ms and len(out) < count_max:
@@ -189,7 +195,7 @@ class Delayed:
         return out
 
     def _deal(self, now_ms: int) -> None:
-        """Entries of a minute that is near get their slots: a bounded number at once, the others in the next turn."""
+        """Entries of a minute that is near get their slots: a bounded number at once, the others in the next pass."""
         left = DEAL_MAX
         while left and self._far and (self._far[0] - 1) * MINUTE_MS <= now_ms < (self._far[0] + 1) * MINUTE_MS:
             taken = self._taken(left)
@@ -213,7 +219,9 @@ class Delayed:
 
 
 _DELIVER_AT = b"\x98\x01"
-"""The tag of `deliver_at_time` in an entry's metadata; where these bytes are found, the metadata is decoded to be sure."""
+"""The tag of `deliver_at_time` in an entry's metadata; where these bytes are found, the metadata is decoded to be
+sure.
+"""
 _SMALL = 256
 _SIZE = struct.Struct(">I").unpack_from
 

@@ -1,8 +1,10 @@
-"""Dispatcher: reads a subscription's backlog and tail, and hands it out by ranges. The part that all subscription types share.
+"""Dispatcher: reads a subscription's backlog and tail, and hands it out by ranges. The part that all subscription types
+share.
 
-Is: the read position, one turn of bounded work, waiting for a read of backlog or for the tail. Isn't: who gets what (`_next_limit`, `_give`).
-Invariants: at most one read is under way for a subscription; entries go to `_give` in order, each once between two rewinds; what clients
-must not see is acknowledged here when it is passed.
+Is: the read position, one pass of bounded work, waiting for a read of backlog or for the tail. Isn't: who gets what
+(`_next_limit`, `_give`).
+Invariants: at most one read is under way for a subscription; entries go to `_give` in order, each once between two
+rewinds; what clients must not see is acknowledged here when it is passed.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ _CATCHES_UP_BYTES = 1 << 20
 
 
 class Dispatcher(ABC):
-    """One for the time that a subscription has consumers of one type. `position`: the first entry not handed out yet."""
+    """One for the time that a subscription has consumers of one type. `position`: the first entry not handed out
+    yet.
+    """
 
     kind: SubscriptionType
 
@@ -97,9 +101,10 @@ class Dispatcher(ABC):
         """positions None: all that the consumer holds."""
 
     def acked(self, consumer: Consumer, positions: list[Position]) -> None:  # noqa: B027 - most types need not know
-        """Forgets what is acknowledged."""
+        """Hears of entries that are wholly acknowledged, so that it forgets what it keeps of them."""
 
-    def acked_partly(self, consumer: Consumer, position: Position, left: int) -> None:  # noqa: B027 - most types need not know
+    # most types need not know
+    def acked_partly(self, consumer: Consumer, position: Position, left: int) -> None:  # noqa: B027
         """`left` messages of that batch are not acknowledged yet."""
 
     def again(self, positions: list[Position]) -> None:
@@ -162,7 +167,7 @@ class Dispatcher(ABC):
         return dropped
 
     def run_ready(self) -> None:
-        """One turn: hands out up to TURN_ENTRIES entries or TURN_BYTES bytes."""
+        """One pass: hands out up to TURN_ENTRIES entries or TURN_BYTES bytes."""
         self.touched()
         if self.turn is not None and not self.turn.open:
             self.stalled = True  # the owner's tick looks again
@@ -297,7 +302,9 @@ class Dispatcher(ABC):
         return known
 
     def _reschedule(self, piece: Piece) -> int:
-        """A filter wants it later: here it, and all behind it, waits for the owner's tick. Returns how many entries of it are taken care of."""
+        """A filter wants it later: here it, and all behind it, waits for the owner's tick. Returns how many entries of
+        it are taken care of.
+        """
         self.stalled = True
         return 0
 

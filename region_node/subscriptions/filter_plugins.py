@@ -1,7 +1,7 @@
 """FilterBook: the entry filters that a broker has.
 
-Is: names from the settings to objects, made once at the start. Isn't: which topics use which (a policy), or the filters' interface
-(`region_node.subscriptions.filters`).
+Is: names from the settings to objects, made once at the start. Isn't: which topics use which (a policy), or the
+filters' interface (`region_node.subscriptions.filters`).
 Invariants: a broker whose settings name a filter that cannot be loaded does not start.
 """
 
@@ -56,7 +56,8 @@ def load_filters(named: Mapping[str, str]) -> FilterBook:
             found = getattr(import_module(module), attribute)()
         except Exception as error:  # an operator's code may raise anything when it is imported
             raise ConfigError(
-                f"broker.entry_filters.{name}: {place!r} cannot be loaded ({error!r}); want package.module:Class on PYTHONPATH"
+                f"broker.entry_filters.{name}: {place!r} cannot be loaded ({error!r}); want package.module:Class on "
+                "PYTHONPATH"
             ) from error
         if not isinstance(found, EntryFilter):
             raise ConfigError(

@@ -1,9 +1,12 @@
-"""Entry filters: code of an operator's own that says which messages a subscription gets. The plug-in point, and what a subscription keeps of it.
+"""Entry filters: code of an operator's own that says which messages a subscription gets. The plug-in point, and what a
+subscription keeps of it.
 
-Is: the interface of a filter, several of them in a row, counters. Isn't: loading (`region_node.subscriptions.filter_plugins`), or what becomes of an entry
-(the dispatcher: what is rejected counts as acknowledged; what is rescheduled comes later).
-Invariants: a filter sees a whole run at once, and an entry's metadata is decoded only where a filter asks for it; what the first filter has not accepted
-the others are not asked about. A filter that raises, or answers nonsense, reschedules the run: nothing is lost, and nothing gets past it.
+Is: the interface of a filter, several of them in a row, counters. Isn't: loading
+(`region_node.subscriptions.filter_plugins`), or what becomes of an entry (the dispatcher: what is rejected counts as
+acknowledged; what is rescheduled comes later).
+Invariants: a filter sees a whole run at once, and an entry's metadata is decoded only where a filter asks for it; what
+the first filter has not accepted the others are not asked about. A filter that raises, or answers nonsense, reschedules
+the run: nothing is lost, and nothing gets past it.
 
     class OnlyEurope(EntryFilter):
         def decide(self, entries: Entries) -> list[int] | None:
@@ -27,7 +30,7 @@ log = logging.getLogger("region_node.topics")
 
 ACCEPT, REJECT, RESCHEDULE = 0, 1, 2
 RESCHEDULE_MS = 1000
-"""Pulsar's dispatcherEntryFilterRescheduledMessageDelay."""
+"""How long an entry waits that a filter rescheduled: Pulsar's dispatcherEntryFilterRescheduledMessageDelay."""
 
 
 class Entries:
@@ -55,7 +58,9 @@ class Entries:
         return 1 if self._run.counts is None else self._run.counts[index]
 
     def metadata(self, index: int) -> MessageMetadata:
-        """What the producer wrote about the entry; of a batch, what holds for all of it. Empty where it cannot be read."""
+        """What the producer wrote about the entry; of a batch, what holds for all of it. Empty where it cannot be
+        read.
+        """
         found = self._metadata.get(index)
         if found is None:
             try:
@@ -66,12 +71,14 @@ class Entries:
         return found
 
     def property(self, index: int, name: str) -> str | None:
-        """Of the entry's metadata; None where there is no such property."""
+        """Returns the first property of that name in the metadata of entry `index`; None: there is none."""
         return next((pair.value for pair in self.metadata(index).properties if pair.key == name), None)
 
 
 class EntryFilter:
-    """One is made for a broker when it starts, by its class and without arguments; it serves every topic whose policy names it."""
+    """One is made for a broker when it starts, by its class and without arguments; it serves every topic whose policy
+    names it.
+    """
 
     def decide(self, entries: Entries) -> Sequence[int] | None:
         """ACCEPT, REJECT, or RESCHEDULE for each entry, in order; None: all are accepted."""
@@ -96,7 +103,9 @@ class Filtering:
     def __init__(self, topic: str, subscription: str, properties: Mapping[str, str]) -> None:
         self._topic, self._subscription, self._properties = topic, subscription, properties
         self.filters: tuple[tuple[str, EntryFilter | None], ...] = ()
-        """(name, filter); None where this broker does not have it: then everything waits until an operator has decided."""
+        """(name, filter); None where this broker does not have it: then everything waits until an operator has
+        decided.
+        """
         self.processed = self.accepted = self.rejected = self.rescheduled = 0
         self._failed = ""
 
@@ -116,7 +125,10 @@ class Filtering:
         return out if out is not None and any(out) else None
 
     def _ask(self, name: str, one: EntryFilter | None, entries: Entries) -> Sequence[int] | None:
-        wrong = f"this broker has no entry filter {name!r}: add it to broker.entry_filters and start the broker again, or take it out of the policy"
+        wrong = (
+            f"this broker has no entry filter {name!r}: add it to broker.entry_filters and start the broker again, or "
+            "take it out of the policy"
+        )
         if one is not None:
             try:
                 given = one.decide(entries)

@@ -1,8 +1,11 @@
-"""KeySharedDispatcher: each message goes to the consumer that its key belongs to, and the messages of a key keep their order.
+"""KeySharedDispatcher: each message goes to the consumer that its key belongs to, and the messages of a key keep their
+order.
 
-Is: hashes to consumers, what waits for its consumer or for an older message of its key. Isn't: the division of hashes (`keys`).
-Invariants: at most one consumer holds unacknowledged messages of a hash, whoever joins or goes meanwhile; a message goes out only behind
-the older ones of its hash that wait; at most LOOK_AHEAD_MAX entries wait, and then nothing new is read. With `out_of_order` only the last.
+Is: hashes to consumers, what waits for its consumer or for an older message of its key. Isn't: the division of hashes
+(`sticky_keys`).
+Invariants: at most one consumer holds unacknowledged messages of a hash, whoever joins or goes meanwhile; a message
+goes out only behind the older ones of its hash that wait; at most LOOK_AHEAD_MAX entries wait, and then nothing new is
+read. With `out_of_order` only the last.
 Nothing of an entry is kept while it waits but its position and hash: it is read again, mostly from the cache.
 """
 
@@ -65,15 +68,18 @@ class KeySharedDispatcher(SharedDispatcher):
         """Something has changed for what waits: a permit, an acknowledgement, a consumer."""
 
     def check(self, consumer: Consumer) -> None:
-        """Raises ConsumerBusy where it wants another division than the others, ConsumerAssignError where its ranges are taken."""
+        """Raises ConsumerBusy where it wants another division than the others, ConsumerAssignError where its ranges are
+        taken.
+        """
         if (consumer.hash_ranges is not None, consumer.out_of_order) != (self.sticky, self.out_of_order):
             raise ConsumerBusy("the subscription has consumers of another Key_Shared policy")
         if isinstance(self.ranges, Sticky):
             self.ranges.check(consumer.hash_ranges or ())
 
     def divide(self, *, consistent: bool) -> None:
-        """How hashes are divided from now on, where consumers do not say it themselves. Whoever holds messages of a hash keeps them until they are
-        acknowledged; the next owner waits for that, as at any change."""
+        """How hashes are divided from now on, where consumers do not say it themselves. Whoever holds messages of a
+        hash keeps them until they are acknowledged; the next owner waits for that, as at any change.
+        """
         if self.sticky or isinstance(self.ranges, ConsistentHash) is consistent:
             return
         self.ranges = ConsistentHash() if consistent else AutoSplit()
@@ -82,7 +88,9 @@ class KeySharedDispatcher(SharedDispatcher):
         self.wake()
 
     def draining(self) -> dict[Consumer, dict[int, int]]:
-        """Who holds messages of hashes that belong to another now -> hash -> how many messages: they hold the next owner up."""
+        """Who holds messages of hashes that belong to another now -> hash -> how many messages: they hold the next
+        owner up.
+        """
         out: dict[Consumer, dict[int, int]] = {}
         for hashed, (holder, _) in self._held.items():
             if self.ranges.owner(hashed) is not holder:

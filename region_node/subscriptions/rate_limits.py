@@ -1,7 +1,9 @@
 """Rates: buckets of tokens, what dispatch may take from them, and the gate that publishers wait at.
 
-Is: messages and bytes a second, spent by runs after the fact (a bucket may be overdrawn, and then takes as long to recover). Isn't: a queue:
-what may not go out stays where it is (in the ledger, or in the publisher's socket). Invariants: nothing is done an entry; one timer wheel for all.
+Is: messages and bytes a second, spent by runs after the fact (a bucket may be overdrawn, and then takes as long to
+recover). Isn't: a queue:
+what may not go out stays where it is (in the ledger, or in the publisher's socket). Invariants: nothing is done an
+entry; one timer wheel for all.
 """
 
 from __future__ import annotations
@@ -120,7 +122,9 @@ def bucket(
     messages: str = "dispatchThrottlingRateInMsg",
     size_bytes: str = "dispatchThrottlingRateInByte",
 ) -> Bucket | None:
-    """Of Pulsar's rate, whose fields have these names; None where it lets everything pass. Its numbers are for `ratePeriodInSecond`."""
+    """Makes a bucket of Pulsar's rate, whose fields have these names; None where it lets everything pass. Its numbers
+    are for `ratePeriodInSecond`.
+    """
     if rate is None or (rate[messages] <= 0 and rate[size_bytes] <= 0):
         return None
     period_s = rate.get("ratePeriodInSecond", 1)
@@ -172,7 +176,9 @@ class Reader(Protocol):
 
 
 class PublishGate:
-    """Keeps a topic's publishers to its rates: beyond them their connections are not read from until the buckets have recovered."""
+    """Keeps a topic's publishers to its rates: beyond them their connections are not read from until the buckets have
+    recovered.
+    """
 
     def __init__(
         self, buckets: Sequence[Bucket], clock: Clock, wheel: DelayWheel, readers: Callable[[], Iterable[Reader]]
@@ -183,7 +189,7 @@ class PublishGate:
         self.closed_times = 0
 
     def spend(self, messages: int, size_bytes: int) -> None:
-        """A run was taken."""
+        """Takes a run, which was let in already, from every bucket; closes the gate where one is overdrawn."""
         for bucket in self._buckets:
             bucket.spend(messages, size_bytes)
         wait_s = self._wait_s()

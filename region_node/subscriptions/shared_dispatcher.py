@@ -1,7 +1,9 @@
 """SharedDispatcher: entries go round the consumers that have permits; what comes back goes out again first.
 
-Is: round robin by entry within the first priority level that has room, redelivery with counts, limits on what is unacknowledged.
-Isn't: ordering by key. Invariants: an entry is held by one consumer at a time; one that is acknowledged is never handed out again.
+Is: round robin by entry within the first priority level that has room, redelivery with counts, limits on what is
+unacknowledged.
+Isn't: ordering by key. Invariants: an entry is held by one consumer at a time; one that is acknowledged is never handed
+out again.
 Where only one consumer has room it gets whole ranges: nothing is decided an entry.
 """
 
@@ -124,7 +126,7 @@ class SharedDispatcher(Dispatcher):
         self.wake()
 
     def redeliveries(self, most: int) -> dict[Position, int]:
-        """Of the `most` oldest entries that are not acknowledged and were handed out again: how often."""
+        """Returns how often the `most` oldest entries were handed out again, of those that are not acknowledged."""
         counts = self._counts
         for position in [p for p in counts if self.cursor.is_acked(p)]:  # by another region, or by expiry
             del counts[position]
@@ -340,7 +342,9 @@ class SharedDispatcher(Dispatcher):
         return self._limit() <= 0
 
     def _older_first(self) -> None:
-        """What was fetched goes back where something older has come meanwhile: the pieces of a message go out in their order."""
+        """What was fetched goes back where something older has come meanwhile: the pieces of a message go out in their
+        order.
+        """
         if self._replay_fetched:
             while self._replay and self._replay[0] not in self._replaying:
                 heappop(self._replay)

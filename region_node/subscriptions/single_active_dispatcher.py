@@ -1,7 +1,7 @@
 """SingleActive: the dispatcher of exclusive and failover subscriptions: one consumer gets everything, in order.
 
-Is: the choice of the active consumer, rewinding, and who of them hears that it is the active one: nobody, while it is another region's turn. Isn't: a
-record of what is unacknowledged; the cursor has that.
+Is: the choice of the active consumer, rewinding, and who of them hears that it is the active one: nobody, while it is
+another region's lead. Isn't: a record of what is unacknowledged; the cursor has that.
 Invariants: only the active consumer is given entries; a new active one starts behind the mark-delete position.
 """
 

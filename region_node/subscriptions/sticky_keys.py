@@ -1,7 +1,9 @@
 """Sticky keys: which consumer of a Key_Shared subscription a message belongs to. Cores.
 
-Is: the hash of an entry's key, and the three ways to divide the hashes among consumers. Isn't: permits, order, or dispatch.
-Invariants: while there is a consumer, `AutoSplit` and `ConsistentHash` give each hash to exactly one; ranges of `Sticky` never overlap.
+Is: the hash of an entry's key, and the three ways to divide the hashes among consumers. Isn't: permits, order, or
+dispatch.
+Invariants: while there is a consumer, `AutoSplit` and `ConsistentHash` give each hash to exactly one; ranges of
+`Sticky` never overlap.
 Source: docs/protocols/pulsar.md, "Key_Shared"; the hash is Murmur3 (32 bits, seed 0, sign bit cleared) modulo 65536.
 """
 
@@ -43,12 +45,14 @@ def _mix(word: int) -> int:
 
 
 def key_hash(key: bytes) -> int:
-    """0 to 65535."""
+    """Returns the hash by which a key has its consumer, 0 to 65535, as Pulsar computes it."""
     return (murmur3_32(key) & 0x7FFFFFFF) % HASHES
 
 
 def sticky_key(entry: Buffer) -> bytes:
-    """The ordering key, else the partition key, else what no other entry has. An entry that cannot be read has the empty key."""
+    """The ordering key, else the partition key, else what no other entry has. An entry that cannot be read has the
+    empty key.
+    """
     try:
         metadata, _ = entry_metadata(entry)
     except CorruptData:
@@ -80,7 +84,9 @@ class HashRanges(Protocol):
 
 
 class AutoSplit:
-    """Who joins gets the lower half of the widest range; who goes leaves its range to the neighbour above, or below where there is none."""
+    """Who joins gets the lower half of the widest range; who goes leaves its range to the neighbour above, or below
+    where there is none.
+    """
 
     def __init__(self) -> None:
         self._ends: list[int] = []
@@ -116,10 +122,13 @@ class AutoSplit:
 
 
 class ConsistentHash:
-    """Each consumer has RING_POINTS points on the circle of hashes, by its name; a hash belongs to the next point at or after it.
+    """Each consumer has RING_POINTS points on the circle of hashes, by its name; a hash belongs to the next point at or
+    after it.
 
-    Who joins takes from all a little, who goes leaves to all a little, and who comes back with the same name has the same hashes again.
-    Consumers of one name are told apart by a number, the lowest that is free. On a point that several have, the first by name counts.
+    Who joins takes from all a little, who goes leaves to all a little, and who comes back with the same name has the
+    same hashes again.
+    Consumers of one name are told apart by a number, the lowest that is free. On a point that several have, the first
+    by name counts.
     """
 
     def __init__(self) -> None:
@@ -148,7 +157,6 @@ class ConsistentHash:
 
     @staticmethod
     def _points_of(name: str, number: int) -> list[int]:
-        """Each once."""
         return list(dict.fromkeys(key_hash(f"{name}\0{number}\0{index}".encode()) for index in range(RING_POINTS)))
 
     def owner(self, key_hash: int) -> Consumer | None:
@@ -178,7 +186,9 @@ class Sticky:
         self._taken: list[tuple[int, int, Consumer]] = []
 
     def check(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Raises ConsumerAssignError where `ranges` are empty, out of bounds, or overlap each other or another consumer's."""
+        """Raises ConsumerAssignError where `ranges` are empty, out of bounds, or overlap each other or another
+        consumer's.
+        """
         if not ranges:
             raise ConsumerAssignError("a sticky Key_Shared consumer must name its hash ranges")
         known = [(first, last) for first, last, _ in self._taken]

@@ -1,7 +1,8 @@
 """Subscription: a cursor of a topic, and the consumers that share it.
 
-Is: who may join, permits, acknowledgements, redelivery, seeking, statistics. Isn't: storage (the cursor) or the choice of who gets what
-(the dispatcher of its type). Invariants: all its consumers have one type; a non-durable one lives as long as its consumers.
+Is: who may join, permits, acknowledgements, redelivery, seeking, statistics. Isn't: storage (the cursor) or the choice
+of who gets what (the dispatcher of its type). Invariants: all its consumers have one type; a non-durable one lives as
+long as its consumers.
 Source: docs/protocols/pulsar.md, "SUBSCRIBE", "Acks and redelivery".
 """
 
@@ -37,7 +38,9 @@ _INTERNAL = (PROPERTY, BEGAN, TRANSACTIONS, GIVEN_UP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What policies say of one subscription. `unacked_max`, `unacked_consumer_max`: messages; `delaying`: messages may ask to come later."""
+    """What policies say of one subscription. `unacked_max`, `unacked_consumer_max`: messages; `delaying`: messages may
+    ask to come later.
+    """
 
     unacked_max: int = UNACKED_SUBSCRIPTION_MAX
     unacked_consumer_max: int = UNACKED_CONSUMER_MAX
@@ -126,7 +129,9 @@ class Subscription:
 
     @property
     def held(self) -> int:
-        """Messages that consumers have and did not acknowledge; of an exclusive or failover one only whether there are any, 1 or 0."""
+        """Messages that consumers have and did not acknowledge; of an exclusive or failover one only whether there are
+        any, 1 or 0.
+        """
         if isinstance(self.dispatcher, SharedDispatcher):
             return self.dispatcher.unacked
         return int(self.dispatcher is not None and self.dispatcher.position > after(self.cursor.mark_delete))
@@ -260,7 +265,9 @@ class Subscription:
             self.dispatcher.wake()
 
     def offer(self, messages: int) -> None:
-        """Of a non-persistent topic: what was published just now goes out at once, or is dropped. `messages`: how many they are."""
+        """Hands out at once, or drops, what was published just now on a non-persistent topic. `messages`: how many they
+        are.
+        """
         if self.dispatcher is None:
             self.dropped += messages
             self._touched()
@@ -308,7 +315,9 @@ class Subscription:
             self.dispatcher.redeliver(consumer, positions)
 
     def redeliveries(self, most: int) -> dict[Position, int]:
-        """Of the `most` oldest entries that are not acknowledged and were handed out again: how often."""
+        """Returns how often the `most` oldest entries were handed out again; {} unless the type is Shared or
+        Key_Shared.
+        """
         return self.dispatcher.redeliveries(most) if isinstance(self.dispatcher, SharedDispatcher) else {}
 
     def count_redeliveries(self, counts: Mapping[Position, int]) -> None:
@@ -356,7 +365,9 @@ class Subscription:
             self.on_reset()
 
     def begin_earlier(self, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]) -> None:
-        """Another region made it too, and began earlier: what lies in (mark_delete, start], and `never`, is part of it now."""
+        """Another region made it too, and began earlier: what lies in (mark_delete, start], and `never`, is part of it
+        now.
+        """
         self.disconnect()
         if self._transactions is not None:
             self._transactions.begin_earlier(never)
@@ -373,7 +384,9 @@ class Subscription:
         return before != self._marked
 
     def tick(self, elapsed_s: float) -> bool:
-        """Rates since the last tick, and another try where a read of backlog failed. Returns whether any rate is above 0."""
+        """Rates since the last tick, and another try where a read of backlog failed. Returns whether any rate is above
+        0.
+        """
         consumers = self.consumers
         for consumer in consumers:
             consumer.meter.tick(
@@ -398,7 +411,7 @@ class Subscription:
         return moving
 
     def stats(self, backlog_entries: int, backlog_bytes: int) -> dict[str, Any]:
-        """Pulsar's SubscriptionStats."""
+        """Returns Pulsar's SubscriptionStats. The backlog is the caller's to count: what is delayed is a part of it."""
         consumers = self.consumers
         active = self.dispatcher.active if isinstance(self.dispatcher, SingleActive) else None
         shared = self.dispatcher if isinstance(self.dispatcher, SharedDispatcher) else None
@@ -447,7 +460,9 @@ _DRAINING_SHOWN = 100
 
 
 def _keyed_stats(ranges: list[tuple[int, int]], draining: dict[int, int]) -> dict[str, Any]:
-    """What ConsumerStats says of a Key_Shared consumer beside the rest. draining: hash -> messages it holds that another waits for."""
+    """What ConsumerStats says of a Key_Shared consumer beside the rest. draining: hash -> messages it holds that
+    another waits for.
+    """
     return {
         "keyHashRanges": [f"[{low}, {high}]" for low, high in ranges],
         "drainingHashesCount": len(draining),
@@ -459,7 +474,7 @@ def _keyed_stats(ranges: list[tuple[int, int]], draining: dict[int, int]) -> dic
 
 
 def consumer_stats(consumer: Consumer) -> dict[str, Any]:
-    """Pulsar's ConsumerStats."""
+    """Returns Pulsar's ConsumerStats; times are wall milliseconds, but for `connectedSince`."""
     return {
         "consumerName": consumer.name,
         "availablePermits": consumer.permits,

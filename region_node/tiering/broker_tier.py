@@ -1,9 +1,11 @@
 """BrokerTier: tiered storage as one broker has it.
 
-Is: what connects `storage.tiered` with policies, topics, and the global configuration: a topic's policy as a value, what a manifest says of it, and a
-restore with its tenant, namespace, and policies. Isn't: a step of an offload or of a restore.
-Invariants: a restore makes what is missing and changes nothing that is there; a restored topic publishes under an origin of its own, so that no
-coordinate is given twice, whatever the lost region had published behind the end of what is restored.
+Is: what connects `storage.tiered` with policies, topics, and the global configuration: a topic's policy as a value,
+what a manifest says of it, and a restore with its tenant, namespace, and policies. Isn't: a step of an offload or of a
+restore.
+Invariants: a restore makes what is missing and changes nothing that is there; a restored topic publishes under an
+origin of its own, so that no coordinate is given twice, whatever the lost region had published behind the end of what
+is restored.
 Source: docs/protocols/tiered.md.
 """
 
@@ -57,13 +59,13 @@ if TYPE_CHECKING:
 _LINK_CURSORS = "pulsar.repl."
 _TENANT, _NAMESPACE, _TOPIC, _TOPIC_EVERYWHERE, _SCHEMAS = "tenant", "namespace", "topic", "topic-everywhere", "schemas"
 _SCHEMA_BYTES_MAX = 8 << 20
-"""Of one topic, in each of its manifests; of more, the newest."""
+"""Each manifest of a topic has at most so many bytes of its schemas, the newest ones."""
 _FIELDS = {
     "managedLedgerOffloadThresholdInBytes": "threshold_bytes",
     "managedLedgerOffloadThresholdInSeconds": "threshold_s",
     "managedLedgerOffloadDeletionLagInMillis": "deletion_lag_ms",
 }
-"""Of Pulsar's OffloadPolicies; where things go is the broker's own setting."""
+"""A field of Pulsar's OffloadPolicies -> ours; the others say where things go, which is the broker's own setting."""
 
 
 def policy_of(values: dict[str, Any]) -> OffloadPolicy:
@@ -111,7 +113,9 @@ class RestoredTopic:
         state = self._state
         if state.origin[0] == self._region.number:
             state.past.append((state.origin, last))
-        else:  # another region's: links from here may send nothing under its number, so its entries count as first published here
+        else:
+            # another region's: links from here may send nothing under its number, so its entries count as first
+            # published here
             state.past, state.delivered = [], {}
         state.origin = (self._region.number, self._region.epoch, 1 + self._rng.getrandbits(62))
         if not state.past:
@@ -139,7 +143,9 @@ class BrokerTier:
         ownership: Callable[[], Ownership] | None = None,
         level: Callable[[], int] = lambda: LEVEL,
     ) -> None:
-        """collects: whether this broker is the one that looks for objects that nobody names, and after topics that no broker owns."""
+        """collects: whether this broker is the one that looks for objects that nobody names, and after topics that no
+        broker owns.
+        """
         self._ownership, self._collects, self._level = ownership, collects, level
         self._schema_changes: dict[
             str, int
@@ -177,7 +183,7 @@ class BrokerTier:
         )
         self._topic_metrics = TierMetrics(self.tiering, self.reader, clock)
 
-    # -- topics that nobody has loaded (a Lender) -----------------------------------------------------------------------
+    # -- topics that nobody has loaded (a TopicLoader) -----------------------------------------------------------------
 
     def lends(self, topic: str) -> bool:
         assert self._ownership is not None
@@ -248,7 +254,9 @@ class BrokerTier:
     # -- restore ------------------------------------------------------------------------------------------------------
 
     async def restore(self, topic: TopicName, *, url: str = "", holder: str = "") -> list[Restored]:
-        """The topic, or each partition of it that the store has and this region has not. Raises what `restore_topic` raises."""
+        """The topic, or each partition of it that the store has and this region has not. Raises what `restore_topic`
+        raises.
+        """
         if not (url or self.stores.own_url):
             raise StoreRefused(
                 "this broker is set to no object store: name one with --store, or set broker.tiered.store"
@@ -312,7 +320,8 @@ class BrokerTier:
             gone = [region for region in policies.regions if region != own]
             if gone:
                 notes.append(
-                    f"namespace {name.namespace} was made for {own} alone; it was replicated with {', '.join(gone)}: set its clusters again"
+                    f"namespace {name.namespace} was made for {own} alone; it was replicated with {', '.join(gone)}: "
+                    "set its clusters again"
                 )
         elif _NAMESPACE in one.policies:
             notes.append(f"namespace {name.namespace} was there, and keeps its policies")
@@ -323,10 +332,10 @@ class BrokerTier:
                 found = TopicPolicies.decode(one.policies[level].encode())
                 await book.change_topic(
                     base,
-                    lambda old, found=found: TopicPolicies(
+                    lambda old, found=found: TopicPolicies(  # type: ignore[misc]
                         policies={**old.policies, **found.policies}, properties=found.properties
                     ),
-                )  # type: ignore[misc]
+                )
         if _SCHEMAS in one.policies:
             try:
                 rows = [(int(number), b64decode(value)) for number, value in json.loads(one.policies[_SCHEMAS])]

@@ -1,7 +1,9 @@
 """CompactionOffload: the compacted ledgers of one broker's topics, as tiered storage moves them to an object store.
 
-Is: the port `storage.tiered.offload.side_ledgers` over `Compactor`. Isn't: the steps of an offload, or their record (the cursor `__compaction` has it).
-Invariants: only what is not being compacted anew is offered; an object is deleted by this region only where this region made it.
+Is: the port `storage.tiered.offload.side_ledgers` over `Compactor`. Isn't: the steps of an offload, or their record
+(the cursor `__compaction` has it).
+Invariants: only what is not being compacted anew is offered; an object is deleted by this region only where this region
+made it.
 Source: docs/protocols/tiered.md, "Compacted topics".
 """
 
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 
 
 class CompactionOffload:
-    """find: a loaded topic, by its full name. holder: this region's folder in the store. allowed: whether every broker of the region understands it."""
+    """find: a loaded topic, by its full name. holder: this region's folder in the store. allowed: whether every broker
+    of the region understands it.
+    """
 
     def __init__(
         self,

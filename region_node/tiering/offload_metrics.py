@@ -1,7 +1,7 @@
 """Metrics of offloading by topic, in Pulsar's names: rates, failures, and how long reads from the store took.
 
-Is: what `storage.tiered` counts of each topic, as samples; rates are those since about the last scrape. Isn't: numbers of the whole broker
-(`region_node.tiering.broker_tier`).
+Is: what `storage.tiered` counts of each topic, as samples; rates are those since about the last scrape. Isn't: numbers
+of the whole broker (`region_node.tiering.broker_tier`).
 Invariants: a topic of which nothing was offloaded or read has no series.
 """
 
@@ -19,7 +19,7 @@ _PERIOD_S = 1.0
 
 
 class TierMetrics:
-    """Of one broker."""
+    """Makes the samples of one broker's topics; keeps the counts that its rates were last taken from."""
 
     def __init__(self, tiering: Tiering, reader: ColdReader, clock: Clock) -> None:
         self._tiering, self._reader, self._clock = tiering, reader, clock
@@ -54,7 +54,7 @@ class TierMetrics:
             yield from summary("pulsar_ledgeroffloader_read_offload_data_latency", labels, counts.data_ms)
 
     def _rate(self, counts: dict[tuple[str, str], int]) -> None:
-        """Bytes a second."""
+        """Takes new rates, in bytes a second, where the last ones are old enough."""
         now = self._clock.monotonic()
         if now - self._rated_at < _PERIOD_S:
             return

@@ -1,0 +1,1 @@
+"""One loaded topic: producers, subscriptions, positions, statistics. No frames, no owner."""

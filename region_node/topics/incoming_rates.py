@@ -1,6 +1,7 @@
 """IncomingRates: how much of a topic comes from other regions, as rates.
 
-Is: a meter for each region whose link has brought anything, ticked by the topic. Isn't: the counting (`replicator.health.incoming_stats`), or how old it is.
+Is: a meter for each region whose link has brought anything, ticked by the topic. Isn't: the counting
+(`replicator.health.incoming_stats`), or how old it is.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Counted(Protocol):
 
 
 class IncomingRates:
-    """Of one topic."""
+    """Keeps the rates of one topic by the region that its messages come from."""
 
     __slots__ = ("_meters", "size_bytes")
 

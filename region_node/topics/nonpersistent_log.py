@@ -1,8 +1,11 @@
 """MemoryLog: a topic without storage. Non-persistent topics have one in place of a replicated log.
 
-Is: the run that is published just now, handed to whoever has room for it in this very turn. Isn't: kept, acknowledged, or replicated:
-what nobody takes is dropped, and counted by its subscription; what other regions of its namespace do not get is counted by region.
-Invariants: entry ids only grow while the topic is loaded; nothing of a run is held once `publish` has returned. Receipts say (0, 0), as Pulsar's do.
+Is: the run that is published just now, handed to whoever has room for it in this very pass. Isn't: kept, acknowledged,
+or replicated:
+what nobody takes is dropped, and counted by its subscription; what other regions of its namespace do not get is counted
+by region.
+Invariants: entry ids only grow while the topic is loaded; nothing of a run is held once `publish` has returned.
+Receipts say (0, 0), as Pulsar's do.
 """
 
 from __future__ import annotations
@@ -151,7 +154,9 @@ class MemoryLedger:
 
 
 class MemoryLog:
-    """of_broker: messages that no other region got, by region, of all such topics of a broker, also those that were unloaded."""
+    """of_broker: messages that no other region got, by region, of all such topics of a broker, also those that were
+    unloaded.
+    """
 
     def __init__(self, of_broker: Counter[str] | None = None) -> None:
         self.ledger = MemoryLedger()
@@ -173,7 +178,9 @@ class MemoryLog:
         done([(1, 0, 0)] * run.count)
 
     def not_sent_to(self, regions: Collection[str]) -> None:
-        """The other regions that a persistent topic in its place would go to. From now on; what was counted before stays."""
+        """The other regions that a persistent topic in its place would go to. From now on; what was counted before
+        stays.
+        """
         self._elsewhere = tuple(regions)
         for region in self._elsewhere:
             self.unsent[region] += 0

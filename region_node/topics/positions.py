@@ -15,7 +15,9 @@ from region_node.runtime.topic_ports import ManagedLedgerPort, ReadablePort
 
 _LOOK_BACK = 64
 _AHEAD_MS = 3600 * 1000
-"""A ledger that was closed so long before a time has nothing of that time, unless a client's clock is further ahead than this."""
+"""A ledger that was closed so long before a time has nothing of that time, unless a client's clock is further ahead
+than this.
+"""
 _OPEN_MS = 1 << 62
 
 
@@ -58,7 +60,8 @@ async def _last_visible(log: ReadablePort, ledger: int, first: int, last: int) -
 
 
 async def before_publish_time(ledger: ManagedLedgerPort, publish_ms: int) -> Position:
-    """The position before the first entry published at or after `publish_ms`, by halving: times that go back and forth may mislead it.
+    """The position before the first entry published at or after `publish_ms`, by halving: times that go back and forth
+    may mislead it.
 
     Raises what reading raises, and what the metadata raises.
     """

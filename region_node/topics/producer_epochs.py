@@ -1,8 +1,9 @@
 """TopicEpoch: the epoch of a topic's exclusive producers, kept in the region's metadata.
 
-Is: read before the first exclusive producer, written before a producer hears of its epoch. Isn't: the rules (`producers`).
-Invariants: what a producer was told never comes again with another owner, also after the topic moved; two brokers never tell the same epoch,
-for the write is a compare-and-set.
+Is: read before the first exclusive producer, written before a producer hears of its epoch. Isn't: the rules
+(`producers`).
+Invariants: what a producer was told never comes again with another owner, also after the topic moved; two brokers never
+tell the same epoch, for the write is a compare-and-set.
 Key: /topic-epochs/{namespace}/{topic}; value: a version byte, then msgpack [epoch].
 """
 
@@ -18,7 +19,7 @@ from region_node.topics.producers import ProducerRegistry
 
 
 class TopicEpoch:
-    """Of one loaded topic."""
+    """Keeps the epoch of one loaded topic in step with the metadata: `load` it before, `save` it after it has grown."""
 
     __slots__ = ("_key", "_lock", "_meta", "_registry", "_saved", "_version")
 
@@ -36,7 +37,9 @@ class TopicEpoch:
                 self._registry.topic_epoch = max(self._registry.topic_epoch, self._saved)
 
     async def save(self) -> None:
-        """Until the registry's epoch is durable. Raises TopicClosed where another broker has the topic, and what the metadata raises."""
+        """Until the registry's epoch is durable. Raises TopicClosed where another broker has the topic, and what the
+        metadata raises.
+        """
         async with self._lock:
             while self._saved < self._registry.topic_epoch:
                 epoch = self._registry.topic_epoch

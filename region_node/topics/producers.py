@@ -1,7 +1,8 @@
 """ProducerRegistry: who may produce to a topic. A core.
 
 Is: names, epochs, access modes, the topic epoch. Isn't: deduplication, or connections.
-Invariants: a name is there once; with an exclusive producer there is no other; the topic epoch grows at each change of the exclusive owner.
+Invariants: a name is there once; with an exclusive producer there is no other; the topic epoch grows at each change of
+the exclusive owner.
 Source: docs/protocols/pulsar.md, "Producers".
 """
 
@@ -16,7 +17,7 @@ from region_node.runtime.rate_meter import Meter
 
 
 class AccessMode(IntEnum):
-    """As Pulsar numbers them."""
+    """The access modes with Pulsar's numbers on the wire (ProducerAccessMode)."""
 
     SHARED = 0
     EXCLUSIVE = 1

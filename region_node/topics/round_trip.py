@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 async def round_trip(topic: Topic, entry: bytes) -> tuple[Position, bool]:
-    """entry: as it lies on the wire, checksum first. Returns where it was stored, and whether it came back as it was. Raises HeliographError."""
+    """entry: as it lies on the wire, checksum first. Returns where it was stored, and whether it came back as it was.
+    Raises HeliographError.
+    """
     stored: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
 
     def done(segments: list[tuple[int, int, int]]) -> None:

@@ -1,7 +1,8 @@
 """ShadowLog: the log of a shadow topic, as its consumers read it.
 
-Is: the source's ledgers by way of a `ShadowLedger`, and which of its transactions are decided. Isn't: a writer: producers are refused, links are not
-made, and what the source knows for its writers (vectors, deduplication) is not kept.
+Is: the source's ledgers by way of a `ShadowLedger`, and which of its transactions are decided. Isn't: a writer:
+producers are refused, links are not made, and what the source knows for its writers (vectors, deduplication) is not
+kept.
 Invariants: an entry of a transaction is shown here exactly where it is shown at the source.
 Source: docs/protocols/pulsar.md, "Shadow topics".
 """
@@ -55,7 +56,9 @@ class ShadowLog(ReplicatedLog):
         rng: Rng,
         create: bool,
     ) -> Self:
-        """source: a full name. Raises NotFound where the shadow does not exist and `create` is not set; NotAllowed where it is no shadow of that source."""
+        """source: a full name. Raises NotFound where the shadow does not exist and `create` is not set; NotAllowed
+        where it is no shadow of that source.
+        """
         state = _ShadowState(
             region=region.number, epoch=region.epoch, rng=rng, deduplication=False, settings=DedupSettings()
         )

@@ -1,7 +1,8 @@
 """Topic: one loaded topic of this broker: its log, its producers, and what it obeys.
 
-Is: publishing, its part in transactions, policies, ending, statistics. Isn't: its subscriptions (`subscribing`), its compaction (`compacting`), loading
-and unloading (`service`), storage, or frames.
+Is: publishing, its part in transactions, policies, ending, statistics. Isn't: its subscriptions
+(`topic_subscriptions`), its compaction (`topic_compaction`), loading and unloading
+(`region_node.topics.serving.topic_service`), storage, or frames.
 Invariants: after `disconnect` nothing is accepted.
 """
 
@@ -92,7 +93,9 @@ class Topic(CompactingTopic):
         compactor: Compactor | None = None,
         busy: dict[Topic, None] | None = None,
     ) -> None:
-        """busy: where it puts itself when the broker's tick is to visit it (`region_node.topics.serving.topic_activity`)."""
+        """busy: where it puts itself when the broker's tick is to visit it
+        (`region_node.topics.serving.topic_activity`).
+        """
         self._wheel = wheel
         self._busy = busy if busy is not None else {}
         self._busy[self] = None
@@ -112,7 +115,9 @@ class Topic(CompactingTopic):
         self.turn_of: TurnOf | None = None
         """(topic, subscription, whether a policy wants it) -> its turn, where it is active in one region at a time."""
         self.gate: GatePort | None = None
-        """Of an active-passive namespace: what is published passes it twice. Of a migrated topic: `migration`, which lets nothing pass."""
+        """Of an active-passive namespace: what is published passes it twice. Of a migrated topic: `migration`, which
+        lets nothing pass.
+        """
         self.migration: Migration | None = None
         self.next_owner: tuple[str, str] | None = None
         """Where clients find it when it closes here: URLs without and with TLS."""
@@ -162,7 +167,7 @@ class Topic(CompactingTopic):
 
     @property
     def epoch(self) -> TopicEpoch | None:
-        """Of its exclusive producers; None where nothing is stored."""
+        """The epoch of its exclusive producers; None where nothing is stored (non-persistent, or no metadata)."""
         if self._epoch is None and self._meta is not None and self.name.persistent:
             self._epoch = TopicEpoch(self._meta, self.name, self.producers)
         return self._epoch
@@ -185,7 +190,9 @@ class Topic(CompactingTopic):
         *,
         judged: bool = False,
     ) -> None:
-        """`done` or `failed` is called once, in the order of the calls. judged: whoever calls has asked `refused`; else one such entry fails all."""
+        """`done` or `failed` is called once, in the order of the calls. judged: whoever calls has asked `refused`; else
+        one such entry fails all.
+        """
         if self.closed:
             failed(TopicClosed(f"{self.text} is being unloaded"))
             return
@@ -251,7 +258,7 @@ class Topic(CompactingTopic):
 
     @property
     def transactions(self) -> TopicTransactions:
-        """Its part in transactions."""
+        """Its part in transactions, made when it is first asked for."""
         if self._transactions is None:
             self._transactions = TopicTransactions(self)
         return self._transactions
@@ -274,7 +281,7 @@ class Topic(CompactingTopic):
             subscription.read_through(self.transactions.view())
 
     def origin_at(self, position: Position) -> Origin:
-        """Of a stored entry that was first published here."""
+        """Returns the origin of a stored entry that was first published here: it changes with the region's epoch."""
         return cast(Origin, cast(Any, self.log).state.origin_at(position))
 
     def shown_more(self) -> None:
@@ -284,7 +291,9 @@ class Topic(CompactingTopic):
             callback()
 
     def wake_on_shown(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """For who reads without a subscription: calls back when what was held is shown, which appends nothing. Returns "stop"."""
+        """For who reads without a subscription: calls back when what was held is shown, which appends nothing. Returns
+        "stop".
+        """
         self._shown = (*self._shown, callback)
 
         def stop() -> None:
@@ -295,7 +304,9 @@ class Topic(CompactingTopic):
     # -- policies
 
     def obey(self, policies: Applied, groups: GroupRates = NO_GROUP, filters: Chosen = ()) -> None:
-        """They are known, or have changed: they hold from now on. groups: the rates that the namespace shares with others."""
+        """They are known, or have changed: they hold from now on. groups: the rates that the namespace shares with
+        others.
+        """
         self.touch()
         self.policies, self.filters = policies, filters
         self._strict = is_strict(self)
@@ -344,12 +355,15 @@ class Topic(CompactingTopic):
         return not connected and not self.ledger.entries
 
     async def terminate(self) -> Position:
-        """Nothing is appended any more; returns the last position. Raises NotAllowed of a shadow, and while transactions are open: they could not end."""
+        """Nothing is appended any more; returns the last position. Raises NotAllowed of a shadow, and while
+        transactions are open: they could not end.
+        """
         if self.shadow_of:
             raise NotAllowed(f"{self.text} is a shadow of {self.shadow_of}: terminate the source")
         if self._transactions is not None and self._transactions.open:
             raise NotAllowed(
-                f"{self.text}: {self._transactions.open} transaction(s) are open in it: wait for their end, or abort them"
+                f"{self.text}: {self._transactions.open} transaction(s) are open in it: wait for their end, or abort "
+                "them"
             )
         self.terminated = True
         for producer in [
@@ -379,7 +393,9 @@ class Topic(CompactingTopic):
             subscription.closed = True
 
     def tick(self, now: float, elapsed_s: float) -> bool:
-        """Rates since the last tick, and another try where a read of backlog failed. Returns whether the next tick must come here even if nothing happens."""
+        """Rates since the last tick, and another try where a read of backlog failed. Returns whether the next tick must
+        come here even if nothing happens.
+        """
         again = self.meter.tick(elapsed_s, self.messages_in, self.bytes_in)
         if incoming := getattr(self.log, "incoming", None):  # nothing comes to a non-persistent topic from elsewhere
             if self.incoming_rates is None and any(link.messages for link in incoming.values()):

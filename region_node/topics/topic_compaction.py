@@ -1,6 +1,7 @@
 """CompactingTopic: a loaded topic as its compaction sees it, and those who read it compacted.
 
-Is: beginning a compaction by command or by policy, where the compacted view ends, truncating both. Isn't: a compaction (`region_node.compaction`).
+Is: beginning a compaction by command or by policy, where the compacted view ends, truncating both. Isn't: a compaction
+(`region_node.compaction`).
 Invariants: nothing of it is made for a topic that nobody compacts.
 """
 
@@ -26,7 +27,9 @@ class CompactingTopic(SubscribingTopic):
     _compactor: Compactor | None
 
     def compaction(self) -> TopicCompaction:
-        """How it is compacted, and what a consumer reads that wants it so; made when it is first asked for. Raises NotAllowed."""
+        """How it is compacted, and what a consumer reads that wants it so; made when it is first asked for. Raises
+        NotAllowed.
+        """
         if self._compaction is None:
             if self._compactor is None:
                 raise NotAllowed(f"{self.text} cannot be compacted here")

@@ -1,6 +1,7 @@
 """What a topic, its producers, and its links look like to Pulsar's admin clients.
 
-Is: reading counters and meters into the fields of TopicStats. Isn't: the counting, or subscriptions (`region_node.subscriptions.subscription`).
+Is: reading counters and meters into the fields of TopicStats. Isn't: the counting, or subscriptions
+(`region_node.subscriptions.subscription`).
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def topic_stats(topic: Topic, links: list[Any]) -> dict[str, Any]:
 
 
 def producer_stats(producer: Producer) -> dict[str, Any]:
-    """Pulsar's PublisherStats."""
+    """Returns Pulsar's PublisherStats; rates are a second, between the broker's last two ticks."""
     rate, throughput, chunks = producer.meter.rates
     return {
         "accessMode": producer.mode.label,
@@ -90,7 +91,9 @@ def producer_stats(producer: Producer) -> dict[str, Any]:
 
 
 def unsent_stats(messages: int, rate: float) -> dict[str, Any]:
-    """Of a non-persistent topic, in Pulsar's NonPersistentReplicatorStats: what a region did not get, which is everything. rate: messages a second."""
+    """Returns Pulsar's NonPersistentReplicatorStats of a link that does not exist: a region gets nothing of a
+    non-persistent topic. rate: messages a second.
+    """
     rates = dict.fromkeys(("msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut", "msgRateExpired"), 0.0)
     return {
         **rates,
@@ -104,7 +107,9 @@ def unsent_stats(messages: int, rate: float) -> dict[str, Any]:
 
 
 def link_stats(link: Any, coming: Sequence[float]) -> dict[str, Any]:
-    """Pulsar's ReplicatorStats, and what we know besides: state, cause, bytes. coming: messages and bytes a second from there."""
+    """Pulsar's ReplicatorStats, and what we know besides: state, cause, bytes. coming: messages and bytes a second from
+    there.
+    """
     return {
         "connected": link.connected,
         "msgRateIn": coming[0],

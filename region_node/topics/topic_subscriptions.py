@@ -1,7 +1,9 @@
 """SubscribingTopic: the subscriptions of a loaded topic.
 
-Is: making, finding, and deleting them, what policies want of them, moving them to a position, giving up what they will not acknowledge any more.
-Isn't: what one has delivered (`region_node.subscriptions`), or when anything expires (`keeping`).
+Is: making, finding, and deleting them, what policies want of them, moving them to a position, giving up what they will
+not acknowledge any more.
+Isn't: what one has delivered (`region_node.subscriptions`), or when anything expires
+(`region_node.topics.policies.policy_maintenance`).
 Invariants: a subscription that is durable has a cursor of its name, and the other way round.
 """
 
@@ -95,7 +97,7 @@ class SubscribingTopic(ABC):
     @property
     @abstractmethod
     def readable(self) -> ReadablePort:
-        """What clients read."""
+        """What clients read: the log, or the log without what open and aborted transactions have written."""
 
     @abstractmethod
     def touch(self) -> None:
@@ -239,8 +241,9 @@ class SubscribingTopic(ABC):
                 move[1].set_result(None)
 
     async def moved(self, name: str) -> None:
-        """Returns once no subscription of that name is being moved. Who asks for a move drops what it has when it is answered: also what it got before,
-        had it come back so early."""
+        """Returns once no subscription of that name is being moved. Who asks for a move drops what it has when it is
+        answered: also what it got before, had it come back so early.
+        """
         while moves := [move for other, move in self._moving if other == name]:
             await asyncio.wait(moves)
 
@@ -252,7 +255,9 @@ class SubscribingTopic(ABC):
         await self.seek(found, self.ledger.last_confirmed)
 
     async def oldest_ms(self, subscription: Subscription) -> int:
-        """When the first message of its backlog was stored here; 0: there is none. Read once for each mark-delete position."""
+        """When the first message of its backlog was stored here; 0: there is none. Read once for each mark-delete
+        position.
+        """
         if self._oldest is None:
             self._oldest = {}
         known, at = self._oldest.get(subscription.name), subscription.cursor.mark_delete

@@ -1,0 +1,1 @@
+"""Transactions: their coordinators, and the topics and subscriptions that take part."""

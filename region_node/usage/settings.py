@@ -1,4 +1,6 @@
-"""Settings of what is kept of tenants' usage. Apart from `region_node.usage.usage_days`, so that a bookie's settings load nothing of it."""
+"""Settings of what is kept of tenants' usage. Apart from `region_node.usage.usage_days`, so that a bookie's settings
+load nothing of it.
+"""
 
 from __future__ import annotations
 

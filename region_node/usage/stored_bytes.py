@@ -1,9 +1,11 @@
 """StoredBytes: how much each tenant stores in the region, loaded or not; and which tenants have as much as they may.
 
-Is: a walk over the metadata of all topics by one broker at a time, now and then; what it found, in the region's metadata for the others; the verdict, at
-every broker. Isn't: what a quota is (`TenantQuota`), or what a full tenant's topics do (the policy `storageFull`).
-Invariants: a closed ledger counts at the broker that walked last, an open one at the broker that writes it, so that the brokers' sums add up to the region's;
-a walk takes at most a tenth of a core, however many topics there are; a tenant that could not be counted is not called full.
+Is: a walk over the metadata of all topics by one broker at a time, now and then; what it found, in the region's
+metadata for the others; the verdict, at every broker. Isn't: what a quota is (`TenantQuota`), or what a full tenant's
+topics do (the policy `storageFull`).
+Invariants: a closed ledger counts at the broker that walked last, an open one at the broker that writes it, so that the
+brokers' sums add up to the region's; a walk takes at most a tenth of a core, however many topics there are; a tenant
+that could not be counted is not called full.
 Keys: /usage/stored/{tenant}: JSON [bytes of closed ledgers, wall ms].
 Source: docs/operating/tenants.md.
 """
@@ -35,8 +37,10 @@ _REST = 9.0
 
 
 class StoredBytes:
-    """One broker's. open_bytes: tenant -> of the ledgers that are open here. walks: whether it is the one that counts. quotas: of all tenants that have one.
-    tell_full: the tenants that are full, when they change."""
+    """One broker's. open_bytes: tenant -> of the ledgers that are open here. walks: whether it is the one that counts.
+    quotas: of all tenants that have one.
+    tell_full: the tenants that are full, when they change.
+    """
 
     def __init__(
         self,

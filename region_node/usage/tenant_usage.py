@@ -1,9 +1,9 @@
 """Usage of each tenant: messages and bytes in and out, and bytes stored, since this broker started.
 
-Is: sums over topics, as their counters grow. Isn't: a quota, or a bill: what several brokers counted is added by who asks, and a restart begins at 0 as a
-counter does.
-Invariants: one addition a run of messages, none for a message; a sum never falls. A publish counts when it is taken from a client, a delivery when it is
-handed to one, redeliveries too; replication between regions is not counted.
+Is: sums over topics, as their counters grow. Isn't: a quota, or a bill: what several brokers counted is added by who
+asks, and a restart begins at 0 as a counter does.
+Invariants: one addition a run of messages, none for a message; a sum never falls. A publish counts when it is taken
+from a client, a delivery when it is handed to one, redeliveries too; replication between regions is not counted.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any
 
 @dataclass(slots=True)
 class TenantUsage:
-    """`storage_bytes`: of the ledgers that are open here, and, at the broker that counts those (`region_node.usage.stored_bytes`), of all closed ones of the region;
-    before replication to other bookies."""
+    """`storage_bytes`: of the ledgers that are open here, and, at the broker that counts those
+    (`region_node.usage.stored_bytes`), of all closed ones of the region; before replication to other bookies.
+    """
 
     messages_in: int = 0
     bytes_in: int = 0
@@ -26,7 +27,7 @@ class TenantUsage:
 
 
 class Usage:
-    """One broker's."""
+    """Sums what one broker counted, by tenant, since it started."""
 
     def __init__(self) -> None:
         self._tenants: dict[str, TenantUsage] = {}
@@ -76,7 +77,7 @@ def added(tables: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[s
 
 
 def samples(region: str, usage: Usage) -> Iterable[tuple[str, str, Mapping[str, str], float]]:
-    """For metrics."""
+    """Yields (name, kind, labels, value) of each tenant that something was counted for, for /metrics."""
     for tenant, row in usage.rows().items():
         labels = {"cluster": region, "tenant": tenant}
         for name, metric in (

@@ -1,9 +1,12 @@
-"""UsageDays: what each tenant used on each day, kept in the region's metadata, so that a month's report outlives restarts.
+"""UsageDays: what each tenant used on each day, kept in the region's metadata, so that a month's report outlives
+restarts.
 
-Is: the difference of a broker's sums (`region_node.usage.tenant_usage`) since its last writing, added to the day's value by compare-and-set, some times an hour, when
-the day (UTC) ends, and when the broker drains. Isn't: the counting, or a limit.
-Invariants: a difference is added once, also where the answer to a write is lost: the value says the last writing of each broker, by a number that only
-grows; what could not be written is kept, and written later to the day it was counted on. A broker that is killed loses what it counted since its last writing.
+Is: the difference of a broker's sums (`region_node.usage.tenant_usage`) since its last writing, added to the day's
+value by compare-and-set, some times an hour, when the day (UTC) ends, and when the broker drains. Isn't: the counting,
+or a limit.
+Invariants: a difference is added once, also where the answer to a write is lost: the value says the last writing of
+each broker, by a number that only grows; what could not be written is kept, and written later to the day it was counted
+on. A broker that is killed loses what it counted since its last writing.
 Keys: /usage/days/{YYYY-MM-DD}/{tenant} (UsageDay), removed after `days_kept`.
 Source: docs/decisions/0096-logs-and-support-files.md; docs/protocols/security.md, "Usage of a tenant".
 """
@@ -91,12 +94,12 @@ class _Writing:
 
 
 def day_of(wall_ms: int) -> str:
-    """UTC, YYYY-MM-DD."""
+    """Returns the day (UTC) of a wall time, as YYYY-MM-DD."""
     return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d")
 
 
 def check_month(text: str) -> str:
-    """YYYY-MM. Raises NotAllowed."""
+    """Returns `text` where it is a month, as YYYY-MM with four and two digits. Raises NotAllowed."""
     try:
         if datetime.strptime(text, "%Y-%m").strftime("%Y-%m") == text:
             return text
@@ -151,7 +154,7 @@ class UsageDays:
         self._task = lasting(self._run(), "usage by day")
 
     async def stop(self) -> None:
-        """Writes what there is."""
+        """Ends the task, and writes what was counted since the last writing; nothing where `start` was not called."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -166,7 +169,9 @@ class UsageDays:
             await self.write()
 
     async def write(self) -> None:
-        """Writes what was counted since, to the day on which it was counted; what cannot be written waits for the next time."""
+        """Writes what was counted since, to the day on which it was counted; what cannot be written waits for the next
+        time.
+        """
         self._usage.stored(await self._stored())
         self._count()
         for tenant in list(self.waiting):

@@ -1,7 +1,9 @@
 """What an audit found: of one entry each, where it lies, what is wrong with it, and what became of it.
 
-Is: values, their counts, and their text for people. Isn't: the finding (`replicator.audit.audit_pass`), or the repair (`replicator.audit.audit_repair`).
-Invariants: what is found is counted, whether it could be repaired or not; the list of a report is bounded, its counts are not.
+Is: values, their counts, and their text for people. Isn't: the finding (`replicator.audit.audit_pass`), or the repair
+(`replicator.audit.audit_repair`).
+Invariants: what is found is counted, whether it could be repaired or not; the list of a report is bounded, its counts
+are not.
 Source: docs/protocols/links.md, "Audit".
 """
 
@@ -38,7 +40,9 @@ class Fault(StrEnum):
 
 @dataclass(slots=True)
 class Finding:
-    """coordinate: None where it is not known what lay there. position: None where nothing lies. left: why it is not repaired; "": it is."""
+    """coordinate: None where it is not known what lay there. position: None where nothing lies. left: why it is not
+    repaired; "": it is.
+    """
 
     fault: Fault
     origin: Origin | None
@@ -54,7 +58,11 @@ class Finding:
         known = self.origin is not None and self.coordinate is not None
         return {
             "fault": str(self.fault),
-            "coordinate": format_coordinate((self.origin, self.coordinate)) if known else None,  # type: ignore[arg-type]
+            "coordinate": (
+                format_coordinate((self.origin, self.coordinate))  # type: ignore[arg-type]
+                if known
+                else None
+            ),
             "position": None if self.position is None else list(self.position),
             "repaired": self.repaired,
             "left": self.left,
@@ -78,10 +86,11 @@ _NONE: Mapping[str, int] = {}
 
 @dataclass(slots=True)
 class Report:
-    """One pass over one topic. ranges: compared with their origin; unchecked: not, because its region could not be asked, or is damaged there.
+    """One pass over one topic. ranges: compared with their origin; unchecked: not, because its region could not be
+    asked, or is damaged there.
 
-    gone: region -> ranges whose origin has ended, so that those that are left were compared, and nobody else can be; waiting: region -> ranges that only
-    it can tell of.
+    gone: region -> ranges whose origin has ended, so that those that are left were compared, and nobody else can be;
+    waiting: region -> ranges that only it can tell of.
     """
 
     began_ms: int = 0
@@ -106,7 +115,7 @@ class Report:
 
     @property
     def left(self) -> int:
-        """Found and not repaired."""
+        """How many findings could not be repaired."""
         return self.found.total() - self.repaired.total()
 
     def brief(self) -> Brief:

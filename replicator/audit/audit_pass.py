@@ -1,12 +1,15 @@
 """AuditPass: one look at everything that a topic holds here, compared with where it was first published.
 
-Is: the walk over this region's copy, the comparison by ranges of coordinates, the descent to the entries that differ, and what follows for each.
-Isn't: a schedule (`replicator.audit.auditor`), a repair (`replicator.audit.audit_repair`), or reading (`replicator.audit.audit_scan`).
-Invariants: an entry is called lost, different, or extra only against an answer of its origin's region that covers it, without a hole there; what this
-region names as missing (SKIPs that count as loss) is not compared; nothing is concluded from an answer that did not come. Where the origin's region does not
-say, only one thing is concluded: what another region holds of it, that was meant for this one and is not here, is lost here. What is held here only for
-regions behind this one (`passes`) is compared where the origin tells of it, and is never called extra or twice: which regions were behind it when it
-was published is not known for ever, and nobody sees it here.
+Is: the walk over this region's copy, the comparison by ranges of coordinates, the descent to the entries that differ,
+and what follows for each.
+Isn't: a schedule (`replicator.audit.auditor`), a repair (`replicator.audit.audit_repair`), or reading
+(`replicator.audit.audit_scan`).
+Invariants: an entry is called lost, different, or extra only against an answer of its origin's region that covers it,
+without a hole there; what this region names as missing (SKIPs that count as loss) is not compared; nothing is concluded
+from an answer that did not come. Where the origin's region does not say, only one thing is concluded: what another
+region holds of it, that was meant for this one and is not here, is lost here. What is held here only for regions behind
+this one (`passes`) is compared where the origin tells of it, and is never called extra or twice: which regions were
+behind it when it was published is not known for ever, and nobody sees it here.
 Source: docs/protocols/links.md, "Audit".
 """
 
@@ -33,7 +36,9 @@ _RANGE_ENTRIES = 1024
 _LEAF_ENTRIES = 32
 _HOLES_MAX = 10_000
 HIDDEN_BY_AUDIT = "audit"
-"""Route of the SKIP that stands in the place of an entry that was stored twice: it says nothing about the other copy."""
+"""Route of the SKIP that stands in the place of an entry that was stored twice: it says nothing about the other
+copy.
+"""
 
 AskRegion = Callable[[str, Ask], Awaitable[Told]]
 """(region, what). Raises HeliographError where no answer comes."""
@@ -51,7 +56,9 @@ class Header(NamedTuple):
 
 
 class Hole:
-    """Positions [first, last] of a ledger that cannot be read, and between which coordinates of each origin they lie."""
+    """Positions [first, last] of a ledger that cannot be read, and between which coordinates of each origin they
+    lie.
+    """
 
     __slots__ = ("after", "before", "first", "index", "last", "ledger", "time_ms")
 
@@ -82,7 +89,8 @@ class AuditPass:
         report: Report,
         ended: Callable[[Origin], str] = lambda _: "",
     ) -> None:
-        """region: this one's name. regions: name -> number, of those that can be asked now. names: number -> name, of all others.
+        """region: this one's name. regions: name -> number, of those that can be asked now. names: number -> name, of
+        all others.
 
         ended: the name of the region whose origin it was, where that has ended for good; else "".
         """
@@ -99,11 +107,11 @@ class AuditPass:
         self.findings: list[Finding] = []
         self.holes: list[Hole] = []
         self.lost: dict[Origin, list[Position]] = {}
-        """Of other regions' origins: what is to be somewhere here, and was not read."""
+        """Coordinates of other regions' origins that are to be somewhere here, and were not read."""
         self.headers: dict[Position, Header] = {}
         """Position -> of an entry that is damaged, different, twice, or extra."""
         self.wanted: dict[tuple[Origin, Position], int] = {}
-        """Of what is different: the checksum that its origin tells."""
+        """Coordinate of an entry that is different here -> the checksum that its origin tells."""
         self._bad: dict[tuple[Origin, Position], Position] = {}
         self._late: dict[tuple[Origin, Position], Position] = {}
         self._late_passing: dict[tuple[Origin, Position], None] = {}
@@ -115,7 +123,9 @@ class AuditPass:
         self._checked: dict[Origin, list[Range]] = {}
         """What was compared with its origin."""
         self._trimmed = False
-        """Something that was here is gone, as it may: an origin's first entry here need not be the first that was published."""
+        """Something that was here is gone, as it may: an origin's first entry here need not be the first that was
+        published.
+        """
         self._read_to = BEFORE_ALL
         self._time_ms, self._index = 0, -1
 
@@ -144,7 +154,9 @@ class AuditPass:
         self._settle()
 
     async def _check_overtaken(self) -> None:
-        """Where trimming has passed the reader, nothing can be said of what lay between: each origin is compared anew from where it is seen next."""
+        """Where trimming has passed the reader, nothing can be said of what lay between: each origin is compared anew
+        from where it is seen next.
+        """
         if self.log.ledger.first_position() > self._read_to:
             await self._compare_all()
             self._compared.clear()
@@ -200,7 +212,9 @@ class AuditPass:
                 self._count += 1
 
     def _note_skip(self, run: Run) -> None:
-        """A range that is here under other coordinates, or not meant for here, is not missing. (Losses stand in the vector.)"""
+        """A range that is here under other coordinates, or not meant for here, is not missing. (Losses stand in the
+        vector.)
+        """
         if run.origin is None or run.transaction is not None:
             return
         try:

@@ -1,12 +1,13 @@
 """Repair: what an audit found is put right from another region's copy, in place where it has a place.
 
-Is: which entries are fetched from whom, where each belongs, and what is written. Isn't: the finding (`replicator.audit.audit_pass`), or how a bookie stores it
-(`AuditStorage`).
-Invariants: an entry is written only if its bytes match the checksum of its first publish; a position gets the entry that lay there, or nothing: own
-entries by their coordinate, others only where exactly as many are lost between the neighbours as there are places (each region's in their order;
-those of several regions in one hole in the order in which they were published); what is lost without a place is appended once, behind everything,
-after a whole pass has shown that it is nowhere; nothing valid is taken away on the word of one region alone, unless that is the origin's, and it reads
-another entry under that very coordinate; and none that another region than the origin has the same.
+Is: which entries are fetched from whom, where each belongs, and what is written. Isn't: the finding
+(`replicator.audit.audit_pass`), or how a bookie stores it (`AuditStorage`).
+Invariants: an entry is written only if its bytes match the checksum of its first publish; a position gets the entry
+that lay there, or nothing: own entries by their coordinate, others only where exactly as many are lost between the
+neighbours as there are places (each region's in their order; those of several regions in one hole in the order in which
+they were published); what is lost without a place is appended once, behind everything, after a whole pass has shown
+that it is nowhere; nothing valid is taken away on the word of one region alone, unless that is the origin's, and it
+reads another entry under that very coordinate; and none that another region than the origin has the same.
 Source: docs/protocols/links.md, "Audit".
 """
 
@@ -29,7 +30,8 @@ from replicator.log.replicated_entries import as_published, passing, received
 
 _NOBODY = "no region that can be asked now has it"
 _ONE_WORD = (
-    "its origin has nothing there, which may be a loss of its own; unless two other regions say so it stays: read it, then publish it anew, "
+    "its origin has nothing there, which may be a loss of its own; unless two other regions say so it stays: read it, "
+    "then publish it anew, "
     "or leave it to retention"
 )
 _FETCH_MAX = 64
@@ -68,7 +70,9 @@ class Repairer:
         await self._hide([f for f in found if f.fault in (Fault.TWICE, Fault.EXTRA)])
 
     async def _origin_is_right(self, finding: Finding) -> bool:
-        """Both copies agree with their own checksums. Whoever else has the entry decides; where nobody else was to have it, the origin does."""
+        """Both copies agree with their own checksums. Whoever else has the entry decides; where nobody else was to have
+        it, the origin does.
+        """
         assert finding.origin is not None and finding.coordinate is not None
         origin, at = finding.origin, finding.coordinate
         for number, region in sorted(self._names.items()):
@@ -79,10 +83,16 @@ class Repairer:
             except HeliographError:
                 told = Told("it does not answer")
             if told.holes or told.refusal not in ("", NOTHING_HELD):
-                finding.left = f"its origin has something else, and {region}, which may know which is right, cannot say now: the next pass asks again"
+                finding.left = (
+                    f"its origin has something else, and {region}, which may know which is right, cannot say now: the "
+                    "next pass asks again"
+                )
                 return False
             if any(checksum != self._pass.wanted[origin, at] for _, checksum in told.rows):
-                finding.left = f"its origin has something else, which {region} does not have either: the origin's copy may be the wrong one; look at all three"
+                finding.left = (
+                    f"its origin has something else, which {region} does not have either: the origin's copy may be "
+                    "the wrong one; look at all three"
+                )
                 return False
         return True
 
@@ -227,9 +237,10 @@ class Repairer:
             content |= dict(zip((at for at, _ in free), others, strict=True))
         elif others:
             for at, _ in free:
-                findings[
-                    at
-                ].left = f"{len(others)} entries of other regions are lost around it, for {len(free)} places: which lay where is not certain"
+                findings[at].left = (
+                    f"{len(others)} entries of other regions are lost around it, for {len(free)} places: which lay "
+                    "where is not certain"
+                )
         placed: list[_Placed] = []
         index: dict[int, int] = {}
         for at, hole in places:
@@ -305,7 +316,8 @@ class Repairer:
         await self._store(placed, anew=True)
 
     async def _nobody_has(self, origin: Origin, at: Position) -> bool:
-        """Two other regions at least, the origin's among them, have read everything around it and do not have it; or the origin's has another one there.
+        """Two other regions at least, the origin's among them, have read everything around it and do not have it; or
+        the origin's has another one there.
 
         The origin's alone is not enough where it has nothing there: that may be the loss of its own copy.
         """
@@ -362,7 +374,7 @@ def _ranges(wanted: Sequence[Position]) -> list[tuple[Position, Position]]:
 
 
 def _ascend(keys: Sequence[tuple[Origin, Position]]) -> bool:
-    """By origin."""
+    """Says whether the coordinates of each origin strictly ascend."""
     last: dict[Origin, Position] = {}
     for origin, at in keys:
         if at <= last.get(origin, BEFORE_ALL):

@@ -1,9 +1,11 @@
-"""Reading a topic's copy for the audit: every entry from the bookies, verified; and what another region is told of a range.
+"""Reading a topic's copy for the audit: every entry from the bookies, verified; and what another region is told of a
+range.
 
-Is: the walk over positions with holes where nothing can be read, and the answer to one ASK. Isn't: a comparison (`replicator.audit.audit_pass`), or a
-frame.
-Invariants: an entry is told of only if its bytes were read and agree with its own checksum and the one in its run's header; what cannot be read
-is a hole, never absent; storage that does not answer now is an error, and nothing is said at all.
+Is: the walk over positions with holes where nothing can be read, and the answer to one ASK. Isn't: a comparison
+(`replicator.audit.audit_pass`), or a frame.
+Invariants: an entry is told of only if its bytes were read and agree with its own checksum and the one in its run's
+header; what cannot be read is a hole, never absent; storage that does not answer now is an error, and nothing is said
+at all.
 Source: docs/protocols/links.md, "Audit".
 """
 
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
 READ_BYTES = 1 << 20
 _TOLD_BYTES = 2 << 20
 _ANSWER_BYTES = 4 << 20
-"""Of entries in one answer, unless one alone is larger: a frame of more than 5 MiB and some ends the connection."""
+"""The bound on the entries in one answer, unless one alone is larger: a frame of more than 5 MiB and some ends the
+connection.
+"""
 _HEAD_BYTES = 256
 """About what lies around each run on the wire."""
 NOTHING_HELD = "nothing of that origin is held here"
@@ -44,13 +48,17 @@ class AuditStorage(Protocol):
     """A topic's entries as they lie on disks, past every cache."""
 
     async def extents(self, log: ReplicatedLog) -> Sequence[tuple[int, int, int]]:
-        """(ledger, first entry, entries up to the last confirmed one) of every ledger that the topic retains, ascending. Raises what the metadata raises."""
+        """(ledger, first entry, entries up to the last confirmed one) of every ledger that the topic retains,
+        ascending. Raises what the metadata raises.
+        """
         ...
 
     async def read(
         self, log: ReplicatedLog, ledger: int, first: int, last: int, max_bytes: int
     ) -> Sequence[tuple[int, Run]]:
-        """(first entry, run) from entry `first` on, at least one entry. CorruptData, NoSuchEntry, NoSuchLedger: no copy has it."""
+        """(first entry, run) from entry `first` on, at least one entry. CorruptData, NoSuchEntry, NoSuchLedger: no copy
+        has it.
+        """
         ...
 
     async def refill(self, log: ReplicatedLog, ledger: int, runs: Sequence[tuple[int, Run]]) -> int:
@@ -100,14 +108,16 @@ def hidden(run: Run) -> bool:
 
 
 def coordinates(run: Run, ledger: int, first: int) -> Iterator[Position]:
-    """Of each entry of a run that lies at (ledger, first)."""
+    """Yields the coordinate of each entry of a run that lies at (ledger, first)."""
     for start_ledger, start, count in run.spans or ((ledger, first, run.count),):
         for entry in range(start, start + count):
             yield start_ledger, entry
 
 
 class _Part(NamedTuple):
-    """What one run has of a range. run: None: it cannot be read. good: indexes of the entries that are asked for and can be used; rows: of those."""
+    """What one run has of a range. run: None: it cannot be read. good: indexes of the entries that are asked for and
+    can be used; rows: of those.
+    """
 
     position: Position
     run: Run | None
@@ -168,9 +178,11 @@ class Teller:
         return Told("", low, upto, holes, count, checksum, told_rows, tuple(runs), ask.passing, ask.whole, taken)
 
     async def _taken(self, log: ReplicatedLog, ask: Ask, to: str) -> int:
-        """Of an own origin: under how many of the coordinates something lies here that was never published in it for who asks.
+        """Counts under how many coordinates of an own origin something lies here that was never published in it for who
+        asks.
 
-        A coordinate is a position here: where another entry is read, none was published under it. Whose end an operator may decide is left out.
+        A coordinate is a position here: where another entry is read, none was published under it. Whose end an operator
+        may decide is left out.
         """
         found = 0
         async for piece in walk(self._storage, log, *self._between(log, ask, True), self._take):
@@ -187,7 +199,9 @@ class Teller:
     async def _late(
         self, log: ReplicatedLog, ask: Ask, to: str, known: LateMap
     ) -> tuple[dict[Position, tuple[int, Run]], int]:
-        """(coordinate -> (checksum, entry) of what audits have appended late, holes). Of more than an answer takes the lowest are left."""
+        """(coordinate -> (checksum, entry) of what audits have appended late, holes). Of more than an answer takes the
+        lowest are left.
+        """
         found: dict[Position, tuple[int, Run]] = {}
         holes = size = 0
         for low, high in known.between(ask.origin, ask.after, ask.through):
@@ -252,7 +266,9 @@ def _undecided(log: ReplicatedLog) -> Position | None:
 
 
 def _stays(log: ReplicatedLog, run: Run, whole: bool) -> bool:
-    """What no other region gets: SKIPs, and what a transaction published that was aborted. whole: the ends of those that were committed are told."""
+    """What no other region gets: SKIPs, and what a transaction published that was aborted. whole: the ends of those
+    that were committed are told.
+    """
     if is_marker(run):
         return not whole or not is_commit(run)
     return (hidden(run) and not is_passing(run)) or (
@@ -313,7 +329,9 @@ def _retained(log: ReplicatedLog, own: bool, rows: Sequence[Row], ask: Ask) -> P
 
 
 def _reach(log: ReplicatedLog, piece: Piece, ask: Ask, to: str) -> frozenset[str]:
-    """The regions for which the asker holds what the run has: itself, and those behind it by the tree that governs it."""
+    """The regions for which the asker holds what the run has: itself, and those behind it by the tree that governs
+    it.
+    """
     assert piece.run is not None
     at = next(coordinates(piece.run, piece.ledger, piece.first))
     tree = log.state.trees.governing(ask.origin, at) if ask.passing else None
@@ -321,7 +339,9 @@ def _reach(log: ReplicatedLog, piece: Piece, ask: Ask, to: str) -> frozenset[str
 
 
 def _chosen(piece: Piece, ask: Ask, reach: frozenset[str] | None) -> list[int]:
-    """Indexes of the entries whose coordinates are asked for. reach: only what was published for one of these regions; None: for whomever."""
+    """Indexes of the entries whose coordinates are asked for. reach: only what was published for one of these regions;
+    None: for whomever.
+    """
     assert piece.run is not None
     inside = [
         i for i, at in enumerate(coordinates(piece.run, piece.ledger, piece.first)) if ask.after < at <= ask.through

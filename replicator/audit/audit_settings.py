@@ -9,7 +9,7 @@ from heliograph.model.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSettings:
-    """Of one broker."""
+    """How often and how fast one broker audits its topics, and answers the audits of other regions."""
 
     period_s: float = 24 * 3600.0
     """Each replicated topic is looked at so often; 0: only when asked for."""

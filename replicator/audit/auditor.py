@@ -1,9 +1,11 @@
 """Auditor: looks, topic by topic, at whether this region holds what was published, and puts right what it does not.
 
-Is: when each topic's turn comes, one pass at a time, the rate, requests to other regions and answers to theirs, and reports. Isn't: the comparison
-(`replicator.audit.audit_pass`), the repair (`replicator.audit.audit_repair`), or a frame (`heliograph.wire.links.audit_commands`).
-Invariants: a topic costs nothing between its passes: no task, no timer; one pass runs in a broker, and at most `answers_max` answers are made; bytes
-read for either stay within the rate; a request whose connection breaks ends within its time-out.
+Is: when each topic's turn comes, one pass at a time, the rate, requests to other regions and answers to theirs, and
+reports. Isn't: the comparison (`replicator.audit.audit_pass`), the repair (`replicator.audit.audit_repair`), or a frame
+(`heliograph.wire.links.audit_commands`).
+Invariants: a topic costs nothing between its passes: no task, no timer; one pass runs in a broker, and at most
+`answers_max` answers are made; bytes read for either stay within the rate; a request whose connection breaks ends
+within its time-out.
 Source: docs/protocols/links.md, "Audit".
 """
 
@@ -33,7 +35,7 @@ from replicator.log.replicated_log import ReplicatedLog
 events = logging.getLogger("replicator")
 
 REPORTS_MAX = 1000
-"""Kept in memory."""
+"""How many reports are kept in memory; beyond it the oldest one with nothing to tell goes first."""
 LEVEL = 3
 """The feature level of links from which both sides ask and tell."""
 
@@ -113,7 +115,7 @@ class Auditor:
         self._answers: list[tuple[ReplicatedLog, str, Ask, Callable[[Told], None]]] = []
         self._answering = 0
 
-    # -- turns ---------------------------------------------------------------------------------------------------------
+    # -- rounds --------------------------------------------------------------------------------------------------------
 
     def want(self, topic: str) -> None:
         """A pass over it is begun as soon as the one before has ended. Raises NotAllowed."""
@@ -128,7 +130,7 @@ class Auditor:
         return topic == self._running or topic in self._wanted
 
     def tick(self) -> None:
-        """Once a second."""
+        """Called about once a second: begins the pass that is due, unless one is under way."""
         if self._running or self.storage is None:
             return
         topic = next(iter(self._wanted), "") or self._next()
@@ -140,7 +142,9 @@ class Auditor:
             self._channels.spawn(self._pass(log))
 
     def _next(self) -> str:
-        """Topics take turns, spread over the period: so many a round, in the order in which they were loaded. "": none is due."""
+        """Topics take turns, spread over the period: so many a round, in the order in which they were loaded. "": none
+        is due.
+        """
         if not self.settings.period_s:
             return ""
         now = self._clock.monotonic()
@@ -188,7 +192,9 @@ class Auditor:
             self._settle(log, report, found)
 
     async def _repair(self, repairer: Repairer) -> None:
-        """With its appends, so that the report counts them; one that takes too long is told as on its way, and found again where it fails."""
+        """With its appends, so that the report counts them; one that takes too long is told as on its way, and found
+        again where it fails.
+        """
         await repairer.run()
         if repairer.appending:
             appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()

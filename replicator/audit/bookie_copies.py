@@ -1,8 +1,9 @@
 """BookieCopies: a topic's entries as its bookies hold them, for the audit.
 
-Is: reads past the broker's caches, and writes under ids that are there already. Isn't: a judgement of what is right (`replicator.audit.audit_pass`).
-Invariants: only entries of closed ledgers are written, at most to the ledger's last one; the open ledger is closed first. Ledgers whose only copy is in
-an object store are read from there.
+Is: reads past the broker's caches, and writes under ids that are there already. Isn't: a judgement of what is right
+(`replicator.audit.audit_pass`).
+Invariants: only entries of closed ledgers are written, at most to the ledger's last one; the open ledger is closed
+first. Ledgers whose only copy is in an object store are read from there.
 Source: docs/protocols/storage.md, "In-place repair".
 """
 
@@ -28,13 +29,13 @@ _BYTES_PER_S = 8 << 20
 
 
 class BookieCopies:
-    """One a broker."""
+    """Reads and writes copies for the audits of one broker; what `replace` writes is bounded by `_BYTES_PER_S`."""
 
     def __init__(self, context: LedgerContext) -> None:
         self._context = context
         self._throttle = Throttle(_BYTES_PER_S)
         self._known: LedgerMetadata | None = None
-        """Of the ledger that was read last, where it is closed."""
+        """The metadata of the ledger that was read last, where it is closed: so it changes no more."""
 
     async def extents(self, log: ReplicatedLog) -> list[tuple[int, int, int]]:
         await log.ledger.whole()
@@ -70,7 +71,9 @@ class BookieCopies:
             raise
 
     async def _all_answer(self, bookies: Sequence[str], ledger: int) -> bool:
-        """Whether nobody is only out of reach: a bookie that cannot read a block says no more than one that is not there."""
+        """Whether nobody is only out of reach: a bookie that cannot read a block says no more than one that is not
+        there.
+        """
         for bookie in bookies:
             try:
                 await self._context.pool.client(bookie).read_lac(ledger)

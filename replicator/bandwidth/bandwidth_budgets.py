@@ -1,6 +1,7 @@
 """Budgets: what the links of one broker to each region share: bytes a second, and the count of what they have carried.
 
-Is: a region's share of what is configured, which changes with the number of brokers. Isn't: whose turn it is (`replicator.bandwidth.fair_shares`).
+Is: a region's share of what is configured, which changes with the number of brokers. Isn't: who goes next
+(`replicator.bandwidth.fair_shares`).
 Source: docs/protocols/links.md, "Budget and fairness".
 """
 
@@ -14,7 +15,8 @@ from replicator.bandwidth.fair_shares import Budget, M
 
 
 class Budgets(Generic[M]):
-    """configured: target region -> bytes a second; "*": of each region that is not named. brokers: how many there are to share it; one where it is not shared.
+    """configured: target region -> bytes a second; "*": of each region that is not named. brokers: how many there are
+    to share it; one where it is not shared.
 
     run_later(callback, seconds): on the event loop.
     """

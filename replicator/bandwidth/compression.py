@@ -1,8 +1,10 @@
 """RunPacker: which runs of one link go out compressed.
 
-Is: a pure core: runs in, frames out, with what is known of the link and of the runs before. Isn't: a codec (`heliograph.wire.links.link_compression`).
-Invariants: a target that did not say that it can read it gets nothing compressed; a run goes compressed only if that made it smaller by `gain_min`;
-where runs do not become smaller (clients that compress themselves), fewer and fewer are tried: one of 64 in the end.
+Is: a pure core: runs in, frames out, with what is known of the link and of the runs before. Isn't: a codec
+(`heliograph.wire.links.link_compression`).
+Invariants: a target that did not say that it can read it gets nothing compressed; a run goes compressed only if that
+made it smaller by `gain_min`; where runs do not become smaller (clients that compress themselves), fewer and fewer are
+tried: one of 64 in the end.
 Source: docs/protocols/links.md, "Compression".
 """
 
@@ -32,14 +34,16 @@ class Traffic:
 
 
 class RunPacker:
-    """Of one link. run_bytes, wire_bytes: of all runs that it sent, before and after; they are added to `traffic`, too."""
+    """Packs the runs of one link. run_bytes, wire_bytes: of all runs that it sent, before and after; they are added to
+    `traffic`, too.
+    """
 
     __slots__ = ("_skip", "_skipped", "_traffic", "level", "run_bytes", "settings", "wire_bytes")
 
     def __init__(self, settings: CompressionSettings, traffic: Traffic | None = None) -> None:
         self.settings, self._traffic = settings, traffic or Traffic()
         self.level = 1
-        """Of the target, as its last handshake said."""
+        """The feature level of the target, as its last handshake said; below `LEVEL` nothing is compressed."""
         self.run_bytes = self.wire_bytes = 0
         self._skip = 0
         """Runs that are not tried from here on."""
@@ -56,7 +60,9 @@ class RunPacker:
         )
 
     def frame(self, stream: int, attempt: int, previous: Position, run: Run, rtt_ms: float) -> list[Buffer]:
-        """The RUN frame."""
+        """Makes the RUN frame of a run with coordinates, compressed where that is worth it. rtt_ms: 0 while it is not
+        known.
+        """
         ledger, first, _ = run.spans[0]
         block = encode_block(run, ledger, first)
         size = sum(map(len, block))

@@ -11,7 +11,9 @@ MODES = ("none", "auto", "lz4", "zstd")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressionSettings:
-    """`mode`: none; lz4 or zstd wherever it makes runs smaller; auto: zstd, on links whose round trip takes `auto_rtt_ms` at least."""
+    """`mode`: none; lz4 or zstd wherever it makes runs smaller; auto: zstd, on links whose round trip takes
+    `auto_rtt_ms` at least.
+    """
 
     mode: str = "auto"
     auto_rtt_ms: float = 5.0

@@ -1,12 +1,14 @@
-"""Yielding: how fast the drains of a broker may be together while somebody publishes a little there.
+"""DrainThrottle: how fast the drains of a broker may be together while somebody publishes a little there.
 
-Is: the comparison of what an append takes beside a drain with what it takes alone, and the rate that follows, as a core. Isn't: a timer, or a link.
-Alone is measured: now and then all drains pause for a fifth of a second, and what is appended meanwhile says what an append takes with whatever else
-the machine does. Beside a drain the usual one may take a quarter more, and the slow one (of ten) three tenths; above that the drain gets slower,
-down to a floor, below faster. Where something was published just before a drain begins, it begins with such a pause.
-Invariants: nobody publishes, or much is published (then it is the publishers who fill the disks, and what waits grows): drains are as fast as they can be;
-never below the floor, nor so slow that what is left would take longer than `_TAKES_AT_MOST_S`, what is published for it meanwhile (once for each region
-that it goes to) included.
+Is: the comparison of what an append takes beside a drain with what it takes alone, and the rate that follows, as a
+core. Isn't: a timer, or a link.
+Alone is measured: now and then all drains pause for a fifth of a second, and what is appended meanwhile says what an
+append takes with whatever else the machine does. Beside a drain the usual one may take a quarter more, and the slow one
+(of ten) three tenths; above that the drain gets slower, down to a floor, below faster. Where something was published
+just before a drain begins, it begins with such a pause.
+Invariants: nobody publishes, or much is published (then it is the publishers who fill the disks, and what waits grows):
+drains are as fast as they can be; never below the floor, nor so slow that what is left would take longer than
+`_TAKES_AT_MOST_S`, what is published for it meanwhile (once for each region that it goes to) included.
 Source: docs/protocols/links.md, "Budget and fairness".
 """
 
@@ -40,10 +42,10 @@ _WITH_PAUSES = 1.25
 
 
 class _Phase(Enum):
-    """Of a drain; with its length in seconds."""
+    """What the drains do now; the value is how long that lasts, in seconds."""
 
     FREE = 0.2
-    """Is somebody publishing?"""
+    """Drains are unbounded, while it is seen whether somebody publishes."""
     SETTLES = 0.06
     """Drains pause; what they had sent is being stored yet."""
     ALONE = 0.15
@@ -52,7 +54,7 @@ class _Phase(Enum):
 
 
 class Draining(Protocol):
-    """A link."""
+    """A link, as what it has left and what is published for it are asked."""
 
     @property
     def unread_bytes(self) -> int:
@@ -83,17 +85,19 @@ class Yielding(Generic[M]):
         self._phase, self._since, self._asked_at = _Phase.FREE, now(), float("-inf")
         self._runs = self._bytes = self._spent = 0
         self._silent = False
-        """Nobody published when this phase began; not where too much was: who fills the disks himself is not looked at again and again."""
+        """Nobody published when this phase began; not where too much was: who fills the disks himself is not looked at
+        again and again.
+        """
         self._told: deque[tuple[float, int, int]] = deque(maxlen=2)
         """What had been appended at the last times of `look_at`: (when, runs, bytes)."""
 
     @property
     def bytes_per_s(self) -> float | None:
-        """Of all drains together, now; None: as fast as they can be."""
+        """The rate of all drains together, as it is now; None: as fast as they can be."""
         return self._budget.bytes_per_s if self._budget.bytes_per_s < _WITHOUT_BOUND else None
 
     def may(self, member: M) -> bool:
-        """Whether a link that drains a backlog may send now; else its turn comes."""
+        """Whether a link that drains a backlog may send now; else its share comes."""
         if not self._floor:
             return True
         self._look()
@@ -109,7 +113,7 @@ class Yielding(Generic[M]):
         return member in self._budget
 
     def run(self) -> None:
-        """Lets those go whose turn it is."""
+        """Gives shares to those who wait, as far as there is something to give."""
         self._look()
         self._budget.run()
 

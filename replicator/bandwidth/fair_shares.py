@@ -1,9 +1,12 @@
-"""Turns: which of the links that share something scarce goes next: a connection that takes no more bytes, or a budget of bytes a second.
+"""FairShares: which of the links that share something scarce goes next: a connection that takes no more bytes, or a
+budget of bytes a second.
 
-Is: the order, as a core. Isn't: what a link sends in its turn.
-Live links (they have little that is not sent) go before those with a backlog; one turn in BACKLOG_EVERY belongs to a backlog, so that it moves on
-whatever the others do. Within each lane the links go round, each with as many bytes a turn as its weight says.
-Invariants: who waits is served within (number of waiting links) * BACKLOG_EVERY turns; a link waits once, however often it asks.
+Is: the order, as a core. Isn't: what a link sends of its share.
+Live links (they have little that is not sent) go before those with a backlog; one share in BACKLOG_EVERY belongs to a
+backlog, so that it moves on whatever the others do. Within each lane the links go round, each with as many bytes a
+share as its weight says.
+Invariants: who waits is served within (number of waiting links) * BACKLOG_EVERY shares; a link waits once, however
+often it asks.
 Source: docs/protocols/links.md, "Budget and fairness".
 """
 
@@ -57,7 +60,7 @@ class Turns(Generic[M]):
             lane.pop(member, None)
 
     def next(self) -> M | None:
-        """Whose turn it is; it waits no longer."""
+        """Whose share is next; it waits no longer."""
         live, backlog = self._lanes
         if backlog and (not live or self._since_backlog >= BACKLOG_EVERY - 1):
             self._since_backlog = 0
@@ -73,7 +76,9 @@ class Turns(Generic[M]):
 
 
 class Budget(Generic[M]):
-    """`bytes_per_s`, which may be changed at any time, for all links to one region together. `wake_after(seconds)`: `run` is to be called then."""
+    """`bytes_per_s`, which may be changed at any time, for all links to one region together. `wake_after(seconds)`:
+    `run` is to be called then.
+    """
 
     def __init__(self, bytes_per_s: float, now: Callable[[], float], wake_after: Callable[[float], None]) -> None:
         assert bytes_per_s > 0
@@ -120,7 +125,7 @@ class Budget(Generic[M]):
             self._wake_after(max(0.0, self._free_at - self._now()))
 
     def run(self) -> None:
-        """Lets those go whose turn it is."""
+        """Gives shares to those who wait, as far as there is something to give."""
         self._waking = False
         try:
             while self._free_at <= self._now() and (member := self._turns.next()) is not None:

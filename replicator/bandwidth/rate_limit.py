@@ -1,7 +1,9 @@
 """Pace: so many messages and bytes a second over one link, as the policy `replicatorDispatchRate` says.
 
-Is: a debt that runs pile up and time pays off. Isn't: a timer (`replicator.links.link`), or the rates of subscriptions (`region_node.topics.limits.topic_rates`).
-Invariants: over any time the link sends at most the rate, and one read more; a link that was idle has no credit beyond a tenth of a second.
+Is: a debt that runs pile up and time pays off. Isn't: a timer (`replicator.links.link`), or the rates of subscriptions
+(`region_node.topics.limits.topic_rates`).
+Invariants: over any time the link sends at most the rate, and one read more; a link that was idle has no credit beyond
+a tenth of a second.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ _AT_ONCE_S = 0.1
 
 
 class Pace:
-    """Of one link. 0: no limit of that kind."""
+    """Holds one link to its rates. A rate of 0 sets no limit of that kind."""
 
     __slots__ = ("_bytes_free_at", "_bytes_per_s", "_free_at", "_messages_per_s")
 
@@ -24,7 +26,7 @@ class Pace:
 
     @classmethod
     def of(cls, policy: Mapping[str, Any] | None) -> Pace | None:
-        """None: nothing is limited."""
+        """Makes it from the policy's JSON; None where that limits nothing. A rate of 0 or below is no limit."""
         if policy is None:
             return None
         period = max(1, policy.get("ratePeriodInSecond", 1))

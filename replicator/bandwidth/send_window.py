@@ -1,9 +1,11 @@
-"""Courtesy: how a link that drains a backlog leaves room for who publishes meanwhile.
+"""Window: how a link that drains a backlog leaves room for who publishes meanwhile.
 
-Is: two bounds, as a core: how much may be in flight, and how much goes in one turn of the event loop. Isn't: a rate limit; alone, a drain is as fast as ever.
-In flight: what a link needs at the rate that it reaches, twice over, and not more. Whatever is beyond that lies in a queue, in the end in that of the
-target's disks, and everybody's next sync waits behind it. A turn: a lone publish takes four or five of them from its frame to its receipt, so while
-anything is appended on this broker a drain's turns are short.
+Is: two bounds, as a core: how much may be in flight, and how much goes in one pass of the event loop. Isn't: a rate
+limit; alone, a drain is as fast as ever.
+In flight: what a link needs at the rate that it reaches, twice over, and not more. Whatever is beyond that lies in a
+queue, in the end in that of the target's disks, and everybody's next sync waits behind it. A pass: a lone publish takes
+four or five of them from its frame to its receipt, so while anything is appended on this broker a drain's passes are
+short.
 Source: docs/protocols/links.md, "Budget and fairness".
 """
 
@@ -25,7 +27,7 @@ _LIVE_S = 0.25
 
 
 class Window:
-    """Of one link."""
+    """Fits one link's window to the rate that it reaches, which is forgotten slowly."""
 
     __slots__ = ("_best", "_sent")
 
@@ -34,7 +36,9 @@ class Window:
         self._sent = 0
 
     def fit(self, bytes_sent: int, elapsed_s: float, rtt_ms: float | None) -> int | None:
-        """Bytes that may be in flight; None: no bound, the way is not known yet. About once a second; bytes_sent: by the link in all."""
+        """Bytes that may be in flight; None: no bound, the way is not known yet. About once a second; bytes_sent: by
+        the link in all.
+        """
         rate = max(0, bytes_sent - self._sent) / elapsed_s
         self._sent, self._best = bytes_sent, max(rate, _FORGETS * self._best)
         return None if rtt_ms is None else int(2 * max(self._best, _EXPECTED_BYTES_PER_S) * (rtt_ms / 1000 + _ANSWER_S))

@@ -1,9 +1,10 @@
 """LateMap: where in this region's copy of a topic those entries lie that came behind higher ones of their origin.
 
-Is: by origin, rows (coordinates from, to, local positions from, to): what an audit has appended once, because it was lost here without a place, lies
-between them. Isn't: what came in its order (`replicator.coordinates.position_map` knows where), or a repair (`replicator.audit.audit_repair`).
-Invariants: a late entry that the topic still has lies in some row of its origin; rows ascend in their local positions. Neighbours become one row, and
-beyond ROWS_MAX of an origin the two oldest do: a row names too much, never too little.
+Is: by origin, rows (coordinates from, to, local positions from, to): what an audit has appended once, because it was
+lost here without a place, lies between them. Isn't: what came in its order (`replicator.coordinates.position_map` knows
+where), or a repair (`replicator.audit.audit_repair`).
+Invariants: a late entry that the topic still has lies in some row of its origin; rows ascend in their local positions.
+Neighbours become one row, and beyond ROWS_MAX of an origin the two oldest do: a row names too much, never too little.
 Source: docs/protocols/links.md, "Where a coordinate lies".
 """
 
@@ -29,7 +30,7 @@ class _Row(NamedTuple):
 
 
 class LateMap:
-    """Of one topic."""
+    """Holds the late rows of one topic, by origin; false where there are none."""
 
     __slots__ = ("_of",)
 
@@ -55,11 +56,13 @@ class LateMap:
             rows[:2] = [_both(rows[0], rows[1])]
 
     def between(self, origin: Origin, after: Position, through: Position) -> list[tuple[Position, Position]]:
-        """Local positions [first, last] between which coordinates in (after, through] may lie, besides where they lie in their order."""
+        """Local positions [first, last] between which coordinates in (after, through] may lie, besides where they lie
+        in their order.
+        """
         return [(row.first, row.last) for row in self._of.get(origin, ()) if row.high > after and row.low <= through]
 
     def only(self, origin: Origin) -> LateMap:
-        """Of one origin, as it is now: who reads while rows come and grow together goes by that."""
+        """Copies the rows of one origin, as they are now: who reads while rows come and grow together goes by that."""
         found = LateMap()
         if origin in self._of:
             found._of = {origin: list(self._of[origin])}

@@ -1,11 +1,12 @@
 """PositionMap: by origin, a sparse list of which coordinate lies where in this region's copy of a topic.
 
-Is: points (coordinate, local position), one each 1,024 entries or 4 MiB of an origin, and between which two of them something must lie.
-Isn't: the entries between two points; whoever wants one of them reads there (`replicator.log.coordinate_lookup`). Own origins need none: a coordinate of
-theirs is its position.
-Invariants: points are true (that coordinate lies there, or lay there before it was trimmed) and ascend in both; the first point of an origin
-is its first entry that was ever stored here, or one below everything retained; the newest entry of each origin is known exactly. Thinning,
-and a restart, only widen what lies between two points.
+Is: points (coordinate, local position), one each 1,024 entries or 4 MiB of an origin, and between which two of them
+something must lie.
+Isn't: the entries between two points; whoever wants one of them reads there (`replicator.log.coordinate_lookup`). Own
+origins need none: a coordinate of theirs is its position.
+Invariants: points are true (that coordinate lies there, or lay there before it was trimmed) and ascend in both; the
+first point of an origin is its first entry that was ever stored here, or one below everything retained; the newest
+entry of each origin is known exactly. Thinning, and a restart, only widen what lies between two points.
 Bounds: `POINTS_MAX` points a topic in memory, `DUMPED_MAX` in the stored state, and one for each origin at least.
 Source: docs/protocols/links.md, "Where a coordinate lies".
 """
@@ -28,7 +29,7 @@ DUMPED_MAX = 128
 
 
 class _Points:
-    """Of one origin: two columns, and the newest entry."""
+    """The points of one origin: two columns of the same length, and the newest entry."""
 
     __slots__ = ("coordinates", "entries", "last", "last_local", "locals", "size_bytes")
 
@@ -44,14 +45,16 @@ class _Points:
         del self.coordinates[1:half:2], self.locals[1:half:2]
 
     def prune(self, first: Position) -> None:
-        """Of what lies below the first position that is retained, one point stays: what came before it is gone as well."""
+        """Keeps one point below the first position that is retained: what came before that point is gone as well."""
         below = bisect_left(self.locals, first)
         if below > 1:
             del self.coordinates[: below - 1], self.locals[: below - 1]
 
 
 class PositionMap:
-    """Of one topic."""
+    """Leads from coordinates to local positions in one topic. `add` fills it as runs become durable, or are
+    replayed.
+    """
 
     __slots__ = ("_of", "first")
 
@@ -63,7 +66,8 @@ class PositionMap:
     def add(self, run: Run, ledger: int, first: int) -> bool:
         """A run of another region is durable at (ledger, first). What is known already (replayed again) is passed over.
 
-        True: it lies behind higher ones of its origin, and this map does not lead to it (`replicator.coordinates.late_entries` does).
+        True: it lies behind higher ones of its origin, and this map does not lead to it
+        (`replicator.coordinates.late_entries` does).
         """
         assert run.origin is not None
         points = self._of.get(run.origin)
@@ -88,7 +92,7 @@ class PositionMap:
 
     @property
     def count(self) -> int:
-        """Points in memory."""
+        """How many points are in memory, of all origins."""
         return sum(len(points.locals) for points in self._of.values())
 
     def _shrink(self, limit: int) -> None:
@@ -104,7 +108,8 @@ class PositionMap:
     # -- questions -----------------------------------------------------------------------------------------------------
 
     def around(self, origin: Origin, coordinate: Position) -> tuple[Position, Position | None]:
-        """(low, high): if `coordinate` is here, it lies in [low, high], and so does the first entry of `origin` behind it, if there is one.
+        """(low, high): if `coordinate` is here, it lies in [low, high], and so does the first entry of `origin` behind
+        it, if there is one.
 
         low: BEFORE_ALL where no point is at or below it. high: None where nothing is known of `origin`.
         """
@@ -120,7 +125,9 @@ class PositionMap:
         return low, points.locals[index] if index < len(points.locals) else points.last_local
 
     def before(self, origin: Origin, local: Position) -> tuple[Position, Position, bool]:
-        """(coordinate, its position, whether it is the last one of `origin` at or before `local`). BEFORE_ALL: no point is there."""
+        """(coordinate, its position, whether it is the last one of `origin` at or before `local`). BEFORE_ALL: no point
+        is there.
+        """
         points = self._of.get(origin)
         if points is None:
             return BEFORE_ALL, BEFORE_ALL, False

@@ -1,8 +1,11 @@
-"""Outbox: how much this region has published, by position, so that each link knows its backlog and the age of it at any time.
+"""PublishedTotals: how much this region has published, by position, so that each link knows its backlog and the age of
+it at any time.
 
-Is: running totals of what was first published here, and a bounded number of points (position, totals, broker time). Isn't: a list of entries.
-Invariants: points ascend; the newest runs have points of their own, older ones share them; a backlog counted from a position is exact there
-where that position is a point, and otherwise too large by less than one point; an age is never too small.
+Is: running totals of what was first published here, and a bounded number of points (position, totals, broker time).
+Isn't: a list of entries.
+Invariants: points ascend; the newest runs have points of their own, older ones share them; a backlog counted from a
+position is exact there where that position is a point, and otherwise too large by less than one point; an age is never
+too small.
 Source: docs/protocols/links.md, "Backlog and age".
 """
 
@@ -17,10 +20,12 @@ POINTS_MAX = 1024
 DUMPED_MAX = 64
 
 Totals = tuple[int, int, int]
-"""Entries, messages, bytes."""
+"""(entries, messages, bytes), counted from the first publish of the topic in this region."""
 NOTHING: Totals = (0, 0, 0)
 Point = tuple[Position, Position, Totals, int]
-"""(first position, last position, totals up to there, broker time in ms of the first run): one local run, or several that share a point."""
+"""(first position, last position, totals up to there, broker time in ms of the first run): one local run, or several
+that share a point.
+"""
 
 
 class Outbox:
@@ -53,7 +58,9 @@ class Outbox:
         return self._points[index - 1][1] if index else BEFORE_ALL
 
     def last_before(self, time_ms: int) -> Position:
-        """The end of the last point of which everything was published before `time_ms`; BEFORE_ALL: there is none. Never too late."""
+        """The end of the last point of which everything was published before `time_ms`; BEFORE_ALL: there is none.
+        Never too late.
+        """
         index = bisect_right(self._points, time_ms, key=lambda point: point[3])  # the next one begins later
         return self._points[index - 2][1] if index >= 2 else BEFORE_ALL
 

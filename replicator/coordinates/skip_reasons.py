@@ -1,9 +1,10 @@
 """Reasons: why ranges of coordinates are missing, as the SKIPs said that are stored here.
 
-Is: by region that lacks it ("": this one) and origin, ranges (after, through] with the reason of each. Isn't: what is missing (the vector says that; an
-entry that came later beats a SKIP), or a SKIP itself (`heliograph.wire.links.link_commands`).
-Invariants: what is told here was said by a record; a range without one has no reason, and none is guessed. Of a region and origin the newest RANGES_MAX
-are kept.
+Is: by region that lacks it ("": this one) and origin, ranges (after, through] with the reason of each. Isn't: what is
+missing (the vector says that; an entry that came later beats a SKIP), or a SKIP itself
+(`heliograph.wire.links.link_commands`).
+Invariants: what is told here was said by a record; a range without one has no reason, and none is guessed. Of a region
+and origin the newest RANGES_MAX are kept.
 Source: docs/protocols/links.md, "SKIP".
 """
 
@@ -25,7 +26,7 @@ Reasoned = tuple[Position, Position, SkipReason | None]
 
 
 class Reasons:
-    """Of one topic."""
+    """Holds what the SKIPs of one topic said; false where none is stored. `note` fills it, also at replay."""
 
     __slots__ = ("_of",)
 

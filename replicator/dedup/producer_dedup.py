@@ -1,9 +1,12 @@
 """Producers: which entries of local producers were published before.
 
-Is: the two watermarks of each producer's sequences, and the exact ranges of those that came from other regions. Isn't: waiting, or storage.
-Invariants: a local producer is judged by its highest sequence, *submitted*; an answer goes by *durable*, which only grows. Entries of other
-regions never raise either: their sequences are exact ranges, which answer a client's retry after a failover, and nothing else.
-Bounds: `producers_max` names (least recently used first) and `ranges_max` ranges (oldest producer first); what was forgotten is counted. Of what is stored also
+Is: the two watermarks of each producer's sequences, and the exact ranges of those that came from other regions. Isn't:
+waiting, or storage.
+Invariants: a local producer is judged by its highest sequence, *submitted*; an answer goes by *durable*, which only
+grows. Entries of other regions never raise either: their sequences are exact ranges, which answer a client's retry
+after a failover, and nothing else.
+Bounds: `producers_max` names (least recently used first) and `ranges_max` ranges (oldest producer first); what was
+forgotten is counted. Of what is stored also
 bytes: names may be long, and a state that no metadata takes would be the end of the topic.
 Source: docs/protocols/links.md, "Producer sequences".
 """
@@ -24,11 +27,13 @@ class DedupSettings:
     producers_max: int = 10_000
     ranges_max: int = 16_384
     local_ranges_max: int = 2_048
-    """Of local producers, beside the highest sequence of each: they are in every stored state."""
+    """The bound on ranges of local producers, beside the highest sequence of each: they are in every stored state."""
     durable_bytes_max: int = 320 << 10
     ranges_bytes_max: int = 320 << 10
     local_bytes_max: int = 64 << 10
-    """Of the stored state, which is one value of the metadata with all else that is known of the topic: what was heard of longest ago is left out."""
+    """The bound on these ranges in the stored state, which is one value of the metadata with all else that is known of
+    the topic: what was heard of longest ago is left out.
+    """
 
 
 def _newest(mapping: Mapping[str, Any], bytes_max: int) -> Mapping[str, Any]:
@@ -59,7 +64,7 @@ def _ends(segment: ProducerSegment) -> tuple[int, int]:
 
 
 def _within(ranges: Sequence[tuple[int, int]], low: int, high: int) -> bool:
-    """ranges: disjoint and ascending."""
+    """Says whether one range holds all of low to high, inclusive. ranges: (low, high), disjoint and ascending."""
     i = bisect_right(ranges, (low, 1 << 63)) - 1
     return i >= 0 and ranges[i][0] <= low and high <= ranges[i][1]
 
@@ -114,7 +119,8 @@ class Producers:
         )
 
     def submit(self, run: Run, coming: Mapping[str, Sequence[tuple[int, int]]] | None = None) -> list[bool] | None:
-        """Judges a local run and counts what is new in it as submitted. None: all of it is new; else one bool an entry, True = new.
+        """Judges a local run and counts what is new in it as submitted. None: all of it is new; else one bool an entry,
+        True = new.
 
         coming: ranges by producer that arrive from other regions and are not durable yet; they count as here.
         """
@@ -212,7 +218,7 @@ class Producers:
                     self._add_range(name, sequence, max(sequence, highest))
 
     def _remember(self, segment: ProducerSegment) -> None:
-        """Of a local producer: its sequences mostly follow each other, and are one range."""
+        """Keeps the sequences of a local producer exactly: they mostly follow each other, and are one range."""
         name, count, first, pairs = segment
         local = self._local
         if local is None:

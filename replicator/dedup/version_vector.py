@@ -1,9 +1,11 @@
 """Intake: decides of each run and SKIP that another region sends whether it is new here.
 
-Is: the two watermarks of each origin, *submitted* and *durable* (the vector), and the rule. Isn't: storage, frames, or the sender's side.
-The rule, by origin, against *submitted*: own coordinate <= prefix: duplicate. Previous coordinate > prefix: gap. Otherwise accept what is above it.
-Invariants: a coordinate is accepted once while an append of it may still succeed; a receipt never goes beyond *durable*; a failed append
-takes *submitted* back to *durable*, because everything appended behind it failed too.
+Is: the two watermarks of each origin, *submitted* and *durable* (the vector), and the rule. Isn't: storage, frames, or
+the sender's side.
+The rule, by origin, against *submitted*: own coordinate <= prefix: duplicate. Previous coordinate > prefix: gap.
+Otherwise accept what is above it.
+Invariants: a coordinate is accepted once while an append of it may still succeed; a receipt never goes beyond
+*durable*; a failed append takes *submitted* back to *durable*, because everything appended behind it failed too.
 Source: docs/protocols/links.md, "The rule".
 """
 
@@ -44,7 +46,7 @@ class Intake:
         return Verdict.GAP if previous > have else Verdict.ACCEPT
 
     def accept(self, run: Run) -> Run:
-        """Of a run judged ACCEPT: the part above the prefix, which is submitted from now on."""
+        """Takes a run judged ACCEPT. Returns its part above the prefix, which is submitted from now on."""
         assert run.origin is not None
         have, known = self.submitted(run.origin), 0
         for ledger, first, count in run.spans:
@@ -56,7 +58,9 @@ class Intake:
         return run.cut(known, run.count)
 
     def accept_skip(self, record: SkipRecord) -> SkipRecord:
-        """Of a SKIP judged ACCEPT: the part above the prefix (an entry beats a SKIP), which is submitted from now on."""
+        """Takes a SKIP judged ACCEPT. Returns its part above the prefix (an entry beats a SKIP), which is submitted
+        from now on.
+        """
         have = self.submitted(record.origin)
         self._submitted = own(self._submitted)
         self._submitted[record.origin] = record.through

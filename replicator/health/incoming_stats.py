@@ -1,8 +1,10 @@
-"""Incoming: what a target knows of the links that come to it: how old messages are when they are stored, whose clock is how far off, what is at risk.
+"""IncomingStats: what a target knows of the links that come to it: how old messages are when they are stored, whose
+clock is how far off, what is at risk.
 
-Is: numbers, kept where runs and heartbeats arrive. Isn't: the source's own numbers (`replicator.links.link`), or a decision.
-Invariants: times of another region are corrected by the estimated offset between the clocks; what was told is shown with the time since it was told,
-so that a cut link is never taken for one without risk.
+Is: numbers, kept where runs and heartbeats arrive. Isn't: the source's own numbers (`replicator.links.link`), or a
+decision.
+Invariants: times of another region are corrected by the estimated offset between the clocks; what was told is shown
+with the time since it was told, so that a cut link is never taken for one without risk.
 Source: docs/protocols/links.md, "Risk".
 """
 
@@ -53,7 +55,9 @@ class IncomingRegion:
 
 @dataclass(slots=True)
 class Heard:
-    """When a connection was heard last, in ms of the wall clock here; 0: never. Shared by all links that come on it: the idle ones cost nothing."""
+    """When a connection was heard last, in ms of the wall clock here; 0: never. Shared by all links that come on it:
+    the idle ones cost nothing.
+    """
 
     ms: int = 0
 
@@ -69,19 +73,23 @@ class IncomingLink:
     messages: int = 0
     """Stored here of what came on it, since the topic was loaded."""
     size_bytes: int = 0
-    """The same, in bytes."""
+    """The bytes of those messages, as they were stored."""
     send_ask: Callable[[int, Ask], None] | None = None
     """Asks the source what it holds, for an audit; None: it cannot be asked now."""
 
     def at_risk_s(self, now_ms: int) -> float:
-        """What the oldest message that is not here may be old meanwhile; 0.0: nothing is missing, as far as it is known."""
+        """What the oldest message that is not here may be old meanwhile; 0.0: nothing is missing, as far as it is
+        known.
+        """
         told, age_s = self.risk, 0.0
         if told is not None and told.entries:
             age_s = max(0.0, (now_ms - (told.oldest_ms - self.region.clock_offset_ms)) / 1000)
         return age_s if self.connected or not self.heard.ms else max(age_s, (now_ms - self.heard.ms) / 1000)
 
     def status(self, now_ms: int) -> dict[str, object]:
-        """For people. `age_s`: of the oldest message that is not here, as far as it is known; `age_s_max`: what it may be meanwhile."""
+        """For people. `age_s`: of the oldest message that is not here, as far as it is known; `age_s_max`: what it may
+        be meanwhile.
+        """
         silent_s = max(0.0, (now_ms - self.heard.ms) / 1000) if self.heard.ms else None
         told = self.risk
         age_s = 0.0

@@ -1,6 +1,7 @@
 """Causes: why a link is not connected, or was made anew, as the status, the metrics, and the log show it.
 
-Is: the enumerated codes, which error means which, and what an operator does about each. Isn't: the sentence of one case; that stands beside the code.
+Is: the enumerated codes, which error means which, and what an operator does about each. Isn't: the sentence of one
+case; that stands beside the code.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class Cause(StrEnum):
 
     @property
     def parks(self) -> bool:
-        """Whether trying again changes nothing before somebody has decided: the link is parked (`replicator.links.parked_links`)."""
+        """Whether trying again changes nothing before somebody has decided: the link is parked
+        (`replicator.links.parked_links`).
+        """
         return self in (Cause.SCHEMA_CONFLICT, Cause.SCHEMA_REFUSED, Cause.PARTITIONS_CONFLICT, Cause.ROUTE_CONFLICT)
 
     @classmethod
@@ -104,25 +107,32 @@ _REMEDIES: dict[Cause, str] = {
     Cause.CONNECTION_LOST: "nothing; if it repeats, look for connection.refused in the target's log",
     Cause.HEARTBEAT_LOST: "heal the path, which drops packets, or look at the target broker, which hangs",
     Cause.STALLED: "look at the target's bookies: it takes runs and does not store them",
-    Cause.GAPS: "look at the target's bookies: its appends fail again and again; then its version and the log of both sides",
+    Cause.GAPS: "look at the target's bookies: its appends fail again and again; then its version and the log of both "
+    "sides",
     Cause.SKIP_STALLED: "look at the bookies of this region: a hidden entry cannot be stored",
-    Cause.WRITE_BLOCKED: "heal or widen the path to the target; or the target's brokers hold back, then look at its bookies",
+    Cause.WRITE_BLOCKED: "heal or widen the path to the target; or the target's brokers hold back, then look at its "
+    "bookies",
     Cause.READ_STALLED: "look at the bookies of this region: entries cannot be read",
     Cause.IDLE: "nothing; if it repeats, keep the logs of this broker: it is a fault of ours",
     Cause.REFUSED: "compare the global configuration of both sides: is the target's stale, or does a policy forbid it?",
-    Cause.UNAUTHORIZED: "give this region's replicator the certificate that the target expects, and the namespace both regions; "
-    "of a Pulsar cluster: a token whose role may produce there",
-    Cause.NOT_FOUND: "create the namespace or partition in the target, or wait until it has arrived there; correct the address",
+    Cause.UNAUTHORIZED: "give this region's replicator the certificate that the target expects, and the namespace both "
+    "regions; of a Pulsar cluster: a token whose role may produce there",
+    Cause.NOT_FOUND: "create the namespace or partition in the target, or wait until it has arrived there; correct the "
+    "address",
     Cause.MOVED: "nothing: the topic moves between brokers there",
-    Cause.STORAGE: "start bookies in the region that the sentence names; where a ledger is lost: `heliograph audit TOPIC --now`, "
-    "and if no region has it, `heliograph topics give-up`",
+    Cause.STORAGE: "start bookies in the region that the sentence names; where a ledger is lost: `heliograph audit "
+    "TOPIC --now`, and if no region has it, `heliograph topics give-up`",
     Cause.METADATA: "start the metadata processes of the region that the sentence names",
     Cause.PROTOCOL: "compare the versions of both sides; if they are equal, it is a fault of ours: keep the logs",
-    Cause.TRANSACTION_OPEN: "end the transaction, or abort it: `heliograph transactions abort`; its time-out does so in the end",
-    Cause.SCHEMA_CONFLICT: "look at both with `heliograph topics links`, and decide: `heliograph topics unpark --take theirs` or `ours`",
+    Cause.TRANSACTION_OPEN: "end the transaction, or abort it: `heliograph transactions abort`; its time-out does so "
+    "in the end",
+    Cause.SCHEMA_CONFLICT: "look at both with `heliograph topics links`, and decide: `heliograph topics unpark --take "
+    "theirs` or `ours`",
     Cause.SCHEMA_REFUSED: "bring the target to the version of this region, or repair this region's metadata; "
-    "of a Pulsar cluster: change its compatibility strategy, or delete the schema there; then `heliograph topics unpark --take retry`",
-    Cause.PARTITIONS_CONFLICT: "one name has two kinds of topic: move what the plain one holds to the partitioned one, and delete it; or delete the other",
+    "of a Pulsar cluster: change its compatibility strategy, or delete the schema there; then `heliograph topics "
+    "unpark --take retry`",
+    Cause.PARTITIONS_CONFLICT: "one name has two kinds of topic: move what the plain one holds to the partitioned "
+    "one, and delete it; or delete the other",
     Cause.ROUTE_CONFLICT: "give the topic, or its namespace, the same replicationRoutes in both regions",
     Cause.DETACHED: "",
 }
@@ -131,7 +141,7 @@ _REMEDIES: dict[Cause, str] = {
 _NOT_ALLOWED = (3, 4)
 """Pulsar's AuthenticationError and AuthorizationError."""
 _INCOMPATIBLE = 18
-"""Pulsar's IncompatibleSchema."""
+"""Pulsar's error code IncompatibleSchema: the cluster refuses the schema itself."""
 
 
 def cause_of(error: BaseException) -> Cause:

@@ -43,7 +43,7 @@ class LinkHistory:
         self._ends: tuple[tuple[int, str, str], ...] = ()
 
     def add(self, at_ms: int, cause: str, text: str) -> None:
-        """at_ms: wall clock."""
+        """Adds an end of the link; beyond eight the oldest goes. at_ms: wall clock; cause: a `Cause`."""
         self._ends = (*self._ends[-7:], (at_ms, cause, text))
 
     def shown(self) -> list[dict[str, Any]]:
@@ -73,7 +73,7 @@ class LinkStats:
     rate_out: float
     """Messages a second that the target acknowledged."""
     throughput_out: float
-    """The same in bytes."""
+    """Bytes a second that the target acknowledged."""
     rtt_ms: float
     clock_offset_ms: float
     in_flight_bytes: int
@@ -83,6 +83,6 @@ class LinkStats:
     slowed: bool
     """By the policy replicatorDispatchRate, now."""
     run_bytes: int
-    """Of all runs that this link has sent, since the topic was loaded here."""
+    """The bytes of all runs that this link has sent since the topic was loaded here."""
     wire_bytes: int
     """The same as they went out: fewer where they were compressed."""

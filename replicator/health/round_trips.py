@@ -1,8 +1,10 @@
-"""RoundTrips: how long the way to another region and back takes, and how far its clock is ahead, from the heartbeats of one connection.
+"""RoundTrips: how long the way to another region and back takes, and how far its clock is ahead, from the heartbeats of
+one connection.
 
 Is: the estimate, as a core. Isn't: a clock, or a frame.
-A heartbeat that waited for a busy process looks like a long way, and shifts the clocks by half of what it waited; none ever looks too fast. So the one
-of the newest `WINDOW` that was back soonest says both: a way that became longer is known after so many heartbeats, a shorter one at once.
+A heartbeat that waited for a busy process looks like a long way, and shifts the clocks by half of what it waited; none
+ever looks too fast. So the one of the newest `WINDOW` that was back soonest says both: a way that became longer is
+known after so many heartbeats, a shorter one at once.
 Source: docs/protocols/links.md, "Risk".
 """
 
@@ -16,7 +18,9 @@ WINDOW = 8
 
 
 class RoundTrips:
-    """Of one connection. `rtt_ms`: 0 while nothing came back. `offset_ms`: the other side's clock is so far ahead of ours."""
+    """Estimates the way and the clock of one connection. `rtt_ms`: 0 while nothing came back. `offset_ms`: the other
+    side's clock is so far ahead of ours.
+    """
 
     __slots__ = ("_newest", "offset_ms", "rtt_ms")
 

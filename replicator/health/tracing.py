@@ -1,10 +1,11 @@
 """Tracing: a message's way through the regions, as spans of a few chosen messages. A core.
 
-Is: which entries are chosen, the ids of their traces and spans, and the spans of publish, store, link.out, link.in, and dispatch. Isn't: an exporter
-(`heliograph.runtime.span_export`), or anything that travels with a message.
-Invariants: every region chooses the same entries, and gives their spans the same ids, without a byte on the wire: an entry is chosen by its coordinate, or by
-the client's own `traceparent` (a property of the entry) where that says that it is sampled; ids are digests of the trace and of where the span was made.
-Where tracing is off there is no such object, and the data path asks once a run whether there is.
+Is: which entries are chosen, the ids of their traces and spans, and the spans of publish, store, link.out, link.in, and
+dispatch. Isn't: an exporter (`heliograph.runtime.span_export`), or anything that travels with a message.
+Invariants: every region chooses the same entries, and gives their spans the same ids, without a byte on the wire: an
+entry is chosen by its coordinate, or by the client's own `traceparent` (a property of the entry) where that says that
+it is sampled; ids are digests of the trace and of where the span was made. Where tracing is off there is no such
+object, and the data path asks once a run whether there is.
 Source: W3C Trace Context; docs/operating/tracing.md.
 """
 
@@ -32,7 +33,9 @@ _PENDING_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """trace: 128 bits; span, parent: 64 bits, parent 0 is none. Times in ns since 1970. remote: its parent was made by another process."""
+    """trace: 128 bits; span, parent: 64 bits, parent 0 is none. Times in ns since 1970. remote: its parent was made by
+    another process.
+    """
 
     trace: int
     span: int
@@ -45,7 +48,7 @@ class Span:
 
 
 _Key = tuple[str, str, Origin, Position]
-"""(topic, target, coordinate)."""
+"""(topic, target, coordinate) of a send that waits for its receipt."""
 
 
 class Chosen(NamedTuple):
@@ -65,7 +68,9 @@ class _Sent(NamedTuple):
 
 
 class Tracing:
-    """Of one broker. one_in: of so many entries, one. emit: takes each span; must not block. `dropped`: sends that were never receipted, or too many."""
+    """Makes the spans of one broker. one_in: of so many entries, one. emit: takes each span; must not block. `dropped`:
+    sends that were never receipted, or too many.
+    """
 
     def __init__(self, region: str, one_in: int, now_ns: Callable[[], int], emit: Callable[[Span], None]) -> None:
         assert one_in >= 1
@@ -199,7 +204,9 @@ class Tracing:
 
 
 def _property(entry: Buffer) -> str:
-    """ "": it has none; of a batch, only its first message's own metadata could have one, and that is not looked into."""
+    """ "": it has none; of a batch, only its first message's own metadata could have one, and that is not looked
+    into.
+    """
     try:
         metadata, _ = entry_metadata(entry)
     except CorruptData:

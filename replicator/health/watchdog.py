@@ -1,8 +1,10 @@
 """Watchdog: says when an open link has something to do and gets nowhere, and what it is that stands still.
 
-Is: one clock per link, and the order in which suspects are asked. Isn't: the restart (`replicator.links.link`), or a time-out of one operation.
-Invariants: a link that is behind and made no progress at the target for `after_s` is named within one look; a link that has nothing to do, or
-makes progress however slowly, never is. Progress is what the target confirmed, or what needs no confirmation: not bytes written, not rewinds.
+Is: one clock per link, and the order in which suspects are asked. Isn't: the restart (`replicator.links.link`), or a
+time-out of one operation.
+Invariants: a link that is behind and made no progress at the target for `after_s` is named within one look; a link that
+has nothing to do, or makes progress however slowly, never is. Progress is what the target confirmed, or what needs no
+confirmation: not bytes written, not rewinds.
 Source: docs/protocols/links.md, "Causes of a closed link".
 """
 
@@ -31,7 +33,9 @@ class Facts(NamedTuple):
 
 
 class Watchdog:
-    """Once a second while the link is open: `look` where it is behind, else `caught_up`; `opened` when it is opened anew."""
+    """Once a second while the link is open: `look` where it is behind, else `caught_up`; `opened` when it is opened
+    anew.
+    """
 
     def __init__(self, after_s: float) -> None:
         assert after_s > 0

@@ -1,7 +1,8 @@
 """Link: one topic to one region: its life (waiting, connecting, opening, open), what comes back, and its numbers.
 
-Is: the shell around `replicator.sending.link_sender` that hears the target, moves the cursor, and watches for progress. Isn't: reading and sending
-(`replicator.links.link_pump`), a decision what is sent or how far the cursor moves (the core's), or the making of connections (the manager's).
+Is: the shell around `replicator.sending.link_sender` that hears the target, moves the cursor, and watches for progress.
+Isn't: reading and sending (`replicator.links.link_pump`), a decision what is sent or how far the cursor moves (the
+core's), or the making of connections (the manager's).
 Invariants: no task and no timer of the loop while it idles.
 """
 
@@ -102,7 +103,7 @@ class Link:
         self.parked: Parked | None = None
         """Also while it looks again whether the conflict is over."""
         self.weight = 1
-        """The policy `replicationPriority`."""
+        """The policy `replicationPriority`: so many times the bytes of a link of weight 1 go out in a share."""
         self._pump = LinkPump(self)
         self._stop_waking: Callable[[], None] | None = None
         self._told: object = None
@@ -115,7 +116,7 @@ class Link:
 
     @property
     def level(self) -> int:
-        """Of the newest stream; 0: there was none."""
+        """The feature level that the newest stream's handshake agreed on; 0: there was none."""
         return self._level
 
     @property
@@ -139,20 +140,24 @@ class Link:
         self.connect()
 
     def obey_rate(self, policy: Mapping[str, Any] | None) -> None:
-        """`replicatorDispatchRate`, as JSON."""
+        """Takes the policy `replicatorDispatchRate` over, as JSON; None: no rate."""
         self._pump.obey_rate(policy)
 
     def obey_lifetime(self, seconds: int) -> None:
-        """`replicationTTL`; 0: none."""
+        """Takes the policy `replicationTTL` over: what is older, and not sent, is given up; 0: nothing is."""
         self._pump.lives_s = seconds
 
     def give_up(self, first: Position, last: Position) -> None:
-        """What lies in [first, last] is lost here: the target is told so, in its place. first: where the link stands then, or will."""
+        """What lies in [first, last] is lost here: the target is told so, in its place. first: where the link stands
+        then, or will.
+        """
         self._pump.give_up(first, last)
         self.poke()
 
     def pump(self) -> None:
-        """Sends what may go."""
+        """Sends what the core, the rates, and the connection let go now. Called when the topic has grown, or a receipt
+        came.
+        """
         self._pump.pump()
 
     async def read(self) -> None:
@@ -388,7 +393,9 @@ class Link:
             self.connection.touch(self.number)
 
     def tick(self, elapsed_s: float) -> bool:
-        """Once a second: rates, and whether it makes progress. False: it is idle, and need not be asked until it has something to do."""
+        """Once a second: rates, and whether it makes progress. False: it is idle, and need not be asked until it has
+        something to do.
+        """
         core = self.core
         if core is None:
             return True
@@ -434,7 +441,9 @@ class Link:
         core.fit(self._window.fit(core.bytes_sent, elapsed_s, way.rtt_ms if way is not None and way.known else None))
 
     def _look_at_trees(self, core: LinkSender, elapsed_s: float) -> None:
-        """Where the target is behind a change of trees and its parent there brings nothing, this region delivers what it published itself."""
+        """Where the target is behind a change of trees and its parent there brings nothing, this region delivers what
+        it published itself.
+        """
         if self.state != "open" and self.target in self.log.known:
             core.learned(self.log.known[self.target][0])
             self.move_cursor()

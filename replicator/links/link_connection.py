@@ -1,7 +1,8 @@
 """LinkConnection: one connection to a broker of another region, shared by the links of all topics that it owns.
 
-Is: streams by number, heartbeats, what the other side's clock says, and which links wait until it can be written again. Isn't: a decision about
-a topic (`replicator.sending.link_sender`), or the making of connections (`replicator.manager.link_manager`).
+Is: streams by number, heartbeats, what the other side's clock says, and which links wait until it can be written again.
+Isn't: a decision about a topic (`replicator.sending.link_sender`), or the making of connections
+(`replicator.manager.link_manager`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from replicator.health.round_trips import RoundTrips
 from replicator.subscriptions.ack_claims import Claims, read_claims
 
 _JOIN_BELOW = 1 << 16
-"""Smaller buffers, on average, go as one: by TLS each would be a record of its own, to encrypt here and to decrypt there."""
+"""Smaller buffers, on average, go as one: by TLS each would be a record of its own, to encrypt here and to decrypt
+there.
+"""
 Key = tuple[str, Address]
 """(target region, where its broker listens)."""
 
@@ -110,7 +113,7 @@ class LinkConnection:
         self._client.write(buffers)
 
     def writable(self, number: int) -> bool:
-        """False: `on_turn` follows."""
+        """Says whether the stream may write now; where it may not, `on_share` follows once it may."""
         if self._client.writable:
             return True
         self._turns.wait(self.streams[number])
@@ -137,7 +140,7 @@ class LinkConnection:
     # -- heartbeats ----------------------------------------------------------------------------------------------------
 
     def beat(self) -> None:
-        """Once a second."""
+        """Sends a heartbeat, with what the touched streams have to tell. Called each `heartbeat_s`."""
         streams = []
         changed, self._changed = self._changed, {}
         for number in changed:

@@ -1,8 +1,11 @@
-"""LinkPump: reads a topic for one link and puts on the wire what the link's core lets go, as fast as rate, budget, and connection allow.
+"""LinkPump: reads a topic for one link and puts on the wire what the link's core lets go, as fast as rate, budget, and
+connection allow.
 
-Is: the shell between the topic's entries and the frames: reading from the cache or the bookies, pace, turns, SKIPs that are stored before they go out.
+Is: the shell between the topic's entries and the frames: reading from the cache or the bookies, pace, shares, SKIPs
+that are stored before they go out.
 Isn't: a decision what is sent (`replicator.sending.link_sender`), or the life of the link (`replicator.links.link`).
-Invariants: one read at a time; nothing is read behind the first entry of an open transaction; a SKIP goes out only on the connection it was decided on.
+Invariants: one read at a time; nothing is read behind the first entry of an open transaction; a SKIP goes out only on
+the connection it was decided on.
 Source: docs/protocols/links.md.
 """
 
@@ -38,7 +41,7 @@ _READ_BYTES = 1 << 20
 
 
 class LinkPump:
-    """Of one link."""
+    """Reads and sends for one link; the link makes it, and calls it on the event loop."""
 
     __slots__ = (
         "_budget",
@@ -82,7 +85,7 @@ class LinkPump:
         self._budget = self._manager.budgets.to(link.target)
         self._upto_bytes = TURN_BYTES
         self._bulk = False
-        """The last turn ended before what there is to send."""
+        """The last share ended before what there is to send."""
         self._drains = False
         """It is behind: it leaves room for who publishes (`replicator.bandwidth.drain_throttle`)."""
 
@@ -103,7 +106,7 @@ class LinkPump:
             self._upto_bytes = TURN_BYTES
 
     def end(self) -> None:
-        """For good."""
+        """Stops it for good: the link ends, and leaves whatever queue it waits in."""
         self.stop()
         self._manager.yielding.forget(self._link)
         if self._budget is not None:
@@ -118,7 +121,9 @@ class LinkPump:
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Sends what the core lets go. Called when the topic grew, a receipt came, or the connection can be written again."""
+        """Sends what the core lets go. Called when the topic grew, a receipt came, or the connection can be written
+        again.
+        """
         core, connection = self._link.core, self._link.connection
         self._manager.keep_looking(self._link)  # also where it is cut: what grows meanwhile is at risk
         if core is None or connection is None or self._link.state != "open":
@@ -283,7 +288,10 @@ class LinkPump:
             next(iter(buffer.open.items())) if buffer is not None else ((None, 0, 0), None)
         )
         where = f", from {found.first[0]}:{found.first[1]} on" if found is not None else ""
-        return f"transaction {coordinator}:{number} is open{where}: what was published behind its first message waits for its end"
+        return (
+            f"transaction {coordinator}:{number} is open{where}: what was published behind its first message waits "
+            "for its end"
+        )
 
     def _waits(self) -> bool:
         """For what must be sent before, or for the rate: then the link goes on by itself."""
@@ -301,7 +309,9 @@ class LinkPump:
         )
 
     def _paced(self, taken: Sequence[tuple[int, int, Run]] = ()) -> bool:
-        """Whether the rate lets nothing more go now: then the link goes on by itself. taken: what was just read to be sent."""
+        """Whether the rate lets nothing more go now: then the link goes on by itself. taken: what was just read to be
+        sent.
+        """
         if self.pace is None:
             return False
         now = self._manager.clock.monotonic()
@@ -365,7 +375,9 @@ class LinkPump:
     # -- skips ---------------------------------------------------------------------------------------------------------
 
     def _store_skip(self, connection: LinkConnection, record: SkipRecord) -> None:
-        """Stores it here first: only the topic's owner can, because the next owner fences the ledger before anything else."""
+        """Stores it here first: only the topic's owner can, because the next owner fences the ledger before anything
+        else.
+        """
         core = self._link.core
         assert core is not None
         attempt = core.attempt

@@ -1,7 +1,10 @@
-"""Parking: a link that waits for a decision, because what must travel before the data conflicts with what its target has.
+"""Parking: a link that waits for a decision, because what must travel before the data conflicts with what its target
+has.
 
-Is: what is known of the conflict, and the three decisions. Isn't: finding the conflict (`SchemaHost.adopt`), or the life of a link (`replicator.links.link`).
-Invariants: a parked link sends nothing and drops nothing; no other link waits for it; only a decision changes what a region has under a number.
+Is: what is known of the conflict, and the three decisions. Isn't: finding the conflict (`SchemaHost.adopt`), or the
+life of a link (`replicator.links.link`).
+Invariants: a parked link sends nothing and drops nothing; no other link waits for it; only a decision changes what a
+region has under a number.
 Source: docs/protocols/links.md, "Parked links".
 """
 
@@ -44,8 +47,8 @@ class Parked:
 
 
 def park(link: Link | PulsarLink, cause: Cause, text: str, rows: Sequence[SchemaRow] = ()) -> float:
-    """Nothing is sent before somebody decides. Returns after how many seconds the link looks again by itself: that counts as no restart, and brings no
-    new event where it finds the same. rows: of a conflict, what the target has.
+    """Nothing is sent before somebody decides. Returns after how many seconds the link looks again by itself: that
+    counts as no restart, and brings no new event where it finds the same. rows: of a conflict, what the target has.
     """
     manager, before = link.manager, link.parked
     now_ms = manager.clock.wall_ms()
@@ -71,10 +74,11 @@ def settled(link: Link | PulsarLink) -> None:
 
 
 async def resolve(link: Link, choice: Choice, *, dry_run: bool = False) -> list[int]:
-    """Carries a decision out, and lets the link look again at once. Returns the numbers of the schema versions that it changes; in which region says
-    the choice. A dry run only says them.
+    """Carries a decision out, and lets the link look again at once. Returns the numbers of the schema versions that it
+    changes; in which region says the choice. A dry run only says them.
 
-    THEIRS: this region takes what the target has. OURS: the target takes what this region has. What either had is kept under a new number.
+    THEIRS: this region takes what the target has. OURS: the target takes what this region has. What either had is kept
+    under a new number.
     Raises NotAllowed, MetadataError.
     """
     parked, host = _decided(link), link.manager.schemas

@@ -1,7 +1,10 @@
-"""Schemas on links: what a region's registry has of a topic goes to its targets before the messages that name it, and what comes is taken over.
+"""Schemas on links: what a region's registry has of a topic goes to its targets before the messages that name it, and
+what comes is taken over.
 
-Is: the port to the registry, and the order of one link's frames. Isn't: a registry, or what may follow what (`region_node.schemas`).
-Invariants: while a version that is new here has not been sent on an open link, that link sends no run; a target keeps what it has under a number.
+Is: the port to the registry, and the order of one link's frames. Isn't: a registry, or what may follow what
+(`region_node.schemas`).
+Invariants: while a version that is new here has not been sent on an open link, that link sends no run; a target keeps
+what it has under a number.
 Source: docs/protocols/links.md, "Schemas".
 """
 
@@ -40,18 +43,20 @@ class SchemaHost(Protocol):
         ...
 
     async def adopt(self, topic: str, rows: Sequence[SchemaRow]) -> None:
-        """Takes over what is not here yet. Raises MetadataError, SchemaConflict, and LinkError (SCHEMA_REFUSED) for what this version cannot read;
-        after the latter two nothing is changed."""
+        """Takes over what is not here yet. Raises MetadataError, SchemaConflict, and LinkError (SCHEMA_REFUSED) for
+        what this version cannot read; after the latter two nothing is changed.
+        """
         ...
 
     async def overrule(self, topic: str, rows: Sequence[SchemaRow]) -> None:
-        """An operator's decision: takes `rows` in place of what is here under their numbers; that goes on under new ones. Raises MetadataError, and
-        LinkError (SCHEMA_REFUSED)."""
+        """An operator's decision: takes `rows` in place of what is here under their numbers; that goes on under new
+        ones. Raises MetadataError, and LinkError (SCHEMA_REFUSED).
+        """
         ...
 
 
 class SchemaFeed:
-    """Of one link. `behind`: something is to be sent before the next run."""
+    """Sends the schemas of one link. `behind`: something is to be sent before the next run."""
 
     __slots__ = ("_link", "_overrules", "_sending", "_told", "behind")
 
@@ -85,7 +90,9 @@ class SchemaFeed:
                 self._link.manager.spawn(self._send(host))
 
     def overrule(self, numbers: Iterable[int]) -> None:
-        """With the next stream the target takes these in place of what it has. Once: where that does not arrive, the link is parked again."""
+        """With the next stream the target takes these in place of what it has. Once: where that does not arrive, the
+        link is parked again.
+        """
         self._overrules = frozenset(numbers)
 
     async def _send(self, host: SchemaHost) -> None:

@@ -1,9 +1,10 @@
-"""Where a link begins that is switched on later: with everything that is there, or with a part, which the policy `replicationStart` names.
+"""Where a link begins that is switched on later: with everything that is there, or with a part, which the policy
+`replicationStart` names.
 
-Is: the first position that is sent, kept in the properties of the link's cursor from its making on. Isn't: the SKIP that tells the target of what
-is left out (`replicator.sending.link_sender`).
-Invariants: it is chosen once, when the cursor is made; what lies before it and was not delivered is named by a SKIP(admin), so that the target shows
-it as missing and no audit takes it for lost.
+Is: the first position that is sent, kept in the properties of the link's cursor from its making on. Isn't: the SKIP
+that tells the target of what is left out (`replicator.sending.link_sender`).
+Invariants: it is chosen once, when the cursor is made; what lies before it and was not delivered is named by a
+SKIP(admin), so that the target shows it as missing and no audit takes it for lost.
 Source: docs/protocols/links.md, "Where a link begins".
 """
 
@@ -23,7 +24,7 @@ PROPERTY = "heliograph.begins"
 
 
 def properties_of(log: ReplicatedLog, policy: Mapping[str, Any] | None, last: Position) -> dict[str, str]:
-    """Of the cursor of a link. last: the topic's last entry when the link was switched on.
+    """The properties of a new link's cursor. last: the topic's last entry when the link was switched on.
 
     Raises NotAllowed where the policy names a coordinate of another region.
     """
@@ -32,7 +33,7 @@ def properties_of(log: ReplicatedLog, policy: Mapping[str, Any] | None, last: Po
 
 
 def begins_of(properties: Mapping[str, str]) -> Position:
-    """BEFORE_ALL: with everything."""
+    """The first position that the link sends, as its cursor says; BEFORE_ALL: it begins with everything."""
     ledger, _, entry = properties.get(PROPERTY, "").partition(":")
     return (int(ledger), int(entry)) if ledger.isdecimal() and entry.isdecimal() else BEFORE_ALL
 
@@ -48,7 +49,8 @@ def _begins(log: ReplicatedLog, policy: Mapping[str, Any], last: Position) -> Po
             origin, at = parse_coordinate(policy.get("coordinate", ""))
             if not log.state.is_own(origin):
                 raise NotAllowed(
-                    f"{log.topic}: replicationStart names {policy.get('coordinate')}, which another region published: this one sends its own only"
+                    f"{log.topic}: replicationStart names {policy.get('coordinate')}, which another region published: "
+                    "this one sends its own only"
                 )
             return at
     return BEFORE_ALL

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 
 
 class Timer:
-    """One callback to come."""
+    """Holds one callback that is to come; None once it was called or cancelled."""
 
     __slots__ = ("callback",)
 

@@ -1,8 +1,9 @@
 """AffectedList: what was confirmed with fewer regions than asked for, as it is kept with the topic.
 
-Is: ranges of own coordinates, their bound, and their stored form. Isn't: a decision (`replicator.log.region_durability`).
-Invariants: what is stored and read back names at least what the list named: while `since` is set, everything that was published behind it counts as
-affected when the topic is loaded again, because nobody knows which receipts had gone out.
+Is: ranges of own coordinates, their bound, and their stored form. Isn't: a decision
+(`replicator.log.region_durability`).
+Invariants: what is stored and read back names at least what the list named: while `since` is set, everything that was
+published behind it counts as affected when the topic is loaded again, because nobody knows which receipts had gone out.
 Source: docs/protocols/links.md, "Durability classes".
 """
 
@@ -32,7 +33,9 @@ class Affected:
 
 
 class AffectedList:
-    """forgotten: messages of ranges that there was no room for; the log has them. since: (after, wall ms, other regions) while the topic is degraded."""
+    """forgotten: messages of ranges that there was no room for; the log has them. since: (after, wall ms, other
+    regions) while the topic is degraded.
+    """
 
     __slots__ = ("forgotten", "ranges", "since")
 
@@ -55,7 +58,9 @@ class AffectedList:
             self.forgotten += self.ranges.pop(0).messages
 
     def loaded(self, through: Position, messages: int) -> None:
-        """The topic was loaded again. through: the last own coordinate; messages: how many were published here behind `since`."""
+        """The topic was loaded again. through: the last own coordinate; messages: how many were published here behind
+        `since`.
+        """
         if self.since is None:
             return
         (after, at_ms, needed), self.since = self.since, None
@@ -75,7 +80,7 @@ class AffectedList:
 
     @classmethod
     def read(cls, fields: Sequence[Any]) -> AffectedList:
-        """Raises CorruptData."""
+        """Reads the stored form. Raises CorruptData."""
         found = cls()
         try:
             found.forgotten, since, rows = fields[:3]

@@ -1,8 +1,10 @@
 """Lookup: from a coordinate to the position of its copy here, and back, for any entry that the topic still has.
 
-Is: one bounded scan between two points of the sparse map, and what is said of an entry that is not there. Isn't: the map (`replicator.coordinates.position_map`).
-Invariants: HERE is exact, it was read from the entry's own run; everything else is said with certainty or not at all: what may have been trimmed
-is `trimmed`, never "not there". Storage that does not answer is an error (retryable), because then nothing is known.
+Is: one bounded scan between two points of the sparse map, and what is said of an entry that is not there. Isn't: the
+map (`replicator.coordinates.position_map`).
+Invariants: HERE is exact, it was read from the entry's own run; everything else is said with certainty or not at all:
+what may have been trimmed is `trimmed`, never "not there". Storage that does not answer is an error (retryable),
+because then nothing is known.
 Source: docs/protocols/links.md, "Where a coordinate lies".
 """
 
@@ -52,7 +54,8 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """position: where the coordinate lies, with HERE. following: the first entry of the same origin behind it here; None: there is none yet.
+    """position: where the coordinate lies, with HERE. following: the first entry of the same origin behind it here;
+    None: there is none yet.
 
     reason: what the SKIP said that names it as missing; None: none does.
     """
@@ -158,7 +161,8 @@ async def coordinate_of(log: ReplicatedLog, position: Position) -> Published:
 async def vector_at(
     log: ReplicatedLog, position: Position, since: tuple[Position, dict[Origin, Position]] = (BEFORE_ALL, {})
 ) -> dict[Origin, Position]:
-    """By origin, the last coordinate at or below the local `position`; an origin without any is left out. Raises what storage raises.
+    """By origin, the last coordinate at or below the local `position`; an origin without any is left out. Raises what
+    storage raises.
 
     since: an earlier position and what this function said of it: nothing below is read again.
     """
@@ -183,9 +187,11 @@ async def vector_at(
 
 
 async def own_before(log: ReplicatedLog, position: Position) -> Position | None:
-    """The last entry of the same ledger at or below the local `position` that was first published here. Raises what storage raises.
+    """The last entry of the same ledger at or below the local `position` that was first published here. Raises what
+    storage raises.
 
-    None: there is none, or it lies too far before (some 16,000 entries). `vector_at` says `position` itself then, which is as true, but names no entry.
+    None: there is none, or it lies too far before (some 16,000 entries). `vector_at` says `position` itself then, which
+    is as true, but names no entry.
     """
     ledger, high = position
     for count in _BACK:
@@ -216,7 +222,8 @@ async def _runs(log: ReplicatedLog, low: Position, high: Position) -> AsyncItera
 def entries_until(
     state: TopicState, ledger: int, first: int, run: Run, origin: Origin, after: Position, through: Position
 ) -> tuple[int, int, Position]:
-    """(start, stop, last): the entries [start, stop) of the run at (ledger, first) have coordinates of `origin` in (after, through].
+    """(start, stop, last): the entries [start, stop) of the run at (ledger, first) have coordinates of `origin` in
+    (after, through].
 
     last: the highest coordinate of `origin` in the run; BEFORE_ALL where there is none.
     """
@@ -236,7 +243,7 @@ def entries_until(
 
 
 def _index(spans: tuple[tuple[int, int, int], ...], at: Position) -> int:
-    """Of the first entry whose coordinate is not below `at`."""
+    """The index in the run of the first entry whose coordinate is not below `at`; the run's count where none is."""
     before = 0
     for ledger, first, count in spans:
         if (ledger, first + count - 1) < at:

@@ -1,13 +1,17 @@
-"""Deleting: what an admin takes away before a link has delivered it, so that its targets are told of it, and never left to guess.
+"""Deleting: what an admin takes away before a link has delivered it, so that its targets are told of it, and never left
+to guess.
 
-Is: truncation of a topic that has links, and the end of an incarnation that was deleted, kept until the topic of that name is made again. Isn't: the
-SKIP(deleted) itself (`replicator.sending.link_sender` decides it), trimming by retention (links hold that), or deletion in two steps (that leaves no copy anywhere).
-Invariants: that a range is given up is durable before the first cursor of a link is moved over it; how far a deleted incarnation reached is durable
-before it is deleted; what is published while that happens is not given up.
-Where the topic ever held a transaction, or entries go by a tree, truncation leaves the cursors of links alone: a link that has sent half of a transaction
-would not send its end, and what a region passes on would be lost behind it. What they have not passed stays then until they have. Of an incarnation whose
-entries went by a tree nothing outlives it either: whoever passes them on may still bring them.
-Key: /deleted-topics/{tenant}/{namespace}/{topic's full name}; value: a version byte, then msgpack [[region, epoch, incarnation, ledger, entry]...].
+Is: truncation of a topic that has links, and the end of an incarnation that was deleted, kept until the topic of that
+name is made again. Isn't: the SKIP(deleted) itself (`replicator.sending.link_sender` decides it), trimming by retention
+(links hold that), or deletion in two steps (that leaves no copy anywhere).
+Invariants: that a range is given up is durable before the first cursor of a link is moved over it; how far a deleted
+incarnation reached is durable before it is deleted; what is published while that happens is not given up.
+Where the topic ever held a transaction, or entries go by a tree, truncation leaves the cursors of links alone: a link
+that has sent half of a transaction would not send its end, and what a region passes on would be lost behind it. What
+they have not passed stays then until they have. Of an incarnation whose entries went by a tree nothing outlives it
+either: whoever passes them on may still bring them.
+Key: /deleted-topics/{tenant}/{namespace}/{topic's full name}; value: a version byte, then msgpack [[region, epoch,
+incarnation, ledger, entry]...].
 Source: docs/protocols/links.md, "What an admin deletes".
 """
 
@@ -37,7 +41,8 @@ DEAD_MAX = 4
 
 
 async def truncate(log: ReplicatedLog) -> dict[str, int]:
-    """Everything that is confirmed goes, also what links have not delivered. Returns how many entries each cursor gave up.
+    """Everything that is confirmed goes, also what links have not delivered. Returns how many entries each cursor gave
+    up.
 
     Raises as the ledger's `truncate`.
     """
@@ -70,7 +75,9 @@ def note_removed(state: TopicState, first: Position, last: Position) -> None:
 
 
 def past_removed(state: TopicState, read_at: Position) -> tuple[Position, SkipReason] | None:
-    """Where a link goes on that stands at or before a range that was given up, and what it says of what lies before; None: there is none."""
+    """Where a link goes on that stands at or before a range that was given up, and what it says of what lies before;
+    None: there is none.
+    """
     found = next((found for found in state.removed if found[1] >= read_at), None)
     if found is None:
         return None
@@ -83,7 +90,8 @@ def was_removed(state: TopicState, position: Position) -> bool:
 
 
 def untold_from(state: TopicState, vector: Vector, mark: Position) -> Position:
-    """Where a link must begin, whose cursor stands at `mark` and whose target holds `vector`, to tell it of what was given up.
+    """Where a link must begin, whose cursor stands at `mark` and whose target holds `vector`, to tell it of what was
+    given up.
 
     The cursor was moved over that, so it does not know.
     """
@@ -98,7 +106,9 @@ def untold_from(state: TopicState, vector: Vector, mark: Position) -> Position:
 
 
 def ends(state: TopicState) -> list[tuple[Origin, Position]]:
-    """How far each incarnation of the topic in this region reached that no tree passes on, those before it among them: the newest DEAD_MAX."""
+    """How far each incarnation of the topic in this region reached that no tree passes on, those before it among them:
+    the newest DEAD_MAX.
+    """
     own = [
         (origin, state.vector.prefix(origin))
         for origin in (*(past for past, _ in state.past), state.origin)
@@ -108,7 +118,9 @@ def ends(state: TopicState) -> list[tuple[Origin, Position]]:
 
 
 async def remember(log: ReplicatedLog, meta: MetadataStore) -> None:
-    """The topic is unloaded and about to be deleted here: where some region may lack something of it, that must outlive it. Raises what metadata raises."""
+    """The topic is unloaded and about to be deleted here: where some region may lack something of it, that must outlive
+    it. Raises what metadata raises.
+    """
     state = log.state
     links = [cursor for name, cursor in log.ledger.cursors.items() if name.startswith(LINK_CURSORS)]
     found = ends(state)
@@ -121,7 +133,8 @@ async def remember(log: ReplicatedLog, meta: MetadataStore) -> None:
 async def recall(log: ReplicatedLog, meta: MetadataStore) -> None:
     """The topic was opened. Where nothing was stored in it yet, it may be new, and have been there before.
 
-    Raises what metadata and the ledger raise; it is closed then. What cannot be read is left where it is: targets go on waiting for what they lack.
+    Raises what metadata and the ledger raise; it is closed then. What cannot be read is left where it is: targets go on
+    waiting for what they lack.
     """
     if log.ledger.last_confirmed > BEFORE_ALL:
         return

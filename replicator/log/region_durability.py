@@ -1,10 +1,12 @@
 """RegionWaits: receipts of one topic that wait until so many regions have the entries durably.
 
-Is: the order of the receipts, the count of regions, and what happens when they do not answer in time: the topic degrades by policy, lists what was
-confirmed with fewer regions than asked for, and goes back by itself once they have it. Isn't: a timer (`LinkManager` keeps it), or storage.
-Invariants: receipts go out in the order of the publishes; while the topic is not degraded, a receipt goes out only when regions - 1 other regions have
-told that their durable vector covers the entry; what goes out earlier is in `affected`, message by message, and nothing else is. A region for which an entry
-was not published does not count, though its vector passes it; of an entry for fewer regions all of those are waited for.
+Is: the order of the receipts, the count of regions, and what happens when they do not answer in time: the topic
+degrades by policy, lists what was confirmed with fewer regions than asked for, and goes back by itself once they have
+it. Isn't: a timer (`LinkManager` keeps it), or storage.
+Invariants: receipts go out in the order of the publishes; while the topic is not degraded, a receipt goes out only when
+regions - 1 other regions have told that their durable vector covers the entry; what goes out earlier is in `affected`,
+message by message, and nothing else is. A region for which an entry was not published does not count, though its vector
+passes it; of an entry for fewer regions all of those are waited for.
 Source: docs/protocols/links.md, "Durability classes".
 """
 
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 
 ALL = 0
 PROPERTY = "heliograph.durability"
-"""Of a message outside of a batch: how many regions its receipt means, a number, or `all`; where the topic's policy lets messages say so."""
+"""A property of a message outside of a batch: how many regions its receipt means, a number, or `all`; where the topic's
+policy lets messages say so.
+"""
 PROPERTY_BYTES = PROPERTY.encode()
 REGIONS_MAX = 64
 
@@ -46,7 +50,8 @@ def asked_class(entry: Buffer) -> int | None:
 
 
 class _Receipt(NamedTuple):
-    """through: the own coordinate that must be elsewhere; None: nothing is waited for, but the order. regions: of its own class; None: of the topic's.
+    """through: the own coordinate that must be elsewhere; None: nothing is waited for, but the order. regions: of its
+    own class; None: of the topic's.
 
     only: for which regions it was published; None: for all.
     """
@@ -63,7 +68,8 @@ class _Receipt(NamedTuple):
 class RegionWaits:
     """changed(): the next deadline may be another one. End it with `release` or `close` before it is dropped.
 
-    listed: what was affected before. store(then): writes down that the topic degrades from `listed.since` on, and calls `then` once that is durable.
+    listed: what was affected before. store(then): writes down that the topic degrades from `listed.since` on, and calls
+    `then` once that is durable.
     """
 
     __slots__ = (
@@ -128,7 +134,9 @@ class RegionWaits:
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     def wrap(self, run: Run, done: Done, failed: Failed, last_own: Callable[[], Position]) -> tuple[Done, Failed]:
-        """`done` and `failed` of one run, as the log is to call them. last_own: the last own coordinate that is durable here."""
+        """`done` and `failed` of one run, as the log is to call them. last_own: the last own coordinate that is durable
+        here.
+        """
         due = self._now() + self.degrade_after_s
         regions = self._class_of(run) if self.per_message else None
         only = meant_for(run)
@@ -207,7 +215,9 @@ class RegionWaits:
         return self._held[0].due if self._held and self.degrade_after_s and not self._degrading else None
 
     def expire(self) -> None:
-        """The oldest receipt has waited for its time: once that is written down nothing waits until the regions are back."""
+        """The oldest receipt has waited for its time: once that is written down nothing waits until the regions are
+        back.
+        """
         due = self.next_deadline()
         if due is None or self._now() < due or self.degraded:
             return
@@ -217,7 +227,9 @@ class RegionWaits:
         self._store(self._degrade)
 
     def _degrade(self) -> None:
-        """It is written down."""
+        """Called once it is stored since when receipts may go out early. Degrades, unless the regions answered
+        meanwhile.
+        """
         if self._closed is not None or not self._degrading:
             return
         self._degrading = False
@@ -264,12 +276,14 @@ class RegionWaits:
 
     @property
     def affected_messages(self) -> int:
-        """Of all ranges."""
+        """How many messages were affected, of all ranges, those beyond the bound of the list included."""
         return self.listed.messages
 
     @classmethod
     def past(cls, log: ReplicatedLog) -> RegionWaits:
-        """Of a topic that waits for nobody (any more): what was affected, and whether it has arrived."""
+        """Makes one to show of a topic that waits for nobody (any more): what was affected, and whether it has
+        arrived.
+        """
         found = cls(lambda: 0.0, lambda: 0, lambda: None, log.state.affected)
         found.targets = tuple(log.known)
         for region, (vector, _) in log.known.items():

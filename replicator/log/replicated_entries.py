@@ -1,11 +1,13 @@
 """Entries on their way between regions: what a link reads off them, and the one field that the target appends.
 
 Is: the entry's own checksum, its addressees, `replicated_from`, checksums again. Isn't: a decision where a run goes.
-Invariants: an entry is stored at the target only if its bytes are what the origin first stored (its checksum holds, and equals the one in the
-run's header); the client's bytes stay as they were but for the appended field, the size in front of the metadata, and the checksum.
+Invariants: an entry is stored at the target only if its bytes are what the origin first stored (its checksum holds, and
+equals the one in the run's header); the client's bytes stay as they were but for the appended field, the size in front
+of the metadata, and the checksum.
 Cost: about half a microsecond an entry at the source, one at the target.
 
-An entry: [0x0e01, u32 crc32c of what follows] u32 metadata size, MessageMetadata, payload. `replicated_from` is field 5, `replicate_to` field 7.
+An entry: [0x0e01, u32 crc32c of what follows] u32 metadata size, MessageMetadata, payload. `replicated_from` is field
+5, `replicate_to` field 7.
 Source: docs/protocols/pulsar.md, "Frames".
 """
 
@@ -33,7 +35,9 @@ _crc = crc32c.crc32c
 
 
 def checked_and_addressed(run: Run, reach: frozenset[str]) -> tuple[list[int], list[int] | None]:
-    """(checksum of each entry as it was first stored, indexes of the entries that are addressed to a region in `reach`; None: all of them)."""
+    """(checksum of each entry as it was first stored, indexes of the entries that are addressed to a region in `reach`;
+    None: all of them).
+    """
     if is_marker(
         run
     ):  # of entries that were published for other regions only it may be the end, too: it is harmless there
@@ -164,7 +168,9 @@ def passing(run: Run, region: str) -> list[Run]:
 
 
 def _without_checksum(part: Buffer, checksum: int, suffix: bytes) -> tuple[Buffer, ...]:
-    """An entry that its client sent without a checksum stays so. Raises PeerError where it is another than the run's header says."""
+    """An entry that its client sent without a checksum stays so. Raises PeerError where it is another than the run's
+    header says.
+    """
     size = int.from_bytes(part[:4], "big")
     if part[:2] == _MAGIC_BYTES or _crc(part) != checksum or 4 + size > len(part):
         raise PeerError("link: an entry does not match its checksum")
@@ -172,7 +178,8 @@ def _without_checksum(part: Buffer, checksum: int, suffix: bytes) -> tuple[Buffe
 
 
 def published_checksums(run: Run) -> list[int]:
-    """The checksum of each entry as its client published it, made from the stored bytes; -1 where an entry contradicts its own checksum, or its run's.
+    """The checksum of each entry as its client published it, made from the stored bytes; -1 where an entry contradicts
+    its own checksum, or its run's.
 
     A replicated run is one as the target stores it: with `replicated_from` at the end of each entry's metadata.
     """
@@ -180,7 +187,9 @@ def published_checksums(run: Run) -> list[int]:
 
 
 def as_published(run: Run) -> Run:
-    """A replicated run as it came over the link, without `replicated_from`, nothing hidden. Raises CorruptData where an entry contradicts its checksum."""
+    """A replicated run as it came over the link, without `replicated_from`, nothing hidden. Raises CorruptData where an
+    entry contradicts its checksum.
+    """
     assert run.origin is not None
     parts: list[Buffer] = []
     for checksum, pieces in _as_published(run):

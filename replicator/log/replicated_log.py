@@ -1,10 +1,11 @@
 """ReplicatedLog: one topic of one region, as producers and links write to it.
 
 Is: a managed ledger with its state (vector, producers, incarnation), and the order in which writers hear of their runs.
-Isn't: consumers, frames, or storage. It decides nothing itself: `replicator.dedup.producer_dedup` and `replicator.dedup.version_vector` do.
-Invariants: `done` and `failed` are called in the order of the calls, also across duplicates, which wait for the runs before them and are
-answered with success only if what they repeat is durable by then; after a failed append everything behind it fails, and *submitted* falls
-back to *durable*.
+Isn't: consumers, frames, or storage. It decides nothing itself: `replicator.dedup.producer_dedup` and
+`replicator.dedup.version_vector` do.
+Invariants: `done` and `failed` are called in the order of the calls, also across duplicates, which wait for the runs
+before them and are answered with success only if what they repeat is durable by then; after a failed append everything
+behind it fails, and *submitted* falls back to *durable*.
 On the hot path a run costs one object and two calls; no Future, nothing per entry.
 """
 
@@ -74,7 +75,7 @@ _DEDUPLICATION = DedupSettings()
 
 
 class ReplicatedLog:
-    """One loaded topic."""
+    """One loaded topic, until it is closed. Called on the event loop only."""
 
     __slots__ = (
         "_arriving",
@@ -116,7 +117,9 @@ class ReplicatedLog:
         self._themselves: dict[str, None] = NOTHING
         """Those that told it themselves."""
         self.source_ends: dict[str, tuple[Origin, Position, int]] = NOTHING
-        """Region -> (its last confirmed coordinate as last heard, wall ms when): what this region knows to be missing here."""
+        """Region -> (its last confirmed coordinate as last heard, wall ms when): what this region knows to be missing
+        here.
+        """
         self.incoming: Mapping[str, IncomingLink] = _NO_LINKS
         """Region -> the link that comes from there, also after it has ended."""
         self._arriving = 0
@@ -150,7 +153,9 @@ class ReplicatedLog:
         create: bool,
         settings: DedupSettings | None = None,
     ) -> Self:
-        """Recovers and replays the topic. Raises NotFound where it does not exist and `create` is not set, and what the managed ledger raises."""
+        """Recovers and replays the topic. Raises NotFound where it does not exist and `create` is not set, and what the
+        managed ledger raises.
+        """
         state = TopicState(
             region=region.number,
             epoch=region.epoch,
@@ -179,7 +184,9 @@ class ReplicatedLog:
 
     @property
     def synced(self) -> SubscriptionSync | None:
-        """None where nothing was kept in step since the topic was loaded. `syncing` looks at its cursors, too, which costs more."""
+        """None where nothing was kept in step since the topic was loaded. `syncing` looks at its cursors, too, which
+        costs more.
+        """
         return self._sync
 
     @property
@@ -193,12 +200,12 @@ class ReplicatedLog:
 
     @property
     def vector(self) -> Vector:
-        """Durable."""
+        """What this region holds durably, by origin."""
         return self.state.vector
 
     @property
     def origin(self) -> Origin:
-        """Of what is first published here from now on."""
+        """The origin of what is first published here from now on."""
         return self.state.origin
 
     @property
@@ -212,7 +219,9 @@ class ReplicatedLog:
         self.state.deduplication = on
 
     def last_sequence(self, producer: str) -> int:
-        """The highest sequence of `producer` that is stored here, wherever it was first published; -1: none, or deduplication is off."""
+        """The highest sequence of `producer` that is stored here, wherever it was first published; -1: none, or
+        deduplication is off.
+        """
         return self.state.producers.last_sequence(producer) if self.state.deduplication else -1
 
     def last_own(self) -> tuple[Origin, Position]:
@@ -226,9 +235,11 @@ class ReplicatedLog:
         self.incoming = {**self.incoming, region: link}
 
     def learn(self, region: str, vector: Vector, now_ms: int, by: str = "") -> None:
-        """What `region` holds durably, as it tells itself, or as the region `by` does. An unchanged vector keeps its time: idle links have nothing to tell.
+        """What `region` holds durably, as it tells itself, or as the region `by` does. An unchanged vector keeps its
+        time: idle links have nothing to tell.
 
-        What it told itself is never replaced by what another one knew of it, perhaps long ago, and taken further by it only where it cannot be heard.
+        What it told itself is never replaced by what another one knew of it, perhaps long ago, and taken further by it
+        only where it cannot be heard.
         """
         old = self.known.get(region)
         if by in ("", region):
@@ -251,7 +262,9 @@ class ReplicatedLog:
     # -- writers -------------------------------------------------------------------------------------------------------
 
     def publish(self, run: Run, done: Done, failed: Failed) -> None:
-        """Publishes a run of local producers. `done(segments)` or `failed(error)` is called once, in the order of the calls."""
+        """Publishes a run of local producers. `done(segments)` or `failed(error)` is called once, in the order of the
+        calls.
+        """
         if self.waits is not None:
             done, failed = self.waits.wrap(run, done, failed, lambda: self.last_own()[1])
         if self.tracing is not None:
@@ -279,7 +292,8 @@ class ReplicatedLog:
     def append_replicated(self, previous: Position, run: Run, done: Done, failed: Failed) -> Verdict:
         """Takes a run of another region where the rule allows it; `done` or `failed` follow only an ACCEPT.
 
-        run: entries as they are to be stored here, with origin, spans, and origin checksums; what is held already is cut off.
+        run: entries as they are to be stored here, with origin, spans, and origin checksums; what is held already is
+        cut off.
         """
         assert run.origin is not None
         verdict = self.state.intake.judge(run.origin, previous, run.coordinate(run.count - 1))
@@ -465,7 +479,9 @@ class ReplicatedLog:
         return stop
 
     async def close(self) -> None:
-        """Unloads the topic: later writes fail with TopicClosed, links that come in are told, and the managed ledger is closed."""
+        """Unloads the topic: later writes fail with TopicClosed, links that come in are told, and the managed ledger is
+        closed.
+        """
         if self.closed is None:
             self.closed = TopicClosed(f"{self.topic} is being unloaded: look it up again")
             for watcher in self._close_watchers:

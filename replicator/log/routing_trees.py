@@ -1,10 +1,12 @@
 """TreeBook: by which way each origin's entries reach a region, as the origin's own log says it.
 
-Is: the record that names a tree, the trees of each origin in the order of their coordinates, and which of them governs a coordinate. Isn't: the
-policy (`heliograph.model.configuration.replication_routes`), who writes a record (`replicator.log.tree_planting`), or what is sent (`replicator.sending.link_sender`).
-A record is a hidden entry of the origin's log, so it has a coordinate: what lies behind it goes by its tree, what lies before it (and the record itself)
-by the one before. It travels with the entries, so whoever holds an entry knows the tree that governs it. Before the first record, and for regions that
-a tree does not name, the origin delivers itself. A record with nothing before it is *whole*: it governs itself, too.
+Is: the record that names a tree, the trees of each origin in the order of their coordinates, and which of them governs
+a coordinate. Isn't: the policy (`heliograph.model.configuration.replication_routes`), who writes a record
+(`replicator.log.tree_planting`), or what is sent (`replicator.sending.link_sender`). A record is a hidden entry of the
+origin's log, so it has a coordinate: what lies behind it goes by its tree, what lies before it (and the record itself)
+by the one before. It travels with the entries, so whoever holds an entry knows the tree that governs it. Before the
+first record, and for regions that a tree does not name, the origin delivers itself. A record with nothing before it is
+*whole*: it governs itself, too.
 Invariants: records of an origin ascend; at most RECORDS_MAX are kept of each origin, the newest.
 
 A record: u8 version (2: a SKIP begins with 1), u8 whole, msgpack [region of the origin, {target: parent}]
@@ -35,7 +37,9 @@ _FLAGS = FLAG_HIDDEN | FLAG_TREE
 
 
 class Tree:
-    """`parents`: target -> region that delivers to it; who is not named gets everything from `root`, the origin's region."""
+    """`parents`: target -> region that delivers to it; who is not named gets everything from `root`, the origin's
+    region.
+    """
 
     __slots__ = ("_reach", "parents", "root", "whole")
 
@@ -62,7 +66,7 @@ class Tree:
 
     @classmethod
     def decode(cls, blob: Any) -> Tree:
-        """Raises CorruptData."""
+        """Reads a record as it lies in a hidden entry. Raises CorruptData."""
         view = memoryview(blob)
         if len(view) < 3 or view[0] != VERSION or view[1] > 1:
             raise CorruptData(f"tree record: {len(view)} bytes that do not begin with version {VERSION}")
@@ -87,7 +91,7 @@ def is_tree(run: Run) -> bool:
 
 
 def is_skip(run: Run) -> bool:
-    """Of a hidden run that belongs to no transaction: whether it holds a SKIP."""
+    """Says whether a hidden run that belongs to no transaction holds a SKIP."""
     return run.flags is not None and run.flags[0] & (FLAG_HIDDEN | FLAG_TREE | FLAG_PASSING) == FLAG_HIDDEN
 
 
@@ -96,7 +100,7 @@ def tree_checksum(run: Run) -> int:
 
 
 class TreeBook:
-    """Of one topic. Empty where every origin delivers itself."""
+    """Holds the trees of one topic, by origin. Empty where every origin delivers itself."""
 
     __slots__ = ("_ends", "_last", "_of")
 
@@ -133,7 +137,9 @@ class TreeBook:
         return book
 
     def uses(self, origin: Origin, parent: str, target: str, prefix: Position) -> bool:
-        """Whether something of `origin` that `target`, whose prefix is `prefix`, does not have comes to it from `parent`, now or later."""
+        """Whether something of `origin` that `target`, whose prefix is `prefix`, does not have comes to it from
+        `parent`, now or later.
+        """
         found = self._of.get(origin, [])
         index = max(0, bisect_right(found, prefix, key=_at) - 1)
         return any(tree.parent(target) == parent for _, tree in found[index:])
@@ -220,7 +226,7 @@ class TreeBook:
 
     @classmethod
     def load(cls, dumped: list[Any]) -> TreeBook:
-        """Raises CorruptData."""
+        """Reads what `dump` made. Raises CorruptData where a record is damaged."""
         book = cls()
         records, ends, last = dumped[:3]
         for region, epoch, incarnation, ledger, entry, blob in records:

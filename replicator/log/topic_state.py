@@ -1,7 +1,9 @@
 """TopicState: everything that a topic keeps beside its entries, as the managed ledger stores and replays it.
 
-Is: own origin (and those of earlier epochs), vector, producers, outbox, what each link has delivered, where coordinates lie. Isn't: anything that waits.
-Invariants: `snapshot` is the state as of every confirmed entry, and replaying the entries behind it gives the same state again, in any cut;
+Is: own origin (and those of earlier epochs), vector, producers, outbox, what each link has delivered, where coordinates
+lie. Isn't: anything that waits.
+Invariants: `snapshot` is the state as of every confirmed entry, and replaying the entries behind it gives the same
+state again, in any cut;
 the incarnation is minted once, and stands in the first snapshot, before the first entry.
 Source: docs/protocols/links.md; docs/protocols/ledger.md, "Managed ledgers".
 """
@@ -88,12 +90,16 @@ class TopicState:
         self.relayed: dict[str, dict[Origin, Position]] = NOTHING
         """Target region -> of other regions' origins that have trees, what its vector covered once."""
         self.transactions: TransactionBuffer | None = None
-        """Of a topic that ever held one; `host` hears when the first comes while it is loaded."""
+        """Made with the first transaction of the topic, None before; `host` hears when that comes while it is
+        loaded.
+        """
         self.host: TransactionHost | None = None
         self.affected: AffectedList | None = None
-        """Of a topic that was ever degraded: what was confirmed with fewer regions than asked for."""
+        """What was confirmed with fewer regions than asked for; None: the topic was never degraded."""
         self.removed: list[tuple[Position, Position]] = []
-        """First and last local positions of what an admin has given up before every link had it (`replicator.log.deletion`)."""
+        """First and last local positions of what an admin has given up before every link had it
+        (`replicator.log.deletion`).
+        """
         self.dead: list[tuple[Origin, Position]] = []
         """Incarnations of this topic that were deleted here, each with its last position."""
         self.reasons = Reasons()
@@ -248,7 +254,9 @@ class TopicState:
         )
 
     def _is_over(self, origin: Origin, at: Position) -> bool:
-        """Whether nothing comes of that incarnation any more, at `at` or behind it: a SKIP(deleted) is the last that was told of it."""
+        """Whether nothing comes of that incarnation any more, at `at` or behind it: a SKIP(deleted) is the last that
+        was told of it.
+        """
         end = self.vector.prefix(origin)
         return at <= end and self.reasons.of(HERE, origin, end) is SkipReason.DELETED
 
@@ -264,7 +272,8 @@ class TopicState:
             if (
                 record.reason is SkipReason.DELETED and self.transactions is not None and after < record.through
             ):  # else it is replayed again
-                # Truncation names nothing of a topic that ever held a transaction: behind one that is open here it is the end of its incarnation.
+                # Truncation names nothing of a topic that ever held a transaction: behind one that is open here it is
+                # the end of its incarnation.
                 self.transactions.give_up(record.origin)
         self.intake.confirm_skip(record)
 
@@ -282,7 +291,9 @@ class TopicState:
             self.intake.submit_again(run.origin, run.coordinate(run.count - 1))
 
     def find_affected(self) -> None:
-        """The topic is loaded, and replayed: what may have been confirmed with too few regions while nobody wrote it down."""
+        """The topic is loaded, and replayed: what may have been confirmed with too few regions while nobody wrote it
+        down.
+        """
         if self.affected is not None and self.affected.since is not None:
             behind = self.outbox.totals[1] - self.outbox.at(self.affected.since[0])[1]
             self.affected.loaded(self.own_end(), behind)
@@ -294,7 +305,9 @@ class TopicState:
     # -- own origins ---------------------------------------------------------------------------------------------------
 
     def begin_epoch(self, end: Position) -> None:
-        """The topic is loaded, and its last entry is `end`: where the region's epoch has risen, an origin of its own begins behind it."""
+        """The topic is loaded, and its last entry is `end`: where the region's epoch has risen, an origin of its own
+        begins behind it.
+        """
         if self._epoch > self.origin[1]:
             self.past.append((self.origin, end))
             self.origin = (self._region, self._epoch, self.origin[2])

@@ -1,36 +1,45 @@
 """TransactionBuffer: which transactions one topic's log holds, and which of their entries readers may see.
 
-Is: open and aborted transactions as the log's entries tell them, the last position that is decided, runs as a reader of committed data sees them.
-Isn't: I/O, the coordinator's decision (`region_node.transactions`), or a copy of any entry: they lie in the log in place.
-Invariants: what is told here in the order of the log gives the same state however it is cut and wherever a snapshot was taken; nothing of a transaction
-is shown before its marker is confirmed; an entry behind the marker of its own transaction is never shown, unless a verdict committed it; per run one
-comparison, per entry nothing.
+Is: open and aborted transactions as the log's entries tell them, the last position that is decided, runs as a reader of
+committed data sees them.
+Isn't: I/O, the coordinator's decision (`region_node.transactions`), or a copy of any entry: they lie in the log in
+place.
+Invariants: what is told here in the order of the log gives the same state however it is cut and wherever a snapshot was
+taken; nothing of a transaction is shown before its marker is confirmed; an entry behind the marker of its own
+transaction is never shown, unless a verdict committed it; per run one comparison, per entry nothing.
 A topic without transactions has no buffer.
 
 A marker, as it lies in a hidden entry (FLAG_HIDDEN | FLAG_MARKER, the run's `transaction` says whose), big endian:
 
-    u8 version (1), u8 action (0 commit, 1 abort), u64 low watermark: every transaction of that coordinator below it has ended
-    of a commit over several topics, behind that: u8 version (1), msgpack list of their names. Who knows of none passes over it.
+    u8 version (1), u8 action (0 commit, 1 abort), u64 low watermark: every transaction of that coordinator below it has
+    ended of a commit over several topics, behind that: u8 version (1), msgpack list of their names. Who knows of none
+    passes over it.
 
-In other regions a commit over several topics is *held* when its marker is stored: readers, not links, stop before it until the marker of every other
-topic is stored in that region too (`region_node.transactions.coordinators.replicated_transactions` asks), or is waited for no longer.
+In other regions a commit over several topics is *held* when its marker is stored: readers, not links, stop before it
+until the marker of every other topic is stored in that region too
+(`region_node.transactions.coordinators.replicated_transactions` asks), or is waited for no longer.
 
-A transaction of another region whose end was deleted with its topic is aborted where the SKIP that names it deleted is stored: `give_up`.
+A transaction of another region whose end was deleted with its topic is aborted where the SKIP that names it deleted is
+stored: `give_up`.
 
-A verdict is a marker that an operator had written here over a transaction of another region, which is lost: it names the origin, holds in this region
-only, and the first end of a transaction is the one that counts, so that what its own region may say afterwards changes nothing here:
+A verdict is a marker that an operator had written here over a transaction of another region, which is lost: it names
+the origin, holds in this region only, and the first end of a transaction is the one that counts, so that what its own
+region may say afterwards changes nothing here:
 
     u8 version (2), u8 action, u64 region number, u64 region epoch, u64 incarnation
 
-A snapshot is a msgpack list: [[open ...], [aborted ...], [watermark ...], committed count, aborted count, [committed ...], [held ...], [held since ...],
+A snapshot is a msgpack list: [[open ...], [aborted ...], [watermark ...], committed count, aborted count, [committed
+...], [held ...], [held since ...],
                                [forgotten ...]]
-    open: origin (list or nil), coordinator, number, first ledger, first entry, last ledger, last entry, entries, messages
+    open: origin (list or nil), coordinator, number, first ledger, first entry, last ledger, last entry, entries,
+    messages
     aborted: origin or nil, coordinator, last ledger, last entry, [number, difference to the one before ...]
     watermark, committed, forgotten: origin or nil, coordinator, number
-    held: origin, coordinator, number, first ledger, first entry, [topic ...]; the oldest, at most HELD_BYTES_MAX: the others are shown alone after a crash
-    held since: of each of them, when its marker was stored here, ms
+    held: origin, coordinator, number, first ledger, first entry, [topic ...]; the oldest, at most HELD_BYTES_MAX: the
+    others are shown alone after a crash held since: of each of them, when its marker was stored here, ms
 
-A transaction is named by the origin of its entries too (None: first published here): two regions' coordinators know nothing of each other.
+A transaction is named by the origin of its entries too (None: first published here): two regions' coordinators know
+nothing of each other.
 Source: docs/protocols/transactions.md.
 """
 
@@ -52,13 +61,14 @@ OPEN_MAX = 4000
 ABORTED_MAX = 100_000
 """In one topic, so that its snapshot stays below half of what the metadata takes in one value."""
 ENDED_MAX = 2000
-"""Committed transactions that are remembered above the watermark, so that nothing is published into them afterwards. Of those that are forgotten
-before they are below it, the highest number stays."""
+"""Committed transactions that are remembered above the watermark, so that nothing is published into them afterwards. Of
+those that are forgotten before they are below it, the highest number stays.
+"""
 PARTICIPANTS_MAX = 200
 """A commit over more topics names none of them: each shows its part when it is there."""
 HELD_MAX = 4000
 HELD_BYTES_MAX = 192 << 10
-"""Of a snapshot: names of topics are long."""
+"""How much of a snapshot held commits may take: names of topics are long."""
 _MARKER = struct.Struct(">BBQ")
 _VERDICT = struct.Struct(">BBQQQ")
 _VERDICT_VERSION = 2
@@ -110,7 +120,7 @@ def read_marker(blob: Any) -> tuple[int, int]:
 
 
 def read_participants(blob: Any) -> list[str]:
-    """Of a marker: the other topics that it names. Raises CorruptData."""
+    """The other topics that a marker names, each as `only_to` writes it, or by its name alone. Raises CorruptData."""
     more = bytes(blob[_MARKER.size :])
     found = unpack("transaction marker", more) if more else []
     if len(found) > PARTICIPANTS_MAX or not all(isinstance(name, str) for name in found):
@@ -119,12 +129,16 @@ def read_participants(blob: Any) -> list[str]:
 
 
 def only_to(topic: str, regions: Sequence[str]) -> str:
-    """As a marker names a topic that its region sends to these alone: `REGION,REGION|TOPIC`. Earlier versions take that for no name, and wait for nothing."""
+    """As a marker names a topic that its region sends to these alone: `REGION,REGION|TOPIC`. Earlier versions take that
+    for no name, and wait for nothing.
+    """
     return f"{','.join(regions)}|{topic}"
 
 
 def destination(text: str) -> tuple[str, tuple[str, ...] | None]:
-    """Of what a marker names: (the topic, the regions that it is sent to alone; None: to those of its namespace)."""
+    """Takes a name in a marker apart: (the topic, the regions that it is sent to alone; None: to those of its
+    namespace).
+    """
     regions, bar, topic = text.partition("|")
     return (topic, tuple(regions.split(","))) if bar and "/" not in regions else (text, None)
 
@@ -144,7 +158,7 @@ def read_verdict(blob: Any) -> tuple[Origin, int] | None:
 
 
 def is_commit(run: Run) -> bool:
-    """Of a marker: whether it commits in other regions too."""
+    """Says whether a marker commits in other regions too. Raises CorruptData."""
     return read_verdict(run.parts[0]) is None and read_marker(run.parts[0])[0] == COMMIT
 
 
@@ -169,7 +183,7 @@ def below(pieces: list[Piece], end: Position) -> list[Piece]:
 
 
 class TransactionBuffer:
-    """Of one topic in one region."""
+    """The transactions in the log of one topic in one region. Told of entries in the order of the log."""
 
     __slots__ = (
         "_committed",
@@ -201,7 +215,7 @@ class TransactionBuffer:
         self._forgotten: dict[tuple[Origin | None, int], int] = {}
         self._low: dict[tuple[Origin | None, int], int] = {}
 
-    # -- what the log tells, in its order -------------------------------------------------------------------------------
+    # -- what the log tells, in its order ------------------------------------------------------------------------------
 
     def confirm(self, ledger: int, first: int, run: Run) -> None:
         """A run with a transaction lies at (ledger, first): entries, or a marker."""
@@ -259,9 +273,11 @@ class TransactionBuffer:
             self._held_from = None
 
     def has_ended_abroad(self, region: int, epoch: int, coordinator: int, number: int) -> bool:
-        """Whether the end of that transaction of another region is stored here, whichever incarnation of the topic it was published in.
+        """Whether the end of that transaction of another region is stored here, whichever incarnation of the topic it
+        was published in.
 
-        Of those below the watermark the log may no longer tell: they have ended, and their ends came before whatever told the watermark.
+        Of those below the watermark the log may no longer tell: they have ended, and their ends came before whatever
+        told the watermark.
         """
         origins = [
             origin
@@ -297,7 +313,9 @@ class TransactionBuffer:
             self._end(key, ABORT, 0)
 
     def _forget_committed(self) -> None:
-        """Of those below the watermark nothing can come any more; beyond the bound the oldest go first."""
+        """Forgets those below the watermark, of which nothing can come any more; beyond the bound the oldest go
+        first.
+        """
         self._committed = {key: None for key in self._committed if key[2] >= self._low.get(key[:2], 0)}
         self._forgotten = {by: number for by, number in self._forgotten.items() if number >= self._low.get(by, 0)}
         while len(self._committed) > ENDED_MAX:
@@ -306,7 +324,9 @@ class TransactionBuffer:
             self._forgotten[origin, coordinator] = max(number, self._forgotten.get((origin, coordinator), 0))
 
     def trimmed(self, first: Position, over: Container[Origin | None] = ()) -> None:
-        """Nothing before `first` is in the log any more. over: of these incarnations nothing comes any more, and no watermark."""
+        """Nothing before `first` is in the log any more. over: of these incarnations nothing comes any more, and no
+        watermark.
+        """
         gone = [
             key
             for key, last in self.aborted.items()
@@ -324,7 +344,7 @@ class TransactionBuffer:
         """(origin, coordinator) -> every transaction below that has ended."""
         return self._low
 
-    # -- questions ------------------------------------------------------------------------------------------------------
+    # -- questions -----------------------------------------------------------------------------------------------------
 
     def refuses(self, txn: TxnId) -> str:
         """Why nothing may be published in this transaction here; "": it may."""
@@ -336,9 +356,15 @@ class TransactionBuffer:
         ):
             return f"transaction {txn[0]}:{txn[1]} has ended in this topic: begin another one"
         if key not in self.open and len(self.open) >= OPEN_MAX:
-            return f"{len(self.open)} transactions are open in this topic, and no more are allowed: wait until some have ended"
+            return (
+                f"{len(self.open)} transactions are open in this topic, and no more are allowed: wait until some have "
+                "ended"
+            )
         if len(self.aborted) >= ABORTED_MAX:
-            return f"{len(self.aborted)} aborted transactions are still retained in this topic: shorten its retention, or truncate it"
+            return (
+                f"{len(self.aborted)} aborted transactions are still retained in this topic: shorten its retention, "
+                "or truncate it"
+            )
         return ""
 
     def ended(self, txn: TxnId) -> int | None:
@@ -347,7 +373,7 @@ class TransactionBuffer:
         return COMMIT if key in self._committed else ABORT if key in self.aborted else None
 
     def may_have_committed(self, txn: TxnId) -> bool:
-        """Of one whose end is not known here: whether that may be because it was forgotten."""
+        """For a transaction whose end is not known here: says whether that may be because it was forgotten."""
         return txn[1] <= self._forgotten.get((None, txn[0]), -1)
 
     def undecided_from(self) -> Position | None:
@@ -355,7 +381,9 @@ class TransactionBuffer:
         return next((found.first for found in self.open.values()), None)
 
     def unseen_from(self) -> Position | None:
-        """The first entry that readers do not see yet: of an open transaction, or of one that is held; None: there is none."""
+        """The first entry that readers do not see yet: of an open transaction, or of one that is held; None: there is
+        none.
+        """
         undecided = self.undecided_from()
         if not self.held:
             return undecided
@@ -364,11 +392,13 @@ class TransactionBuffer:
         return self._held_from if undecided is None else min(self._held_from, undecided)
 
     def is_aborted(self, run: Run) -> bool:
-        """Of a run before `undecided_from`."""
+        """Says whether the run's transaction was aborted. It is decided only for a run before `undecided_from`."""
         return run.transaction is not None and (run.origin, *run.transaction) in self.aborted
 
     def committed_view(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """What a reader of committed data gets for `pieces`, all before `unseen_from`: aborted entries hidden, committed ones as any other."""
+        """What a reader of committed data gets for `pieces`, all before `unseen_from`: aborted entries hidden,
+        committed ones as any other.
+        """
         shown: list[Piece] = []
         for piece in pieces:
             ledger, first, run = piece
@@ -380,7 +410,7 @@ class TransactionBuffer:
                 shown.append((ledger, first, run.flagged(run.flags)))
         return shown
 
-    # -- snapshots ------------------------------------------------------------------------------------------------------
+    # -- snapshots -----------------------------------------------------------------------------------------------------
 
     def dump(self) -> list[Any]:
         held = self._dump_held()

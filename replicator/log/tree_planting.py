@@ -1,8 +1,9 @@
 """Planting: the region that publishes writes down by which way its entries go on, as a record in its own log.
 
-Is: the comparison of what the policies want with the newest record, the append of another one, and which topics are to be looked at again. Isn't: what
-follows from a record (`replicator.sending.link_sender`).
-Invariants: one record at a time; at most CHANGES_MAX records that some region has not reached yet: a further change waits until the regions have followed.
+Is: the comparison of what the policies want with the newest record, the append of another one, and which topics are to
+be looked at again. Isn't: what follows from a record (`replicator.sending.link_sender`).
+Invariants: one record at a time; at most CHANGES_MAX records that some region has not reached yet: a further change
+waits until the regions have followed.
 Source: docs/protocols/links.md, "Topologies".
 """
 
@@ -28,9 +29,11 @@ CHANGES_MAX = 16
 def plant(
     log: ReplicatedLog, region: str, parents: Mapping[str, str], targets: Iterable[str], again: Callable[[], None]
 ) -> bool:
-    """Makes `parents` (target -> region that delivers to it) the tree of what is published here in `region` from now on.
+    """Makes `parents` (target -> region that delivers to it) the tree of what is published here in `region` from now
+    on.
 
-    again: called once the record is durable, or has failed: whoever wants a tree compares anew. Returns False where a change has to wait.
+    again: called once the record is durable, or has failed: whoever wants a tree compares anew. Returns False where a
+    change has to wait.
     """
     book, origin = log.state.trees, log.origin
     wanted = {target: parent for target, parent in sorted(parents.items()) if parent != region}
@@ -58,7 +61,9 @@ def plant(
 
 
 class Planter:
-    """Of one broker. logs: the loaded topics by name. targets: to which regions a topic's entries go."""
+    """Writes the trees of one broker's topics. logs: the loaded topics by name. targets: to which regions a topic's
+    entries go.
+    """
 
     def __init__(
         self, region: str, logs: Mapping[str, ReplicatedLog], targets: Callable[[ReplicatedLog], list[str]]
@@ -78,7 +83,9 @@ class Planter:
         regions = self._targets(log)
 
         def again() -> None:
-            """A record is stored, or was not: the policy may have changed meanwhile. Not at once: bookies that fail do so again."""
+            """A record is stored, or was not: the policy may have changed meanwhile. Not at once: bookies that fail do
+            so again.
+            """
             self._unplanted[log.topic] = log
 
         if plant(log, self._region, tree(topology, self._region, regions), regions, again):
@@ -90,7 +97,7 @@ class Planter:
         self._topologies.pop(log.topic, None)
 
     def tick(self) -> None:
-        """Once a second."""
+        """Called about once a second: compares the trees that had to wait with the policy again."""
         waiting, self._unplanted = self._unplanted, {}
         for topic, log in waiting.items():
             if self._logs.get(topic) is log and topic in self._topologies:

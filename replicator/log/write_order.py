@@ -1,7 +1,7 @@
 """Order: the places that runs take in a topic while they are on their way to the bookies.
 
-Is: what one writer waits for: a run, duplicates behind it, or pieces of a run that are answered together. Isn't: the order itself, or who is next
-(`replicator.log.replicated_log`).
+Is: what one writer waits for: a run, duplicates behind it, or pieces of a run that are answered together. Isn't: the
+order itself, or who is next (`replicator.log.replicated_log`).
 On the hot path a run costs one object and two calls; no Future, nothing per entry.
 """
 
@@ -21,7 +21,7 @@ Failed = Callable[[HeliographError], None]
 
 
 class Order(Protocol):
-    """The log."""
+    """The log, as the places in its order call it."""
 
     def settle(self) -> None:
         """Answers the head of the order as far as it is decided."""

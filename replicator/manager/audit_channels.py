@@ -1,7 +1,7 @@
 """LinkChannels: the links of a broker, as its auditor asks over them.
 
-Is: which regions can be asked about a topic now, and a question's way: over the link to a region, or back over the one that comes from it. Isn't: a
-question.
+Is: which regions can be asked about a topic now, and a question's way: over the link to a region, or back over the one
+that comes from it. Isn't: a question.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LinkChannels:
-    """Of one LinkManager."""
+    """The auditor's port to the links of one LinkManager, in both directions."""
 
     def __init__(self, manager: LinkManager) -> None:
         self._manager, self.region = manager, manager.region

@@ -1,8 +1,9 @@
 """Leaving: regions that a topic does not go to any more, and whose cursors stay for a while, should they come back.
 
-Is: since when each of them is away, kept in the cursor's properties; whose time is over. Isn't: deleting the cursor (`replicator.manager.link_manager`).
-Invariants: what a region that left had not got is kept for the grace period from then on, through moves of the topic; a region that the configuration
-does not have any more is not waited for, since whatever comes under its name begins anew.
+Is: since when each of them is away, kept in the cursor's properties; whose time is over. Isn't: deleting the cursor
+(`replicator.manager.link_manager`).
+Invariants: what a region that left had not got is kept for the grace period from then on, through moves of the topic; a
+region that the configuration does not have any more is not waited for, since whatever comes under its name begins anew.
 Source: docs/protocols/links.md, "Regions that leave".
 """
 
@@ -51,14 +52,14 @@ class Leaving:
             cursor.set_properties({name: value for name, value in cursor.properties.items() if name != PROPERTY})
 
     def forget(self, topic: str) -> None:
-        """It is unloaded."""
+        """Forgets a topic that is unloaded. Its cursors go on saying since when a region is away."""
         self._left.pop(topic, None)
 
     def regions_changed(self) -> None:
         self._next_ms = 0
 
     def tick(self) -> None:
-        """Once a second."""
+        """Called about once a second: looks for regions whose grace period is over, where one may be."""
         if self._left and self._clock.wall_ms() >= self._next_ms:
             for topic, regions in list(self._left.items()):
                 for region, until_ms in list(regions.items()):

@@ -1,13 +1,18 @@
-"""Tails: what survivors of a region's loss hold of an origin that has ended, and this region does not, is fetched from all of them at once.
+"""EndedOrigins: what survivors of a region's loss hold of an origin that has ended, and this region does not, is
+fetched from all of them at once.
 
-Is: which origins have ended, what is lacking, and the merge of what the other regions tell. Isn't: the questions (`replicator.audit.auditor` asks them), or the
-end of an origin, which the global configuration says: a higher epoch of its region, or no region of that number any more.
-No prefix of one helper is trusted: it passed over what was meant for others only. So every other region of the topic is asked for the same range, what they
-tell is merged by coordinate, what is not meant for this region is left out, and only then the prefix moves over the range, once and in order. Where one of
-them cannot be asked, nothing is concluded, and nothing moves. What goes by a tree is taken for the regions behind this one as well, hidden here, with the
-records of trees: so whatever a region's prefix covers it can pass on, as before. Of transactions the ends come with the entries.
-Invariants: who appends is the topic's owner alone, by the rule of every link (`replicator.dedup.version_vector`), so nothing is stored twice whoever delivers meanwhile;
-an entry is stored only with the bytes of its first publish; what each helper has trimmed or misses is named as missing.
+Is: which origins have ended, what is lacking, and the merge of what the other regions tell. Isn't: the questions
+(`replicator.audit.auditor` asks them), or the end of an origin, which the global configuration says: a higher epoch of
+its region, or no region of that number any more.
+No prefix of one helper is trusted: it passed over what was meant for others only. So every other region of the topic is
+asked for the same range, what they tell is merged by coordinate, what is not meant for this region is left out, and
+only then the prefix moves over the range, once and in order. Where one of them cannot be asked, nothing is concluded,
+and nothing moves. What goes by a tree is taken for the regions behind this one as well, hidden here, with the records
+of trees: so whatever a region's prefix covers it can pass on, as before. Of transactions the ends come with the
+entries.
+Invariants: who appends is the topic's owner alone, by the rule of every link (`replicator.dedup.version_vector`), so
+nothing is stored twice whoever delivers meanwhile; an entry is stored only with the bytes of its first publish; what
+each helper has trimmed or misses is named as missing.
 Not fetched: this region's own past epochs.
 Source: docs/protocols/links.md, "When a region is lost for good".
 """
@@ -46,7 +51,9 @@ if TYPE_CHECKING:
 events = logging.getLogger("replicator")
 
 _LOOKS, _LOOKS_AT_ONCE = 20, 500
-"""Topics a second: always, and for a while after a region came, went, or got another epoch, or after something was lacking somewhere."""
+"""Topics a second: always, and for a while after a region came, went, or got another epoch, or after something was
+lacking somewhere.
+"""
 _AT_ONCE_S = 120.0
 _AGAIN_S = 5.0
 """After an attempt that did not come to its end; and so often it is said whom a topic waits for."""
@@ -58,7 +65,7 @@ class Tails:
     def __init__(self, manager: LinkManager) -> None:
         self._manager, self._channels = manager, LinkChannels(manager)
         self._epochs: dict[int, int] = {}
-        """Region number -> its epoch."""
+        """Number of a region of the configuration -> its epoch; empty while they are not known."""
         self.used: Mapping[int, str] = {}
         """Numbers that regions have, or had -> their names."""
         self._round: list[str] = []
@@ -70,7 +77,9 @@ class Tails:
         """Fetched since the broker's start."""
 
     def regions_changed(self, regions: Sequence[RegionInfo], used: Mapping[int, str]) -> None:
-        """regions: all of the configuration; none: they are not known, or not all of them. used: every number that it has given to one -> its name."""
+        """regions: all of the configuration; none: they are not known, or not all of them. used: every number that it
+        has given to one -> its name.
+        """
         self.used = used
         epochs = {region.number: region.epoch for region in regions}
         if epochs != self._epochs:
@@ -85,20 +94,21 @@ class Tails:
             self._routes[log.topic] = routes
 
     def forget(self, log: ReplicatedLog) -> None:
-        """It is unloaded here."""
+        """Forgets the routes of a topic that is unloaded here."""
         self._routes.pop(log.topic, None)
 
     def sources(self, log: ReplicatedLog) -> list[str]:
-        """The regions that send the topic here: those that the routes name, connected or not; without routes those that are connected, because each of
-        the others is a target as well, or has left the topic.
+        """The regions that send the topic here: those that the routes name, connected or not; without routes those that
+        are connected, because each of the others is a target as well, or has left the topic.
         """
         if (routes := self._routes.get(log.topic)) is not None:
             return [source for source in routes if delivers(routes, source, self._manager.region)]
         return [source for source, link in log.incoming.items() if link.connected]
 
     def ended(self, origin: Origin) -> bool:
-        """Nothing is first published under it any more, wherever it is held. Of a region that the copy of the configuration here never heard of it is
-        not known: it may be younger than the copy."""
+        """Nothing is first published under it any more, wherever it is held. Of a region that the copy of the
+        configuration here never heard of it is not known: it may be younger than the copy.
+        """
         number, epoch, _ = origin
         return bool(self._epochs) and (self._epochs[number] > epoch if number in self._epochs else number in self.used)
 
@@ -150,7 +160,9 @@ class Tails:
         return self.ended(origin) and not state.is_own(origin) and not routed
 
     def gone(self, log: ReplicatedLog, origin: Origin, at: Position) -> bool:
-        """Whether a coordinate beyond what this region holds will never come: its origin has ended, and every region has told that it holds less."""
+        """Whether a coordinate beyond what this region holds will never come: its origin has ended, and every region
+        has told that it holds less.
+        """
         return self.ended(origin) and all(
             region in log.known and log.known[region][0].prefix(origin) < at for region in self._manager.peers(log)
         )
@@ -177,7 +189,9 @@ class Tails:
         self.tick()  # the next one, without a wait
 
     async def _pull(self, log: ReplicatedLog, origin: Origin, through: Position) -> int:
-        """Returns how many entries are here now that were not. Raises LinkError where somebody cannot be asked now; what storage raises."""
+        """Returns how many entries are here now that were not. Raises LinkError where somebody cannot be asked now;
+        what storage raises.
+        """
         regions, name, count = self._manager.peers(log), await self._name(log, origin), 0
         while (after := log.state.intake.submitted(origin)) < through:
             told = {}
@@ -192,7 +206,8 @@ class Tails:
                 if answer.holes:
                     raise LinkError(
                         Cause.STORAGE,
-                        f"{region} cannot read {answer.holes} entries that it holds of {origin}: its audit repairs them",
+                        f"{region} cannot read {answer.holes} entries that it holds of {origin}: its audit repairs "
+                        "them",
                     )
                 if not answer.refusal and answer.upto > after:
                     told[region] = answer
@@ -211,7 +226,8 @@ class Tails:
             if not plain and (old := [region for region, answer in told.items() if not answer.whole]):
                 raise LinkError(
                     Cause.REFUSED,
-                    f"{', '.join(old)}: of a version that does not tell of trees, or how transactions ended: upgrade it",
+                    f"{', '.join(old)}: of a version that does not tell of trees, or how transactions ended: upgrade "
+                    "it",
                 )
             lost = may_be_lost(
                 [self._lost(log, region, answer, origin, after, upto) for region, answer in told.items()],
@@ -235,7 +251,9 @@ class Tails:
         ]
 
     async def _name(self, log: ReplicatedLog, origin: Origin) -> str:
-        """Of the origin's region, also where the configuration has forgotten it: what came from it before says so."""
+        """The name of the origin's region, also where the configuration has forgotten it: what came from it before says
+        so.
+        """
         known = self._manager.region_name(origin[0])
         low, _ = log.state.positions.around(origin, log.vector.prefix(origin))
         at = max(low, log.ledger.first_position())
@@ -253,8 +271,8 @@ class Tails:
 def merged(
     told: Iterable[Told], origin: Origin, upto: Position, region: str, trees: TreeBook
 ) -> tuple[dict[Position, Run], bool]:
-    """By coordinate, each entry of `told` up to `upto` that was published for `region`, or goes by it to regions behind; whether all go without a tree or
-    a transaction.
+    """By coordinate, each entry of `told` up to `upto` that was published for `region`, or goes by it to regions
+    behind; whether all go without a tree or a transaction.
 
     trees: those that are known here. Raises PeerError.
     """
@@ -301,8 +319,9 @@ def _named(told: Iterable[Told], upto: Position) -> list[Position]:
 def may_be_lost(ranges: Sequence[Sequence[Range]], named: Sequence[Position]) -> list[Range]:
     """ranges: what each region may have had of it, and has not. named: coordinates that are told of, ascending.
 
-    Where none of them has it all, everything that they may have had. Where one of them does, only what lies between the entries that are told of: something
-    was published there, not for that region; whether it was for this one nobody can say any more.
+    Where none of them has it all, everything that they may have had. Where one of them does, only what lies between the
+    entries that are told of: something was published there, not for that region; whether it was for this one nobody can
+    say any more.
     """
     out: list[Range] = []
     for low, high in common(ranges):
@@ -328,7 +347,9 @@ def common(ranges: Sequence[Sequence[Range]]) -> list[Range]:
 def in_order(
     origin: Origin, after: Position, upto: Position, entries: Mapping[Position, Run], lost: Sequence[Range], region: str
 ) -> list[Send]:
-    """What moves the prefix from `after` to `upto`: entries, what is lost between them, and what is not meant for this region. lost: ascending, apart."""
+    """What moves the prefix from `after` to `upto`: entries, what is lost between them, and what is not meant for this
+    region. lost: ascending, apart.
+    """
     out: list[Send] = []
     at = after
     for coordinate in (*sorted(entries), None):
@@ -363,7 +384,9 @@ def _pieces(sends: list[Send], name: str, region: str) -> list[Send]:
 
 
 async def _append(log: ReplicatedLog, sends: list[Send], name: str, region: str) -> None:
-    """All at once, in order; returns once it is durable. Raises what the append raises, PeerError where bytes are not those of the first publish."""
+    """All at once, in order; returns once it is durable. Raises what the append raises, PeerError where bytes are not
+    those of the first publish.
+    """
     stored = _pieces(sends, name, region)
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     left = len(stored)

@@ -1,8 +1,11 @@
 """LinkManager: all outgoing links of one broker.
 
-Is: which links there are, what they share (timers, reads of backlog, rounds of subscriptions), and what is done once a second.
-Isn't: what a link sends (`replicator.sending.link_sender`), budgets (`replicator.bandwidth.bandwidth_budgets`), or connections and looking up owners (`replicator.manager.topic_owners`).
-Invariants: no task or timer of the loop per link; at most `reads_max` reads of backlog at a time; what is done for topics that idle does not grow with them.
+Is: which links there are, what they share (timers, reads of backlog, rounds of subscriptions), and what is done once a
+second.
+Isn't: what a link sends (`replicator.sending.link_sender`), budgets (`replicator.bandwidth.bandwidth_budgets`), or
+connections and looking up owners (`replicator.manager.topic_owners`).
+Invariants: no task or timer of the loop per link; at most `reads_max` reads of backlog at a time; what is done for
+topics that idle does not grow with them.
 Source: docs/protocols/links.md.
 """
 
@@ -82,11 +85,13 @@ class Regions(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSettings:
-    """Times in seconds."""
+    """Bounds and intervals of the links of one broker. Times are in seconds."""
 
     sender: SenderSettings = field(default_factory=SenderSettings)
     budget: Mapping[str, float] = field(default_factory=dict)
-    """Target region -> bytes a second of all links of this broker to it together; "*": of each region that is not named. None: no bound."""
+    """Target region -> bytes a second of all links of this broker to it together; "*": of each region that is not
+    named. None: no bound.
+    """
     budget_shared: bool = False
     """The budget is of all brokers of this region together: each has an equal share."""
     audit: AuditSettings = field(default_factory=AuditSettings)
@@ -103,16 +108,22 @@ class LinkSettings:
     establishing_max: int = 32
     reads_max: int = 16
     drain_floor_bytes_per_s: float = 8 << 20
-    """So fast are the drains of a broker together at least while they give way to who publishes there; 0: they never do."""
+    """So fast are the drains of a broker together at least while they give way to who publishes there; 0: they never
+    do.
+    """
     subscriptions_s: float = 0.4
-    """How often replicated subscriptions are brought in step: what was acknowledged is known elsewhere within twice that and the way there."""
+    """How often replicated subscriptions are brought in step: what was acknowledged is known elsewhere within twice
+    that and the way there.
+    """
     syncs_max: int = 8
     left_grace_s: float = 86_400.0
     """So long what a region that left had not got is kept for it, should it come back."""
 
 
 class LinkManager:
-    """Made on the event loop. `connect`: the TLS context of links (this region's replicator certificate), None: no TLS."""
+    """Made on the event loop. `connect`: the TLS context of links (this region's replicator certificate), None: no
+    TLS.
+    """
 
     def __init__(
         self,
@@ -147,7 +158,9 @@ class LinkManager:
         """(target region, cause) -> how often a link ended so, in all."""
         self._active: dict[Link | PulsarLink, None] = {}
         self._resting: dict[Link | PulsarLink, None] = {}
-        """Links that have nothing to do, although their targets lack something: a transaction is open, or another region delivers it."""
+        """Links that have nothing to do, although their targets lack something: a transaction is open, or another
+        region delivers it.
+        """
         self.parked: dict[Link | PulsarLink, None] = {}
         """Links that wait for a decision."""
         self.budgets: Budgets[Link] = Budgets(
@@ -187,8 +200,9 @@ class LinkManager:
     def attach(self, log: ReplicatedLog, targets: Sequence[str]) -> None:
         """Links the topic to `targets` (this region among them is left out), and to no others: idempotent.
 
-        A region that is no target any more loses its cursor when its time is over (`replicator.manager.departed_regions`), also where it left while the topic was
-        not loaded: what it has not got stays here unsent.
+        A region that is no target any more loses its cursor when its time is over
+        (`replicator.manager.departed_regions`), also where it left while the topic was not loaded: what it has not got
+        stays here unsent.
         """
         self.logs[log.topic] = log
         log.sync_by = self
@@ -254,7 +268,9 @@ class LinkManager:
         return [target for target, link in self._links.get(log.topic, {}).items() if isinstance(link, Link)]
 
     def schemas_changed(self, topic: str) -> None:
-        """The registry has, or may have, a new version of this topic's schema: its links send that before anything else."""
+        """The registry has, or may have, a new version of this topic's schema: its links send that before anything
+        else.
+        """
         for link in self._links.get(topic, {}).values():
             if isinstance(link, Link):
                 link.schemas.changed()
@@ -266,7 +282,9 @@ class LinkManager:
                 link.unpark()
 
     def require(self, log: ReplicatedLog, policy: Mapping[str, Any] | None) -> None:
-        """Receipts of the topic wait for other regions as the policy `durability` says; None: they do not. After `attach`."""
+        """Receipts of the topic wait for other regions as the policy `durability` says; None: they do not. After
+        `attach`.
+        """
         self._waits.require(log, policy, self._regions_of(log))
 
     async def detach(self, log: ReplicatedLog) -> None:
@@ -281,11 +299,13 @@ class LinkManager:
                 link.detach()
 
     def links(self, topic: str) -> dict[str, Link | PulsarLink]:
-        """By target."""
+        """The links of a topic by target; {} where it has none, or is not loaded here."""
         return self._links.get(topic, {})
 
     def each(self) -> Iterator[LinkStats]:
-        """Of every link, made when it is asked for: between two of them the loop may turn, and who has ended meanwhile is left out."""
+        """Yields the numbers of every link, made when it is asked for: between two of them the loop may go on, and who
+        has ended meanwhile is left out.
+        """
         for link in [link for links in self._links.values() for link in links.values()]:
             if not link.ended:
                 yield link.stats()
@@ -296,7 +316,9 @@ class LinkManager:
         return [link.stats() for links in topics.values() for link in links.values()]
 
     def at_risk(self) -> dict[str, float]:
-        """Topic -> age of its oldest message that one of its targets lacks, in seconds; of links that idle nothing is asked."""
+        """Topic -> age of its oldest message that one of its targets lacks, in seconds; of links that idle nothing is
+        asked.
+        """
         found: dict[str, float] = {}
         now_ms = self.clock.wall_ms()
         for link in (*self._active, *self._resting):
@@ -321,7 +343,9 @@ class LinkManager:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _begin(self, link: Link | PulsarLink, last: Position) -> None:
-        """last: the topic's last entry when it was attached. What is published while its cursor cannot be made is the link's, wherever it begins."""
+        """last: the topic's last entry when it was attached. What is published while its cursor cannot be made is the
+        link's, wherever it begins.
+        """
         name = CURSOR_PREFIX + link.target
         try:
             cursor = link.log.ledger.cursors.get(name) or await link.log.ledger.open_cursor(
@@ -361,7 +385,7 @@ class LinkManager:
     # -- what links ask for --------------------------------------------------------------------------------------------
 
     def region_number(self, region: str = "") -> int:
-        """Of this region, or another; 0: it is not known."""
+        """The number of a region, by default of this one; 0: it is not known."""
         info = self._view.region(region or self.region)
         return info.number if info is not None else 0
 
@@ -428,7 +452,7 @@ class LinkManager:
         try:
             while self._reads:
                 await self._reads.popleft().read()
-                await asyncio.sleep(0)  # those that wait for no bookie, too, are one a turn
+                await asyncio.sleep(0)  # those that wait for no bookie, too, are one a pass
         finally:
             self._reading -= 1
 
@@ -438,7 +462,9 @@ class LinkManager:
         return self._owners.connections
 
     def establish(self, link: Link) -> None:
-        """Finds the topic's owner in the target region and opens the link there: `link.open_on` or `link.on_ended` follows."""
+        """Finds the topic's owner in the target region and opens the link there: `link.open_on` or `link.on_ended`
+        follows.
+        """
         self._owners.establish(link)
 
     def _reached(self, region: str) -> None:

@@ -1,8 +1,10 @@
-"""ReceiptWaits: the topics of one broker whose receipts wait for other regions: their policy, their timers, and the list of messages that did not wait.
+"""ReceiptWaits: the topics of one broker whose receipts wait for other regions: their policy, their timers, and the
+list of messages that did not wait.
 
 Is: the shell around `replicator.log.region_durability`. Isn't: who has waited long enough.
-Invariants: one timer a topic, and only while receipts wait; the list of affected messages is stored before a receipt that it is about goes out.
-Source: docs/protocols/links.md, "Durability".
+Invariants: one timer a topic, and only while receipts wait; the list of affected messages is stored before a receipt
+that it is about goes out.
+Source: docs/protocols/links.md, "Durability classes".
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ events = logging.getLogger("replicator")
 
 
 class ReceiptWaits:
-    """spawn: runs short work."""
+    """Keeps the waits of one broker's topics. spawn: runs short work."""
 
     def __init__(self, clock: Clock, timers: Timers, spawn: Callable[[Coroutine[Any, Any, Any]], None]) -> None:
         self._clock, self._timers, self._spawn = clock, timers, spawn
@@ -59,7 +61,9 @@ class ReceiptWaits:
             self._watch(log)
 
     async def _store_affected(self, log: ReplicatedLog, waits: RegionWaits, then: Callable[[], None]) -> None:
-        """The list of affected messages goes with the topic's state. Where that cannot be written the topic ends, and who waits hears that."""
+        """The list of affected messages goes with the topic's state. Where that cannot be written the topic ends, and
+        who waits hears that.
+        """
         log.state.affected = waits.listed
         if waits.listed.since is not None:
             events.warning(

@@ -1,6 +1,7 @@
 """Rounds: every moment the topics that have a replicated subscription are brought in step with other regions.
 
-Is: which topics these are, and how many rounds run at a time. Isn't: a round (`replicator.subscriptions.subscription_sync`).
+Is: which topics these are, and how many rounds run at a time. Isn't: a round
+(`replicator.subscriptions.subscription_sync`).
 Invariants: a topic that has none, and none by policy, is not looked at; a topic has one round at a time.
 Source: docs/protocols/links.md, "Replicated subscriptions".
 """
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SubscriptionRounds:
-    """Of one broker."""
+    """Runs the rounds of one broker: at most `syncs_max` of them at a time."""
 
     def __init__(self, manager: LinkManager) -> None:
         self._manager = manager
@@ -35,7 +36,7 @@ class SubscriptionRounds:
         return not self._in_step
 
     def begin(self) -> None:
-        """Once each `subscriptions_s`."""
+        """Called once each `subscriptions_s`: begins a round of each topic that is due, or lets it wait for a place."""
         for log in list(self._in_step):
             if log.replicate_all and log.closed is None:
                 log.subscriptions.enable_all()

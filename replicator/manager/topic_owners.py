@@ -1,9 +1,12 @@
-"""Owners: finds the broker that owns a topic in another region, and keeps one connection to each, shared by the links of all its topics.
+"""Owners: finds the broker that owns a topic in another region, and keeps one connection to each, shared by the links
+of all its topics.
 
-Is: looking owners up, making connections, heartbeats on them, closing those that nobody needs. Isn't: a link, or when it tries again (`replicator.links.link`).
-A look-up goes to the addresses that the target region publishes for this source (`RegionInfo.link_urls`), under the listener name
-`link-<source region>`, so that each directed link can have a network of its own.
-Invariants: at most `establishing_max` look-ups at a time; each link that was given here hears `open_on` or `on_ended` once.
+Is: looking owners up, making connections, heartbeats on them, closing those that nobody needs. Isn't: a link, or when
+it tries again (`replicator.links.link`). A look-up goes to the addresses that the target region publishes for this
+source (`RegionInfo.link_urls`), under the listener name `link-<source region>`, so that each directed link can have a
+network of its own.
+Invariants: at most `establishing_max` look-ups at a time; each link that was given here hears `open_on` or `on_ended`
+once.
 Source: docs/protocols/links.md.
 """
 
@@ -28,9 +31,9 @@ if TYPE_CHECKING:
 
 
 class Owners:
-    """Of one broker. connect: the TLS context of links; None: no TLS.
+    """The connections of one broker to other regions. connect: the TLS context of links; None: no TLS.
 
-    spawn: runs short work. soon: in the next turn of the loop. reached(region): a connection to it was made.
+    spawn: runs short work. soon: in the next pass of the loop. reached(region): a connection to it was made.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class Owners:
 
     @property
     def connections(self) -> int:
-        """Those that stand."""
+        """How many connections stand, with or without streams."""
         return len(self._connections)
 
     def establish(self, link: Link) -> None:
@@ -66,7 +69,9 @@ class Owners:
             self._spawn(self._establish())
 
     def beat(self, now: float) -> None:
-        """Once a second: heartbeats; connections of which nothing is heard, or that have had no stream for a while, are closed."""
+        """Once a second: heartbeats; connections of which nothing is heard, or that have had no stream for a while, are
+        closed.
+        """
         for connection in list(self._connections.values()):
             if connection.closed:
                 continue

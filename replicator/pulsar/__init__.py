@@ -1,0 +1,1 @@
+"""Links to real Apache Pulsar clusters. Frames between our regions are elsewhere."""

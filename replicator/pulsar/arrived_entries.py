@@ -1,9 +1,10 @@
 """Arrivals: what of this region's topic a Pulsar cluster has, read from the end of the cluster's own topic.
 
-Is: the newest entry of this region before a barrier, and from where on to look for it. Isn't: the cluster's deduplication, which may be
-off, and forgets positions when a topic of it is loaded anew.
-Invariants: asked once this link's new producer stands, so that the one before it sends nothing more, and behind a barrier: its receipt says that
-everything before it is stored there. What is noted goes into storage together with the cursor's position.
+Is: the newest entry of this region before a barrier, and from where on to look for it. Isn't: the cluster's
+deduplication, which may be off, and forgets positions when a topic of it is loaded anew.
+Invariants: asked once this link's new producer stands, so that the one before it sends nothing more, and behind a
+barrier: its receipt says that everything before it is stored there. What is noted goes into storage together with the
+cursor's position.
 Source: docs/protocols/interop.md, "Once".
 """
 
@@ -16,7 +17,9 @@ from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.pulsar.geo_replication import source_position
 
 PROPERTY = "heliograph.arrived"
-"""Of a link's cursor: a position in the cluster's topic, behind which everything lies that is sent and not confirmed."""
+"""A property of a link's cursor: a position in the cluster's topic, behind which everything lies that is sent and not
+confirmed.
+"""
 _SILENT_S = 3.0
 """A cluster that counts markers as its last message delivers nothing behind them."""
 

@@ -1,8 +1,10 @@
-"""ClusterConnections: connections to the brokers of real Pulsar clusters, shared by the links of all topics that a broker there owns.
+"""ClusterConnections: connections to the brokers of real Pulsar clusters, shared by the links of all topics that a
+broker there owns.
 
-Is: finding a topic's owner, which link a receipt is for, noticing that the other side is silent. Isn't: a link (`replicator.pulsar.pulsar_link`), or when to try
-again.
-Invariants: one connection to a broker; it is closed when the last link has left it; a connection from which nothing came for `SILENT_S` is given up.
+Is: finding a topic's owner, which link a receipt is for, noticing that the other side is silent. Isn't: a link
+(`replicator.pulsar.pulsar_link`), or when to try again.
+Invariants: one connection to a broker; it is closed when the last link has left it; a connection from which nothing
+came for `SILENT_S` is given up.
 Source: docs/protocols/interop.md.
 """
 
@@ -76,9 +78,11 @@ class ClusterConnection:
         return number
 
     async def barrier(self, number: int, frame: bytes) -> Position:
-        """Sends `frame` as the first thing of a new producer; returns where it lies: everything that was sent before it lies before it, and is stored.
+        """Sends `frame` as the first thing of a new producer; returns where it lies: everything that was sent before it
+        lies before it, and is stored.
 
-        Raises TimeoutError, and what ended the connection or the producer."""
+        Raises TimeoutError, and what ended the connection or the producer.
+        """
         waiting: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
         self._barriers[number] = waiting
         try:
@@ -96,7 +100,7 @@ class ClusterConnection:
                 self.client.close(ConnectionLost("no link needs it"))
 
     def tick(self) -> None:
-        """Once a second."""
+        """Called each `heartbeat_s`: pings a silent connection, and closes it after `SILENT_S`."""
         now = self._monotonic()
         if self.client.heard:
             self.client.heard, self.heard_at = False, now
@@ -146,7 +150,7 @@ class ClusterConnection:
 
 
 class ClusterConnections:
-    """Of one broker."""
+    """The connections of one broker to Pulsar clusters, by cluster and by the address of the broker there."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -158,7 +162,8 @@ class ClusterConnections:
     async def owner(self, cluster: PulsarCluster, topic: str, turn: int) -> ClusterConnection:
         """To the broker that owns `topic` there. turn: which of several service addresses is asked first.
 
-        Raises LinkError, Refused, ConnectionLost, OSError, TimeoutError, NotFound and NotAllowed (an address, a file)."""
+        Raises LinkError, Refused, ConnectionLost, OSError, TimeoutError, NotFound and NotAllowed (an address, a file).
+        """
         hosts = cluster.service_url.partition("://")
         urls = [f"{hosts[0]}://{host}" for host in hosts[2].split(",") if host]
         if not urls:
@@ -192,7 +197,8 @@ class ClusterConnections:
         """A connection that is shared with nobody; the caller closes it. Raises as `owner`."""
         if (cluster.certificate_file or cluster.oauth_file) and not address.secure:
             raise NotAllowed(
-                f"cluster {cluster.name}: a certificate, or a token by OAuth, goes by TLS only: give it a pulsar+ssl:// address, not {address}"
+                f"cluster {cluster.name}: a certificate, or a token by OAuth, goes by TLS only: give it a "
+                f"pulsar+ssl:// address, not {address}"
             )
         tls = tls_of(cluster) if address.secure else None
         token = await self.issued(cluster) if cluster.oauth_file and self.issued is not None else token_of(cluster)

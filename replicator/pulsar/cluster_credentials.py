@@ -1,8 +1,10 @@
 """Credentials: by what this region proves to a real Pulsar cluster who it is, and what the cluster must prove.
 
-Is: files on the gateway's brokers, read whenever a connection is made: authorities, a client certificate, a token; and of OAuth 2 the request that brings a
-token, and how long that holds. Isn't: the asking (`region_node.replication.pulsar_clusters`), or a connection.
-Invariants: no secret stands in the configuration; a file that cannot be read is named in the error, its content never is.
+Is: files on the gateway's brokers, read whenever a connection is made: authorities, a client certificate, a token; and
+of OAuth 2 the request that brings a token, and how long that holds. Isn't: the asking
+(`region_node.replication.pulsar_clusters`), or a connection.
+Invariants: no secret stands in the configuration; a file that cannot be read is named in the error, its content never
+is.
 Source: docs/protocols/interop.md, "Who it is, there".
 """
 
@@ -28,7 +30,9 @@ def token_of(cluster: PulsarCluster) -> str:
 
 
 def tls_of(cluster: PulsarCluster) -> ssl.SSLContext:
-    """Which authorities its brokers must prove to be of, and the certificate that is shown to them. Raises NotAllowed where a file cannot be read."""
+    """Which authorities its brokers must prove to be of, and the certificate that is shown to them. Raises NotAllowed
+    where a file cannot be read.
+    """
     authorities = _read(cluster.trust_file, cluster, "authorities").decode() if cluster.trust_file else None
     try:
         context = ssl.create_default_context(cadata=authorities)
@@ -43,14 +47,17 @@ def tls_of(cluster: PulsarCluster) -> ssl.SSLContext:
         except (ssl.SSLError, NotAllowed) as error:
             where = cluster.key_file or cluster.certificate_file
             raise NotAllowed(
-                f"cluster {cluster.name}: {cluster.certificate_file} and the key in {where} are no pair in PEM without a password"
+                f"cluster {cluster.name}: {cluster.certificate_file} and the key in {where} are no pair in PEM "
+                "without a password"
             ) from error
     return context
 
 
 @dataclass(frozen=True, slots=True)
 class ClientCredentials:
-    """OAuth 2: who asks which issuer for a token, as Pulsar's key file has it; with `audience` and `scope` where the issuer wants them."""
+    """OAuth 2: who asks which issuer for a token, as Pulsar's key file has it; with `audience` and `scope` where the
+    issuer wants them.
+    """
 
     issuer: str
     client: str
@@ -71,11 +78,13 @@ class ClientCredentials:
             private = secret_may_go_to(made.issuer)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise NotAllowed(
-                f"cluster {cluster.name}: {cluster.oauth_file} must be JSON with issuer_url, client_id, and client_secret, maybe audience and scope"
+                f"cluster {cluster.name}: {cluster.oauth_file} must be JSON with issuer_url, client_id, and "
+                "client_secret, maybe audience and scope"
             ) from error
         if not private:
             raise NotAllowed(
-                f"cluster {cluster.name}: issuer_url {made.issuer} in {cluster.oauth_file} must be https://, the secret goes there"
+                f"cluster {cluster.name}: issuer_url {made.issuer} in {cluster.oauth_file} must be https://, the "
+                "secret goes there"
             )
         return made
 
@@ -86,7 +95,7 @@ class ClientCredentials:
 
     @property
     def form(self) -> dict[str, str]:
-        """Of the request for a token."""
+        """The fields of the request for a token, to be sent as a form. It holds the secret."""
         form = {"grant_type": "client_credentials", "client_id": self.client, "client_secret": self.secret}
         return form | {name: value for name, value in (("audience", self.audience), ("scope", self.scope)) if value}
 

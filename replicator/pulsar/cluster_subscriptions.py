@@ -1,7 +1,9 @@
-"""ClusterSubscriptions: the replicated subscriptions of one topic, kept in step with a Pulsar cluster by Pulsar's own markers: the shell around `snapshots`.
+"""ClusterSubscriptions: the replicated subscriptions of one topic, kept in step with a Pulsar cluster by Pulsar's own
+markers: the shell around `subscription_snapshots`.
 
-Is: reading markers that came, sending those that the core asks for, moving and making subscriptions here. Isn't: a rule (`replicator.pulsar.subscription_snapshots`), or
-the way of acknowledgements between regions (`replicator.subscriptions.subscription_sync`), which takes up what is moved here.
+Is: reading markers that came, sending those that the core asks for, moving and making subscriptions here. Isn't: a rule
+(`replicator.pulsar.subscription_snapshots`), or the way of acknowledgements between regions
+(`replicator.subscriptions.subscription_sync`), which takes up what is moved here.
 Source: docs/protocols/interop.md, "Replicated subscriptions".
 """
 
@@ -30,7 +32,7 @@ events = logging.getLogger("replicator")
 
 
 class ClusterSubscriptions:
-    """Of one link."""
+    """Keeps the replicated subscriptions of one link in step with its cluster."""
 
     def __init__(self, link: PulsarLink) -> None:
         self._link = link
@@ -42,7 +44,9 @@ class ClusterSubscriptions:
         self.core.disconnected()
 
     async def on_marker(self, kind: int, payload: Buffer) -> None:
-        """A marker of the cluster; everything that it sent before is durable here. Raises CorruptData, and what storage raises."""
+        """A marker of the cluster; everything that it sent before is durable here. Raises CorruptData, and what storage
+        raises.
+        """
         link = self._link
         here = link.log.ledger.last_confirmed
         if kind == Marker.SNAPSHOT_REQUEST:

@@ -1,9 +1,11 @@
-"""PulsarLink: one topic to one real Pulsar cluster, as a plain producer: the shell around `replicator.pulsar.pulsar_sender`.
+"""PulsarLink: one topic to one real Pulsar cluster, as a plain producer: the shell around
+`replicator.pulsar.pulsar_sender`.
 
-Is: reading the topic, writing SENDs, schemas under the cluster's own versions, moving the cursor, and the life of a link. Isn't: a link to a region
-(`replicator.links.link`), a decision what is sent (the core's), subscriptions (`subscriptions`), or the making of connections (`connection`).
-Invariants: the cursor `pulsar.repl.<cluster>` moves behind receipts only; no task and no timer of the loop while it idles; an entry with a schema goes
-only once the cluster has that schema.
+Is: reading the topic, writing SENDs, schemas under the cluster's own versions, moving the cursor, and the life of a
+link. Isn't: a link to a region (`replicator.links.link`), a decision what is sent (the core's), subscriptions
+(`cluster_subscriptions`), or the making of connections (`cluster_connections`).
+Invariants: the cursor `pulsar.repl.<cluster>` moves behind receipts only; no task and no timer of the loop while it
+idles; an entry with a schema goes only once the cluster has that schema.
 Source: docs/protocols/interop.md.
 """
 
@@ -51,7 +53,9 @@ class ClusterHost(Protocol):
     """What a link with a Pulsar cluster asks of its region."""
 
     async def prepare(self, cluster: PulsarCluster, topic: str) -> None:
-        """The cluster has the partitioned topic that `topic` is a partition of, with as many partitions. Raises LinkError."""
+        """The cluster has the partitioned topic that `topic` is a partition of, with as many partitions. Raises
+        LinkError.
+        """
         ...
 
     async def schema(self, topic: str, version: bytes) -> Schema | None:
@@ -103,7 +107,7 @@ class PulsarLink:
         return self.state == "detached"
 
     def send_ask(self, request: int, ask: Ask) -> bool:
-        """Nobody there answers."""
+        """Always False: a Pulsar cluster answers no audit."""
         return False
 
     # -- life ----------------------------------------------------------------------------------------------------------
@@ -122,7 +126,7 @@ class PulsarLink:
         self.connect()
 
     def obey_rate(self, policy: Mapping[str, Any] | None) -> None:
-        """`replicatorDispatchRate`, as JSON."""
+        """Takes the policy `replicatorDispatchRate` over, as JSON; None: no rate."""
         if policy != self._rate:
             self._rate, self.pace = policy, Pace.of(policy)
             if self._pace_timer is not None:
@@ -165,7 +169,9 @@ class PulsarLink:
         self.reconsider()  # it may have been changed meanwhile
 
     async def _arrived(self, cluster: PulsarCluster, connection: ClusterConnection, number: int) -> Position:
-        """How far the cluster is found to have this topic, beyond what it confirmed; it is noted from where on to look the next time."""
+        """How far the cluster is found to have this topic, beyond what it confirmed; it is noted from where on to look
+        the next time.
+        """
         cursor, core = self._cursor, self.core
         assert cursor is not None and core is not None
         after = noted(cursor.properties)
@@ -261,7 +267,9 @@ class PulsarLink:
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Sends what there is room for. Called when the topic grew, a receipt came, or the connection can be written again."""
+        """Sends what there is room for. Called when the topic grew, a receipt came, or the connection can be written
+        again.
+        """
         core, connection = self.core, self._connection
         self.manager.keep_looking(self)
         if core is None or connection is None or self._reading or self._held or self._paced():
@@ -426,7 +434,9 @@ class PulsarLink:
     # -- numbers -------------------------------------------------------------------------------------------------------
 
     def tick(self, elapsed_s: float) -> bool:
-        """Once a second: rates, subscriptions, and whether it makes progress. False: it is idle, and need not be asked until the topic grows."""
+        """Once a second: rates, subscriptions, and whether it makes progress. False: it is idle, and need not be asked
+        until the topic grows.
+        """
         core, connection = self.core, self._connection
         if core is None:
             return True

@@ -1,10 +1,12 @@
 """PulsarSender: decides what one topic sends to a real Pulsar cluster, and how far its cursor moves. A core.
 
-Is: which entries go, as what, and what a receipt confirms. Isn't: reading, connections, schemas, or frames (`replicator.pulsar.pulsar_link`).
+Is: which entries go, as what, and what a receipt confirms. Isn't: reading, connections, schemas, or frames
+(`replicator.pulsar.pulsar_link`).
 In: runs read from the topic, receipts. Out: entries to send, the cursor's position.
-Invariants: entries go in the order of the topic, whichever region first published them; what came from the target, what is not addressed to it, hidden
-entries, and what an aborted transaction published never go; the cursor moves over an entry only when everything before it is confirmed or never goes.
-After a lost connection everything that is neither confirmed nor found in the cluster's topic (`replicator.pulsar.arrived_entries`) goes again.
+Invariants: entries go in the order of the topic, whichever region first published them; what came from the target, what
+is not addressed to it, hidden entries, and what an aborted transaction published never go; the cursor moves over an
+entry only when everything before it is confirmed or never goes. After a lost connection everything that is neither
+confirmed nor found in the cluster's topic (`replicator.pulsar.arrived_entries`) goes again.
 Source: docs/protocols/interop.md.
 """
 
@@ -80,11 +82,13 @@ class PulsarSender:
         """Receipts name the position of their entry here."""
         self.numbers = self.bytes_in_flight = self.receipts = 0
         self.messages_out = self.size_out = 0
-        """Confirmed."""
+        """What the cluster has confirmed since this core was made, in messages and in bytes."""
         self._steps: deque[_Step] = deque()
 
     def opened(self, by_position: bool, there: Position = BEFORE_ALL) -> None:
-        """A connection with a producer stands: everything behind `mark` goes again, but for what the cluster was found to have, up to `there`."""
+        """A connection with a producer stands: everything behind `mark` goes again, but for what the cluster was found
+        to have, up to `there`.
+        """
         self.mark = max(self.mark, there)
         self._steps.clear()
         self.by_position, self.bytes_in_flight, self.numbers = by_position, 0, 0
@@ -106,7 +110,9 @@ class PulsarSender:
         return self.numbers
 
     def take(self, ledger: int, first: int, run: Run, transactions: TransactionBuffer | None) -> list[Outgoing]:
-        """The next run of the topic, at `read_at`. Returns what to send of it. Raises CorruptData where an entry cannot be read."""
+        """The next run of the topic, at `read_at`. Returns what to send of it. Raises CorruptData where an entry cannot
+        be read.
+        """
         self.read_at = (ledger, first + run.count)
         if transactions is not None and transactions.is_aborted(run):
             self._pass_by((ledger, first + run.count - 1))
@@ -162,7 +168,8 @@ class PulsarSender:
     def receipt(self, sequence: int, highest: int) -> bool:
         """The target has stored, or had before, everything up to this one. Returns whether `mark` moved.
 
-        A marker's receipt names its number, which is no position: where entries are known by position, it confirms none.
+        A marker's receipt names its number, which is no position: where entries are known by position, it confirms
+        none.
         """
         steps, moved = self._steps, False
         if self.by_position and highest == MARKER_RECEIPT:

@@ -1,11 +1,15 @@
-"""Snapshots: replicated subscriptions of one topic on a link with a real Pulsar cluster, by Pulsar's own markers. A core.
+"""Snapshots: replicated subscriptions of one topic on a link with a real Pulsar cluster, by Pulsar's own markers. A
+core.
 
-Is: whom to ask for a snapshot and when, what to answer, which update a moved subscription is worth. Isn't: between Heliograph regions (there
-acknowledgements travel by coordinate: `replicator.subscriptions.subscription_sync`), or a frame.
-A snapshot is a pair of positions, here and there, so that everything at or before the one here is at or before the one there, and the other way round for
-what came from there. Only the mark-delete position travels: Pulsar's protocol has no more.
-Invariants: an answer names a position here at or behind everything the cluster sent before it asked, and goes out behind everything at or before that
-position; an update is told only for a snapshot that the subscription has passed, and never backwards.
+Is: whom to ask for a snapshot and when, what to answer, which update a moved subscription is worth. Isn't: between
+Heliograph regions (there acknowledgements travel by coordinate: `replicator.subscriptions.subscription_sync`), or a
+frame.
+A snapshot is a pair of positions, here and there, so that everything at or before the one here is at or before the one
+there, and the other way round for what came from there. Only the mark-delete position travels: Pulsar's protocol has no
+more.
+Invariants: an answer names a position here at or behind everything the cluster sent before it asked, and goes out
+behind everything at or before that position; an update is told only for a snapshot that the subscription has passed,
+and never backwards.
 Source: docs/protocols/interop.md, "Replicated subscriptions".
 """
 
@@ -24,7 +28,9 @@ class SnapshotSettings:
     timeout_s: float = 30.0
     """A request that is not answered for so long is given up."""
     kept: int = 30
-    """Newest snapshots that are kept; a subscription further behind than the oldest waits until it has passed a newer one."""
+    """Newest snapshots that are kept; a subscription further behind than the oldest waits until it has passed a newer
+    one.
+    """
 
 
 class Snapshots:
@@ -35,7 +41,7 @@ class Snapshots:
     def __init__(self, settings: SnapshotSettings | None = None) -> None:
         self.settings = settings or SnapshotSettings()
         self.found: deque[tuple[Position, Position]] = deque(maxlen=self.settings.kept)
-        """(here, there), ascending."""
+        """The newest snapshots (here, there), ascending; at most `kept`."""
         self._answers: deque[tuple[Position, str]] = deque()
         self._asked = ""
         self._asked_at = 0.0
@@ -55,7 +61,9 @@ class Snapshots:
         self._answers.append((here, snapshot))
 
     def answers(self, sent_through: Position) -> list[tuple[str, Position]]:
-        """(snapshot id, position here) of the answers that may go now: everything at or before `sent_through` went out."""
+        """(snapshot id, position here) of the answers that may go now: everything at or before `sent_through` went
+        out.
+        """
         ready = []
         while self._answers and self._answers[0][0] <= sent_through:
             here, snapshot = self._answers.popleft()
@@ -65,7 +73,9 @@ class Snapshots:
     # -- this region asks ----------------------------------------------------------------------------------------------
 
     def ask(self, now: float, end: Position, salt: str) -> str:
-        """The id of a snapshot to ask for now; "": not now. end: the topic's last position; without new messages none is needed."""
+        """The id of a snapshot to ask for now; "": not now. end: the topic's last position; without new messages none
+        is needed.
+        """
         if self._asked and now - self._asked_at < self.settings.timeout_s:
             return ""
         if (
@@ -86,7 +96,9 @@ class Snapshots:
                 self.found.append((here, there))
 
     def updates(self, marks: Mapping[str, Position]) -> list[tuple[str, Position]]:
-        """marks: subscription -> its mark-delete position here. Returns (subscription, position there) of those that passed a newer snapshot."""
+        """marks: subscription -> its mark-delete position here. Returns (subscription, position there) of those that
+        passed a newer snapshot.
+        """
         out = []
         told, self._told = self._told, {}
         for name, mark in marks.items():

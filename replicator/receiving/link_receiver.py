@@ -1,9 +1,11 @@
 """LinkReceiver: the target's half of the links that come in on one connection.
 
-Is: OPEN, RUN, SKIP, SCHEMAS, and HEARTBEAT of any number of streams (one stream: one topic on this connection), and what is answered: the shell
-around them. Isn't: the rule what to accept (`replicator.dedup.version_vector`), or a listener.
-Invariants: a receipt names only what is durable here; a run is stored only if it comes from its origin's own region (full mesh), its entries
-match their checksums, and the previous coordinate is held; after a GAP nothing of that attempt is stored any more.
+Is: OPEN, RUN, SKIP, SCHEMAS, and HEARTBEAT of any number of streams (one stream: one topic on this connection), and
+what is answered: the shell around them. Isn't: the rule what to accept (`replicator.dedup.version_vector`), or a
+listener.
+Invariants: a receipt names only what is durable here; a run is stored only if it comes from its origin's own region
+(full mesh), its entries match their checksums, and the previous coordinate is held; after a GAP nothing of that attempt
+is stored any more.
 Source: docs/protocols/links.md.
 """
 
@@ -52,7 +54,9 @@ class ReceiverSettings:
 
 
 class LinkReceiver:
-    """One connection of a link listener. `open_log(topic, source region)` loads (or creates) the topic; it raises what the sender is told."""
+    """One connection of a link listener. `open_log(topic, source region)` loads (or creates) the topic; it raises what
+    the sender is told.
+    """
 
     def __init__(
         self,
@@ -69,7 +73,8 @@ class LinkReceiver:
         auditor: Auditor | None = None,
         schemas: SchemaHost | None = None,
     ) -> None:
-        """region: this one's name. region_number: of a region by name, from the global configuration; None: no such region.
+        """region: this one's name. region_number: of a region by name, from the global configuration; None: no such
+        region.
 
         budget, incoming: of the whole broker.
         peer: the region that the sender has proven to be; "": nothing is proven (no TLS), and its word counts.

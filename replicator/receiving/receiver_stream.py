@@ -1,8 +1,10 @@
 """ReceiverStream: one topic's stream of one connection of a link, at its target.
 
-Is: the core of what is stored, receipted, and asked again. Isn't: the connection (`replicator.receiving.link_receiver`), or the rule (`replicator.dedup.version_vector`).
-Invariants: a receipt names only what is durable here; a run is stored only if it comes from its origin's own region, or from the one that is this region's
-parent in that origin's tree; its entries match their checksums, and the previous coordinate is held; after a GAP nothing of that attempt is stored any more.
+Is: the core of what is stored, receipted, and asked again. Isn't: the connection
+(`replicator.receiving.link_receiver`), or the rule (`replicator.dedup.version_vector`).
+Invariants: a receipt names only what is durable here; a run is stored only if it comes from its origin's own region, or
+from the one that is this region's parent in that origin's tree; its entries match their checksums, and the previous
+coordinate is held; after a GAP nothing of that attempt is stored any more.
 Source: docs/protocols/links.md.
 """
 
@@ -86,7 +88,9 @@ class ReceiverStream:
             self.incoming.connected, self.incoming.heard = False, Heard(self.incoming.heard.ms)
 
     def on_run(self, attempt: int, previous: Position, run: Run) -> None:
-        """Raises PeerError."""
+        """Takes a run that the source sent: what is new is stored, and receipted once it is durable. Raises
+        PeerError.
+        """
         assert run.origin is not None
         ledger, first, count = run.spans[-1]
         origin, last = run.origin, (ledger, first + count - 1)
@@ -126,7 +130,7 @@ class ReceiverStream:
         region.latency.add(max(0.0, self._now_ms() - (run.origin_time_ms - region.clock_offset_ms)), run.messages)
 
     def on_skip(self, attempt: int, record: SkipRecord) -> None:
-        """Raises PeerError."""
+        """Takes a SKIP that the source sent, as `on_run` takes a run. Raises PeerError."""
         if self._passes(attempt, record.origin, record.through):
             self._answer(attempt, record.origin, record.through, self.log.append_skip(record, _stored, _failed))
 
@@ -150,7 +154,8 @@ class ReceiverStream:
         own = self.log.state.is_own(origin)
         if own or (origin[0] != self.source_number and not self._known(origin, run)):
             raise PeerError(
-                f"link: {self.source} is not where region {origin[0]} publishes, and no tree of that region's says that it passes its entries on"
+                f"link: {self.source} is not where region {origin[0]} publishes, and no tree of that region's says "
+                "that it passes its entries on"
             )
         if attempt < self._attempt:
             raise PeerError("link: attempts count upwards")

@@ -1,9 +1,10 @@
-"""Way: of which origins this region delivers to one target, what of them it has sent, and what the target holds.
+"""DeliveryRoute: of which origins this region delivers to one target, what of them it has sent, and what the target
+holds.
 
-Is: whose business an entry is, by the trees and the target's vector: the part of `replicator.sending.link_sender` that its decisions rest on. Isn't: a decision what is
-sent.
-Invariants: of an origin only its tree's parent of the target delivers, and only once the target holds what it gets by earlier trees; the origin itself
-takes over what no parent delivers, up to the newest record of its tree.
+Is: whose business an entry is, by the trees and the target's vector: the part of `replicator.sending.link_sender` that
+its decisions rest on. Isn't: a decision what is sent.
+Invariants: of an origin only its tree's parent of the target delivers, and only once the target holds what it gets by
+earlier trees; the origin itself takes over what no parent delivers, up to the newest record of its tree.
 Source: docs/protocols/links.md, "Topologies".
 """
 
@@ -24,7 +25,9 @@ class Way:
         self.remote = Vector()
         """Durable at the target, as last heard."""
         self.takes_over: Position | None = None
-        """The target is behind a change of trees and gets nothing from its parent there: up to here the origin, this region, delivers itself."""
+        """The target is behind a change of trees and gets nothing from its parent there: up to here the origin, this
+        region, delivers itself.
+        """
         self._sent: dict[Origin, Position] = {}
 
     def previous(self, origin: Origin) -> Position:

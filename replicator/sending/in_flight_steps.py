@@ -1,8 +1,9 @@
 """Steps: what a link has read of its topic and is not done with, in order, and how much of it is in flight.
 
 Is: the bookkeeping between reading and the cursor. Isn't: what is sent (`replicator.sending.link_sender`).
-Invariants: the end of a step is passed only when each step before it is satisfied; what is in flight of one origin does not wait for receipts of another;
-steps that wait for another region's delivery (*held*) are one a stretch, so that a long wait takes no room.
+Invariants: the end of a step is passed only when each step before it is satisfied; what is in flight of one origin does
+not wait for receipts of another; steps that wait for another region's delivery (*held*) are one a stretch, so that a
+long wait takes no room.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ _COMPACT_FROM = 256
 
 
 class Step(NamedTuple):
-    """`origin` and `through`: what the target must hold, None: nothing. totals: of what was first published here, up to `end`."""
+    """`origin` and `through`: what the target must hold, None: nothing. totals: of what was first published here, up to
+    `end`.
+    """
 
     end: Position
     origin: Origin | None
@@ -29,7 +32,7 @@ class Step(NamedTuple):
 
 
 class Steps:
-    """Of one attempt of one link."""
+    """Keeps the steps of one attempt of one link; another attempt begins with none."""
 
     def __init__(self) -> None:
         self._steps: deque[Step] = deque()
@@ -77,7 +80,9 @@ class Steps:
         self._steps = deque(step._replace(totals=added(step.totals, drift)) for step in self._steps)
 
     def advance(self, prefix: Callable[[Origin], Position]) -> tuple[Position, Totals] | None:
-        """prefix: what the target holds of an origin. Returns the end of the last step that is done with, and its totals; None: as before."""
+        """prefix: what the target holds of an origin. Returns the end of the last step that is done with, and its
+        totals; None: as before.
+        """
         for origin in list(self._flight):
             have, flight = prefix(origin), self._flight[origin]
             while flight and flight[0][0] <= have:

@@ -1,12 +1,14 @@
 """LinkSender: decides what one link (a topic, to one region) sends, repeats, and skips, and how far its cursor moves.
 
-Is: the sender's half of the link as a pure core. Isn't: reading, connections, the receiver's half (`replicator.dedup.version_vector`), or whose business an entry is
-(`replicator.sending.delivery_routes`).
+Is: the sender's half of the link as a pure core. Isn't: reading, connections, the receiver's half
+(`replicator.dedup.version_vector`), or whose business an entry is (`replicator.sending.delivery_routes`).
 In: handshakes, runs read from the topic, receipts, gaps, time. Out: the frames to send, the cursor's position.
-Invariants: of each origin only that goes out which this region is the target's parent for (`replicator.log.routing_trees`; without trees: what was first published
-here), by origin in order, each run with the coordinate before it on this route, and only once the target holds what it gets by earlier trees; the cursor
-moves over an entry only when everything before it is durable at the target (whoever delivers it), was not meant for it, or is no business of this region;
-a SKIP of this region's goes out on the attempt it was decided on, and only once it is stored here, which only the owner of the topic can do.
+Invariants: of each origin only that goes out which this region is the target's parent for
+(`replicator.log.routing_trees`; without trees: what was first published here), by origin in order, each run with the
+coordinate before it on this route, and only once the target holds what it gets by earlier trees; the cursor moves over
+an entry only when everything before it is durable at the target (whoever delivers it), was not meant for it, or is no
+business of this region; a SKIP of this region's goes out on the attempt it was decided on, and only once it is stored
+here, which only the owner of the topic can do.
 Source: docs/protocols/links.md.
 """
 
@@ -41,7 +43,9 @@ class SenderSettings:
 
 
 class LinkSender(Losses):
-    """One link's decisions. `mark`: everything at or below it needs no sending any more. region: this one's name; "": there are no trees."""
+    """One link's decisions. `mark`: everything at or below it needs no sending any more. region: this one's name; "":
+    there are no trees.
+    """
 
     def __init__(
         self, target: str, state: TopicState, mark: Position, settings: SenderSettings, region: str = ""
@@ -66,13 +70,15 @@ class LinkSender(Losses):
 
     @property
     def unread_bytes(self) -> int:
-        """Of what was first published here and is not sent yet, on this attempt."""
+        """The bytes of what was first published here and is not sent yet, on this attempt."""
         return self.state.outbox.totals[2] - self._read_totals[2]
 
     # -- connection ----------------------------------------------------------------------------------------------------
 
     def opened(self, vector: Vector, window_bytes: int) -> bool:
-        """The handshake. Returns True where the target holds less than it once confirmed: `mark` went back, the cursor must follow."""
+        """The handshake. Returns True where the target holds less than it once confirmed: `mark` went back, the cursor
+        must follow.
+        """
         self.connected = True
         self._window = min(window_bytes, self.settings.window_bytes)
         return self._rewind(vector)
@@ -82,7 +88,9 @@ class LinkSender(Losses):
         self._clear()
 
     def gap(self, attempt: int, vector: Vector) -> bool | None:
-        """The target lacks something before what was sent: start again at its vector. None: of an earlier attempt; else as `opened`."""
+        """The target lacks something before what was sent: start again at its vector. None: of an earlier attempt; else
+        as `opened`.
+        """
         if attempt != self.attempt or not self.connected:
             return None
         self.rewinds += 1
@@ -123,7 +131,9 @@ class LinkSender(Losses):
             self.mark, self.done = ahead, self.state.outbox.at(ahead)  # receipts were lost, or the cursor is new
 
     def _begin_at_trees(self, vector: Vector) -> None:
-        """What came from elsewhere and the target lacks may lie before the mark (another region delivered it until now)."""
+        """What came from elsewhere and the target lacks may lie before the mark (another region delivered it until
+        now).
+        """
         first = self.state.positions.first()
         confirmed = self.state.relayed.get(self.target, {})
         gone = self._gone(first)
@@ -152,7 +162,9 @@ class LinkSender(Losses):
             self._read_totals = self.state.outbox.at((self.read_at[0], self.read_at[1] - 1))
 
     def learned(self, vector: Vector) -> None:
-        """Of a target without a connection: what others say that it holds. What this region is the parent for waits nevertheless."""
+        """Moves the mark by what others say that a target without a connection holds. What this region is the parent
+        for waits nevertheless.
+        """
         if not self.connected and self.state.trees and not self._relays():
             tree = self.state.trees.newest(self.state.origin)
             if tree is not None and tree.parent(self.target) != self.region:
@@ -194,7 +206,9 @@ class LinkSender(Losses):
         self._fitting = window_bytes
 
     def take(self, ledger: int, first: int, run: Run, now: float) -> list[Send]:
-        """The next run of the topic, at or behind `read_at`. Returns what to send of it. Raises CorruptData where it is damaged here."""
+        """The next run of the topic, at or behind `read_at`. Returns what to send of it. Raises CorruptData where it is
+        damaged here.
+        """
         last = (ledger, first + run.count - 1)
         buffer = self.state.transactions
         aborted = buffer is not None and buffer.is_aborted(run)
@@ -256,7 +270,9 @@ class LinkSender(Losses):
         return [SendRun(previous, sent)]
 
     def _addressed(self, origin: Origin, run: Run, reach: frozenset[str], now: float, aborted: bool) -> Run | None:
-        """The part of it that is meant for the target, or for regions behind it, as its origin published it; None: nothing."""
+        """The part of it that is meant for the target, or for regions behind it, as its origin published it; None:
+        nothing.
+        """
         checksums: list[int] = []
         keep: list[int] | None = []
         if is_tree(run):
@@ -281,7 +297,9 @@ class LinkSender(Losses):
         self._filtered[origin] = (through, self._filtered[origin][1] if origin in self._filtered else now)
 
     def _pass_skip(self, record: SkipRecord, last: Position, now: float) -> list[Send]:
-        """A SKIP that lies here. What was lost on the way here is lost for those behind; what this region issued itself is not meant for them."""
+        """A SKIP that lies here. What was lost on the way here is lost for those behind; what this region issued itself
+        is not meant for them.
+        """
         origin = record.origin
         tree = self.state.trees.governing(origin, record.through)
         if (
@@ -337,7 +355,9 @@ class LinkSender(Losses):
         return None
 
     def skip_stored(self, attempt: int, record: SkipRecord) -> SkipRecord | None:
-        """`record`, decided on `attempt`, is durable here. Returns it where it may go out: the connection and the route are still as they were."""
+        """`record`, decided on `attempt`, is durable here. Returns it where it may go out: the connection and the route
+        are still as they were.
+        """
         if attempt != self.attempt or not self.connected:
             return None
         self._skipping = False
@@ -382,7 +402,9 @@ class LinkSender(Losses):
         return self.go_back()
 
     def go_back(self) -> bool | None:
-        """Begins again where the target is now so far that what was read before is this region's to send. As `gap`; None: it is not."""
+        """Begins again where the target is now so far that what was read before is this region's to send. As `gap`;
+        None: it is not.
+        """
         return (
             self._rewind(self.remote) if self.connected and any(self.ready(origin) for origin in self._held) else None
         )
@@ -413,11 +435,15 @@ class LinkSender(Losses):
         return self._skipping
 
     def behind(self, last_confirmed: Position) -> bool:
-        """Whether there is something to do here: sent and not confirmed, or not read yet. What another region delivers does not count."""
+        """Whether there is something to do here: sent and not confirmed, or not read yet. What another region delivers
+        does not count.
+        """
         return self._steps.in_flight or self._skipping or self.read_at <= last_confirmed
 
     def backlog(self) -> tuple[Totals, int]:
-        """((entries, messages, bytes) first published here and not done with, broker time in ms of the oldest; 0: none)."""
+        """((entries, messages, bytes) first published here and not done with, broker time in ms of the oldest; 0:
+        none).
+        """
         now, done = self.state.outbox.totals, self.done
         left = (max(0, now[0] - done[0]), max(0, now[1] - done[1]), max(0, now[2] - done[2]))
         return left, self.state.outbox.oldest_ms(done) if left[0] else 0

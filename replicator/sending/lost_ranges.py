@@ -1,9 +1,9 @@
 """Losses: what a link says of entries that this region does not have any more, and that its target lacks.
 
-Is: the part of `replicator.sending.link_sender` that names ranges which are trimmed, expired, given up, or deleted. Isn't: what is sent of what is there, or what was not
-meant for the target.
-Invariants: of each origin a range is named once on an attempt, behind everything that goes before it; records of trees are never lost, they are sent in
-their place; where another region is the parent, that one names it.
+Is: the part of `replicator.sending.link_sender` that names ranges which are trimmed, expired, given up, or deleted.
+Isn't: what is sent of what is there, or what was not meant for the target.
+Invariants: of each origin a range is named once on an attempt, behind everything that goes before it; records of trees
+are never lost, they are sent in their place; where another region is the parent, that one names it.
 Source: docs/protocols/links.md, "SKIP", "What an admin deletes".
 """
 
@@ -37,12 +37,16 @@ class Losses(Way):
         self._held: dict[Origin, None] = {}
         """Origins of which something was read that goes out once the target is so far."""
         self._unsure: dict[Origin, Position | None] = {}
-        """Origins of other regions of which something may be trimmed here that the target lacks -> through where that was named; None: not yet."""
+        """Origins of other regions of which something may be trimmed here that the target lacks -> through where that
+        was named; None: not yet.
+        """
         self._skipping = False
         """A SKIP is being stored."""
 
     def of_the_dead(self) -> list[Send]:
-        """Of incarnations that were deleted here, what the target was not told of. Nothing of it can change any more, so it is not stored first."""
+        """Names, of incarnations that were deleted here, what the target was not told of. Nothing of it can change any
+        more, so it is not stored first.
+        """
         sends: list[Send] = []
         for origin, end in self.state.dead if self.connected else ():
             if (after := self.previous(origin)) < end:
@@ -52,8 +56,8 @@ class Losses(Way):
         return sends
 
     def trimmed(self, first: Position, reason: SkipReason = SkipReason.TRIMMED) -> Send | None:
-        """`first`: the first position that the topic still has, or that the link begins at, beyond `read_at`. Returns what must go out first: a SKIP
-        to be stored, or a tree's record.
+        """`first`: the first position that the topic still has, or that the link begins at, beyond `read_at`. Returns
+        what must go out first: a SKIP to be stored, or a tree's record.
         """
         end = just_before(first)
         newest = self.state.outbox.last_at(end)
@@ -73,7 +77,9 @@ class Losses(Way):
         return None
 
     def lacks(self, run: Run | None) -> Send | None:
-        """Of other regions' origins: what of `run`'s may have been trimmed before it (None: of all, to the end of the log). As `trimmed`."""
+        """Names what of other regions' origins may have been trimmed before `run` (None: of all, to the end of the
+        log). Returns what must go out first, as `trimmed` does.
+        """
         if not self._unsure or not self.passes:
             return None
         for origin, named in list(self._unsure.items()):
@@ -97,7 +103,9 @@ class Losses(Way):
         return None
 
     def _begins_behind(self, origin: Origin, after: Position, through: Position) -> bool:
-        """Whether `origin` published nothing up to `through`, because the record behind it is a whole one. A target that knows nothing of it refuses a SKIP."""
+        """Whether `origin` published nothing up to `through`, because the record behind it is a whole one. A target
+        that knows nothing of it refuses a SKIP.
+        """
         book, record = self.state.trees, self.state.trees.next_record(origin, after)
         return (
             record is not None
@@ -106,7 +114,9 @@ class Losses(Way):
         )
 
     def _lost(self, origin: Origin, after: Position, through: Position, reason: SkipReason) -> Send:
-        """(after, through] is not here any more, but for the records of trees: those are known, and behind one another region may be the parent."""
+        """(after, through] is not here any more, but for the records of trees: those are known, and behind one another
+        region may be the parent.
+        """
         record = self.state.trees.next_record(origin, after)
         if record is not None and record <= through:
             through = just_before(record)

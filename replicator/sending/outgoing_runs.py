@@ -1,7 +1,7 @@
 """Sends: what a link's core lets go, and how neighbours become one.
 
-Is: the two things that go out (a run with the coordinate before it, a SKIP that is passed on), and the joining and cutting of such runs. Isn't: a decision
-whether they go (`replicator.sending.link_sender`).
+Is: the two things that go out (a run with the coordinate before it, a SKIP that is passed on), and the joining and
+cutting of such runs. Isn't: a decision whether they go (`replicator.sending.link_sender`).
 Source: docs/protocols/links.md, "The rule".
 """
 

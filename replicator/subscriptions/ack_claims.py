@@ -1,8 +1,10 @@
 """Claims: what one region says of a replicated subscription: everything that was acknowledged there, by coordinate.
 
-Is: ranges of coordinates, and the value that travels. Isn't: a decision (`replicator.subscriptions.subscription_state`), or a cursor.
-Invariants: ranges are disjoint, ascending, apart, and half-open at their lower end: (after, through]. A claim of a range means that the claimer
-has acknowledged every entry of it *that was meant for the claimer and reached it*; nothing is claimed of the rest.
+Is: ranges of coordinates, and the value that travels. Isn't: a decision
+(`replicator.subscriptions.subscription_state`), or a cursor.
+Invariants: ranges are disjoint, ascending, apart, and half-open at their lower end: (after, through]. A claim of a
+range means that the claimer has acknowledged every entry of it *that was meant for the claimer and reached it*; nothing
+is claimed of the rest.
 Source: docs/protocols/links.md, "Replicated subscriptions".
 """
 
@@ -19,7 +21,9 @@ from heliograph.model.positions import BEFORE_ALL, Position
 Epoch = tuple[int, int]
 """(resets so far, number of the region that made the last one). The higher wins."""
 Base = dict[Origin, Position]
-"""Where the subscription begins: what lies at or below is no part of it. An origin that is not in it: from its first entry on."""
+"""Where the subscription begins: what lies at or below is no part of it. An origin that is not in it: from its first
+entry on.
+"""
 CREATED: Epoch = (0, 0)
 RANGES_MAX = 10_000
 PARTLY_MAX = 10_000
@@ -29,7 +33,7 @@ COUNTS_LEVEL = 4
 """Feature level of a side that takes counts."""
 _COUNT_MAX = (1 << 31) - 1
 _PARTLY_BYTES = 40
-"""Of one batch beside its bits."""
+"""What a partly acknowledged batch takes in a frame beside its bits, about."""
 
 
 def insert(ranges: list[Range], after: Position, through: Position) -> None:
@@ -70,7 +74,8 @@ def _through(found: Range) -> Position:
 class Claims:
     """partly: batches of which single messages are acknowledged -> bits of those that are not.
 
-    counts: entries that are not acknowledged -> how often they were handed out again; no more than a number that consumers see.
+    counts: entries that are not acknowledged -> how often they were handed out again; no more than a number that
+    consumers see.
     """
 
     __slots__ = ("base", "counts", "epoch", "partly", "ranges")
@@ -91,7 +96,7 @@ class Claims:
         self.counts[coordinate] = max(self.counts.get(coordinate, 0), min(count, _COUNT_MAX))
 
     def merge(self, other: Claims) -> None:
-        """Of the same epoch and the same claimer: nothing that was claimed is taken back."""
+        """Joins claims of the same epoch and the same claimer: nothing that was claimed is taken back."""
         for origin, ranges in other.ranges.items():
             for after, through in ranges:
                 self.add(origin, after, through)
@@ -101,9 +106,11 @@ class Claims:
             self.add_count(coordinate, count)
 
     def bound(self) -> bool:
-        """At most RANGES_MAX ranges and PARTLY_BYTES_MAX bytes of bits, so that a frame holds them: of what is left out, messages come again.
+        """At most RANGES_MAX ranges and PARTLY_BYTES_MAX bytes of bits, so that a frame holds them: of what is left
+        out, messages come again.
 
-        Left out is what lies highest, so that the same is left out every time; of each origin that has more than its share. Returns whether ranges were.
+        Left out is what lies highest, so that the same is left out every time; of each origin that has more than its
+        share. Returns whether ranges were.
         """
         before, left = sum(map(len, self.ranges.values())), RANGES_MAX
         if before > left:
@@ -121,7 +128,9 @@ class Claims:
         return before > RANGES_MAX
 
     def forget_whole(self) -> None:
-        """Batches that are claimed whole by now are no longer claimed in parts, and how often a message came again is nothing once it is claimed."""
+        """Batches that are claimed whole by now are no longer claimed in parts, and how often a message came again is
+        nothing once it is claimed.
+        """
         for coordinate in [c for c in self.partly if self.covers(c)]:
             del self.partly[coordinate]
         for coordinate in [c for c in self.counts if self.covers(c)]:
@@ -132,7 +141,9 @@ class Claims:
         return not subtract([((at[0], at[1] - 1), at)], self.ranges.get(origin, ()))
 
     def summary(self) -> dict[str, Any]:
-        """For people: by origin, how far it goes, and in how many ranges; how many batches are acknowledged in part, how many entries came again."""
+        """For people: by origin, how far it goes, and in how many ranges; how many batches are acknowledged in part,
+        how many entries came again.
+        """
         rows = {
             "{}.{}.{:x}".format(*origin): {"through": list(ranges[-1][1]), "ranges": len(ranges)}
             for origin, ranges in sorted(self.ranges.items())
@@ -141,7 +152,9 @@ class Claims:
         return {"origins": rows, "partly": len(self.partly), "counts": len(self.counts)}
 
     def parts(self) -> list[int]:
-        """[messages left of batches that were acknowledged in part, redeliveries]: what can change without the summary, to which others compare theirs."""
+        """[messages left of batches that were acknowledged in part, redeliveries]: what can change without the summary,
+        to which others compare theirs.
+        """
         return [sum(left.bit_count() for left in self.partly.values()), sum(self.counts.values())]
 
     def fields(self, level: int = COUNTS_LEVEL) -> list[Any]:
@@ -204,7 +217,7 @@ class Claims:
 
 
 def read_claims(fields: Sequence[Any]) -> Claims:
-    """Of a frame from another region. Raises PeerError."""
+    """Reads the claims in a frame from another region. Raises PeerError."""
     try:
         return Claims.read(fields)
     except CorruptData as error:

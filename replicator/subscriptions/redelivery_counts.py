@@ -1,9 +1,12 @@
-"""Redeliveries: how often messages of a replicated subscription were handed out again, told by coordinate and counted wherever it goes on.
+"""Redeliveries: how often messages of a replicated subscription were handed out again, told by coordinate and counted
+wherever it goes on.
 
-Is: positions here to coordinates and back, for the counts alone, within a budget of reads. Isn't: a dispatcher (it counts), or a claim
-(`replicator.subscriptions.ack_claims` carries counts).
-Invariants: a count only rises, until its message is acknowledged; nothing is acknowledged, sent, or held back because of one.
-Bounds: COUNTS_MAX counts of each region, those of the oldest messages; READS_MAX entries looked up in a round, what is left in the next.
+Is: positions here to coordinates and back, for the counts alone, within a budget of reads. Isn't: a dispatcher (it
+counts), or a claim (`replicator.subscriptions.ack_claims` carries counts).
+Invariants: a count only rises, until its message is acknowledged; nothing is acknowledged, sent, or held back because
+of one.
+Bounds: COUNTS_MAX counts of each region, those of the oldest messages; READS_MAX entries looked up in a round, what is
+left in the next.
 Source: docs/protocols/links.md, "Replicated subscriptions".
 """
 
@@ -26,7 +29,7 @@ _KNOWN_MAX = 8 * COUNTS_MAX
 
 
 class Redeliveries:
-    """Of one subscription. counted: what its dispatcher was told last, of all other regions."""
+    """Carries the counts of one subscription. counted: what its dispatcher was told last, of all other regions."""
 
     __slots__ = ("_coordinates", "_log", "_positions", "counted", "seen")
 
@@ -54,7 +57,9 @@ class Redeliveries:
         return True
 
     async def here(self, others: Mapping[str, Claims], cursor: SyncCursor) -> tuple[dict[Position, int], bool]:
-        """(what others count, of messages that are here and not acknowledged; False: there is more). Raises what storage raises."""
+        """(what others count, of messages that are here and not acknowledged; False: there is more). Raises what
+        storage raises.
+        """
         reads, whole = READS_MAX, True
         counts: dict[Position, int] = {}
         if len(self._positions) > _KNOWN_MAX:

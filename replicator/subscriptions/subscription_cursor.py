@@ -1,8 +1,10 @@
 """SyncedCursor: the cursor of a replicated subscription, read in coordinates, and moved by what other regions claim.
 
-Is: noticing a reset, what the cursor says as claims, what others claim as positions here. Isn't: a rule (`replicator.subscriptions.subscription_state`), or
-when anything is done, and who is told (`replicator.subscriptions.subscription_sync`).
-Invariants: a reset by a client is noticed before anything that others claimed is applied; it is stored in one piece with the epoch that it makes.
+Is: noticing a reset, what the cursor says as claims, what others claim as positions here. Isn't: a rule
+(`replicator.subscriptions.subscription_state`), or when anything is done, and who is told
+(`replicator.subscriptions.subscription_sync`).
+Invariants: a reset by a client is noticed before anything that others claimed is applied; it is stored in one piece
+with the epoch that it makes.
 Bounds: `ROUND_BYTES` read for claiming, and as much for applying, in a round.
 Source: docs/protocols/links.md, "Replicated subscriptions".
 """
@@ -73,7 +75,9 @@ class SyncedCursor:
         self.seen_ranges: list[Range] = []
         self.translated: list[Range] = []
         self.left_out = 0
-        """The most ranges that the cursor had since there was no room to claim some of what was translated; 0: there was."""
+        """The most ranges that the cursor had since there was no room to claim some of what was translated; 0: there
+        was.
+        """
         self.below: tuple[Position, dict[Origin, Position]] = (BEFORE_ALL, {})
         """A mark-delete position, and the coordinates below it."""
         self.floor: tuple[Position | None, dict[Origin, Position]] = (None, {})
@@ -86,7 +90,7 @@ class SyncedCursor:
         self.unfinished = False
 
     def start_over(self) -> None:
-        """After a turn of the epoch or of the cursor."""
+        """After a change of the epoch or of the cursor."""
         self.translated, self.left_out = [], 0
         self.below = (BEFORE_ALL, {})
 
@@ -109,7 +113,9 @@ class SyncedCursor:
     # -- what this region says -----------------------------------------------------------------------------------------
 
     def observe(self, cursor: SyncCursor) -> None:
-        """Everything that was acknowledged is still acknowledged; else somebody reset it, and the epoch rises, stored with the reset itself."""
+        """Everything that was acknowledged is still acknowledged; else somebody reset it, and the epoch rises, stored
+        with the reset itself.
+        """
         if cursor.changes == self.seen_changes:
             return
         mark, ranges = cursor.mark_delete, _ranges(cursor)
@@ -134,7 +140,9 @@ class SyncedCursor:
         return self.redeliveries
 
     async def claim(self, cursor: SyncCursor, counts: Mapping[Position, int] | None = None) -> bool:
-        """Puts what the cursor says into coordinates. counts: entries that are not acknowledged, and how often they were handed out again."""
+        """Puts what the cursor says into coordinates. counts: entries that are not acknowledged, and how often they
+        were handed out again.
+        """
         state, epoch = self.state, self.state.epoch
         mark, ranges, partly, given_up = (
             cursor.mark_delete,
@@ -228,9 +236,11 @@ class SyncedCursor:
             self.see(cursor)
 
     def _claim_below(self, state: SubscriptionState, claims: Claims, below: dict[Origin, Position]) -> None:
-        """Everything from the start to the mark-delete position: by origin one range, without what never reached this region, or expired in it.
+        """Everything from the start to the mark-delete position: by origin one range, without what never reached this
+        region, or expired in it.
 
-        What lies below the start is left out even where it is part of the subscription: here it is trimmed, or was before it was made.
+        What lies below the start is left out even where it is part of the subscription: here it is trimmed, or was
+        before it was made.
         """
         assert state.base is not None
         base, floor, vector = state.base, self.floor[1], self._log.vector
@@ -257,7 +267,9 @@ class SyncedCursor:
             count -= length
 
     def _claim_behind(self, claims: Claims, origin: Origin, after: Position, through: Position) -> None:
-        """What lies before the beginning is acknowledged here, and nobody did that: another region may know of an earlier one."""
+        """What lies before the beginning is acknowledged here, and nobody did that: another region may know of an
+        earlier one.
+        """
         base = self.state.base or {}
         claims.add(origin, max(after, base.get(origin, BEFORE_ALL)), through)
 
@@ -339,7 +351,9 @@ class SyncedCursor:
             yield ranges, reached, size_bytes, at <= high
 
     async def never_given(self, start: Position) -> list[tuple[int, int, int]]:
-        """What is acknowledged here behind `start` only because it lay before the beginning that was believed in until now, in order."""
+        """What is acknowledged here behind `start` only because it lay before the beginning that was believed in until
+        now, in order.
+        """
         state = self.state
         base, before = state.base or {}, state.before
         named, claimed = [], []

@@ -1,12 +1,15 @@
 """SubscriptionState: one replicated subscription of one topic in one region, as a pure core.
 
-Is: the reset epoch, where the subscription begins, what this region claims, what others claim, and what of that is still to be acknowledged here.
+Is: the reset epoch, where the subscription begins, what this region claims, what others claim, and what of that is
+still to be acknowledged here.
 Isn't: a cursor, a read, or a frame (`replicator.subscriptions.subscription_sync`).
-The rule: the higher epoch wins as a whole. Within an epoch nothing is ever taken back: what counts as acknowledged is the union of what all
-regions claim. Making a subscription is no reset: regions that make it on their own all have epoch 0, and it begins, for each origin, at the lowest
-of their beginnings. So what states say is joined the same in whatever order, and however often, it is heard.
-Invariants: only what somebody acknowledged, or what lies before the beginning, is acknowledged here; a claim for a coordinate that has not arrived
-waits until it has; a claim is applied once, and again after the cursor went back; what lies at or below `start` is claimed by nobody here.
+The rule: the higher epoch wins as a whole. Within an epoch nothing is ever taken back: what counts as acknowledged is
+the union of what all regions claim. Making a subscription is no reset: regions that make it on their own all have epoch
+0, and it begins, for each origin, at the lowest of their beginnings. So what states say is joined the same in whatever
+order, and however often, it is heard.
+Invariants: only what somebody acknowledged, or what lies before the beginning, is acknowledged here; a claim for a
+coordinate that has not arrived waits until it has; a claim is applied once, and again after the cursor went back; what
+lies at or below `start` is claimed by nobody here.
 Source: docs/protocols/links.md, "Replicated subscriptions".
 """
 
@@ -22,21 +25,27 @@ from heliograph.model.positions import BEFORE_ALL, Position
 from replicator.subscriptions.ack_claims import CREATED, Base, Claims, Epoch, insert, subtract
 
 PROPERTY = "heliograph.replicated"
-"""Of the cursor: epoch and beginning, stored in one piece with what is acknowledged. OFF: it was switched off here by hand."""
+"""A property of the cursor: epoch and beginning, stored in one piece with what is acknowledged. OFF: it was switched
+off here by hand.
+"""
 BEGAN = "heliograph.began"
-"""Of the cursor: where it stood when it was made, so that what was acknowledged before it was replicated is known apart from what lies before it."""
+"""A property of the cursor: where it stood when it was made, so that what was acknowledged before it was replicated is
+known apart from what lies before it.
+"""
 OFF = "off"
 HERE = ""
-"""The claimer of what this region itself says, and of what lies before the beginning: meant for it, whoever else it was meant for."""
+"""The claimer of what this region itself says, and of what lies before the beginning: meant for it, whoever else it was
+meant for.
+"""
 
 
 def began(at: Position) -> str:
-    """The value of `BEGAN`."""
+    """Writes a position as the value of the property `BEGAN`."""
     return f"{at[0]}:{at[1]}"
 
 
 def read_began(text: str) -> Position:
-    """Raises CorruptData."""
+    """Reads the value of the property `BEGAN`. Raises CorruptData."""
     try:
         ledger, entry = map(int, text.split(":"))
     except ValueError as error:
@@ -61,14 +70,18 @@ class SubscriptionState:
     ) -> None:
         self.number, self.epoch, self.base = number, epoch, base
         self.start = start
-        """The local mark-delete position at which it began here: what the cursor has at or below, nobody here was ever given as part of it.
-        None: an earlier version stored none, or it is to be made here."""
+        """The local mark-delete position at which it began here: what the cursor has at or below, nobody here was ever
+        given as part of it.
+        None: an earlier version stored none, or it is to be made here.
+        """
         self.mine = Claims(epoch, base or {})
         self.others: dict[str, Claims] = {}
         self.rebase = False
         """The cursor must go to where `base` says, before anything is applied; whoever moved it calls `begun_at`."""
         self.kept = False
-        """Of that move: what was acknowledged behind `start` stays acknowledged, but for what only `before` says."""
+        """Says of that move: what was acknowledged behind `start` stays acknowledged, but for what only `before`
+        says.
+        """
         self.before: Base = {}
         """With `kept`: the beginning until that move is done."""
         self.version = 1
@@ -85,7 +98,9 @@ class SubscriptionState:
 
     @classmethod
     def load(cls, number: int, text: str) -> SubscriptionState:
-        """Raises CorruptData."""
+        """Reads what `stored` made. number: of this region. Raises CorruptData, also for a version that is not
+        known.
+        """
         try:
             found = json.loads(text)
             if found["version"] != 1:

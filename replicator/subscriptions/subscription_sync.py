@@ -1,10 +1,12 @@
-"""SubscriptionSync: keeps the replicated subscriptions of one topic the same in all regions, whoever acknowledges where.
+"""SubscriptionSync: keeps the replicated subscriptions of one topic the same in all regions, whoever acknowledges
+where.
 
-Is: which ones there are, rounds, who is told what, and making and moving a subscription where another region says so. Isn't: a rule
-(`replicator.subscriptions.subscription_state`), a cursor (`replicator.subscriptions.subscription_cursor`), a frame, or a timer: `LinkManager` asks `due` and calls `round`
-every 0.4 s while there are any, links and receivers bring and take claims.
-Invariants: one round at a time; nobody is told of a beginning before it is known; a round that meets storage that does not answer changes
-nothing but what it did so far, and the next one goes on.
+Is: which ones there are, rounds, who is told what, and making and moving a subscription where another region says so.
+Isn't: a rule (`replicator.subscriptions.subscription_state`), a cursor
+(`replicator.subscriptions.subscription_cursor`), a frame, or a timer: `LinkManager` asks `due` and calls `round` every
+0.4 s while there are any, links and receivers bring and take claims.
+Invariants: one round at a time; nobody is told of a beginning before it is known; a round that meets storage that does
+not answer changes nothing but what it did so far, and the next one goes on.
 Source: docs/protocols/links.md, "Replicated subscriptions".
 """
 
@@ -46,7 +48,9 @@ class SubscriptionHost(Protocol):
     def begin_earlier(
         self, topic: str, name: str, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]
     ) -> bool:
-        """The same, but what was acknowledged behind `start` stays so, except `never`: (ledger, first entry, last entry)."""
+        """The same, but what was acknowledged behind `start` stays so, except `never`: (ledger, first entry, last
+        entry).
+        """
         ...
 
     def bind(self, topic: str, name: str, on_reset: Callable[[], None]) -> None:
@@ -58,7 +62,7 @@ class SubscriptionHost(Protocol):
         ...
 
     def redeliveries(self, topic: str, name: str, most: int) -> Mapping[Position, int]:
-        """Of the `most` oldest entries that are not acknowledged: how often each was handed out again, where it was."""
+        """How often each of the `most` oldest entries that are not acknowledged was handed out again, where it was."""
         ...
 
     def count(self, topic: str, name: str, counts: Mapping[Position, int]) -> None:
@@ -67,7 +71,7 @@ class SubscriptionHost(Protocol):
 
 
 class SubscriptionSync:
-    """Of one loaded topic."""
+    """Keeps the replicated subscriptions of one loaded topic; the log makes it when it first needs one."""
 
     __slots__ = (
         "_channels",
@@ -123,10 +127,11 @@ class SubscriptionSync:
             found.store(cursor)
 
     def _began(self, cursor: SyncCursor) -> Position:
-        """Where it was made: what lies behind that and is acknowledged was acknowledged here, also before it was replicated.
+        """Where it was made: what lies behind that and is acknowledged was acknowledged here, also before it was
+        replicated.
 
-        Its mark-delete position where that is not known (it was made in one region, or by an earlier version), or lies before it (it was moved back). Of
-        what is trimmed nothing is said.
+        Its mark-delete position where that is not known (it was made in one region, or by an earlier version), or lies
+        before it (it was moved back). Of what is trimmed nothing is said.
         """
         first = self._log.ledger.first_position()
         try:
@@ -181,7 +186,8 @@ class SubscriptionSync:
     def channel(self, region: str, send: Send) -> Callable[[], None]:
         """A stream to or from `region` is open, and is used from now on. Returns "closed".
 
-        With each the region is told everything again: what went into the one before may be lost, and that one is not always known to be dead.
+        With each the region is told everything again: what went into the one before may be lost, and that one is not
+        always known to be dead.
         """
         self._numbers += 1
         number, channels = self._numbers, self._channels.setdefault(region, {})
@@ -199,7 +205,9 @@ class SubscriptionSync:
             found.told.pop(region, None)
 
     def heard(self, region: str, name: str, claims: Claims) -> None:
-        """What `region` says; it counts from the next round on. Raises PeerError where it speaks of a cursor that is no subscription."""
+        """What `region` says; it counts from the next round on. Raises PeerError where it speaks of a cursor that is no
+        subscription.
+        """
         if name.startswith(INTERNAL):
             raise PeerError(f"link: {name!r:.100} is no subscription's name")
         if name in self._gone:
@@ -346,7 +354,9 @@ class SubscriptionSync:
         return cursor
 
     async def _find_start(self, found: SyncedCursor, cursor: SyncCursor) -> None:
-        """Of what an earlier version stored, and of what others told of when a client made it here."""
+        """Finds where a subscription begins here that an earlier version stored, or that others told of when a client
+        made it here.
+        """
         state, start = found.state, self._began(cursor)
         if state.base is not None:
             start = await found.before_first(state.base)
@@ -355,7 +365,9 @@ class SubscriptionSync:
             found.store(cursor)
 
     async def _go_to_base(self, found: SyncedCursor, cursor: SyncCursor) -> bool:
-        """This region goes where another says: a higher epoch, or an earlier beginning. False: somebody here moved it meanwhile."""
+        """This region goes where another says: a higher epoch, or an earlier beginning. False: somebody here moved it
+        meanwhile.
+        """
         state, host, topic, name = found.state, self.host, self._log.topic, found.name
         assert state.base is not None
         epoch, mark, start = state.epoch, await found.before_first(state.base), state.start

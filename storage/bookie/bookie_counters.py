@@ -1,4 +1,4 @@
-"""Counts: what a bookie has done since its start, for its metrics.
+"""BookieCounts: what a bookie has done since its start, for its metrics.
 
 Is: numbers. Isn't: state that anything depends on, or the reading of them (`region_node.bookie.http_face`).
 """
@@ -23,12 +23,14 @@ class Counts:
     """Reads that met a bad block or a failing disk. (That there is no such entry is an answer too, but neither.)"""
     read_bytes: int = 0
     records: int = 0
-    """Of the journals, that are durable."""
+    """Journal records that were made durable, over all journals of the bookie."""
     failed_records: int = 0
     throttled: int = 0
     """How often a connection was read no further, as the bookie had its bound."""
     adds_ms: Recent = field(default_factory=Recent)
-    """From the loop turn that received them until they are durable, a record of a journal each; nothing where the bookie has no clock."""
+    """From the loop pass that received them until they are durable, a record of a journal each; nothing where the
+    bookie has no clock.
+    """
     reads_ms: Recent = field(default_factory=Recent)
     """Until their last part was handed to the connection."""
     failed_reads_ms: Recent = field(default_factory=Recent)

@@ -19,12 +19,14 @@ class BookieSettings:
     used_segments_max: int = 6
     """With so many segments full (of small records), the write cache is flushed though it is not full."""
     write_cache_bytes: int = 32 << 20
-    """Of one generation; there are two. The ledger directories share it. What one read of each connection brings may come on top."""
+    """The bound of one generation; there are two, and the ledger directories share it. What one read of each connection
+    brings may come on top.
+    """
     journal_pending_bytes: int = 16 << 20
     """Received and not yet synced; beyond it connections are not read."""
     frame_bytes_max: int = FRAME_BYTES_MAX
     read_bytes_max: int = 4 << 20
-    """Of one answer, unless a single block is larger."""
+    """The bound of one answer to a read, unless a single block is larger."""
     reads_max: int = 64
     """Reads from disk under way; beyond it connections are not read."""
     free_bytes_min: int = 256 << 20

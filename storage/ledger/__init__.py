@@ -1,0 +1,1 @@
+"""Ledgers over a quorum of bookies: what writers, readers, and repair share."""

@@ -25,11 +25,15 @@ class LedgerSettings:
     add_timeout_s: float = 5.0
     """A bookie that owes an ack for longer is replaced, as if its connection had broken."""
     stall_s: float = 1.0
-    """A bookie whose ack is the only one that a ledger waits for is replaced after so long, or after `stall_factor` times what acks take here,
-    whichever is longer, but no later than after `add_timeout_s`. Where others have it already, a disk that is merely busy is soon no longer alone."""
+    """A bookie whose ack is the only one that a ledger waits for is replaced after so long, or after `stall_factor`
+    times what acks take here, whichever is longer, but no later than after `add_timeout_s`. Where others have it
+    already, a disk that is merely busy is soon no longer alone.
+    """
     stall_factor: float = 10.0
     slow_after_s: float = 1.0
-    """A bookie that owes an ack for longer, while an ack quorum had it, is kept, but new ledgers and reads go elsewhere for a while."""
+    """A bookie that owes an ack for longer, while an ack quorum had it, is kept, but new ledgers and reads go elsewhere
+    for a while.
+    """
     lost_after_s: float = 10.0
     """A ledger whose LAC stands still for longer, with runs waiting, is given up for a new one."""
     backlog_bytes_max: int = 32 << 20
@@ -38,7 +42,9 @@ class LedgerSettings:
     """First pause before a bookie, or the metadata, is tried again; doubles up to `retry_max_s`."""
     retry_max_s: float = 2.0
     second_read_percentile: float = 0.95
-    """A bookie that takes longer to answer a read than so many of the last reads did is not waited for alone: another copy is read too."""
+    """A bookie that takes longer to answer a read than so many of the last reads did is not waited for alone: another
+    copy is read too.
+    """
     second_read_min_s: float = 0.02
     """But not before this; also the wait while too few reads are known."""
     second_read_max_s: float = 1.0
@@ -82,7 +88,9 @@ class LedgerContext:
         return min(max(usual, self.settings.second_read_min_s), self.settings.second_read_max_s)
 
     def stalled_s(self, suspected: bool) -> float:
-        """How long an ack is waited for that alone holds a ledger up. suspected: the bookie has just failed another ledger."""
+        """How long an ack is waited for that alone holds a ledger up. suspected: the bookie has just failed another
+        ledger.
+        """
         settings = self.settings
         least = settings.stall_s / 4 if suspected else settings.stall_s
         return min(max(least, settings.stall_factor * self.acks.percentile(_ACKS_PERCENTILE)), settings.add_timeout_s)

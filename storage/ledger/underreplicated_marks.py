@@ -1,8 +1,8 @@
 """Marks: what the metadata says of a ledger that lacks copies, for whoever repairs it next.
 
 Is: the value of `/underreplicated/{id}`, and the addition to it. Isn't: the finding, or the repair.
-Invariants: an addition loses nothing of what stands there. A version that knows only of lost bookies reads those, and takes the mark away when they
-are dealt with: what else it said is found again by the check of what bookies hold.
+Invariants: an addition loses nothing of what stands there. A version that knows only of lost bookies reads those, and
+takes the mark away when they are dealt with: what else it said is found again by the check of what bookies hold.
 Source: docs/protocols/storage.md, "Auto-recovery".
 """
 
@@ -25,7 +25,9 @@ class Mark:
     lost: Sequence[str] = ()
     """Bookies that are gone for good: others get copies in their place."""
     lacking: Mapping[str, int] = field(default_factory=dict)
-    """Bookies that are there, or will be again, and may lack entries -> an entry up to which all is confirmed: they get what they lack."""
+    """Bookies that are there, or will be again, and may lack entries -> an entry up to which all is confirmed: they get
+    what they lack.
+    """
 
     def encode(self) -> bytes:
         return pack([list(self.lost), [[bookie, through] for bookie, through in sorted(self.lacking.items())]])
@@ -46,7 +48,9 @@ class Mark:
 
 
 async def mark_lacking(meta: MetadataStore, ledger: int, bookies: Mapping[str, int]) -> None:
-    """bookies: as `Mark.lacking`. Raises VersionConflict where others changed the mark again and again, and what the metadata raises."""
+    """bookies: as `Mark.lacking`. Raises VersionConflict where others changed the mark again and again, and what the
+    metadata raises.
+    """
     key = keys.underreplicated(ledger)
     for attempt in range(_ATTEMPTS):
         found = await meta.get(key)

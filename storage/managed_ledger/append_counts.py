@@ -1,9 +1,9 @@
 """Appends: how long they took, and how large entries were, by namespace; and what was read.
 
-Is: what one broker counts of all its topics' appends: the clients', Kafka's, and what other regions sent; and of their reads, from wherever the entries
-came. Isn't: a metric's name (`storage_metrics`).
-Invariants: counted by run, with no reading of a clock of its own; the buckets of a histogram add up to its count; nothing here grows with the number of
-topics, and only so many namespaces are counted apart.
+Is: what one broker counts of all its topics' appends: the clients', Kafka's, and what other regions sent; and of their
+reads, from wherever the entries came. Isn't: a metric's name (`storage_metrics`).
+Invariants: counted by run, with no reading of a clock of its own; the buckets of a histogram add up to its count;
+nothing here grows with the number of topics, and only so many namespaces are counted apart.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from heliograph.runtime.recent_latencies import Recent
 LATENCIES_S = (0.0005, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 1.0)
 """Upper bounds, each inclusive; what took longer is in one bucket more."""
 SIZES = (128, 512, 1024, 2048, 4096, 16384, 102_400, 1_232_896)
-"""Of one entry in bytes, in the same way."""
+"""Upper bounds of an entry's size in bytes, each inclusive; what was larger is in one bucket more."""
 OTHERS = "others"
 """Counts the namespaces beyond the first `NAMESPACES_MAX`; no namespace has such a name."""
 NAMESPACES_MAX = 1000
@@ -24,7 +24,7 @@ _Rates = tuple[float, float, float, float, float]
 
 
 class AppendCounts:
-    """Of one namespace, since the broker's start. Entries, but for bytes."""
+    """Counts the appends and reads of one namespace since the broker's start: in entries, unless a name says bytes."""
 
     __slots__ = (
         "_all",
@@ -81,7 +81,9 @@ class AppendCounts:
         self.read_bytes += size_bytes
 
     def rates(self, now: float) -> _Rates:
-        """Entries, bytes, and bytes of all copies that were appended, entries and bytes that were read, a second, since about the last call."""
+        """Entries, bytes, and bytes of all copies that were appended, entries and bytes that were read, a second, since
+        about the last call.
+        """
         if now - self._rated_at >= _RATE_S:
             counted = self.entries, self.size_bytes, self.copied_bytes, self.read_entries, self.read_bytes
             elapsed = now - self._rated_at
@@ -100,7 +102,7 @@ class Appends:
         self.namespaces: dict[str, AppendCounts] = {}
 
     def of(self, topic: str) -> AppendCounts:
-        """topic: a full name."""
+        """Returns the counts of the namespace of a topic, given by its full name; another name counts with OTHERS."""
         parts = topic.split("/", 4)
         namespace = "/".join(parts[2:4]) if len(parts) == 5 else OTHERS
         found = self.namespaces.get(namespace)

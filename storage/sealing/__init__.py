@@ -1,0 +1,1 @@
+"""Encryption at rest: ciphers, data keys, and sealed runs."""

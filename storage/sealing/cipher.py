@@ -1,10 +1,13 @@
 """Ciphers: the bytes of a run under AES-256-GCM, one call a run.
 
-Is: the key and the nonce of a run, sealing, and opening. Isn't: which key (`keyring`), or where keys are kept (`sealing`).
-Invariants: no nonce is used twice under one key. A writer draws a salt of 64 bits; the ledger and the salt make a key of their own out of the tenant's data key
-(HKDF-SHA256), and the nonce is the first entry, which a writer gives once. What is stored again (a recovery, a repair, a copy to an object store) is copied as
-it is, and never sealed anew under the same numbers; so also two writers that believe to own one ledger, or a ledger id given twice, share no key.
-What is not sealed: the header of a block (lengths, times, producers' names, coordinates). It is covered by the checksum, not by the tag.
+Is: the key and the nonce of a run, sealing, and opening. Isn't: which key (`keyring`), or where keys are kept
+(`sealing`).
+Invariants: no nonce is used twice under one key. A writer draws a salt of 64 bits; the ledger and the salt make a key
+of their own out of the tenant's data key (HKDF-SHA256), and the nonce is the first entry, which a writer gives once.
+What is stored again (a recovery, a repair, a copy to an object store) is copied as it is, and never sealed anew under
+the same numbers; so also two writers that believe to own one ledger, or a ledger id given twice, share no key. What is
+not sealed: the header of a block (lengths, times, producers' names, coordinates). It is covered by the checksum, not by
+the tag.
 Source: NIST SP 800-38D; docs/decisions/0114-runs-are-sealed-by-the-broker.md.
 """
 
@@ -41,7 +44,9 @@ class Ciphers:
         self._kept: OrderedDict[tuple[int, int, int], AESGCM] = OrderedDict()
 
     def opened(self, ledger: int, run: Run) -> Run:
-        """The same entries, open; `run` itself where it is. Raises KeyMissing; CorruptData where the bytes are not what was sealed."""
+        """The same entries, open; `run` itself where it is. Raises KeyMissing; CorruptData where the bytes are not what
+        was sealed.
+        """
         seal = run.seal
         if seal is None:
             return run
@@ -72,9 +77,11 @@ class Ciphers:
 
 
 class RunSealer:
-    """Of one writer of one ledger. current: (number, data key) as they are at each run, so that a rotation holds from the next one on.
+    """Seals the runs of one writer of one ledger. current: (number, data key) as they are at each run, so that a
+    rotation holds from the next one on.
 
-    None: the newest key cannot be opened here; then what is open goes on with the one it has, which the others can read.
+    None: the newest key cannot be opened here; then what is open goes on with the one it has, which the others can
+    read.
     """
 
     __slots__ = ("_cipher", "_current", "_key", "_ledger", "_salt")

@@ -1,9 +1,10 @@
 """Keyring: master keys, and data keys wrapped by them. A core.
 
-Is: the text of master keys, a tenant's data keys as they are stored, wrapping, and unwrapping. Isn't: files, the configuration, or runs (`cipher`).
-Invariants: a data key leaves this process only wrapped (AES-256-GCM under a master key, bound to region, tenant, and number); its number is made of its
-digest, so that no two keys ever have the same one; no text of an error holds a key. The first master key of a text is the current one, and the newest data
-key of a tenant; the others only read.
+Is: the text of master keys, a tenant's data keys as they are stored, wrapping, and unwrapping. Isn't: files, the
+configuration, or runs (`cipher`).
+Invariants: a data key leaves this process only wrapped (AES-256-GCM under a master key, bound to region, tenant, and
+number); its number is made of its digest, so that no two keys ever have the same one; no text of an error holds a key.
+The first master key of a text is the current one, and the newest data key of a tenant; the others only read.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class DataKey:
 
 @dataclass(frozen=True, slots=True)
 class TenantKeys:
-    """Of one tenant in one region, the oldest first; the last one seals."""
+    """The data keys of one tenant in one region, the oldest first; the last one seals."""
 
     keys: tuple[DataKey, ...] = ()
 
@@ -56,7 +57,7 @@ class TenantKeys:
 
     @classmethod
     def decode(cls, blob: bytes) -> TenantKeys:
-        """Raises CorruptData."""
+        """Reads the stored value. Raises CorruptData where it is damaged or of a format that is not known."""
         try:
             fields = json.loads(blob)
             if fields["format"] != FORMAT:
@@ -85,7 +86,9 @@ class MasterKeys:
 
     @classmethod
     def parse(cls, text: str, source: str) -> MasterKeys:
-        """Lines of a name and 32 bytes in base64, apart by a blank; `#` begins a comment. source: for errors. Raises ConfigError."""
+        """Lines of a name and 32 bytes in base64, apart by a blank; `#` begins a comment. source: for errors. Raises
+        ConfigError.
+        """
         keys: dict[str, bytes] = {}
         for number, line in enumerate(text.splitlines(), 1):
             words = line.partition("#")[0].split()
@@ -123,7 +126,8 @@ class MasterKeys:
         master = self._keys.get(key.master)
         if master is None:
             raise ConfigError(
-                f"data key {key.number:016x} of tenant {tenant} is wrapped by master key {key.master}, and the master keys given are {', '.join(self._keys)}"
+                f"data key {key.number:016x} of tenant {tenant} is wrapped by master key {key.master}, and the master "
+                f"keys given are {', '.join(self._keys)}"
             )
         try:
             secret = AESGCM(master).decrypt(
@@ -131,7 +135,8 @@ class MasterKeys:
             )
         except (InvalidTag, ValueError):
             raise ConfigError(
-                f"master key {key.master} is not the one that wrapped data key {key.number:016x} of tenant {tenant} in region {region}"
+                f"master key {key.master} is not the one that wrapped data key {key.number:016x} of tenant {tenant} "
+                f"in region {region}"
             ) from None
         if number_of(secret) != key.number:
             raise ConfigError(f"data key {key.number:016x} of tenant {tenant} is damaged")
@@ -144,7 +149,7 @@ def new_master_line(name: str) -> str:
 
 
 def new_secret() -> bytes:
-    """From the operating system."""
+    """Draws a key of 32 bytes from the operating system's source of chance."""
     return AESGCM.generate_key(256)
 
 
@@ -167,7 +172,9 @@ class Keyring:
         self._current: dict[str, tuple[int, bytes]] = {}
 
     def heard(self, tenant: str, blob: bytes | None) -> list[int]:
-        """What is stored for a tenant now. Returns the numbers of keys that were removed; a key that was opened once stays open while it is stored."""
+        """What is stored for a tenant now. Returns the numbers of keys that were removed; a key that was opened once
+        stays open while it is stored.
+        """
         before = {key.number for key in self.stored.get(tenant, TenantKeys()).keys}
         self.refused.pop(tenant, None)
         try:
@@ -189,7 +196,8 @@ class Keyring:
             try:
                 if self.masters is None:
                     raise ConfigError(
-                        f"data key {key.number:016x} of tenant {tenant} is wrapped by master key {key.master}, and no master key is set"
+                        f"data key {key.number:016x} of tenant {tenant} is wrapped by master key {key.master}, and no "
+                        "master key is set"
                     )
                 self._secrets[key.number] = self.masters.unwrap(self.region, tenant, key)
             except HeliographError as error:
@@ -206,7 +214,9 @@ class Keyring:
         return self._current.get(tenant)
 
     def at(self, tenant: str, time_ms: int) -> tuple[int, bytes] | None:
-        """The key that sealed then; where there was none yet, the first one. None: there is none at all, or it cannot be opened."""
+        """The key that sealed then; where there was none yet, the first one. None: there is none at all, or it cannot
+        be opened.
+        """
         keys = self.stored.get(tenant, TenantKeys()).keys
         found = next((key for key in reversed(keys) if key.created_ms <= time_ms), keys[0] if keys else None)
         secret = None if found is None else self._secrets.get(found.number)
@@ -247,5 +257,6 @@ def refusal(refused: Iterable[str], source: str) -> ConfigError:
     reasons = list(refused)
     more = f" (and {len(reasons) - 1} other tenants)" if len(reasons) > 1 else ""
     return ConfigError(
-        f"{reasons[0]}{more}; master keys come from {source}. Give the right ones: nothing was changed, and what is stored can be read again with them"
+        f"{reasons[0]}{more}; master keys come from {source}. Give the right ones: nothing was changed, and what is "
+        "stored can be read again with them"
     )

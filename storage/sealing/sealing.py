@@ -1,11 +1,12 @@
 """Sealing: encryption at rest, as the ledgers of one broker see it.
 
-Is: the data keys of the region's tenants as the global configuration has them, made and rotated by compare-and-set; who seals, and opening. Isn't: ciphers
-(`cipher`), wrapping (`keyring`), or a policy: `wanted` says which topics are sealed.
-Invariants: a topic whose policy wants it is never written in the clear: without a usable data key no ledger is made for it. A key seals only once it is in the
-configuration durably, so that whoever reads what it sealed finds it there. Nothing is removed but by `remove`.
-Why the global configuration: the keys outlive the region's own metadata, which may be restored from an older backup, and lost keys are lost data. They lie
-there wrapped by the region's master key, which other regions do not have.
+Is: the data keys of the region's tenants as the global configuration has them, made and rotated by compare-and-set; who
+seals, and opening. Isn't: ciphers (`cipher`), wrapping (`keyring`), or a policy: `wanted` says which topics are sealed.
+Invariants: a topic whose policy wants it is never written in the clear: without a usable data key no ledger is made for
+it. A key seals only once it is in the configuration durably, so that whoever reads what it sealed finds it there.
+Nothing is removed but by `remove`.
+Why the global configuration: the keys outlive the region's own metadata, which may be restored from an older backup,
+and lost keys are lost data. They lie there wrapped by the region's master key, which other regions do not have.
 Source: docs/operating/keys.md; docs/decisions/0114-runs-are-sealed-by-the-broker.md.
 """
 
@@ -39,7 +40,9 @@ class MasterSource(Protocol):
 
 
 class Sealing:
-    """One a broker. wanted: whether a topic (its full name) is sealed. permit: raises where not every process of the region would understand it."""
+    """One a broker. wanted: whether a topic (its full name) is sealed. permit: raises where not every process of the
+    region would understand it.
+    """
 
     def __init__(self, config: MetadataStore, region: str, masters: MasterSource, clock: Clock, rng: Rng) -> None:
         self.wanted: Callable[[str], bool] = lambda topic: False
@@ -64,7 +67,9 @@ class Sealing:
     # -- the way of runs ----------------------------------------------------------------------------------------------
 
     async def ensure(self, topic: str) -> None:
-        """Makes the tenant's first key, where the topic is to be sealed. Raises KeyMissing, NotAllowed; what the configuration raises."""
+        """Makes the tenant's first key, where the topic is to be sealed. Raises KeyMissing, NotAllowed; what the
+        configuration raises.
+        """
         if self.wanted(topic) and self._ring.current(tenant := TopicName.parse(topic).tenant) is None:
             await self._add(tenant, first=True)
 
@@ -84,9 +89,11 @@ class Sealing:
         return RunSealer(ledger, self._rng.getrandbits(64), begin, lambda: self._ring.current(tenant))
 
     async def sealed(self, topic: str, ledger: int, closed_ms: int, first: int, run: Run) -> Run:
-        """What is to be written in the place of lost entries, or to an object store: as it came where it is sealed, or is not to be. Raises as `ensure`.
+        """What is to be written in the place of lost entries, or to an object store: as it came where it is sealed, or
+        is not to be. Raises as `ensure`.
 
-        closed_ms: of the ledger. The key of that time is taken, not today's: which ledgers may need a key is told from their times before it is removed.
+        closed_ms: of the ledger. The key of that time is taken, not today's: which ledgers may need a key is told from
+        their times before it is removed.
         """
         if run.seal is not None or not self.wanted(topic):
             return run
@@ -125,11 +132,14 @@ class Sealing:
         return {tenant: self._ring.stored[tenant].keys for tenant in sorted(self._ring.stored)}
 
     async def rotate(self, tenant: str) -> DataKey:
-        """A new data key, with which every run from now on is sealed. Raises KeyMissing without a master key, and what the configuration raises."""
+        """A new data key, with which every run from now on is sealed. Raises KeyMissing without a master key, and what
+        the configuration raises.
+        """
         return await self._add(tenant, first=False)
 
     async def rewrap(self) -> int:
-        """Wraps every data key by the current master key; returns of how many tenants. After it the older master keys are not needed any more.
+        """Wraps every data key by the current master key; returns of how many tenants. After it the older master keys
+        are not needed any more.
 
         Raises MetadataUnavailable where others change a tenant's keys all the time; what the configuration raises.
         """
@@ -201,7 +211,8 @@ class Sealing:
         masters = self._ring.masters = self._source.read()
         if masters is None:
             raise KeyMissing(
-                f"region {self._region} has no master key, so nothing can be encrypted at rest here: make one by `heliograph keys master FILE`, "
+                f"region {self._region} has no master key, so nothing can be encrypted at rest here: make one by "
+                "`heliograph keys master FILE`, "
                 f"and set {self._source.named} on every broker"
             )
         return masters

@@ -1,0 +1,1 @@
+"""Ledgers in object stores: the port to a store, and settings."""

@@ -1,11 +1,13 @@
 """ObjectStore: the port to a place that keeps objects; what an offloader plugs in.
 
-Is: the few calls that tiering makes, and how a URL finds its implementation. Isn't: an implementation (`storage.tiered.objects.builtin_stores` has the built-in ones).
-Rules that every implementation keeps:
-- An object appears whole or not at all; once `put` has returned it is there for every later call, also after a power cut.
+Is: the few calls that tiering makes, and how a URL finds its implementation. Isn't: an implementation
+(`storage.tiered.objects.builtin_stores` has the built-in ones). Rules that every implementation keeps:
+- An object appears whole or not at all; once `put` has returned it is there for every later call, also after a power
+  cut.
 - "Not there" is said only where that is known; anything else that fails raises StoreUnavailable or StoreRefused.
 - Ranges are exact, or an error.
-A store of another kind: an entry point of the group `heliograph.object_stores`, named as the URL's scheme, that is a StoreMaker.
+A store of another kind: an entry point of the group `heliograph.object_stores`, named as the URL's scheme, that is a
+StoreMaker.
 """
 
 from __future__ import annotations
@@ -24,15 +26,19 @@ class ObjectStore(Protocol):
     url: str
 
     async def put(self, key: str, body: AsyncIterator[bytes]) -> None:
-        """Uploads in parts. An error of `body` ends the upload, and nothing appears. Raises StoreRefused, StoreUnavailable."""
+        """Uploads in parts. An error of `body` ends the upload, and nothing appears. Raises StoreRefused,
+        StoreUnavailable.
+        """
         ...
 
     async def read(self, key: str, start: int, stop: int) -> memoryview:
-        """The bytes [start, stop). Raises NoSuchObject; CorruptData where the object is shorter; StoreRefused, StoreUnavailable."""
+        """The bytes [start, stop). Raises NoSuchObject; CorruptData where the object is shorter; StoreRefused,
+        StoreUnavailable.
+        """
         ...
 
     async def size_bytes(self, key: str) -> int:
-        """Raises NoSuchObject, StoreRefused, StoreUnavailable."""
+        """The size of an object. Raises NoSuchObject where it is not there; StoreRefused, StoreUnavailable."""
         ...
 
     def list(self, prefix: str) -> AsyncIterator[Sequence[tuple[str, int]]]:
@@ -45,7 +51,9 @@ class ObjectStore(Protocol):
 
 
 StoreMaker = Callable[[str, Mapping[str, str], float], ObjectStore]
-"""(URL, options, time-out of one request in seconds) -> the store; raises ConfigError. Nothing is sent before it is used."""
+"""(URL, options, time-out of one request in seconds) -> the store; raises ConfigError. Nothing is sent before it is
+used.
+"""
 
 
 class Stores:
@@ -57,11 +65,14 @@ class Stores:
         self._made: dict[str, ObjectStore] = {}
 
     def get(self, url: str = "") -> ObjectStore:
-        """url: of another store than the own one, with the same options. Raises StoreRefused where there is none; ConfigError."""
+        """url: of another store than the own one, with the same options. Raises StoreRefused where there is none;
+        ConfigError.
+        """
         url = url or self.own_url
         if not url:
             raise StoreRefused(
-                "what is asked for lies in an object store, and this broker is set to none: set broker.tiered.store as on the others"
+                "what is asked for lies in an object store, and this broker is set to none: set broker.tiered.store "
+                "as on the others"
             )
         found = self._made.get(url)
         if found is None:

@@ -1,7 +1,8 @@
 """Latencies: counted in buckets of two significant digits, so that a run of any length needs the same memory. A core.
 
-Is: percentiles, and their plot in text. Isn't: a clock. What is given is what is counted: whether a latency begins when a message was due or when it
-was sent is the caller's to say (`perf` takes when it was due: coordinated omission is counted).
+Is: percentiles, and their plot in text. Isn't: a clock. What is given is what is counted: whether a latency begins when
+a message was due or when it was sent is the caller's to say (`perf` takes when it was due: coordinated omission is
+counted).
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ _PER_DECADE = 90
 
 
 class Histogram:
-    """Of milliseconds. `count`, `largest`, `total`: exact; percentiles to two digits, never below the true value."""
+    """Counts latencies in milliseconds. `count`, `largest`, and `total` are exact; percentiles have two digits and are
+    never below the true value.
+    """
 
     def __init__(self) -> None:
         self._buckets: dict[int, int] = {}
@@ -84,7 +87,9 @@ def _upper(key: int) -> float:
 
 
 def due_times(rate: float, seconds: float, burst: float = 1.0) -> Sequence[tuple[float, int]]:
-    """[(second, messages due in the hundredth of a second that begins there)]: the rate, and `burst` times it in the middle tenth."""
+    """[(second, messages due in the hundredth of a second that begins there)]: the rate, and `burst` times it in the
+    middle tenth.
+    """
     slots, out, owed = round(seconds * 100), [], 0.0
     for slot in range(slots):
         in_burst = burst > 1 and 0.45 <= slot / slots < 0.55

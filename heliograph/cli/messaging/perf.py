@@ -1,8 +1,9 @@
 """`heliograph perf`: how much, and how fast: produce, consume, and latency at a fixed rate.
 
 Is: load by the official client against one topic. Isn't: a comparison; on a noisy machine two runs differ.
-Latency counts from when a message was *due*, not from when it got its turn: where the service (or this client) stalls, every message that was due
-meanwhile is late by its own wait, so a stall is not one slow message but all of them (coordinated omission).
+Latency counts from when a message was *due*, not from when it got its turn: where the service (or this client) stalls,
+every message that was due meanwhile is late by its own wait, so a stall is not one slow message but all of them
+(coordinated omission).
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 _STAMP = struct.Struct(">dQ")
 _QUIET_S = 10.0
 _GIVEN_UP_MS = 30_000
-"""A message that has no receipt by then has failed: without a bound the client sends again for ever what a broker refuses."""
+"""A message that has no receipt by then has failed: without a bound the client sends again for ever what a broker
+refuses.
+"""
 
 
 def register(app: typer.Typer) -> None:
@@ -84,7 +87,9 @@ def produce(
     token: TokenOption = "",
     json_output: Json = False,
 ) -> None:
-    """As fast as it goes: messages and bytes a second until the last receipt; exit code 1 where some were not stored."""
+    """As fast as it goes: messages and bytes a second until the last receipt; exit code 1 where some were not
+    stored.
+    """
     with _connected(service, token, f"cannot produce to {topic}") as connection:
         producer, data, receipts = _producer(connection, topic, batching), bytes(size), Receipts(official().Result.Ok)
         begun = time.perf_counter()
@@ -108,7 +113,9 @@ def produce(
 
 
 class Receipts:
-    """Of messages that were sent: how many are stored, how many were answered at all, and what was first said of one that is not."""
+    """Counts the messages that are stored and those that were answered at all, and keeps the first reason why one is
+    not stored.
+    """
 
     def __init__(self, ok: Any) -> None:
         self.stored = self.answered = 0
@@ -172,15 +179,18 @@ def _throughput(
         typer.echo(json.dumps(found | (more or {})))
     else:
         typer.echo(
-            f"{what} {count} messages of {size} B in {seconds:.2f} s: {found['messages_per_s']:.0f} messages/s, {found['mb_per_s']:.1f} MB/s"
+            f"{what} {count} messages of {size} B in {seconds:.2f} s: {found['messages_per_s']:.0f} messages/s, "
+            f"{found['mb_per_s']:.1f} MB/s"
         )
 
 
-# -- latency --------------------------------------------------------------------------------------------------------------
+# -- latency -----------------------------------------------------------------------------------------------------------
 
 
 class LatencyRun:
-    """One run: a producer at a fixed rate, a consumer beside it, and two histograms from due time: to the receipt, and to the consumer."""
+    """One run: a producer at a fixed rate, a consumer beside it, and two histograms from due time: to the receipt, and
+    to the consumer.
+    """
 
     def __init__(self, connection: Any, topic: str, size: int, batching: bool) -> None:
         pulsar = official()
@@ -257,7 +267,9 @@ def latency(
     token: TokenOption = "",
     json_output: Json = False,
 ) -> None:
-    """At a fixed rate: from when each message was due to its receipt, and to a consumer; exit code 1 where some did not arrive."""
+    """At a fixed rate: from when each message was due to its receipt, and to a consumer; exit code 1 where some did not
+    arrive.
+    """
     with _connected(service, token, f"cannot measure {topic}") as connection:
         run = LatencyRun(connection, topic, size, batching)
         run.run(rate, seconds, burst)

@@ -26,7 +26,9 @@ def register(app: typer.Typer) -> None:
 
 
 def official() -> Any:
-    """The official client's module: it comes late, for most commands need none. Raises ConfigError where it is not installed."""
+    """The official client's module: it comes late, for most commands need none. Raises ConfigError where it is not
+    installed.
+    """
     try:
         import pulsar
     except ImportError as error:

@@ -29,7 +29,9 @@ def audit(
     token: TokenOption = "",
     json_output: JsonOption = False,
 ) -> None:
-    """Compare a region's copy of a topic with where each message was first published. Exit code 1 where something is left that is not repaired."""
+    """Compare a region's copy of a topic with where each message was first published. Exit code 1 where something is
+    left that is not repaired.
+    """
     name = TopicName.parse(topic)
     rest, path = Rest(admin, token), f"/heliograph/v1/topics/{name.namespace}/{quote(name.local, safe='')}/audit"
     answer = _pass(rest, path, wait_s) if now else rest.get(path)
@@ -65,7 +67,8 @@ def _print(answer: Any) -> None:
     )
     for region, count in report.get("gone_ranges", {}).items():
         typer.echo(
-            f"{count} ranges that {region} published, which is gone: compared among the regions that are left, nobody else can tell"
+            f"{count} ranges that {region} published, which is gone: compared among the regions that are left, nobody "
+            "else can tell"
         )
     for region, count in report.get("unchecked_of", {}).items():
         typer.echo(f"{count} ranges that only {region} can tell of: it did not answer, or cannot read them")

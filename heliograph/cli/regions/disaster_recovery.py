@@ -1,7 +1,8 @@
 """`dr`: disaster recovery: which region a namespace is active in, what a move would cost, and moving it.
 
-Is: asking a broker for one step after the other, and showing each. Isn't: a step, or a rule: those are the brokers', and what was done is in the global
-configuration. So a command that was interrupted goes on where it was when it is given again, here or on another machine.
+Is: asking a broker for one step after the other, and showing each. Isn't: a step, or a rule: those are the brokers',
+and what was done is in the global configuration. So a command that was interrupted goes on where it was when it is
+given again, here or on another machine.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def _path(namespace: str) -> str:
     return f"/heliograph/v1/dr/{quote(tenant, safe='')}/{quote(local, safe='')}"
 
 
-# -- what there is --------------------------------------------------------------------------------------------------------
+# -- what there is -----------------------------------------------------------------------------------------------------
 
 
 def status(
@@ -156,16 +157,21 @@ def history(
     columns = ("id", "what", "from", "to", "by", "ended", "seconds", "result")
     lines = [
         (
-            op["id"], op["kind"], op["source"], op["target"], op["by"],
-            time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(op["ended_ms"] / 1000)), (op["ended_ms"] - op["begun_ms"]) / 1000,
+            op["id"],
+            op["kind"],
+            op["source"],
+            op["target"],
+            op["by"],
+            time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(op["ended_ms"] / 1000)),
+            (op["ended_ms"] - op["begun_ms"]) / 1000,
             op["state"] if op["state"] != "done" else op["steps"][-1]["found"],
         )
         for op in found
-    ]  # fmt: skip
+    ]
     rows(columns, lines, found, json_output)
 
 
-# -- active-passive -------------------------------------------------------------------------------------------------------
+# -- active-passive ----------------------------------------------------------------------------------------------------
 
 
 def set_active(
@@ -184,7 +190,9 @@ def set_active(
     token: TokenOption = "",
     json_output: JsonOption = False,
 ) -> None:
-    """Make a namespace active-passive: one region takes messages, the others have copies; or change what it promises."""
+    """Make a namespace active-passive: one region takes messages, the others have copies; or change what it
+    promises.
+    """
     slo = {key: value for key, value in (("rpo_s", rpo_s), ("rto_s", rto_s)) if value}
     found = Rest(admin, token).put(_path(namespace), {"active": active, "slo": slo})
     if json_output:
@@ -199,22 +207,35 @@ def unset(namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption =
     done(f"{namespace} is active in all of its regions")
 
 
-# -- moving it ------------------------------------------------------------------------------------------------------------
+# -- moving it ---------------------------------------------------------------------------------------------------------
 
 
 def switchover(
-    namespace: Namespace, to: To = "", dry_run: DryRun = False, wait_s: Wait = 60.0, admin: AdminOption = ADMIN, token: TokenOption = "",
+    namespace: Namespace,
+    to: To = "",
+    dry_run: DryRun = False,
+    wait_s: Wait = 60.0,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
     json_output: JsonOption = False,
-) -> None:  # fmt: skip
+) -> None:
     """Planned: drain the active region, bring the other up to date, flip. Nothing is lost and nothing comes twice."""
     _operate(Rest(admin, token), namespace, "switchover", to, dry_run, wait_s, json_output)
 
 
 def failover(
-    namespace: Namespace, to: To = "", dry_run: DryRun = False, yes: Yes = False, wait_s: Wait = 60.0, admin: AdminOption = ADMIN, token: TokenOption = "",
+    namespace: Namespace,
+    to: To = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    wait_s: Wait = 60.0,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
     json_output: JsonOption = False,
-) -> None:  # fmt: skip
-    """Forced: the active region is lost or cut off. What it has not replicated stays there, and is taken in when it returns (rejoin)."""
+) -> None:
+    """Forced: the active region is lost or cut off. What it has not replicated stays there, and is taken in when it
+    returns (rejoin).
+    """
     rest = Rest(admin, token)
     if not dry_run and not yes:
         plan = rest.post(f"{_path(namespace)}/operations", {"kind": "failover", "to": to, "dry_run": True})
@@ -233,14 +254,21 @@ def rejoin(
     token: TokenOption = "",
     json_output: JsonOption = False,
 ) -> None:
-    """After a failover: count what only the returned region has, see it arrive everywhere, and report. Both tails are kept."""
+    """After a failover: count what only the returned region has, see it arrive everywhere, and report. Both tails are
+    kept.
+    """
     _operate(Rest(admin, token), namespace, "rejoin", returned, dry_run, wait_s, json_output)
 
 
 def failback(
-    namespace: Namespace, to: To = "", dry_run: DryRun = False, wait_s: Wait = 120.0, admin: AdminOption = ADMIN, token: TokenOption = "",
+    namespace: Namespace,
+    to: To = "",
+    dry_run: DryRun = False,
+    wait_s: Wait = 120.0,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
     json_output: JsonOption = False,
-) -> None:  # fmt: skip
+) -> None:
     """Rejoin the returned region, then switch over to it. Interrupted in either, the same command goes on."""
     rest = Rest(admin, token)
     status = rest.get(_path(namespace))
@@ -270,7 +298,9 @@ def drill(
     token: TokenOption = "",
     json_output: JsonOption = False,
 ) -> None:
-    """Rehearse a failover without touching producers; a signed report says whether it would keep what is promised (exit code 1: not)."""
+    """Rehearse a failover without touching producers; a signed report says whether it would keep what is promised (exit
+    code 1: not).
+    """
     if every:
         _repeat(Rest(admin, token), namespace, to, every, dry_run, json_output)
         return
@@ -306,7 +336,8 @@ def _repeat(rest: Rest, namespace: str, to: str, every: str, dry_run: bool, json
         show(found, True)
     else:
         done(
-            f"{namespace} {'would be' if dry_run else 'is'} drilled every {every}; `heliograph dr reports {namespace}` lists the reports"
+            f"{namespace} {'would be' if dry_run else 'is'} drilled every {every}; `heliograph dr reports "
+            f"{namespace}` lists the reports"
         )
 
 
@@ -331,10 +362,18 @@ def reports(
         show(chosen, json_output)
         return
     lines = [
-        (report["id"], report["from"], report["to"], report["by"], time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(report["ended_ms"] / 1000)),
-         "passed" if report["passed"] else "; ".join(report["because"]), report["rpo"]["seconds"], report["rto_lost_s"])
+        (
+            report["id"],
+            report["from"],
+            report["to"],
+            report["by"],
+            time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(report["ended_ms"] / 1000)),
+            "passed" if report["passed"] else "; ".join(report["because"]),
+            report["rpo"]["seconds"],
+            report["rto_lost_s"],
+        )
         for report in found
-    ]  # fmt: skip
+    ]
     rows(("id", "from", "to", "by", "ended", "result", "rpo s", "rto s"), lines, found, json_output)
     if not json_output:
         try:
@@ -378,7 +417,7 @@ def cancel(
         done(f"the {found['kind']} of {namespace} is cancelled: {found['source']} goes on")
 
 
-# -- subscriptions in one region -----------------------------------------------------------------------------------------
+# -- subscriptions in one region ---------------------------------------------------------------------------------------
 
 Topic = Annotated[str, typer.Argument(help="A full name such as persistent://tenant/namespace/topic.")]
 Subscription = Annotated[str, typer.Argument(help="The subscription's name.")]
@@ -463,7 +502,9 @@ def subscription_move(
     token: TokenOption = "",
     json_output: JsonOption = False,
 ) -> None:
-    """Move it to another region: what is handed out is acknowledged or taken back first. Interrupted, the same command goes on."""
+    """Move it to another region: what is handed out is acknowledged or taken back first. Interrupted, the same command
+    goes on.
+    """
     rest, path, begun, waiting, pause = (
         Rest(admin, token),
         _turn(topic, subscription),
@@ -481,7 +522,8 @@ def subscription_move(
         waiting = found["waiting"]
         if late > wait_s:
             raise ConfigError(
-                f"{subscription} waits: {waiting}. The same command goes on; `heliograph dr subscription-cancel` gives up"
+                f"{subscription} waits: {waiting}. The same command goes on; `heliograph dr subscription-cancel` "
+                "gives up"
             )
         pause.wait(_PAUSE_S)
     if json_output:
@@ -498,7 +540,7 @@ def subscription_cancel(
     done(f"{subscription} of {topic} goes on in {found['active']}")
 
 
-# -- deleting in two steps ------------------------------------------------------------------------------------------------
+# -- deleting in two steps ---------------------------------------------------------------------------------------------
 
 
 def _deletion(topic: str) -> tuple[str, str]:
@@ -526,7 +568,9 @@ def delete(
     token: TokenOption = "",
     json_output: JsonOption = False,
 ) -> None:
-    """Delete a topic, or a namespace, in every region: nobody can use it from now on, and its data goes when the grace period has ended."""
+    """Delete a topic, or a namespace, in every region: nobody can use it from now on, and its data goes when the grace
+    period has ended.
+    """
     rest, (namespace, path) = Rest(admin, token), _deletion(topic)
     found = []
     for region in rest.get(f"/admin/v2/namespaces/{namespace}")["replication_clusters"]:
@@ -552,7 +596,8 @@ def delete(
     else:
         until = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(made["until_ms"] / 1000))
         done(
-            f"{topic} is deleted in {', '.join(made['regions'])}; until {until} `heliograph dr undelete {topic}` brings it back"
+            f"{topic} is deleted in {', '.join(made['regions'])}; until {until} `heliograph dr undelete {topic}` "
+            "brings it back"
         )
 
 
@@ -580,8 +625,16 @@ def deletions(
 
 
 def _operate(
-    rest: Rest, namespace: str, kind: str, to: str, dry_run: bool, wait_s: float, json_output: bool, *, show_all: bool = True
-) -> dict[str, Any]:  # fmt: skip
+    rest: Rest,
+    namespace: str,
+    kind: str,
+    to: str,
+    dry_run: bool,
+    wait_s: float,
+    json_output: bool,
+    *,
+    show_all: bool = True,
+) -> dict[str, Any]:
     """show_all: print the whole operation as JSON, where that was asked for."""
     path = f"{_path(namespace)}/operations"
     found: dict[str, Any] = rest.post(path, {"kind": kind, "to": to, "dry_run": dry_run})
@@ -606,18 +659,21 @@ def _operate(
         waiting = found["waiting"]
         if time.monotonic() - since > wait_s:
             raise ConfigError(
-                f"{kind} of {namespace} waits at {found['step']}: {waiting}. The same command goes on; `heliograph dr cancel` gives up"
+                f"{kind} of {namespace} waits at {found['step']}: {waiting}. The same command goes on; `heliograph dr "
+                "cancel` gives up"
             )
         if waiting:
             pause.wait(_PAUSE_S)
         before, found = found["id"], rest.post(f"{path}/advance")
         if found["id"] != before:
             raise ConfigError(
-                f"the {kind} of {namespace} was given up: a {found['kind']} to {found['target']} was begun (`heliograph dr status {namespace}`)"
+                f"the {kind} of {namespace} was given up: a {found['kind']} to {found['target']} was begun "
+                f"(`heliograph dr status {namespace}`)"
             )
     if not json_output:
         done(
-            f"{kind} of {namespace} to {found['target']}: {found['state']}, {(found['ended_ms'] - found['begun_ms']) / 1000:.1f} s"
+            f"{kind} of {namespace} to {found['target']}: {found['state']}, "
+            f"{(found['ended_ms'] - found['begun_ms']) / 1000:.1f} s"
         )
     elif show_all:
         show(found, True)
@@ -631,7 +687,8 @@ def _progress(text: str, json_output: bool) -> None:
 def _say_cost(plan: dict[str, Any]) -> None:
     cost = plan["cost"]
     typer.echo(
-        f"{plan['kind']} of {plan['namespace']} from {plan['source']} to {plan['target']} (active: {cost['active']}, epoch {cost['epoch']})"
+        f"{plan['kind']} of {plan['namespace']} from {plan['source']} to {plan['target']} (active: {cost['active']}, "
+        f"epoch {cost['epoch']})"
     )
     for step, meaning in cost["steps"].items():
         typer.echo(f"  {step}: {meaning}")
@@ -641,12 +698,14 @@ def _say_cost(plan: dict[str, Any]) -> None:
             typer.echo(f"  {found['region']} does not answer: {found['unreachable']}")
         elif side == "source":
             typer.echo(
-                f"  {found['region']} says: {found['messages']} messages ({found['bytes']} bytes) are not in {plan['target']} yet"
+                f"  {found['region']} says: {found['messages']} messages ({found['bytes']} bytes) are not in "
+                f"{plan['target']} yet"
             )
         else:
             silent = f", nothing heard for {found['silent_s']:.1f} s" if found["silent_s"] else ""
             typer.echo(
-                f"  {found['region']} says: {found['messages']} messages ({found['bytes']} bytes) are known to be missing here{silent}"
+                f"  {found['region']} says: {found['messages']} messages ({found['bytes']} bytes) are known to be "
+                f"missing here{silent}"
             )
     for region, topics in cost.get("cut_off", {}).items():
         typer.echo(f"  {plan['target']} has no link to {region} ({len(topics)} topics): what it takes would wait there")

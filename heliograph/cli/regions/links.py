@@ -1,6 +1,8 @@
-"""`topics links`, `topics unpark`, `topics give-up`: the links of a topic, what parts a parked one from its target, and what is decided about them.
+"""`topics links`, `topics unpark`, `topics give-up`: the links of a topic, what parts a parked one from its target, and
+what is decided about them.
 
-Is: what these print. Isn't: the decision (`replicator.links.parked_links`), or other commands of topics (`heliograph.cli.resources.topics`).
+Is: what these print. Isn't: the decision (`replicator.links.parked_links`), or other commands of topics
+(`heliograph.cli.resources.topics`).
 """
 
 from __future__ import annotations
@@ -81,7 +83,9 @@ def give_up(
     token: TokenOption = "",
     json_output: JsonOption = False,
 ) -> None:
-    """Let a link go on behind entries that are lost here (its cause is storage). Look for another copy first: `heliograph audit TOPIC --now`."""
+    """Let a link go on behind entries that are lost here (its cause is storage). Look for another copy first:
+    `heliograph audit TOPIC --now`.
+    """
     rest = Rest(admin, token)
     done = _decide(
         rest,
@@ -99,7 +103,8 @@ def give_up(
         (ledger, first), (_, last) = one["first"], one["last"]
         what = "would be named as lost" if dry_run else "are named as lost"
         typer.echo(
-            f"{one['topic']} to {region}: entries {first} to {last} of ledger {ledger} {what}; no bookie that answers now has them"
+            f"{one['topic']} to {region}: entries {first} to {last} of ledger {ledger} {what}; no bookie that answers "
+            "now has them"
         )
 
 
@@ -112,7 +117,9 @@ def _decide(
     body: dict[str, Any],
     state: str,
 ) -> list[dict[str, Any]]:
-    """What each of the topic's links to the region that are wanted answers. Raises ConfigError where none is. state: what such a link is, in words."""
+    """What each of the topic's links to the region that are wanted answers. Raises ConfigError where none is. state:
+    what such a link is, in words.
+    """
     done: list[dict[str, Any]] = []
     for path in _paths(rest, topic):
         if any(link["target"] == region and wanted(link) for link in rest.get(f"{path}/links")["links"]):
@@ -123,7 +130,7 @@ def _decide(
 
 
 def _paths(rest: Rest, topic: str) -> list[str]:
-    """Of the topic, or of each of its partitions."""
+    """Returns the path of the topic, or those of all its partitions."""
     count = rest.get(f"{topic_path(topic)}/partitions")["partitions"]
     name = TopicName.parse(topic)
     names = [name.with_partition(index) for index in range(count)] or [name]

@@ -26,10 +26,35 @@ def register(app: typer.Typer) -> None:
 def listed(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
     """List edits that this region has not merged yet, and the conflicts of all regions."""
     found = Rest(admin, token).get(_PATH)
-    lines = [("waits", f"{found['region']}/{edit['id']}", edit["key"], path[0], _shown(before), _shown(after), "", _when(edit["made_ms"]), edit["by"])
-             for edit in found["pending"] for path, before, after in edit["changes"]]  # fmt: skip
-    lines += [("conflict", row["name"], row["key"], "/".join(row["path"]), _shown(row["before"]), _shown(row["mine"]), _shown(row["theirs"]),
-               _when(row["made_ms"]), row["by"]) for row in found["conflicts"]]  # fmt: skip
+    lines = [
+        (
+            "waits",
+            f"{found['region']}/{edit['id']}",
+            edit["key"],
+            path[0],
+            _shown(before),
+            _shown(after),
+            "",
+            _when(edit["made_ms"]),
+            edit["by"],
+        )
+        for edit in found["pending"]
+        for path, before, after in edit["changes"]
+    ]
+    lines += [
+        (
+            "conflict",
+            row["name"],
+            row["key"],
+            "/".join(row["path"]),
+            _shown(row["before"]),
+            _shown(row["mine"]),
+            _shown(row["theirs"]),
+            _when(row["made_ms"]),
+            row["by"],
+        )
+        for row in found["conflicts"]
+    ]
     rows(("state", "name", "of", "policy", "was", "wanted", "is", "made", "by"), lines, found, json_output)
 
 

@@ -1,9 +1,12 @@
-"""The commands `region backup` and `region restore`: every topic of a region, with its messages, by way of an object store.
+"""The commands `region backup` and `region restore`: every topic of a region, with its messages, by way of an object
+store.
 
-Is: which topics there are, asking brokers to offload and to restore each, and the file that says what belongs together. Isn't: an offload or a restore of
-one topic (`storage.tiered`), or a region's metadata and the global configuration as they are (`region_node.commands.storage.backup_commands`).
-Invariants: the file is written last, and only where every topic is in the store whole; a restore touches no topic that is there, so it can be given again.
-The file, JSON: format 1, made_ms, region, store, holder, tenants and namespaces (as the admin interface tells them), partitioned: topic -> partitions,
+Is: which topics there are, asking brokers to offload and to restore each, and the file that says what belongs together.
+Isn't: an offload or a restore of one topic (`storage.tiered`), or a region's metadata and the global configuration as
+they are (`region_node.commands.storage.backup_commands`).
+Invariants: the file is written last, and only where every topic is in the store whole; a restore touches no topic that
+is there, so it can be given again. The file, JSON: format 1, made_ms, region, store, holder, tenants and namespaces (as
+the admin interface tells them), partitioned: topic -> partitions,
 stored: topics that the store holds, empty: topics without a message -> their subscriptions.
 Source: docs/operating.md, "A whole region"; docs/protocols/tiered.md.
 """
@@ -51,10 +54,11 @@ def backup(
     wait_s: Annotated[float, typer.Option("--wait", help="Seconds that one topic may take.", min=1)] = 3600.0,
     json_output: JsonOption = False,
 ) -> None:
-    """Back up a whole region while it works: messages, subscriptions, schemas, and policies of every topic go to the brokers' object store.
+    """Back up a whole region while it works: messages, subscriptions, schemas, and policies of every topic go to the
+    brokers' object store.
 
-    Of each topic it holds what was acknowledged before the command came to it. What the store has already is not sent again. With the global
-    configuration (`heliograph backup --config`) everything that an instance knows is kept.
+    Of each topic it holds what was acknowledged before the command came to it. What the store has already is not sent
+    again. With the global configuration (`heliograph backup --config`) everything that an instance knows is kept.
     """
     if out.exists():
         raise ConfigError(f"{out} is there already: give a new file with --out, so that no older backup is lost")
@@ -67,7 +71,8 @@ def backup(
         failed = _each(found["topics"], lambda topic: _offload(rest, topic, wait_s), bar)
     if failed:
         raise ConfigError(
-            f"nothing was written: {_some(failed)}; what is in the store stays there, and the command can be given again"
+            f"nothing was written: {_some(failed)}; what is in the store stays there, and the command can be given "
+            "again"
         )
     held: dict[str, list[int]] = {}
     for namespace in found["namespaces"]:
@@ -96,7 +101,8 @@ def backup(
         typer.echo(json.dumps(told))
     else:
         typer.echo(
-            f"{out}: {len(topics)} topics of {tier['region']}, {told['stored']} of them with messages, {told['bytes']} bytes in {tier['store']}"
+            f"{out}: {len(topics)} topics of {tier['region']}, {told['stored']} of them with messages, "
+            f"{told['bytes']} bytes in {tier['store']}"
         )
 
 
@@ -109,7 +115,8 @@ def restore(
     token: TokenOption = "",
     json_output: JsonOption = False,
 ) -> None:
-    """Bring every topic of a backup back into a running region: entries under their positions, subscriptions, schemas, policies.
+    """Bring every topic of a backup back into a running region: entries under their positions, subscriptions, schemas,
+    policies.
 
     A topic that is there is left alone. An interrupted restore is given again, and goes on.
     """
@@ -117,7 +124,8 @@ def restore(
         made = json.loads(file.read_text())
         if made["format"] != FORMAT:
             raise ConfigError(
-                f"{file} has format {made['format']}, this program reads {FORMAT}: use the version that wrote it, or a newer one"
+                f"{file} has format {made['format']}, this program reads {FORMAT}: use the version that wrote it, or "
+                "a newer one"
             )
         bases = list(dict.fromkeys(str(TopicName.parse(topic).partitioned) for topic in made["stored"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -144,26 +152,30 @@ def restore(
         failed = _each(bases, one, bar)
     if failed:
         raise ConfigError(
-            f"{len(bases) - len(failed)} of {len(bases)} topics are restored; not: {_some(failed)}. The command can be given again, and goes on"
+            f"{len(bases) - len(failed)} of {len(bases)} topics are restored; not: {_some(failed)}. The command can "
+            "be given again, and goes on"
         )
     for tenant, info in made["tenants"].items():
         _unless_there(
-            lambda tenant=tenant, info=info: rest.put(
+            lambda tenant=tenant, info=info: rest.put(  # type: ignore[misc]
                 f"/admin/v2/tenants/{quote(tenant, safe='')}", {**info, "allowedClusters": [region]}
             )
-        )  # type: ignore[misc]
+        )
     for namespace, policies in made["namespaces"].items():
         _unless_there(
-            lambda ns=namespace, given=policies: rest.put(
+            lambda ns=namespace, given=policies: rest.put(  # type: ignore[misc]
                 namespace_path(ns), {**given, "replication_clusters": [region]}
             )
-        )  # type: ignore[misc]
+        )
     for topic, partitions in made["partitioned"].items():
-        _unless_there(lambda topic=topic, n=partitions: rest.put(f"{topic_path(topic)}/partitions", n))  # type: ignore[misc]
+        _unless_there(
+            lambda topic=topic, n=partitions: rest.put(f"{topic_path(topic)}/partitions", n)  # type: ignore[misc]
+        )
     with _bar("empty topics", json_output) as bar:
         if failed := _each(made["empty"], lambda topic: _make(rest, topic, made["empty"][topic]), bar):
             raise ConfigError(
-                f"topics without messages that were not made: {_some(failed)}. The command can be given again, and goes on"
+                f"topics without messages that were not made: {_some(failed)}. The command can be given again, and "
+                "goes on"
             )
     notes = sorted({note for row in rows for note in row["notes"]})
     told = {
@@ -177,7 +189,8 @@ def restore(
         typer.echo(json.dumps(told))
         return
     typer.echo(
-        f"{region}: {len(bases) - len(there)} topics restored with {told['entries']} entries, {len(there)} were there, {told['empty']} are empty"
+        f"{region}: {len(bases) - len(there)} topics restored with {told['entries']} entries, {len(there)} were "
+        f"there, {told['empty']} are empty"
     )
     for note in notes:
         typer.echo(f"note: {note}")
@@ -223,7 +236,11 @@ def _make(rest: Rest, topic: str, subscriptions: Iterable[str]) -> None:
     if TopicName.parse(topic).partition < 0:
         _unless_there(lambda: rest.put(topic_path(topic)))
     for name in subscriptions:
-        _unless_there(lambda name=name: rest.put(f"{topic_path(topic)}/subscription/{quote(name, safe='')}"))  # type: ignore[misc]
+        _unless_there(
+            lambda name=name: rest.put(  # type: ignore[misc]
+                f"{topic_path(topic)}/subscription/{quote(name, safe='')}"
+            )
+        )
 
 
 def _unless_there(make: Callable[[], Any]) -> None:

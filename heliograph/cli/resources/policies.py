@@ -1,6 +1,7 @@
 """Policies on the command line: show, set, and unset by the names of the policy table, for namespaces and topics alike.
 
-Is: one set of three commands, made for each level from the table. Isn't: a check of values; the broker says what is wrong.
+Is: one set of three commands, made for each level from the table. Isn't: a check of values; the broker says what is
+wrong.
 """
 
 import json
@@ -37,7 +38,7 @@ def register(group: typer.Typer, what: str, path_of: Callable[[str], str]) -> No
         token: TokenOption = "",
         json_output: JsonOption = False,
     ) -> None:
-        """Show what is set."""
+        """Show the policies that are set here."""
         path = (
             path_of(target)
             .replace("/admin/v2/namespaces/", "/admin/v2/", 1)

@@ -55,7 +55,7 @@ def register(app: typer.Typer) -> None:
     policies.register(namespaces, "namespace", namespace_path)
 
 
-# -- clusters -------------------------------------------------------------------------------------------------------------
+# -- clusters ----------------------------------------------------------------------------------------------------------
 
 Url = Annotated[str, typer.Option("--url", help="http://host:port of its admin interface, or https://.")]
 BrokerUrl = Annotated[str, typer.Option("--broker-url", help="pulsar://host:port for its clients, or pulsar+ssl://.")]
@@ -165,21 +165,21 @@ def clusters_delete(cluster: Cluster, admin: AdminOption = ADMIN, token: TokenOp
     done(f"cluster {cluster} is removed")
 
 
-# -- tenants --------------------------------------------------------------------------------------------------------------
+# -- tenants -----------------------------------------------------------------------------------------------------------
 
 Roles = Annotated[str, typer.Option("--admin-roles", help="Roles that administer it, comma separated.")]
 Clusters = Annotated[str, typer.Option("--clusters", help="Regions, comma separated; none given: all.")]
 
 
 def tenants_list(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
-    """List the tenants."""
+    """List the names of all tenants."""
     show(Rest(admin, token).get(_TENANTS), json_output)
 
 
 def tenants_get(
     tenant: Tenant, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
 ) -> None:
-    """Show one tenant."""
+    """Show a tenant's admin roles and allowed clusters."""
     show(Rest(admin, token).get(f"{_TENANTS}/{quote(tenant, safe='')}"), json_output)
 
 
@@ -198,7 +198,7 @@ def tenants_create(
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
 ) -> None:
-    """Make a tenant."""
+    """Make a tenant, with its admin roles and allowed clusters."""
     rest = Rest(admin, token)
     rest.put(f"{_TENANTS}/{quote(tenant, safe='')}", _info(rest, admin_roles, clusters))
     done(f"tenant {tenant} is created")
@@ -263,7 +263,7 @@ def tenants_delete(tenant: Tenant, force: Force = False, admin: AdminOption = AD
     done(f"tenant {tenant} is removed")
 
 
-# -- namespaces -----------------------------------------------------------------------------------------------------------
+# -- namespaces --------------------------------------------------------------------------------------------------------
 
 
 def namespaces_list(

@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
     add(subscriptions, skip=subscriptions_skip, peek=subscriptions_peek, expire=subscriptions_expire)
 
 
-# -- topics ---------------------------------------------------------------------------------------------------------------
+# -- topics ------------------------------------------------------------------------------------------------------------
 
 
 def listed(
@@ -70,7 +70,7 @@ def create(
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
 ) -> None:
-    """Make a topic."""
+    """Make a topic, partitioned or not."""
     rest, path = Rest(admin, token), topic_path(topic)
     if count:
         rest.put(f"{path}/partitions", count)
@@ -187,7 +187,7 @@ def _subscription_row(name: str, s: dict[str, Any]) -> tuple[Any, ...]:
 def internal_stats(
     topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
 ) -> None:
-    """Show ledgers and cursors."""
+    """Show a topic's ledgers and cursors."""
     found = Rest(admin, token).get(f"{topic_path(topic)}/internalStats")
     if json_output:
         show(found, True)
@@ -224,7 +224,7 @@ def _count(rest: Rest, path: str) -> int:
     return int(rest.get(f"{path}/partitions")["partitions"])
 
 
-# -- subscriptions --------------------------------------------------------------------------------------------------------
+# -- subscriptions -----------------------------------------------------------------------------------------------------
 
 
 def _path(topic: str, subscription: str) -> str:

@@ -1,5 +1,6 @@
-"""`transactions`: coordinators, what has been open for long, one transaction with all that takes part in it; aborting it; and those of a region that is
-lost."""
+"""`transactions`: coordinators, what has been open for long, one transaction with all that takes part in it; aborting
+it; and those of a region that is lost.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,6 @@ def register(app: typer.Typer) -> None:
 
 
 def _path(txn: str) -> str:
-    """Raises ConfigError."""
     coordinator, _, number = txn.strip("()").replace(",", ":").partition(":")
     if not coordinator.isdigit() or not number.isdigit():
         raise ConfigError(f"{txn!r} is no transaction: expected COORDINATOR:NUMBER, such as 3:1017")
@@ -83,7 +83,7 @@ def abort(txn: IdArgument, admin: AdminOption = ADMIN, token: TokenOption = "") 
     typer.echo(f"{txn} is aborted")
 
 
-# -- of a region that is lost ---------------------------------------------------------------------------------------------
+# -- of a region that is lost ------------------------------------------------------------------------------------------
 
 NamespaceOption = Annotated[str, typer.Option("--namespace", help="TENANT/NAMESPACE: in all of its topics.")]
 TopicOption = Annotated[str, typer.Option("--topic", help="In this topic only.")]
@@ -135,7 +135,9 @@ def settle(
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
 ) -> None:
-    """End transactions of a region that is lost, in topics of this region. Refused while that region answers; what it may say later changes nothing."""
+    """End transactions of a region that is lost, in topics of this region. Refused while that region answers; what it
+    may say later changes nothing.
+    """
     rest = Rest(admin, token)
     wanted = _path(txn).replace("/", ":") if txn else ""
     rows = [
@@ -151,5 +153,6 @@ def settle(
         body = {"region": region, "transaction": row["transaction"], "commit": commit}
         rest.post(f"{_OF_TOPIC}/{_short(row['topic'])}/transactions/verdict", body)
         typer.echo(
-            f"{row['transaction']} of {region} is {'committed' if commit else 'aborted'} in {row['topic']}: {row['messages']} message(s)"
+            f"{row['transaction']} of {region} is {'committed' if commit else 'aborted'} in {row['topic']}: "
+            f"{row['messages']} message(s)"
         )

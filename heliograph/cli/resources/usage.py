@@ -1,6 +1,7 @@
 """`tenants usage`: what tenants used in a month, for a bill or for a look.
 
-Is: the regions' days (`GET /heliograph/v1/usage-days`), added up by month or shown by day, as a table, CSV, JSON, or a picture. Isn't: the counting.
+Is: the regions' days (`GET /heliograph/v1/usage-days`), added up by month or shown by day, as a table, CSV, JSON, or a
+picture. Isn't: the counting.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def usage(
 
     For a bill:  heliograph tenants usage --month 2026-11 --csv --all-regions > usage.csv
 
-    Brokers write what they counted every few minutes, so the last minutes of today are not in it yet. Days are UTC. Exit code 1 where a region did not answer.
+    Brokers write what they counted every few minutes, so the last minutes of today are not in it yet. Days are UTC.
+    Exit code 1 where a region did not answer.
     """
     month = month or datetime.now(UTC).strftime("%Y-%m")
     if not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", month):

@@ -1,7 +1,8 @@
 """A month of tenants' use as a picture: one SVG, bars by day, a colour for each tenant.
 
 Is: text out of rows, without a library. Isn't: the rows (`usage`), or a file.
-Invariants: whatever a tenant is called, it stands in the picture as text; the bars of a day add up to what the table says of that day.
+Invariants: whatever a tenant is called, it stands in the picture as text; the bars of a day add up to what the table
+says of that day.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ _WIDTH, _HEIGHT, _LEFT, _TOP, _GAP = 900, 150, 90, 60, 60
 
 
 def plot(rows: Sequence[Mapping[str, Any]], title: str) -> str:
-    """rows: {period (a day), tenant, bytes_in, bytes_out, storage_byte_hours}; those of several regions are added up."""
+    """rows: {period (a day), tenant, bytes_in, bytes_out, storage_byte_hours}; those of several regions are added
+    up.
+    """
     days = sorted({row["period"] for row in rows})
     totals: dict[str, int] = {}
     for row in rows:
@@ -27,7 +30,8 @@ def plot(rows: Sequence[Mapping[str, Any]], title: str) -> str:
     colour = {tenant: COLOURS[min(at, SHOWN_MAX)] for at, tenant in enumerate(tenants)}
     height = _TOP + len(_PANELS) * (_HEIGHT + _GAP)
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + _WIDTH + 20}" height="{height}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + _WIDTH + 20}" height="{height}" '
+        'font-family="sans-serif" font-size="12">',
         '<rect width="100%" height="100%" fill="white"/>',
         f'<text x="{_LEFT}" y="24" font-size="16">{escape(title)}</text>',
     ]
@@ -37,7 +41,8 @@ def plot(rows: Sequence[Mapping[str, Any]], title: str) -> str:
     for at, (name, fill) in enumerate(named):
         x = _LEFT + at * _WIDTH // len(COLOURS)
         out.append(
-            f'<rect x="{x}" y="34" width="10" height="10" fill="{fill}"/><text x="{x + 14}" y="43">{escape(name)}</text>'
+            f'<rect x="{x}" y="34" width="10" height="10" fill="{fill}"/><text x="{x + 14}" '
+            f'y="43">{escape(name)}</text>'
         )
     for number, (field, label) in enumerate(_PANELS):
         out += _panel(rows, days, tenants, colour, field, label, _TOP + number * (_HEIGHT + _GAP))
@@ -62,7 +67,8 @@ def _panel(
     out = [
         f'<text x="{_LEFT}" y="{top + 4}">{escape(label)}</text>',
         f'<line x1="{_LEFT}" y1="{bottom}" x2="{_LEFT + _WIDTH}" y2="{bottom}" stroke="black"/>',
-        f'<text x="{_LEFT - 6}" y="{top + 20}" text-anchor="end">{_short(most)}</text><text x="{_LEFT - 6}" y="{bottom}" text-anchor="end">0</text>',
+        f'<text x="{_LEFT - 6}" y="{top + 20}" text-anchor="end">{_short(most)}</text><text x="{_LEFT - 6}" '
+        f'y="{bottom}" text-anchor="end">0</text>',
     ]
     scale = (_HEIGHT - 16) / most
     for at, day in enumerate(days):

@@ -1,9 +1,10 @@
-"""The command `autoscale`: looks at a region's measures, and runs or calls what the operator gave where a rule has come true.
+"""The command `autoscale`: looks at a region's measures, and runs or calls what the operator gave where a rule has come
+true.
 
-Is: reading the measures from the brokers, the clock, the hooks. Isn't: the decision (`heliograph.cli.servers.scaling_rules`), or a way to make machines: that is the
-operator's command.
-Invariants: one hook at a time, each with a time limit; a hook that fails is said and tried again after the rule's rest; brokers that do not answer are no
-measure, so that an outage scales nothing.
+Is: reading the measures from the brokers, the clock, the hooks. Isn't: the decision
+(`heliograph.cli.servers.scaling_rules`), or a way to make machines: that is the operator's command.
+Invariants: one hook at a time, each with a time limit; a hook that fails is said and tried again after the rule's rest;
+brokers that do not answer are no measure, so that an outage scales nothing.
 Source: docs/operating/scaling.md, "Scale by itself".
 """
 
@@ -40,7 +41,8 @@ def autoscale(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run or called, and do not.")] = False,
     token: TokenOption = "",
 ) -> None:
-    """Watch a region, and run a command or call a URL of yours where a rule has come true: to add or remove brokers or bookies.
+    """Watch a region, and run a command or call a URL of yours where a rule has come true: to add or remove brokers or
+    bookies.
 
     Prints one JSON line for each rule that fires.
     """

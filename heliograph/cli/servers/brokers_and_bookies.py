@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 
 def brokers_list(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
-    """List the live brokers."""
+    """List the live brokers with their addresses."""
     found = Rest(admin, token).get("/heliograph/v1/status")["brokers"]
     lines = [(b["id"], b["listeners"].get("", ""), b["admin_url"], b["pid"], b.get("level", 1)) for b in found]
     rows(("broker", "service", "admin", "pid", "feature level"), lines, found, json_output)
@@ -66,7 +66,8 @@ def brokers_balance(admin: AdminOption = ADMIN, token: TokenOption = "", json_ou
     rows(("broker", "load", "bundles", "reported", "heaviest bundles"), lines, found, json_output)
     if found["paused_s"] and not json_output:
         typer.echo(
-            f"balancing is paused by {found['paused_by']} for another {found['paused_s']:.0f} s: `heliograph brokers resume` ends that"
+            f"balancing is paused by {found['paused_by']} for another {found['paused_s']:.0f} s: `heliograph brokers "
+            "resume` ends that"
         )
 
 

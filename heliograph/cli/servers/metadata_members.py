@@ -1,8 +1,9 @@
-"""The commands for the members of a metadata group: `meta members`, `meta add`, `meta promote`, `meta remove`, `meta replace`,
-`meta transfer`.
+"""The commands for the members of a metadata group: `meta members`, `meta add`, `meta promote`, `meta remove`, `meta
+replace`, `meta transfer`.
 
-Is: options, requests to a broker's admin interface, waiting with progress, and what a person sees. Isn't: a rule; the group's leader decides, and its
-sentence is shown. `--config` means the global configuration, whose members are regions, instead of the region's own metadata.
+Is: options, requests to a broker's admin interface, waiting with progress, and what a person sees. Isn't: a rule; the
+group's leader decides, and its sentence is shown. `--config` means the global configuration, whose members are regions,
+instead of the region's own metadata.
 Invariants: each command may be repeated, also after it was interrupted: what is done already is not done again.
 Source: docs/operating.md, "Members of the metadata"; docs/protocols/admin.md, "Members".
 """
@@ -31,7 +32,7 @@ Wait = Annotated[
 ]
 _POLL_S = 0.2
 _SOON = ("behind", "does not answer", "try again")
-"""Of a refusal that time alone may end."""
+"""These words in a refusal say that time alone may end it."""
 
 
 def register(app: typer.Typer) -> None:
@@ -59,7 +60,8 @@ def add(
     address: Annotated[
         str,
         typer.Argument(
-            help="HOST:PORT of its listener for other members; or SOURCE=HOST:PORT,... where each reaches it by another way."
+            help="HOST:PORT of its listener for other members; or SOURCE=HOST:PORT,... where each reaches it by "
+            "another way."
         ),
     ],
     admin: AdminOption = ADMIN,
@@ -72,7 +74,9 @@ def add(
     token: TokenOption = "",
     json_output: JsonOption = False,
 ) -> None:
-    """Add a member that was started with `joining`: it receives everything, and counts for nothing until it is promoted."""
+    """Add a member that was started with `joining`: it receives everything, and counts for nothing until it is
+    promoted.
+    """
     answer = call(
         admin, token, config, "POST", f"/{quote(member, safe='')}", dry_run=dry_run, given={"address": address}
     )
@@ -110,7 +114,9 @@ def remove(
     token: TokenOption = "",
     json_output: JsonOption = False,
 ) -> None:
-    """Remove a voter or a learner; then stop its process, and delete its folder. Refused where the quorum would be lost."""
+    """Remove a voter or a learner; then stop its process, and delete its folder. Refused where the quorum would be
+    lost.
+    """
     answer = call(admin, token, config, "DELETE", f"/{quote(member, safe='')}", dry_run=dry_run)
     _tell(
         answer, dry_run, json_output, f"{member} is no member any more: stop its process", f"{member} would be removed"
@@ -127,7 +133,8 @@ def replace(
     token: TokenOption = "",
     json_output: JsonOption = False,
 ) -> None:
-    """Put one member in the place of another: added, made a voter once it has caught up, leader if the old one is, and then the old one goes.
+    """Put one member in the place of another: added, made a voter once it has caught up, leader if the old one is, and
+    then the old one goes.
 
     It may be run again after an interruption; at each moment the group has at least as many voters as before.
     """
@@ -238,7 +245,8 @@ def _show(answer: dict[str, Any]) -> None:
     console.print(table)
     if answer["leader"] is None:
         console.print(
-            f"[red]nobody leads[/], as {answer['node']} knows it: a majority of the voters must run and reach each other"
+            f"[red]nobody leads[/], as {answer['node']} knows it: a majority of the voters must run and reach each "
+            "other"
         )
         return
     writes = answer["writes"]

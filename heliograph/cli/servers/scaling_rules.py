@@ -1,8 +1,10 @@
 """Rules that ask for more or fewer nodes of a tier, and when one of them has come true.
 
-Is: rules, and the decision over time. Isn't: reading the measures, or running what the operator gave (`heliograph.cli.servers.autoscale`).
-Invariants: a rule fires only after its condition has held for `for_s` without a break, and then rests for `rest_s`; of the rules of one tier none fires while
-another one of that tier rests, so that what was added is not taken away before it counts; a measure that is not known breaks every condition.
+Is: rules, and the decision over time. Isn't: reading the measures, or running what the operator gave
+(`heliograph.cli.servers.autoscale`).
+Invariants: a rule fires only after its condition has held for `for_s` without a break, and then rests for `rest_s`; of
+the rules of one tier none fires while another one of that tier rests, so that what was added is not taken away before
+it counts; a measure that is not known breaks every condition.
 Source: docs/operating/scaling.md, "Scale by itself".
 """
 
@@ -90,7 +92,8 @@ def _rule(number: int, table: Mapping[str, Any]) -> Rule:
                 or (field.endswith("_s") and table[field] < 0)
             ):
                 raise wrong(
-                    f"{field} must be a number{' of seconds, not below 0' if field.endswith('_s') else ''}, not {table[field]!r}"
+                    f"{field} must be a number{' of seconds, not below 0' if field.endswith('_s') else ''}, not "
+                    f"{table[field]!r}"
                 )
             numbers[field] = float(table[field])
     if ("above" in table) == ("below" in table):
@@ -106,7 +109,7 @@ def _rule(number: int, table: Mapping[str, Any]) -> Rule:
 
 
 class Scaler:
-    """Times are monotonic seconds."""
+    """Remembers since when each rule holds, and until when each tier rests. Times are monotonic seconds."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = rules

@@ -1,8 +1,9 @@
 """LayeredRows: what was applied lately in memory, above an embedded store that holds the rest.
 
-Is: rows whose changes gather in a layer, and go to the store layer by layer, in one batch each. Isn't: the store, or a decision when to do so.
-Invariants: a read finds what was written last, wherever it lies; the store never holds part of a layer; a layer that could not be stored (a full disk)
-is still read, and goes with the next.
+Is: rows whose changes gather in a layer, and go to the store layer by layer, in one batch each. Isn't: the store, or a
+decision when to do so.
+Invariants: a read finds what was written last, wherever it lies; the store never holds part of a layer; a layer that
+could not be stored (a full disk) is still read, and goes with the next.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class _Layer:
         self.size_bytes = 0
 
     def put(self, key: str, row: Row | None) -> None:
-        """None: it is gone."""
+        """Puts a row above the lower layers' one; None: the key is gone."""
         if key not in self.rows:
             self.keys.add(key)
             self.size_bytes += _ROW_BYTES + len(key)
@@ -38,7 +39,7 @@ class _Layer:
 
 
 class LayeredRows:
-    """Implements heliograph.kv.engine.table_rows.Rows."""
+    """Implements heliograph.kv.engine.table_rows.TableRows."""
 
     def __init__(self, store: TableStore) -> None:
         self.store = store
@@ -47,7 +48,7 @@ class LayeredRows:
 
     @property
     def unsaved_bytes(self) -> int:
-        """About; of memory."""
+        """Says about how much memory the layers take; never too little."""
         return self._active.size_bytes + self._leaving.size_bytes
 
     def get(self, key: str) -> Row | None:

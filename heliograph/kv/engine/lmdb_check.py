@@ -1,7 +1,7 @@
 """Whether a table in LMDB is whole: every page that is in use is read, and every row's checksum.
 
-Is: the walk, and its run in a process of its own: LMDB follows page numbers unchecked, and what garbage in a page leads to (a signal) must not end
-the member. Isn't: what is done about it (`node`).
+Is: the walk, and its run in a process of its own: LMDB follows page numbers unchecked, and what garbage in a page leads
+to (a signal) must not end the member. Isn't: what is done about it (`raft_node`).
 Invariants: nothing is written. A walk that could not be made says nothing about the table.
 """
 

@@ -1,16 +1,19 @@
 """LmdbStore: a table in an LMDB environment, a folder of its own.
 
-Is: rows, counts, and the mark of the last batch, in a B-tree that is written by copying pages, so that a crash leaves the state of the last commit. Isn't: the
-log (which holds what was not committed yet), or layers in memory.
-Invariants: a batch is one transaction, synced on the thread of the given disk, never on the event loop; the loop reads from one read transaction, which
-is renewed when a batch is done; a map that is full is made twice as large, and the batch begun again; every row carries a checksum, for LMDB has none.
+Is: rows, counts, and the mark of the last batch, in a B-tree that is written by copying pages, so that a crash leaves
+the state of the last commit. Isn't: the log (which holds what was not committed yet), or layers in memory.
+Invariants: a batch is one transaction, synced on the thread of the given disk, never on the event loop; the loop reads
+from one read transaction, which is renewed when a batch is done; a map that is full is made twice as large, and the
+batch begun again; every row carries a checksum, for LMDB has none.
 
-Databases: `about` (one row), and two of `rows-{0|1}` and `counts-{0|1}`, of which `about` says which is read; the other one takes a table from elsewhere
-until it is whole. Big endian:
+Databases: `about` (one row), and two of `rows-{0|1}` and `counts-{0|1}`, of which `about` says which is read; the other
+one takes a table from elsewhere until it is whole. Big endian:
 
-    about   "about"         u8 version (1), u8 which, u16 reserved (0), u32 crc32c of what follows and the first two bytes, the mark
+    about   "about"         u8 version (1), u8 which, u16 reserved (0),
+                            u32 crc32c of what follows and the first two bytes, the mark
     rows    the key         u32 crc32c of key and what follows, u64 version, u64 lease, the value
-            its first 500 bytes and 0xff, where it is longer: msgpack [[the rest of the key, a row as above], ...], in order: LMDB's keys end at 511 bytes
+            its first 500 bytes and 0xff, where it is longer: msgpack [[the rest of the key, a row as above], ...], in
+            order: LMDB's keys end at 511 bytes
     counts  the prefix      u64 count
 """
 
@@ -57,9 +60,11 @@ class LmdbStore:
     def __init__(
         self, disk: Disk, folder: str, *, map_bytes: int = MAP_BYTES, check: Callable[[str], None] | None = None
     ) -> None:
-        """disk: for its thread; not the log's, whose syncs must not wait for a batch. folder: of the environment; made where it is not there.
+        """disk: for its thread; not the log's, whose syncs must not wait for a batch. folder: of the environment; made
+        where it is not there.
 
-        check: of that folder, before it is opened, where it was not closed in order; raises CorruptData. Blocking; on the disk's thread.
+        check: of that folder, before it is opened, where it was not closed in order; raises CorruptData. Blocking; on
+        the disk's thread.
         """
         self._check = check
         self._suspect = False
@@ -298,7 +303,7 @@ def _check_size(folder: str, env: Any) -> None:
 
 
 def check_all(folder: str) -> None:
-    """Reads everything. Raises CorruptData, lmdb.Error; or ends the process: see `table_check`."""
+    """Reads everything. Raises CorruptData, lmdb.Error; or ends the process: see `lmdb_check`."""
     with lmdb.open(folder, readonly=True, lock=False, max_dbs=8) as env:
         _check_size(folder, env)
         with env.begin() as reading:
@@ -322,8 +327,10 @@ def check_all(folder: str) -> None:
 
 def damaged(error: object) -> CorruptData:
     return CorruptData(
-        f"the table of the metadata is damaged ({error}): where there are other voters, start a fresh member and put it in the place of this one with "
-        "`heliograph meta replace OLD NEW HOST:PORT`; where this is the only one, restore a backup into an empty folder with `heliograph restore`"
+        f"the table of the metadata is damaged ({error}): where there are other voters, start a fresh member and put "
+        "it in the place of this one with "
+        "`heliograph meta replace OLD NEW HOST:PORT`; where this is the only one, restore a backup into an empty "
+        "folder with `heliograph restore`"
     )
 
 
@@ -334,7 +341,8 @@ def _about(which: int, mark: bytes) -> bytes:
 def _opened(about: bytes) -> tuple[int, bytes]:
     if not about or about[0] != VERSION:
         raise CorruptData(
-            f"the table of the metadata has version {about[0] if about else 'none'}; this program knows version {VERSION}"
+            f"the table of the metadata has version {about[0] if about else 'none'}; this program knows version "
+            f"{VERSION}"
         )
     mark = about[_ABOUT.size :]
     if len(about) < _ABOUT.size or _about(about[1], mark) != about:

@@ -1,13 +1,17 @@
-"""Image: a machine's table as it was at one index, taken piece by piece while the machine goes on; and the parts that a snapshot is made of.
+"""Image: a machine's table as it was at one index, taken piece by piece while the machine goes on; and the parts that a
+snapshot is made of.
 
-Is: copy on write over the keys that the image has not given out yet, and the bytes of its parts. Isn't: I/O, or a decision when to take one.
-Invariants: an image holds exactly the rows of its index, each once, in order, whatever changed meanwhile; what a part costs is bounded
-(PART_ROWS rows, or what passes PART_BYTES), so that nobody waits for a large table; parts without their end are refused as cut off.
+Is: copy on write over the keys that the image has not given out yet, and the bytes of its parts. Isn't: I/O, or a
+decision when to take one.
+Invariants: an image holds exactly the rows of its index, each once, in order, whatever changed meanwhile; what a part
+costs is bounded (PART_ROWS rows, or what passes PART_BYTES), so that nobody waits for a large table; parts without
+their end are refused as cut off.
 Source: docs/protocols/metadata.md, "Files".
 
 A snapshot, version 2:  u8 version (2), then parts: u32 size, msgpack
 
-    head   [index, counters [[name, next]...], leases [[id, ttl ms]...], sessions [[id, low, [[sequence, answer]...]]...] in order of last use]
+    head   [index, counters [[name, next]...], leases [[id, ttl ms]...],
+            sessions [[id, low, [[sequence, answer]...]]...] in order of last use]
     rows   [[key...], [value...], [version...], [lease or 0...]]     any number of them, keys in order
     end    [rows in all]
 
@@ -51,9 +55,7 @@ class Image:
         self.broken = False
         self._table = table
         self._next, self._end = start, end  # every key before `_next` was given out
-        self._before: dict[
-            str, Row | None
-        ] = {}  # what later keys were at the image's index, where they have changed since
+        self._before: dict[str, Row | None] = {}  # what later keys were at the image's index, where changed since
         self._changed: list[str] = []  # those of them that were there, in order
 
     def keep(self, key: str, row: Row | None) -> None:
@@ -96,7 +98,9 @@ class Image:
 
 
 def parts(image: Image) -> Iterator[bytes]:
-    """The bytes of a snapshot, one bounded piece after another. Ends early where the image is broken: `image.broken` says so."""
+    """The bytes of a snapshot, one bounded piece after another. Ends early where the image is broken: `image.broken`
+    says so.
+    """
     head, count = image.head, 0
     yield bytes([VERSION]) + part([head.index, head.counters, head.leases, head.sessions])
     while not image.broken:
@@ -173,7 +177,7 @@ class Reading:
 
 
 def head_of(first: bytes) -> Head:
-    """Of the first piece of a snapshot. Raises CorruptData."""
+    """Returns what the first piece of a snapshot says beside rows. Raises CorruptData."""
     reading = Reading()
     reading.add(memoryview(first)[5:])
     assert reading.head is not None

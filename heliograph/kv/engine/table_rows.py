@@ -1,7 +1,7 @@
 """The rows of a machine's table, by key: the port behind which they lie in memory or in an embedded store.
 
-Is: what KvMachine asks of its rows, rows in memory, and how many keys lie under which prefix. Isn't: commands, snapshots, or a store
-(`heliograph.kv.engine.layered_rows`).
+Is: what KvMachine asks of its rows, rows in memory, and how many keys lie under which prefix. Isn't: commands,
+snapshots, or a store (`heliograph.kv.engine.layered_rows`).
 Invariants: keys come in the order of their code points; an iterator is not held over a change.
 """
 
@@ -28,7 +28,7 @@ class Rows(Protocol):
     def set(self, key: str, row: Row) -> None: ...
 
     def remove(self, key: str) -> None:
-        """`key` must be there."""
+        """Takes the row out; the key must be there."""
         ...
 
     def items(self, start: str, end: str) -> Iterator[tuple[str, Row]]:
@@ -42,7 +42,7 @@ class SortedKeys:
     BLOCK = 512
 
     def __init__(self, keys: list[str] | None = None) -> None:
-        """keys: sorted and distinct."""
+        """keys: they must be sorted and distinct."""
         keys = keys or []
         self._blocks = [keys[i : i + self.BLOCK] for i in range(0, len(keys), self.BLOCK)]
         self._lasts = [block[-1] for block in self._blocks]
@@ -62,7 +62,7 @@ class SortedKeys:
             self._lasts[at] = block[-1]
 
     def remove(self, key: str) -> None:
-        """`key` must be there."""
+        """Takes the key out; it must be there."""
         at = bisect_left(self._lasts, key)
         block = self._blocks[at]
         index = bisect_left(block, key)
@@ -94,7 +94,7 @@ class MemoryRows:
     """Rows in memory: they are gone with the process, and made again from a snapshot and the log."""
 
     def __init__(self, table: dict[str, Row] | None = None) -> None:
-        """table: taken over."""
+        """table: it is taken over, not copied; the caller lets it alone."""
         self._table = {} if table is None else table
         self._keys = SortedKeys(sorted(self._table))
 
@@ -119,7 +119,7 @@ class Counts:
     """How many keys there are, in all and under each prefix of COUNTED_PARTS parts."""
 
     def __init__(self, total: int = 0, under: dict[str, int] | None = None) -> None:
-        """under: taken over."""
+        """under: it is taken over, not copied; the caller lets it alone."""
         self.total = total
         self._under = {} if under is None else under
         self._changed: dict[str, None] = {}
@@ -141,7 +141,8 @@ class Counts:
         """Raises NotAllowed where keys are not counted by this prefix."""
         if len(prefix.split("/")) != COUNTED_PARTS + 2 or not (prefix.startswith("/") and prefix.endswith("/")):
             raise NotAllowed(
-                f"prefix {prefix[:200]!r}: keys are counted by their first {COUNTED_PARTS} parts, as in /ml/tenant/namespace/"
+                f"prefix {prefix[:200]!r}: keys are counted by their first {COUNTED_PARTS} parts, as in "
+                "/ml/tenant/namespace/"
             )
         return self._under.get(prefix, 0)
 

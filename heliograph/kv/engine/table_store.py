@@ -1,9 +1,11 @@
 """The port to an embedded store that keeps a table durably beside the log.
 
-Is: what `heliograph.kv.engine.layered_rows` needs of one, and what it hands over. Isn't: a store (`lmdb_store`), or the layers above it.
-Invariants of an implementation: a batch is there whole or not at all, also after a power cut, and once `done(None)` was called it is durable; reads show
-the state of the last batch whose `done` was called, until the next one's; batches are taken one at a time. Damage raises CorruptData, at the latest
-where a row is read. OSError with ENOSPC: nothing of that batch was stored, and a later one may succeed; any other OSError is final.
+Is: what `heliograph.kv.engine.layered_rows` needs of one, and what it hands over. Isn't: a store (`lmdb_store`), or the
+layers above it.
+Invariants of an implementation: a batch is there whole or not at all, also after a power cut, and once `done(None)` was
+called it is durable; reads show the state of the last batch whose `done` was called, until the next one's; batches are
+taken one at a time. Damage raises CorruptData, at the latest where a row is read. OSError with ENOSPC: nothing of that
+batch was stored, and a later one may succeed; any other OSError is final.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class TableStore(Protocol):
     def get(self, key: str) -> Row | None: ...
 
     def items(self, start: str, end: str) -> Iterator[tuple[str, Row]]:
-        """The rows of the keys in [start, end), in order. Not to be held over a turn of the loop."""
+        """The rows of the keys in [start, end), in order. Not to be held over a pass of the loop."""
         ...
 
     def commit(self, batch: Batch, done: Done) -> None: ...

@@ -1,8 +1,10 @@
-"""LeaseKeeper: when the leader ends a lease.
+"""LeaseDeadlines: when the leader ends a lease.
 
-Is: the deadlines of the leases, as the leader alone keeps them. Isn't: which leases exist (the machine knows), timers, or the log.
-Invariants: a lease ends only after one full ttl in which this leader saw neither its grant nor a renewal nor its own election; once its end was
-proposed, no renewal succeeds under this leader; a leader that slept through its own timer gives every lease a full ttl, as a new one would.
+Is: the deadlines of the leases, as the leader alone keeps them. Isn't: which leases exist (the machine knows), timers,
+or the log.
+Invariants: a lease ends only after one full ttl in which this leader saw neither its grant nor a renewal nor its own
+election; once its end was proposed, no renewal succeeds under this leader; a leader that slept through its own timer
+gives every lease a full ttl, as a new one would.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
-"""MembersDesk: what an operator asks of a group's members, as requests and answers.
+"""MembersApi: what an operator asks of a group's members, as requests and answers.
 
-Is: the fields of the MEMBERS frame, the report, and which call each verb becomes. Isn't: a rule of Raft (`membership`, `leading`), or a socket.
-Invariants: changes are answered by the leader alone, once they are committed; repeating one does no harm; what any member may say ("here") it says
-without asking anybody, and so also where nobody leads.
+Is: the fields of the MEMBERS frame, the report, and which call each verb becomes. Isn't: a rule of Raft (`membership`,
+`leader`), or a socket.
+Invariants: changes are answered by the leader alone, once they are committed; repeating one does no harm; what any
+member may say ("here") it says without asking anybody, and so also where nobody leads.
 
-    request [verb, member, address]      verb: here | show | add | promote | remove | transfer      answer: report, whether something was changed
-                                         dry-add | dry-promote | dry-remove | dry-transfer: nothing is done; whether something would be changed
-    report  {group, node, leader or nil, term, commit, applied, writes {count, p50_ms, p99_ms}, members [{member, role, leads, address, behind, silent_s}]}
+    request [verb, member, address]
+            verb: here | show | add | promote | remove | transfer     answer: report, whether something was changed
+                  dry-add | dry-promote | dry-remove | dry-transfer   nothing is done; whether something would change
+    report  {group, node, leader or nil, term, commit, applied, writes {count, p50_ms, p99_ms},
+             members [{member, role, leads, address, behind, silent_s}]}
 
 `behind` (entries that it lacks) and `silent_s` are nil where the answering node does not lead.
 """
@@ -34,7 +37,9 @@ class MembersDesk:
         return ok(self.report(), False) if verb == "here" else None
 
     async def answer(self, payload: bytes, *, timeout_s: float) -> bytes:
-        """Of the leader. Raises NotAllowed with the reason of a refusal, MetadataUnavailable, OutcomeUnknown, PeerError."""
+        """Gives the leader's answer. Raises NotAllowed with the reason of a refusal, MetadataUnavailable,
+        OutcomeUnknown, PeerError.
+        """
         verb, member, address = fields(payload, str, str, str)
         if not self.raft.is_leader:
             raise NotLeader(self.raft.leader)

@@ -1,8 +1,8 @@
-"""GroupNode: a member of a group, the table that its log drives, and the listener for clients: what the metadata of a region and the global
-configuration have in common.
+"""GroupNode: a member of a group, the table that its log drives, and the listener for clients: what the metadata of a
+region and the global configuration have in common.
 
-Is: the parts of such a node, their start and end, and what an operator asks of its members. Isn't: how members reach each other (a transport is given), or
-what lies in the table.
+Is: the parts of such a node, their start and end, and what an operator asks of its members. Isn't: how members reach
+each other (a transport is given), or what lies in the table.
 Invariants: `failed` returns never; a change of the members is made by the leader, and answered once it is committed.
 """
 
@@ -44,7 +44,9 @@ class GroupTransport(RaftTransport, Protocol):
 
 
 class GroupNode:
-    """group: what it is called where its members are shown. peers: the first voters; joining: this node was none of them (see RaftNode)."""
+    """group: what it is called where its members are shown. peers: the first voters; joining: this node was none of
+    them (see RaftNode).
+    """
 
     def __init__(
         self,
@@ -128,7 +130,7 @@ class GroupNode:
         if self.machine.kept is not None:
             self.machine.kept.close()
 
-    # -- members, on the leader; errors as of RaftNode.change and RaftNode.transfer_leadership ---------------------------
+    # -- members, on the leader; errors as of RaftNode.change and RaftNode.transfer_leadership -------------------------
 
     def members(self) -> list[MemberState]:
         return self.raft.members()

@@ -1,11 +1,13 @@
 """MetaServer: the listener in front of a MetaService, with the watches of its connections.
 
-Is: sockets, handshakes, frame limits, and the fan-out of changes. Isn't: what a request means (heliograph.kv.server.metadata_service).
-Invariants: a connection that says something wrong, is silent before its handshake, or doesn't read its watches is closed, and nothing else;
+Is: sockets, handshakes, frame limits, and the fan-out of changes. Isn't: what a request means
+(heliograph.kv.server.metadata_service).
+Invariants: a connection that says something wrong, is silent before its handshake, or doesn't read its watches is
+closed, and nothing else;
 a watch gets its listing first, then each change once, in order, with nothing left out in between.
 A long listing is an image of one moment, sent in pieces as they are read; the changes since wait behind it.
-Bounds: REQUESTS_MAX requests of one connection at a time (then its reading stops), BUFFER_BYTES_MAX unread bytes, and as many of changes behind a listing
-(then the connection is closed), WATCHES_MAX watches.
+Bounds: REQUESTS_MAX requests of one connection at a time (then its reading stops), BUFFER_BYTES_MAX unread bytes, and
+as many of changes behind a listing (then the connection is closed), WATCHES_MAX watches.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ REQUESTS_MAX = 1024
 WATCHES_MAX = 1024
 BUFFER_BYTES_MAX = 64 << 20
 PIECES_AT_ONCE = 8
-"""Of a listing, about 2 MiB: more of it waits until it is read."""
+"""So many pieces of a listing are written at once, about 2 MiB: more of it waits until it is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,8 +205,6 @@ def _event_payloads(index: int, rows: list[tuple[str, int, bytes | None]]) -> li
 
 
 class _Connection(asyncio.Protocol):
-    """One client."""
-
     def __init__(self, server: MetaServer) -> None:
         self._server = server
         self._cutter = FrameCutter()

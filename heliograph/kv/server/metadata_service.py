@@ -1,9 +1,11 @@
 """MetaService: one node's answers to reads, writes, and lease operations, whoever asks.
 
-Is: linearizable reads behind a barrier, writes through the log, leases ended by the leader, and passing requests on to the leader where a forwarder
-is given. Isn't: sockets (heliograph.kv.server.metadata_server), consensus (heliograph.raft.member.raft_node).
-Invariants: only the leader answers from its table; a request that was passed on is never passed on again; every answer comes within the bounded time;
-a renewal is confirmed only after a barrier, so that a deposed leader confirms none; a passed-on write is answered after this node applied it too.
+Is: linearizable reads behind a barrier, writes through the log, leases ended by the leader, and passing requests on to
+the leader where a forwarder is given. Isn't: sockets (heliograph.kv.server.metadata_server), consensus
+(heliograph.raft.member.raft_node).
+Invariants: only the leader answers from its table; a request that was passed on is never passed on again; every answer
+comes within the bounded time; a renewal is confirmed only after a barrier, so that a deposed leader confirms none; a
+passed-on write is answered after this node applied it too.
 """
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ class Forwarder(Protocol):
 class ServiceSettings:
     request_timeout_s: float = 5.0
     forward_timeout_s: float = 2.0
-    """Of one try to reach the leader from another node: it may just have gone, and another be elected meanwhile."""
+    """Bounds one try to reach the leader from another node: it may just have gone, and another be elected meanwhile."""
     unavailable_text: str = "the metadata has no leader: a majority of its voters must run and reach each other"
 
     def __post_init__(self) -> None:
@@ -135,7 +137,9 @@ class MetaService:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     async def handle(self, kind: int, payload: bytes) -> bytes:
-        """The answer to one request frame: COMMAND, GET, RANGE, RENEW, or STATUS. Raises PeerError where the payload is malformed."""
+        """The answer to one request frame: COMMAND, GET, RANGE, RENEW, or STATUS. Raises PeerError where the payload is
+        malformed.
+        """
         if kind == Frame.STATUS:
             replica = self.replica
             return ok(replica.leader, replica.is_leader, replica.term, self.machine.index)
@@ -257,7 +261,9 @@ class MetaService:
         return self._not_leader()
 
     async def backup(self, at_least: int) -> Image:
-        """One consistent image of this node's table, of an index from `at_least` on; one at a time. Raises MetadataUnavailable. `end_backup` it."""
+        """One consistent image of this node's table, of an index from `at_least` on; one at a time. Raises
+        MetadataUnavailable. `end_backup` it.
+        """
         if self._backup is not None:
             raise MetadataUnavailable("another backup of this metadata node is under way; wait for its end")
         await self._applied(at_least, self._settings.request_timeout_s)

@@ -1,8 +1,10 @@
 """What the global configuration holds: regions, tenants, namespaces and their policies, link trees.
 
-Is: the values (which policies there are: `policy_table`), and their encoding (JSON with a format number: people read these). Isn't: who may change them.
-Keys: /regions/{name}, /clusters/{name}, /peers/{name}, /migrations/{name}, /migrated/{tenant}/{namespace}, /tenants/{tenant},
-/tenant-quotas/{tenant}, /namespaces/{tenant}/{namespace}, /partitioned/{topic's full name}, /topic-policies/{topic's full name}, /resource-groups/{name}.
+Is: the values (which policies there are: `policy_table`), and their encoding (JSON with a format number: people read
+these). Isn't: who may change them.
+Keys: /regions/{name}, /clusters/{name}, /peers/{name}, /migrations/{name}, /migrated/{tenant}/{namespace},
+/tenants/{tenant}, /tenant-quotas/{tenant}, /namespaces/{tenant}/{namespace}, /partitioned/{topic's full name},
+/topic-policies/{topic's full name}, /resource-groups/{name}.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from typing import Any, Self
 from heliograph.model.errors import ConfigError, CorruptData
 
 FORMAT = 2
-"""The newest that is read, of any kind of value: whichever kind needs another one next gets 3. A value is written in the lowest one whose readers understand
-all of it: `_Value.format`."""
+"""The newest that is read, of any kind of value: whichever kind needs another one next gets 3. A value is written in
+the lowest one whose readers understand all of it: `_Value.format`.
+"""
 
 
 class _Value:
@@ -25,11 +28,16 @@ class _Value:
 
     @property
     def format(self) -> int:
-        """An earlier version refuses a higher one: it can neither read the value nor, by a change of its own, drop what it does not know."""
+        """An earlier version refuses a higher one: it can neither read the value nor, by a change of its own, drop what
+        it does not know.
+        """
         return 1
 
     def encode(self) -> bytes:
-        return json.dumps({"format": self.format, **asdict(self)}, sort_keys=True).encode()  # type: ignore[call-overload]
+        return json.dumps(
+            {"format": self.format, **asdict(self)},  # type: ignore[call-overload]
+            sort_keys=True,
+        ).encode()
 
     @classmethod
     def decode(cls, blob: bytes) -> Self:
@@ -60,7 +68,9 @@ class RegionInfo(_Value):
     service_url: str = ""
     admin_url: str = ""
     link_urls: dict[str, list[str]] = field(default_factory=dict)
-    """Source region -> `pulsar+ssl://host:port` addresses where its links look topics up here (a proxy, a private network)."""
+    """Source region -> `pulsar+ssl://host:port` addresses where its links look topics up here (a proxy, a private
+    network).
+    """
     feature_level: int = 1
     metadata_instance: str = ""
     """`/instance` of the local metadata that `epoch` stands for; "" where no broker of the region ever started."""
@@ -68,7 +78,9 @@ class RegionInfo(_Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulsarCluster(_Value):
-    """A real Pulsar cluster that topics are replicated with. It is no region: it has no coordinates, and no part in the configuration."""
+    """A real Pulsar cluster that topics are replicated with. It is no region: it has no coordinates, and no part in the
+    configuration.
+    """
 
     name: str
     gateway: str
@@ -85,7 +97,7 @@ class PulsarCluster(_Value):
     certificate_file: str = ""
     """On the gateway's brokers: the certificate that is shown there; without a token, by its role they are known."""
     key_file: str = ""
-    """Of that certificate; "": it is in the same file."""
+    """On the gateway's brokers: the key of that certificate; "": it is in the same file."""
     oauth_file: str = ""
     """On the gateway's brokers: as which client of which issuer they get tokens (OAuth 2), as JSON."""
 
@@ -99,7 +111,9 @@ class ClusterPeers(_Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMigration(_Value):
-    """Where the clients of a region go on. `migrated`: all of them; else only those of the namespaces that a `MigratedNamespace` names."""
+    """Where the clients of a region go on. `migrated`: all of them; else only those of the namespaces that a
+    `MigratedNamespace` names.
+    """
 
     migrated: bool = False
     service_url: str = ""
@@ -125,18 +139,23 @@ class TenantInfo(_Value):
     admin_roles: tuple[str, ...] = ()
     allowed_regions: tuple[str, ...] = ()
     encryption_at_rest: bool = False
-    """All its topics are sealed, whatever its namespaces, its topics, and the brokers say. Regions obey it from feature level 4 on, and read it as
-    it is written now from 5 on (`format`)."""
+    """All its topics are sealed, whatever its namespaces, its topics, and the brokers say. Regions obey it from feature
+    level 4 on, and read it as it is written now from 5 on (`format`).
+    """
 
     @property
     def format(self) -> int:
-        """A region that does not know of the duty may change the tenant, though it is none of the tenant's: it must not take the duty off."""
+        """A region that does not know of the duty may change the tenant, though it is none of the tenant's: it must not
+        take the duty off.
+        """
         return 2 if self.encryption_at_rest else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespacePolicies(_Value):
-    """A namespace. `policies`: what is set for its topics, by the names of `policy_table`; what is not there is inherited from the brokers."""
+    """A namespace. `policies`: what is set for its topics, by the names of `policy_table`; what is not there is
+    inherited from the brokers.
+    """
 
     regions: tuple[str, ...] = ()
     bundles: int = 4
@@ -149,7 +168,9 @@ class NamespacePolicies(_Value):
     clusters: tuple[str, ...] = ()
     """Real Pulsar clusters that its topics are replicated with, each by way of its gateway."""
     permissions: dict[str, list[str]] = field(default_factory=dict)
-    """Role -> what it may do with every topic here: produce, consume; the other actions of Pulsar are kept, and open nothing."""
+    """Role -> what it may do with every topic here: produce, consume; the other actions of Pulsar are kept, and open
+    nothing.
+    """
     topic_permissions: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     """Full name of a topic -> role -> what it may do with that topic."""
     subscription_permissions: dict[str, list[str]] = field(default_factory=dict)
@@ -179,7 +200,9 @@ class NamespacePolicies(_Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPolicies(_Value):
-    """What is set for one topic and all its partitions: in one region (local metadata), or in all (global configuration)."""
+    """What is set for one topic and all its partitions: in one region (local metadata), or in all (global
+    configuration).
+    """
 
     policies: dict[str, Any] = field(default_factory=dict)
     properties: dict[str, str] = field(default_factory=dict)
@@ -197,12 +220,14 @@ class ResourceGroup(_Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantQuota(_Value):
-    """What an operator lets a tenant have, whatever its admin sets; 0: no bound. Topics (partitions each) and stored bytes count in each region by itself."""
+    """What an operator lets a tenant have, whatever its admin sets; 0: no bound. Topics (partitions each) and stored
+    bytes count in each region by itself.
+    """
 
     max_namespaces: int = 0
     max_topics: int = 0
     max_storage_bytes: int = 0
-    """Of messages, before replication to bookies; offloaded ones count, too, compacted ledgers do not."""
+    """Counts messages before replication to bookies; offloaded ones count, too, compacted ledgers do not."""
     resource_group: str = ""
     """All namespaces of the tenant share its rates, whatever group they are put into."""
 
@@ -211,6 +236,8 @@ class TenantQuota(_Value):
 class PartitionedTopic(_Value):
     partitions: int
     incarnation: int = 0
-    """Grows with every topic that is made: another one than before, under the same name, was made again. 0: an earlier version has written it."""
+    """Grows with every topic that is made: another one than before, under the same name, was made again. 0: an earlier
+    version has written it.
+    """
     created_ms: int = 0
     """Wall time; 0: an earlier version has written it last."""

@@ -1,8 +1,11 @@
-"""Who may confirm what is published to an active-passive namespace, and who may hand out a subscription's messages, as the global configuration says it.
+"""Who may confirm what is published to an active-passive namespace, and who may hand out a subscription's messages, as
+the global configuration says it.
 
-Is: the values and their keys. Isn't: the rule how they change (`region_node.dr.leadership.leadership_changes`), or what a broker makes of them (`region_node.dr.leadership.write_gates`).
-Keys: /leadership/{tenant}/{namespace} (Leadership), /subscription-leadership/{topic's full name}/{subscription} (Leadership),
-/writers/{region}/{broker}.{lease} (Writer, under that lease: a broker that was started anew does not speak for its earlier life).
+Is: the values and their keys. Isn't: the rule how they change (`region_node.dr.leadership.leadership_changes`), or what
+a broker makes of them (`region_node.dr.leadership.write_gates`).
+Keys: /leadership/{tenant}/{namespace} (Leadership), /subscription-leadership/{topic's full name}/{subscription}
+(Leadership), /writers/{region}/{broker}.{lease} (Writer, under that lease: a broker that was started anew does not
+speak for its earlier life).
 Source: docs/protocols/leadership.md.
 """
 
@@ -21,14 +24,18 @@ OPEN, DRAINING, FENCED = "open", "draining", "fenced"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leadership(_Value):
-    """Of one namespace, or of one subscription. `epoch` rises whenever another region becomes the active one, and never falls."""
+    """Says who leads one namespace, or one subscription. `epoch` rises whenever another region becomes the active one,
+    and never falls.
+    """
 
     active: str
     epoch: int = 1
     state: str = OPEN
-    """open: the active region takes messages. draining: it takes none and confirms what it took. fenced: it confirms nothing any more.
+    """open: the active region takes messages. draining: it takes none and confirms what it took. fenced: it confirms
+    nothing any more.
 
-    Of a subscription: hands out messages; hands out none and waits for acknowledgements of those it handed out; takes them back from its consumers.
+    Of a subscription: hands out messages; hands out none and waits for acknowledgements of those it handed out; takes
+    them back from its consumers.
     """
     to: str = ""
     """Which region comes next, while the state is not open."""
@@ -40,7 +47,9 @@ class Leadership(_Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer(_Value):
-    """What one broker obeys: each namespace's leadership at the version in `seen`, and of those that are not there, everything before `since`."""
+    """What one broker obeys: each namespace's leadership at the version in `seen`, and of those that are not there,
+    everything before `since`.
+    """
 
     since: int = 0
     seen: dict[str, int] = field(default_factory=dict)

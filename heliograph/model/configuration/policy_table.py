@@ -1,8 +1,12 @@
-"""The policies of topics: one table that says what each is called at each level, what it may be, and what holds where nobody set it.
+"""The policies of topics: one table that says what each is called at each level, what it may be, and what holds where
+nobody set it.
 
-Is: the table, and inheritance (the topic in this region, the topic in all regions, the namespace, the brokers of the region, the default).
-Isn't: storage, HTTP (`region_node.faces.admin.tenancy.policy_routes` makes its routes from these rows), or what obeys a policy (`Applied` is what they read).
-Invariants: a level holds only what was set there; a backlog quota is inherited by its type, any other policy as a whole.
+Is: the table, and inheritance (the topic in this region, the topic in all regions, the namespace, the brokers of the
+region, the default).
+Isn't: storage, HTTP (`region_node.faces.admin.tenancy.policy_routes` makes its routes from these rows), or what obeys a
+policy (`Applied` is what they read).
+Invariants: a level holds only what was set there; a backlog quota is inherited by its type, any other policy as a
+whole.
 Source: Pulsar's Policies and TopicPolicies; docs/protocols/admin.md, "Policies".
 """
 
@@ -41,7 +45,7 @@ class Policy:
     broker: str = ""
     """Pulsar's name of the broker's dynamic setting, where it is one value."""
     default: Any = None
-    """None: nothing holds."""
+    """What holds where no level sets it; None: nothing does."""
     shown: Any = None
     """What a namespace says where it is not set; None: an empty answer."""
     shown_topic: Any = None
@@ -278,7 +282,9 @@ def checked(level: Level) -> dict[str, Any]:
 
 
 def applied(*levels: Level) -> Applied:
-    """levels: the nearest first."""
+    """Merges levels, the nearest first: the first one that sets a policy has it; backlog quotas are merged by their
+    kinds.
+    """
     found: dict[str, Any] = {}
     for policy in POLICIES:
         value = next((level[policy.name] for level in levels if policy.name in level), policy.default)
@@ -292,7 +298,6 @@ def applied(*levels: Level) -> Applied:
 
 
 def _listed(text: str | None) -> tuple[str, ...]:
-    """Names separated by commas."""
     return tuple(name for part in (text or "").split(",") if (name := part.strip()))
 
 
@@ -311,12 +316,12 @@ class Applied:
         raise TypeError("policies are no key")
 
     def limit(self, name: str) -> int:
-        """0: no limit."""
+        """Returns the bound that this policy sets; 0: there is none."""
         value: int = self.values[name]
         return value
 
     def on(self, name: str) -> bool:
-        """Of a policy that is true or false."""
+        """Whether a policy is true that is true or false; one that is absent is false."""
         return bool(self.values.get(name))
 
     def part(self, name: str, field: str) -> Any:

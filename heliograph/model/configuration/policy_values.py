@@ -1,6 +1,7 @@
 """What values a policy may have: one check a kind, named as Pulsar's JSON names its fields.
 
-Is: pure checks; each returns the value as it is stored, or says what is wrong. Isn't: which policies there are (`policy_table`).
+Is: pure checks; each returns the value as it is stored, or says what is wrong. Isn't: which policies there are
+(`policy_table`).
 Invariants: a value that passed is plain JSON; an unknown field of a record is dropped, a missing one gets its default.
 """
 
@@ -75,7 +76,7 @@ def choice(*allowed: str) -> Check:
 
 
 def listed(item: Check) -> Check:
-    """A list without repetitions."""
+    """Makes a check of lists: each element passes `item`, and repetitions are dropped."""
 
     def check(name: str, value: Any) -> Any:
         if not isinstance(value, list | tuple):
@@ -102,8 +103,9 @@ def record(
     in_front: str = "",
     **fields: tuple[Check, Any],
 ) -> Check:
-    """fields: name -> (check, default; None: may be left out). together: what is wrong with them as a whole, or ""; in_front: before that, instead of
-    the policy's name."""
+    """fields: name -> (check, default; None: may be left out). together: what is wrong with them as a whole, or "";
+    in_front: before that, instead of the policy's name.
+    """
 
     def check(name: str, value: Any) -> Any:
         if not isinstance(value, dict):
@@ -123,7 +125,7 @@ def record(
     return check
 
 
-# -- our own --------------------------------------------------------------------------------------------------------------
+# -- our own -----------------------------------------------------------------------------------------------------------
 
 
 def _promises(fields: dict[str, Any]) -> str:
@@ -136,7 +138,7 @@ SLO = record(_promises, rpo_s=(number(), None))
 """rpo_s: no message is to be at risk for longer."""
 
 
-# -- the records of Pulsar ----------------------------------------------------------------------------------------------
+# -- the records of Pulsar ---------------------------------------------------------------------------------------------
 
 
 def _quorums(fields: dict[str, Any]) -> str:
@@ -258,7 +260,9 @@ def entry_filters(name: str, value: Any) -> Any:
 
 
 def offload(name: str, value: Any) -> Any:
-    """Where old ledgers go; its fields are read by the offloader. Numbers, texts, flags, and one level of names to texts."""
+    """Where old ledgers go; its fields are read by the offloader. Numbers, texts, flags, and one level of names to
+    texts.
+    """
     if not isinstance(value, dict):
         raise WrongKind(f"{name}: expected OffloadPolicies, not {value!r}")
     out: dict[str, Any] = {}

@@ -1,9 +1,12 @@
-"""Which region delivers to which: the policies `replicationRoutes` (who gets what was published where) and `replicationTopology` (by which way).
+"""Which region delivers to which: the policies `replicationRoutes` (who gets what was published where) and
+`replicationTopology` (by which way).
 
-Is: both as values: routes (source -> targets; without them everyone to everyone), and of a topology the tree of each origin: target -> parent, the
-region that delivers to it. Isn't: when a tree takes effect (`replicator.log.routing_trees`).
-Invariants: the tree of an origin leads to every member, each by one way: nothing loops, nothing comes twice. A region that a topology does not name, or
-whose parent is no member any more, gets what it would have got by the nearest region before that is one; in the end the origin delivers itself.
+Is: both as values: routes (source -> targets; without them everyone to everyone), and of a topology the tree of each
+origin: target -> parent, the region that delivers to it. Isn't: when a tree takes effect
+(`replicator.log.routing_trees`).
+Invariants: the tree of an origin leads to every member, each by one way: nothing loops, nothing comes twice. A region
+that a topology does not name, or whose parent is no member any more, gets what it would have got by the nearest region
+before that is one; in the end the origin delivers itself.
 Source: docs/protocols/links.md, "Topologies".
 """
 
@@ -16,7 +19,9 @@ from heliograph.model.errors import NotAllowed
 
 Routes = Mapping[str, Sequence[str]]
 Topology = Mapping[str, Any]
-"""As `checked_topology` returns it: {"kind": "mesh" | "star" | "chain" | "ring" | "trees", "center" | "regions" | "trees": ...}."""
+"""As `checked_topology` returns it: {"kind": "mesh" | "star" | "chain" | "ring" | "trees", "center" | "regions" |
+"trees": ...}.
+"""
 Parents = dict[str, str]
 """Target -> the region that delivers to it what the origin published."""
 
@@ -29,7 +34,7 @@ def delivers(routes: Routes | None, source: str, target: str) -> bool:
 
 
 def targets(routes: Routes | None, source: str, regions: Iterable[str]) -> list[str]:
-    """Of the regions of a topic, those that get what `source` published."""
+    """Returns those of the topic's regions that get what `source` published."""
     return [region for region in regions if delivers(routes, source, region)]
 
 
@@ -128,13 +133,16 @@ def _checked_trees(name: str, trees: Any) -> dict[str, Parents]:
                 )
             if way[-1] != origin:
                 raise NotAllowed(
-                    f"{name}.{origin}: {way[-1]} is the parent of {way[-2]}, and has no parent: nothing from {origin} reaches it"
+                    f"{name}.{origin}: {way[-1]} is the parent of {way[-2]}, and has no parent: nothing from {origin} "
+                    "reaches it"
                 )
     return {origin: dict(parents) for origin, parents in trees.items()}
 
 
 def check_members(topology: Topology, regions: Sequence[str]) -> None:
-    """Whether the topology fits the regions of a namespace or topic. Raises NotAllowed where it names another one, or leaves one out."""
+    """Whether the topology fits the regions of a namespace or topic. Raises NotAllowed where it names another one, or
+    leaves one out.
+    """
     kind = topology["kind"]
     if kind == "mesh":
         return
@@ -143,7 +151,8 @@ def check_members(topology: Topology, regions: Sequence[str]) -> None:
         for origin, parents in topology["trees"].items():
             if left := [region for region in regions if region != origin and region not in parents]:
                 raise NotAllowed(
-                    f"the tree of {origin} does not reach {', '.join(left)}: give {'it' if len(left) == 1 else 'each'} a parent"
+                    f"the tree of {origin} does not reach {', '.join(left)}: give "
+                    f"{'it' if len(left) == 1 else 'each'} a parent"
                 )
     else:
         named = {topology["center"]} if kind == "star" else set(topology["regions"])

@@ -1,6 +1,6 @@
 """Small files beside a member's log: a few bytes with their checksum, replaced whole or not at all.
 
-Is: writing, reading, and removing one, each durably. Isn't: what is in it (`debt`, `company`).
+Is: writing, reading, and removing one, each durably. Isn't: what is in it (`lost_log`, `other_voters`).
 Invariants: whatever happens in between, the file is the old one or the new one.
 
     body, u32 crc32c of it, big endian
@@ -29,7 +29,9 @@ def replace(disk: Disk, name: str, body: bytes) -> None:
 
 
 def read(disk: Disk, name: str, size_bytes: int) -> bytes | None:
-    """The body, or None where there is no such file. Blocking. Raises OSError; CorruptData where it is not of that size, or damaged."""
+    """The body, or None where there is no such file. Blocking. Raises OSError; CorruptData where it is not of that
+    size, or damaged.
+    """
     if name not in disk.names():
         return None
     file = disk.open(name)
@@ -42,7 +44,7 @@ def read(disk: Disk, name: str, size_bytes: int) -> bytes | None:
 
 
 def remove(disk: Disk, name: str) -> None:
-    """Durably. Blocking. Raises OSError."""
+    """Removes the file durably, where it is there. Blocking. Raises OSError."""
     if name in disk.names():
         disk.remove(name)
         disk.sync_directory()

@@ -1,21 +1,25 @@
 """Records of the Raft log: their bytes, and what makes one whole.
 
-Is: encoding, and reading one where it should begin. Isn't: segments, their order, or what a record means for the log (`storage`).
+Is: encoding, and reading one where it should begin. Isn't: segments, their order, or what a record means for the log
+(`log_storage`).
 Invariants: a record is whole only where it was written: its checksum knows the segment and the offset.
 
-Files: log-{number}; snapshots as in `snapshot_file`. All numbers big endian. A segment holds records, then zeros. A record:
+Files: log-{number}; snapshots as in `snapshot_file`. All numbers big endian. A segment holds records, then zeros. A
+record:
 
     0  u32 magic "HRL1"           12 u32 crc32c of segment number, offset, the head without this field, and the body
     4  u8  version (1)            16 u64 sequence: one more than that of the record before
     5  u8  kind                   24 u64 every record through this sequence was durable when this one was written
-    6  u16 reserved (0)           32 u64 entries through this index are committed, as this member knew behind this record; never falls
-    8  u32 size of the body       40 body
+    6  u16 reserved (0)           32 u64 entries through this index are committed, as this member knew behind this
+    8  u32 size of the body              record; never falls
+                                  40 body
 
     1 hard state   u64 term, u8 size, vote                     also the first record of each segment
     2 entries      u64 first index, entries as in messages     replaces everything from the first index on
     3 reset        u64 index, u64 term                         the log is empty behind a snapshot of that index
     4 closed       -                                           clean end: everything before is durable
-    5 commit       -                                           the commit index of its head, where nothing else was to be written for a while
+    5 commit       -                                           the commit index of its head, where nothing else was to
+                                                               be written for a while
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
 """LogStorage: term, vote, entries, and snapshots of one Raft member, durably, in one directory.
 
-Is: a segmented log of records and snapshot files on the `Disk` port. Isn't: rules of Raft, what holds of them at a start (`recovering`), or anything that
+Is: a segmented log of records and snapshot files on the `Disk` port. Isn't: rules of Raft, what holds of them at a
+start (`recovery`), or anything that
 waits: it calls back.
-Invariants: `done` of a write is called once everything of it is durable, in the order of the writes; writes that wait together share one sync. A full disk
-shows where a segment is made (`full`), not in the middle of a record. A failed write or sync is final.
-Each record also says how far entries are known to be committed. Only the last record of a batch raises that, behind the entries that it speaks of, and
-committed entries are never replaced: so whatever prefix of the log survives holds those very entries. A member that restarts may therefore apply
-them before it hears of anybody; what it doesn't know of is only what was committed after its last record.
+Invariants: `done` of a write is called once everything of it is durable, in the order of the writes; writes that wait
+together share one sync. A full disk shows where a segment is made (`full`), not in the middle of a record. A failed
+write or sync is final.
+Each record also says how far entries are known to be committed. Only the last record of a batch raises that, behind the
+entries that it speaks of, and committed entries are never replaced: so whatever prefix of the log survives holds those
+very entries. A member that restarts may therefore apply them before it hears of anybody; what it doesn't know of is
+only what was committed after its last record.
 Source: records in `log_records`, snapshots in `snapshot_file`; ARCHITECTURE "Ledgers and journal".
 """
 
@@ -83,11 +86,12 @@ class LogStorage:
     # -- recovery -----------------------------------------------------------------------------------------------------
 
     def recover(self, kept: SnapshotMeta | None = None, lost: bool = False, others: bool = False) -> Recovered:
-        """Reads the directory, makes durable what it takes over, and opens a segment to write to. Blocking. Raises OSError, CorruptData.
+        """Reads the directory, makes durable what it takes over, and opens a segment to write to. Blocking. Raises
+        OSError, CorruptData.
 
-        kept: what the machine's own table is the state of; `lost`: it has one, and that is lost. Where snapshot and log do not make up for it, and other
-        voters have the entries, it begins with an empty log, and remembers what it owes to the group. others: whether there are some, unless that is
-        written down.
+        kept: what the machine's own table is the state of; `lost`: it has one, and that is lost. Where snapshot and log
+        do not make up for it, and other voters have the entries, it begins with an empty log, and remembers what it
+        owes to the group. others: whether there are some, unless that is written down.
         """
         state, log, needs_reset = recover(self._disk, kept, lost=lost, others=others)
         self._segments, self._sequence, self._synced = log.segments, log.sequence, log.synced
@@ -162,9 +166,11 @@ class LogStorage:
         commit: int,
         done: Done,
     ) -> None:
-        """Stores a batch: term and vote, a snapshot that came by `receive` (the log is empty behind it), entries from `first_index` on.
+        """Stores a batch: term and vote, a snapshot that came by `receive` (the log is empty behind it), entries from
+        `first_index` on.
 
-        commit: everything through this index is committed, and stands in this batch or in those before it. Nothing at all: only that is stored.
+        commit: everything through this index is committed, and stands in this batch or in those before it. Nothing at
+        all: only that is stored.
         """
         bodies: deque[tuple[int, bytes, int]] = deque()
         if hard_state is not None:
@@ -299,7 +305,9 @@ class LogStorage:
         return SnapshotWriter(self._disk, lambda meta: self.covered(meta.index), self._on_writer_failed)
 
     def receive(self, meta: SnapshotMeta, offset: int, data: bytes, done: Done) -> None:
-        """A piece of a snapshot that comes from the leader; one at offset 0 begins a new one. done(error): nothing is left of it."""
+        """A piece of a snapshot that comes from the leader; one at offset 0 begins a new one. done(error): nothing is
+        left of it.
+        """
         if not offset and self._receiving is not None:
             self._receiving.abandon()
             self._receiving = None
@@ -315,7 +323,9 @@ class LogStorage:
             self._fail(error)
 
     def covered(self, index: int) -> None:
-        """A snapshot or the machine's own table is durable through `index`: what of the log lies before is dropped, and snapshots but for two."""
+        """A snapshot or the machine's own table is durable through `index`: what of the log lies before is dropped, and
+        snapshots but for two.
+        """
         if index > self._covered:
             self._covered = index
             self._prune()
@@ -366,7 +376,9 @@ class LogStorage:
             self._disk.submit_sync(segment.file, offset, [record], closed)
 
     def _install(self, meta: SnapshotMeta) -> None:
-        """Makes what was received the newest snapshot; the next writes wait, because they say that the log is empty behind it."""
+        """Makes what was received the newest snapshot; the next writes wait, because they say that the log is empty
+        behind it.
+        """
         self._installing = True
         writer, self._receiving = self._receiver(), None
 
@@ -381,7 +393,9 @@ class LogStorage:
         writer.finish(meta, stored)
 
     def _prune(self) -> None:
-        """Drops segments and snapshots that are not needed. One older snapshot stays, for a member that is being sent it."""
+        """Drops segments and snapshots that are not needed. One older snapshot stays, for a member that is being sent
+        it.
+        """
         index, gone = self._covered, list[Segment]()
         while (
             len(self._segments) > 1

@@ -3,7 +3,7 @@
 Is: writing it, reading it, and removing it, each durably. Isn't: what follows from it (`core`), or when it is paid.
 Invariants: it is durable before the log is begun anew, and goes only after as much is durable here again.
 
-    u8 version (1), u64 term, u64 index of the last entry; as `small_file` keeps it
+    u8 version (1), u64 term, u64 index of the last entry; as `checksummed_file` keeps it
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BODY = struct.Struct(">BQQ")
 
 
 def owe(disk: Disk, term: int, index: int) -> None:
-    """Blocking. Raises OSError."""
+    """Keeps durably that this member has said the log is durable up to `index`. Blocking. Raises OSError."""
     checksummed_file.replace(disk, DEBT, _BODY.pack(_VERSION, term, index))
 
 
@@ -41,5 +41,5 @@ def owed(disk: Disk) -> tuple[int, int] | None:
 
 
 def pay(disk: Disk) -> None:
-    """Blocking. Raises OSError."""
+    """Removes the note of `owe` durably, where there is one. Blocking. Raises OSError."""
     checksummed_file.remove(disk, DEBT)

@@ -1,11 +1,11 @@
 """Company: whether other voters have what this member has: a small file beside its log.
 
-Is: writing it down and reading it, where it is otherwise than the settings say: they tell how a group was founded, not what became of it. Isn't: what
-follows from it (`storage`, at a start with a damaged table).
-Invariants: "others" is written once a configuration with other voters is committed, "alone" before one without them stands in the log: a member that
-reads "others" has some. One that reads nothing goes by its settings.
+Is: writing it down and reading it, where it is otherwise than the settings say: they tell how a group was founded, not
+what became of it. Isn't: what follows from it (`log_storage`, at a start with a damaged table).
+Invariants: "others" is written once a configuration with other voters is committed, "alone" before one without them
+stands in the log: a member that reads "others" has some. One that reads nothing goes by its settings.
 
-    u8 version (1), u8 others (1) or alone (0); as `small_file` keeps it
+    u8 version (1), u8 others (1) or alone (0); as `checksummed_file` keeps it
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def noted(disk: Disk) -> bool | None:
 
 
 def others_in(configs: Configurations, node_id: str, commit: int) -> bool | None:
-    """Whether there are others, as it may be written down now; None: that is not settled, or no configuration is known."""
+    """Whether there are others, as it may be written down now; None: that is not settled, or no configuration is
+    known.
+    """
     voters = configs.latest.voters
     if not voters:
         return None

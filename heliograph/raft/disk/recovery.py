@@ -1,9 +1,10 @@
 """Recovery of one Raft member's directory: what its log, its snapshots, and its machine's own table say together.
 
-Is: reading the segments, and deciding what of them holds. Isn't: writing (`storage`), but for cutting off what was never reported durable, and for
-what a member that has lost its table owes to the others.
-Invariants: a torn tail that was never reported durable is cut off; damage below what was reported durable raises CorruptData, as far as a later record
-(or a clean close) bears witness to it. Each record also says how far entries are known to be committed: those are never cut off.
+Is: reading the segments, and deciding what of them holds. Isn't: writing (`log_storage`), but for cutting off what was
+never reported durable, and for what a member that has lost its table owes to the others.
+Invariants: a torn tail that was never reported durable is cut off; damage below what was reported durable raises
+CorruptData, as far as a later record (or a clean close) bears witness to it. Each record also says how far entries are
+known to be committed: those are never cut off.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from heliograph.runtime.disk import Disk
 
 @dataclass(slots=True)
 class Recovered:
-    """What the directory held. `snapshot`: the newest file. `entries` follow `base`, the newer one of that and the machine's own table, or index 0 where there
-    is neither; those through `commit` are known to be committed."""
+    """What the directory held. `snapshot`: the newest file. `entries` follow `base`, the newer one of that and the
+    machine's own table, or index 0 where there is neither; those through `commit` are known to be committed.
+    """
 
     term: int = 0
     vote: str = ""
@@ -44,7 +46,9 @@ class Recovered:
     entries: list[Entry] = field(default_factory=list)
     commit: int = 0
     owed: tuple[int, int] | None = None
-    """(term, index) of the last entry that was durable here, where the log was lost with the table, and is not made good yet."""
+    """(term, index) of the last entry that was durable here, where the log was lost with the table, and is not made
+    good yet.
+    """
     others: bool | None = None
     """Whether other voters have what this member has, where that is written down."""
 
@@ -56,7 +60,7 @@ class Replay:
         self._disk = disk
         self.segments: list[Segment] = []
         self.sequence = 0
-        """Of the last whole record."""
+        """Number of the last whole record; 0: none was found."""
         self.synced = 0
         self.commit = 0
         self.hard_state = hard_state_body(0, "")
@@ -64,7 +68,9 @@ class Replay:
         self.entries: list[Entry] = []
 
     def run(self, names: Sequence[str], known: SnapshotMeta | None) -> None:
-        """names: of the segments, ascending. known: what the newest snapshot or table is the state of. Blocking. Raises OSError, CorruptData."""
+        """names: of the segments, ascending. known: what the newest snapshot or table is the state of. Blocking. Raises
+        OSError, CorruptData.
+        """
         cut = False
         for name in names:
             number = int(name.removeprefix("log-"))

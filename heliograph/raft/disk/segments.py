@@ -1,7 +1,8 @@
 """Segments of a Raft log: files full of zeros, which records are written into.
 
-Is: what is known of one, and making one. Isn't: records (`log_records`), or which segments are kept (`storage`).
-Invariants: a segment is whole and durable before its first record, so that a full disk shows where one is made, and not in the middle of a record.
+Is: what is known of one, and making one. Isn't: records (`log_records`), or which segments are kept (`log_storage`).
+Invariants: a segment is whole and durable before its first record, so that a full disk shows where one is made, and not
+in the middle of a record.
 """
 
 from __future__ import annotations

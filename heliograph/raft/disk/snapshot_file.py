@@ -1,13 +1,15 @@
 """Snapshot files: one state of a machine each, whole and verified, or not there.
 
-Is: the file's layout, writing it at once or in pieces, reading it. Isn't: the log (heliograph.raft.disk.log_storage), or what the blob says.
+Is: the file's layout, writing it at once or in pieces, reading it. Isn't: the log (heliograph.raft.disk.log_storage),
+or what the blob says.
 Invariants: a file is seen under its name only once all of it is durable; what is read has passed its checksums.
 
 snapshot-{index}; snapshot.tmp (from the leader) and image.tmp (this member's own) until they are whole:
 
-    0   u32 magic "HRS1"     8   u32 size of the description       16 the description (`messages.encode_meta`: it holds the size and crc32c of the blob)
-    4   u8  version (1)      12  u32 crc32c of the description     .. the blob, to the end
-    5   u24 reserved (0)
+    0   u32 magic "HRS1"     8   u32 size of the description
+    4   u8  version (1)      12  u32 crc32c of the description
+    5   u24 reserved (0)     16  the description (`messages.encode_meta`: it holds the size and crc32c of the blob)
+                             ..  the blob, to the end
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ def is_full(error: BaseException) -> bool:
 
 
 def write_snapshot(disk: Disk, index: int, term: int, config: Config, pieces: Iterable[bytes]) -> SnapshotMeta:
-    """One in pieces, at once: for a restore, where no log is. Blocking. Raises OSError, and what `pieces` raises; then nothing of it is left."""
+    """One in pieces, at once: for a restore, where no log is. Blocking. Raises OSError, and what `pieces` raises; then
+    nothing of it is left.
+    """
     meta, size, crc = SnapshotMeta(index, term, config), 0, 0
     image = disk.open(IMAGE, create=True)
     try:
@@ -109,7 +113,8 @@ def _head(description: bytes) -> bytes:
 
 
 class SnapshotWriter:
-    """A snapshot of this member's machine, written piece by piece beside the log, and seen only once all of it is durable.
+    """A snapshot of this member's machine, written piece by piece beside the log, and seen only once all of it is
+    durable.
 
     Each piece is synced by itself, so that the log, which shares the disk's thread, never waits for a large sync.
     """
@@ -127,7 +132,9 @@ class SnapshotWriter:
         self.size_bytes = self.crc = 0
 
     def add(self, meta: SnapshotMeta, piece: bytes, done: Done) -> None:
-        """meta: what `finish` will be told, but for size and checksum. done(error): nothing of this snapshot will be, and nothing of it is left."""
+        """meta: what `finish` will be told, but for size and checksum. done(error): nothing of this snapshot will be,
+        and nothing of it is left.
+        """
         offset = self.size_bytes
         self.size_bytes += len(piece)
         self.crc = crc32c.crc32c(piece, self.crc)
@@ -140,7 +147,9 @@ class SnapshotWriter:
         self._run(job, done)
 
     def finish(self, meta: SnapshotMeta, done: Done) -> None:
-        """meta: with `size_bytes` and `crc` of all pieces. done(None): it is the newest snapshot, and what it replaces is going."""
+        """meta: with `size_bytes` and `crc` of all pieces. done(None): it is the newest snapshot, and what it replaces
+        is going.
+        """
         description = encode_meta(meta)
 
         def job() -> None:

@@ -1,7 +1,9 @@
 """GroupCalls: what is asked of one member about its group: who is in it, another member, another leader.
 
-Is: the calls, and who waits for them. Isn't: a rule of membership (`membership`), or anything that the core says (`node` carries it out).
-Invariants: a change is answered once it is committed; one that was refused was not made; whoever hands the leadership over hears whether it was taken.
+Is: the calls, and who waits for them. Isn't: a rule of membership (`membership`), or anything that the core says
+(`raft_node` carries it out).
+Invariants: a change is answered once it is committed; one that was refused was not made; whoever hands the leadership
+over hears whether it was taken.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from heliograph.raft.ports import MemberState
 from heliograph.runtime.clock import Clock
 
 CHANGE_BYTES_MAX = 256 << 10
-"""Of a configuration: MEMBERS_MAX names and addresses."""
+"""Bounds an encoded configuration: it holds MEMBERS_MAX names and addresses."""
 
 
 class GroupCalls(ABC):
@@ -46,17 +48,19 @@ class GroupCalls(ABC):
 
     @abstractmethod
     def _flush_soon(self) -> None:
-        """What waits to be proposed is, at the end of this loop turn."""
+        """What waits to be proposed is, at the end of this loop pass."""
 
     async def change(self, change: Change, *, timeout_s: float) -> bool:
         """Adds, promotes, or removes a member; returns once that is committed: False where it was so already.
 
-        Raises NotAllowed (the reason), NotLeader, MetadataUnavailable: it was not made. OutcomeUnknown: it may be; repeating it does no harm.
+        Raises NotAllowed (the reason), NotLeader, MetadataUnavailable: it was not made. OutcomeUnknown: it may be;
+        repeating it does no harm.
         """
         core = self._check()
         if core.role is Role.LEADER and self._storage.full and self._storage.room_bytes() < CHANGE_BYTES_MAX:
             raise MetadataUnavailable(
-                "the disk of the leader's metadata log is full: free some space, or hand the leadership to another voter"
+                "the disk of the leader's metadata log is full: free some space, or hand the leadership to another "
+                "voter"
             )
         index = core.change(change, self._clock.monotonic())
         if index is None:
@@ -77,9 +81,11 @@ class GroupCalls(ABC):
         return True
 
     async def transfer_leadership(self, to: str) -> bool:
-        """Hands the leadership over, within one election time-out or not at all; commands wait meanwhile. False: it leads already.
+        """Hands the leadership over, within one election time-out or not at all; commands wait meanwhile. False: it
+        leads already.
 
-        Raises NotAllowed (the reason), NotLeader, MetadataUnavailable: it was not taken over, this member goes on leading.
+        Raises NotAllowed (the reason), NotLeader, MetadataUnavailable: it was not taken over, this member goes on
+        leading.
         """
         core = self._check()
         begun = core.transfer(to, self._clock.monotonic())
@@ -99,7 +105,9 @@ class GroupCalls(ABC):
         return True
 
     def examine(self, change: Change) -> bool:
-        """Whether a change would change anything now. Raises NotAllowed (why it would be refused), NotLeader, MetadataUnavailable."""
+        """Whether a change would change anything now. Raises NotAllowed (why it would be refused), NotLeader,
+        MetadataUnavailable.
+        """
         core = self._check()
         config = core.examine(change, self._clock.monotonic())
         if config is None:
@@ -114,7 +122,7 @@ class GroupCalls(ABC):
         return may
 
     def members(self) -> list[MemberState]:
-        """Of the configuration in the log; how far each is, only the leader knows."""
+        """Returns a row for each member of the configuration in the log; how far each is, only the leader knows."""
         core = self._check()
         addresses, now = dict(core.config.addresses), self._clock.monotonic()
         rows = []

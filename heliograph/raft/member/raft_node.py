@@ -1,10 +1,11 @@
 """RaftNode: one member of a Raft group, around a state machine.
 
-Is: the shell of `core`: gathers the proposals and reads of one loop turn, carries the core's actions out in order (store, send, apply), keeps the
-waiters, the timer, and snapshots. Isn't: any rule of Raft, or what is asked about the group itself (`group_calls`).
-Invariants: batches of actions are released one after the other, each after everything before it is durable. A failed write or sync stops the member for
-good; a full disk refuses proposals and goes on reading. A member that starts applies what it durably knows to be committed, whether or not it can
-reach another one.
+Is: the shell of `core`: gathers the proposals and reads of one loop pass, carries the core's actions out in order
+(store, send, apply), keeps the waiters, the timer, and snapshots. Isn't: any rule of Raft, or what is asked about the
+group itself (`membership_calls`).
+Invariants: batches of actions are released one after the other, each after everything before it is durable. A failed
+write or sync stops the member for good; a full disk refuses proposals and goes on reading. A member that starts applies
+what it durably knows to be committed, whether or not it can reach another one.
 Source: ARCHITECTURE "Folders" (heliograph/raft).
 """
 
@@ -43,7 +44,8 @@ WRITES_TIMED = 512
 class RaftNode(GroupCalls):
     """peers: the first voters, with or without this one; they do not change when the group does, which its log says.
 
-    joining: this node was none of the first voters: it waits until it is added. (Its `peers` then say nothing of the group.)
+    joining: this node was none of the first voters: it waits until it is added. (Its `peers` then say nothing of the
+    group.)
     machine: empty; `start` restores and replays it. transport: see RaftTransport. Attributes are for reading.
     """
 
@@ -62,7 +64,9 @@ class RaftNode(GroupCalls):
     ) -> None:
         self.node_id, self.settings = node_id, settings
         self.on_role_change: Callable[[bool], None] = lambda leads: None
-        """on_role_change(True) once this member leads and has applied everything of earlier terms; (False) as soon as that ends."""
+        """on_role_change(True) once this member leads and has applied everything of earlier terms; (False) as soon as
+        that ends.
+        """
         self.on_failed: Callable[[BaseException], None] = lambda error: None
         self.on_config: Callable[[Config], None] = lambda config: None
         """on_config(configuration) at the start, and whenever another one stands in the log, committed or not."""
@@ -193,7 +197,9 @@ class RaftNode(GroupCalls):
             self._waiting_bytes -= len(command)
 
     async def read_barrier(self, *, timeout_s: float) -> None:
-        """Returns once the machine here has applied everything that was committed anywhere before the call. Raises NotLeader, MetadataUnavailable."""
+        """Returns once the machine here has applied everything that was committed anywhere before the call. Raises
+        NotLeader, MetadataUnavailable.
+        """
         core = self._check()
         if core.role is not Role.LEADER:
             raise NotLeader(self.leader)
@@ -208,7 +214,9 @@ class RaftNode(GroupCalls):
             raise MetadataUnavailable(f"no majority confirmed the leader within {timeout_s:g} s") from None
 
     def table_damaged(self, damage: CorruptData) -> None:
-        """A read met it. Where others can lead this member ends, so that they do; alone it goes on with what is whole."""
+        """A read met it. Where others can lead this member ends, so that they do; alone it goes on with what is
+        whole.
+        """
         if self._core is not None and len(self._core.config.voters) > 1:
             self._fail(damage)
 
@@ -225,7 +233,7 @@ class RaftNode(GroupCalls):
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Hands the proposals and reads of this loop turn to the core, as one batch each."""
+        """Hands the proposals and reads of this loop pass to the core, as one batch each."""
         self._flush_due = False
         core = self._core
         if core is None or self._stopped:
@@ -445,7 +453,6 @@ class RaftNode(GroupCalls):
             self.on_failed(error)
 
     def _end(self, reason: HeliographError) -> None:
-        """Answers everything that waits."""
         self._stopped = True
         self._keeper.stop()
         for timer in (self._timer, self._retry):

@@ -1,10 +1,13 @@
-"""Keeper: how the state of one member's machine comes to the disk and back, beside its log.
+"""Snapshotter: how the state of one member's machine comes to the disk and back, beside its log.
 
-Is: when a table is saved or a snapshot made, snapshots piece by piece out of the machine and into it, and what of the log may go then. Isn't: a rule of
-Raft, files (`storage`, `snapshot_file`), or a table (`kept`).
-Invariants: the log keeps every entry that neither the table nor the newest snapshot covers; the loop turns between one piece and the next; a machine is
-that of a snapshot as a whole or not at all; a full disk delays all of this, and is tried again.
-A machine in memory is saved as snapshots. One that keeps its own table saves that, and makes a snapshot only where a member needs one.
+Is: when a table is saved or a snapshot made, snapshots piece by piece out of the machine and into it, and what of the
+log may go then. Isn't: a rule of Raft, files (`log_storage`, `snapshot_file`), or a table
+(`heliograph.kv.durable_state_machine`).
+Invariants: the log keeps every entry that neither the table nor the newest snapshot covers; the loop goes on between
+one piece and the next; a machine is that of a snapshot as a whole or not at all; a full disk delays all of this, and is
+tried again.
+A machine in memory is saved as snapshots. One that keeps its own table saves that, and makes a snapshot only where a
+member needs one.
 """
 
 from __future__ import annotations
@@ -49,7 +52,9 @@ class Keeper:
         failed: Callable[[BaseException], None],
         changed: Callable[[], None],
     ) -> None:
-        """later: runs a call after so many seconds. failed: this member cannot go on. changed: the core may have something to do."""
+        """later: runs a call after so many seconds. failed: this member cannot go on. changed: the core may have
+        something to do.
+        """
         self._machine, self._storage, self._settings, self._clock = machine, storage, settings, clock
         self._later, self._failed, self._changed = later, failed, changed
         self._core: RaftCore | None = None
@@ -74,7 +79,7 @@ class Keeper:
         kept = self._kept
         return kept is not None and kept.unsaved_bytes > self._settings.unsaved_bytes_max * (1 if self.full else 4)
 
-    # -- start and end --------------------------------------------------------------------------------------------------
+    # -- start and end -------------------------------------------------------------------------------------------------
 
     def open(self, done: Callable[[SnapshotMeta | None, BaseException | None], None]) -> None:
         """Opens the machine's own table, if it keeps one. done(what it is the state of, error)."""
@@ -101,7 +106,7 @@ class Keeper:
     def stop(self) -> None:
         self._stopped = True
 
-    # -- what was applied -------------------------------------------------------------------------------------------------
+    # -- what was applied ----------------------------------------------------------------------------------------------
 
     def applied(self, index: int, log_bytes: int) -> None:
         """Entries through `index` were applied; their commands had so many bytes."""
@@ -170,7 +175,7 @@ class Keeper:
         ):
             self._save(self._core, self._kept, self._applied_index)
 
-    # -- out of the machine -------------------------------------------------------------------------------------------------
+    # -- out of the machine --------------------------------------------------------------------------------------------
 
     def make_for_others(self, index: int) -> None:
         """A member needs a snapshot. index: what is applied."""
@@ -188,7 +193,7 @@ class Keeper:
         self._make_on(self._making, None)
 
     def _make_on(self, making: _Making, error: BaseException | None) -> None:
-        """The next piece; the loop turns between one and the next, and the log's writes go between them too."""
+        """The next piece; the loop goes on between one and the next, and the log's writes go between them too."""
         if making is not self._making or self._stopped:
             return
         if self._storage.failed is not None:
@@ -213,7 +218,7 @@ class Keeper:
         else:
             self._not_before = self._clock.monotonic() + self._settings.full_retry_s
 
-    # -- into the machine -----------------------------------------------------------------------------------------------------
+    # -- into the machine ----------------------------------------------------------------------------------------------
 
     def receive(self, number: int, meta: SnapshotMeta, offset: int, data: bytes) -> None:
         """A piece of a snapshot that the leader sends."""
@@ -233,7 +238,9 @@ class Keeper:
         self._storage.receive(meta, offset, data, stored)
 
     def restore(self, meta: SnapshotMeta, done: Done) -> None:
-        """The machine becomes that of a stored snapshot; until `done` nothing may be applied. done(error): it cannot be read, or not be kept."""
+        """The machine becomes that of a stored snapshot; until `done` nothing may be applied. done(error): it cannot be
+        read, or not be kept.
+        """
         self.restoring = True
         if self._making is not None:
             self._making.writer.abandon()

@@ -1,7 +1,7 @@
 """The start of a Raft member: from what lies on its disk to a core that takes part.
 
-Is: the order of it: the machine's own table, the log, a table that is made again, a snapshot that the machine becomes. Isn't: what holds of the log
-(`recovering`), or what the member does from then on (`node`).
+Is: the order of it: the machine's own table, the log, a table that is made again, a snapshot that the machine becomes.
+Isn't: what holds of the log (`recovery`), or what the member does from then on (`raft_node`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ async def recovered(
     *,
     others: bool,
 ) -> Started:
-    """first: the configuration that the group was founded with. others: whether there are other voters, as the settings say. Raises OSError, CorruptData."""
+    """first: the configuration that the group was founded with. others: whether there are other voters, as the settings
+    say. Raises OSError, CorruptData.
+    """
     loop = asyncio.get_running_loop()
     opening: asyncio.Future[SnapshotMeta | None] = loop.create_future()
     keeper.open(partial(_settle, opening))

@@ -1,8 +1,9 @@
-"""Waiting: who waits at a Raft member, for which entry or for which read, and how each of them is answered.
+"""Waiters: who waits at a Raft member, for which entry or for which read, and how each of them is answered.
 
-Is: futures by index and by token. Isn't: a rule of Raft (`core`), or when anything is applied (`node`).
-Invariants: everybody is answered once: a write by the entry of its own index and term, or not at all where another took its place; a read once the machine
-has applied what it must show; what never reached the core did not happen, and of the rest nobody here knows.
+Is: futures by index and by token. Isn't: a rule of Raft (`core`), or when anything is applied (`raft_node`).
+Invariants: everybody is answered once: a write by the entry of its own index and term, or not at all where another took
+its place; a read once the machine has applied what it must show; what never reached the core did not happen, and of the
+rest nobody here knows.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Waiting:
         self._reads[self._tokens], self.barriers = self.barriers, []
         return self._tokens
 
-    # -- answers --------------------------------------------------------------------------------------------------------
+    # -- answers -------------------------------------------------------------------------------------------------------
 
     def applied(self, index: int, term: int, answer: bytes, leader: str | None) -> None:
         """The entry at `index` was applied here."""
@@ -81,7 +82,7 @@ class Waiting:
                 future.set_exception(NotLeader(leader))
 
     def end(self, reason: HeliographError) -> None:
-        """This member is gone."""
+        """Answers everybody, as this member is gone: what is in the log may have happened, the rest gets `reason`."""
         for _, future in self.proposals:
             if not future.done():
                 future.set_exception(reason)

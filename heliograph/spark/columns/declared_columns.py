@@ -1,10 +1,14 @@
-"""Columns that a user declared: each message's JSON object, field by field, with what does not fit put aside instead of ending the query.
+"""Columns that a user declared: each message's JSON object, field by field, with what does not fit put aside instead of
+ending the query.
 
-Is: blocks of payloads to Arrow columns, and the modes PERMISSIVE (a field that does not fit is null, the payload's text in `_corrupt_record` where that is
-declared), DROPMALFORMED (the row is left out), FAILFAST (it ends the task, with its place). Isn't: a schema registry (`registered`).
-How: up to forty flat columns by msgspec, a payload at a time; more, or lists and structs, by pyarrow, a block at a time. What either refuses is halved, and the
-last few hundred rows read value by value (`coerce`), as is what neither knows (maps, decimals, binary, times within structs): at a third of the speed.
-Invariants: a payload is a row, whatever is in it; a bad one changes no other. Options: docs/spark.md, "Declared columns".
+Is: blocks of payloads to Arrow columns, and the modes PERMISSIVE (a field that does not fit is null, the payload's text
+in `_corrupt_record` where that is declared), DROPMALFORMED (the row is left out), FAILFAST (it ends the task, with its
+place). Isn't: a schema registry (`registered_columns`).
+How: up to forty flat columns by msgspec, a payload at a time; more, or lists and structs, by pyarrow, a block at a
+time. What either refuses is halved, and the last few hundred rows read value by value (`json_coercion`), as is what
+neither knows (maps, decimals, binary, times within structs): at a third of the speed.
+Invariants: a payload is a row, whatever is in it; a bad one changes no other. Options: docs/spark.md, "Declared
+columns".
 """
 
 from __future__ import annotations
@@ -66,7 +70,8 @@ class Declared:
             raise ConfigError(f"{CORRUPT} must be a string")
         if not self.fields:
             raise ConfigError(
-                "no column of the payload is declared; without a schema the source gives the payload as it is, in `value`"
+                "no column of the payload is declared; without a schema the source gives the payload as it is, in "
+                "`value`"
             )
         try:
             self._reads = [reader_of(field.type) for field in self.fields]
@@ -94,7 +99,8 @@ class Declared:
         place: Callable[[int], str],
         bad: Sequence[int] = (),
     ) -> pa.RecordBatch:
-        """values: payloads; None: a message without one, all null. about: columns of the messages, those that are declared. place: to name a bad row by.
+        """values: payloads; None: a message without one, all null. about: columns of the messages, those that are
+        declared. place: to name a bad row by.
 
         bad: rows that are so already, whatever is in them.
         """
@@ -183,7 +189,7 @@ class Declared:
                     wrong[row] = None
         return [pa.array(column, field.type) for column, field in zip(columns, self.fields, strict=True)]
 
-    # -- parsers of blocks: payloads to columns as of `_read`; ValueError or ArrowInvalid where any payload does not fit ---------------------------
+    # -- parsers of blocks: payloads to columns as of `_read`; ValueError or ArrowInvalid where any payload does not fit
 
     def _block_parser(self) -> Callable[[list[bytes]], list[pa.Array]] | None:
         if len(self.fields) <= _FLAT_MAX and all(field.type in _NATIVE for field in self._read):
@@ -221,12 +227,15 @@ class Declared:
 
 
 def check_nullable(fields: Iterable[pa.Field], above: str = "") -> None:
-    """Raises ConfigError: a single message may lack any column, and Spark, which would believe that it does not, ends the query."""
+    """Raises ConfigError: a single message may lack any column, and Spark, which would believe that it does not, ends
+    the query.
+    """
     for field in fields:
         name = above + field.name
         if not field.nullable:
             raise ConfigError(
-                f"the column {name} is NOT NULL, which no message promises: leave that out, and say `where {name} is not null` behind it"
+                f"the column {name} is NOT NULL, which no message promises: leave that out, and say `where {name} is "
+                "not null` behind it"
             )
         kind = field.type.value_type if pa.types.is_list(field.type) else field.type
         if pa.types.is_struct(kind):
@@ -234,7 +243,9 @@ def check_nullable(fields: Iterable[pa.Field], above: str = "") -> None:
 
 
 def _one_a_line(lines: bytes, count: int) -> bool:
-    """Whether each of `count` lines begins with { and ends with }. Then no value goes over a line's end: between } and { there is none in JSON but the end."""
+    """Whether each of `count` lines begins with { and ends with }. Then no value goes over a line's end: between } and
+    { there is none in JSON but the end.
+    """
     return lines[:1] == b"{" and lines[-1:] == b"}" and lines.count(b"}\n{") == count - 1 == lines.count(b"\n")
 
 

@@ -1,11 +1,12 @@
 """Entries to columns: what clients wrote into entries, taken apart for a reader that wants rows.
 
-Is: metadata, compression, batches, and the columns of the messages themselves. Isn't: on any server path (brokers never look inside an entry), or a
-payload's own fields (`declared`, `registered`).
-How: what all messages of an entry share is kept once an entry and spread when the columns are made; of a batch without keys, properties, and times asked for,
-only the sizes are read, which costs a fifth of a microsecond a message.
-Invariants: one row a message, in order; an entry that cannot be taken apart ends the task with its place, or is one bad row that holds its bytes.
-Encrypted payloads stay as they are, and so do the pieces of a chunked message. Layout: docs/protocols/pulsar.md.
+Is: metadata, compression, batches, and the columns of the messages themselves. Isn't: on any server path (brokers never
+look inside an entry), or a payload's own fields (`declared_columns`, `registered_columns`).
+How: what all messages of an entry share is kept once an entry and spread when the columns are made; of a batch without
+keys, properties, and times asked for, only the sizes are read, which costs a fifth of a microsecond a message.
+Invariants: one row a message, in order; an entry that cannot be taken apart ends the task with its place, or is one bad
+row that holds its bytes. Encrypted payloads stay as they are, and so do the pieces of a chunked message. Layout:
+docs/protocols/pulsar.md.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _OF_MESSAGES = frozenset({"key", "base64_key", "properties", "event_time", "sequ
 _PAYLOAD_SIZE, _COMPACTED_OUT = 0x18, 0x20
 """Tags of SingleMessageMetadata; without key and properties the size comes first."""
 _MS_FIRST, _MS_LAST = -62_135_596_800_000, 253_402_300_799_999
-"""Of the years 1 to 9999, which are Spark's timestamps."""
+"""These bound the years 1 to 9999, which are Spark's timestamps."""
 _HEAD = struct.Struct(">IBBBB")
 """Size of a message's metadata, and its first four bytes."""
 
@@ -71,7 +72,8 @@ class Rows:
     """Messages that are gathered for one Arrow batch. `values`: their payloads; `bad`: the rows whose entry could not be taken apart."""
 
     def __init__(self, wanted: frozenset[str], *, keep_bad: bool, by_entry: bool = False) -> None:
-        """wanted: the columns of the raw source that will be asked for. keep_bad: an undecodable entry is a row, and no CorruptData.
+        """wanted: the columns of the raw source that will be asked for. keep_bad: an undecodable entry is a row, and no
+        CorruptData.
 
         by_entry: a row is an entry, and what its messages hold is not looked at.
         """
@@ -92,7 +94,9 @@ class Rows:
         self._sequences: list[int | None] = []
         self._spread: Any = None
         self._known: dict[bytes, tuple[int, int]] = {}
-        """Of messages' first bytes, which repeat: where their payloads lie. No more of them than messages."""
+        """Maps messages' first bytes, which repeat, to where their payloads lie. It holds no more of them than
+        messages.
+        """
 
     def __len__(self) -> int:
         return len(self.values)
@@ -313,7 +317,9 @@ class Rows:
 
 
 def _sealed(metadata: Any) -> str | None:
-    """Why the payload stays as it is stored: a message is compressed before it is cut or encrypted, so no piece opens by itself."""
+    """Why the payload stays as it is stored: a message is compressed before it is cut or encrypted, so no piece opens
+    by itself.
+    """
     return "encrypted" if metadata.encryption_keys else "piece" if metadata.num_chunks_from_msg > 1 else None
 
 

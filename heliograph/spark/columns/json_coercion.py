@@ -1,9 +1,10 @@
-"""Values of JSON, one by one, to what an Arrow type wants: the slow way, for rows that a parser of blocks refused, and for types that it does not know.
+"""Values of JSON, one by one, to what an Arrow type wants: the slow way, for rows that a parser of blocks refused, and
+for types that it does not know.
 
-Is: pure. Isn't: parsing of text, or columns (`declared`).
-How a value is read: as Spark's own JSON reader does. Text columns take any value as its text; numbers are never read from text, but for decimals, NaN, and
-infinities; a timestamp is text as of ISO 8601 (in UTC where it has no zone) or seconds since 1970; binary is base64. A field that does not fit is null, and
-said so.
+Is: pure. Isn't: parsing of text, or columns (`declared_columns`).
+How a value is read: as Spark's own JSON reader does. Text columns take any value as its text; numbers are never read
+from text, but for decimals, NaN, and infinities; a timestamp is text as of ISO 8601 (in UTC where it has no zone) or
+seconds since 1970; binary is base64. A field that does not fit is null, and said so.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""Payloads of registered schemas: each message by the schema that it was written with, into the columns that are wanted.
+"""Payloads of registered schemas: each message by the schema that it was written with, into the columns that are
+wanted.
 
-Is: the columns of a topic's newest schema; Arrow batches of several versions and topics. Isn't: what a schema means (`schemas`).
-Invariants: a payload is a row; one that its schema cannot read is a bad row as of the declared columns' modes, and so is one of a schema that is not there.
-A field that a version has not got is null, or its default by the newest schema. Source: docs/spark.md, "Registered schemas".
+Is: the columns of a topic's newest schema; Arrow batches of several versions and topics. Isn't: what a schema means
+(`registered_schemas`).
+Invariants: a payload is a row; one that its schema cannot read is a bad row as of the declared columns' modes, and so
+is one of a schema that is not there. A field that a version has not got is null, or its default by the newest schema.
+Source: docs/spark.md, "Registered schemas".
 """
 
 from __future__ import annotations
@@ -53,9 +56,11 @@ class Registered:
         wrong: dict[int, None],
         keys: Sequence[bytes | None] | None = None,
     ) -> list[pa.Array]:
-        """spans: (topic, schema version, first row, the one behind the last) of all rows. wrong: gets the numbers of rows that do not fit.
+        """spans: (topic, schema version, first row, the one behind the last) of all rows. wrong: gets the numbers of
+        rows that do not fit.
 
-        keys: of the messages; without them, those of a KEY_VALUE that keeps its keys there do not fit where they are wanted.
+        keys: of the messages; without them, those of a KEY_VALUE that keeps its keys there do not fit where they are
+        wanted.
         """
         declared = self._declared
         pieces: list[list[pa.Array]] = []
@@ -183,7 +188,9 @@ def _array(values: list[Any], kind: pa.DataType, first: int, wrong: dict[int, No
 
 
 def registered_columns(reader: BlockReader, topics: list[str]) -> StructType:
-    """The columns of the topics' newest schema, `_topic`, and `_corrupt_record`. Raises ConfigError where there is none, or where topics differ."""
+    """The columns of the topics' newest schema, `_topic`, and `_corrupt_record`. Raises ConfigError where there is
+    none, or where topics differ.
+    """
     found: StructType | None = None
     named = ""
     for topic in topics:
@@ -201,6 +208,7 @@ def registered_columns(reader: BlockReader, topics: list[str]) -> StructType:
     clash = {*ABOUT, CORRUPT} & set(found.fieldNames())
     if clash:
         raise ConfigError(
-            f"the registered schema of {named} has a field {min(clash)!r}, which is a column of the message: declare the others"
+            f"the registered schema of {named} has a field {min(clash)!r}, which is a column of the message: declare "
+            "the others"
         )
     return StructType([*found.fields, StructField("_topic", StringType()), StructField(CORRUPT, StringType())])

@@ -1,9 +1,9 @@
 """A registered schema: which Spark columns it has, and how one payload becomes a dict of them.
 
-Is: pure: AVRO, JSON, PROTOBUF_NATIVE, the primitive types of Pulsar's registry, and KEY_VALUE of any two of these. Isn't: the registry, or Arrow columns
-(`registered`).
-Evolution: an Avro payload is read by the schema that it was written with, into the newest one (defaults, aliases, promotions), where Avro allows that;
-otherwise, and for Protobuf and JSON, fields go by name.
+Is: pure: AVRO, JSON, PROTOBUF_NATIVE, the primitive types of Pulsar's registry, and KEY_VALUE of any two of these.
+Isn't: the registry, or Arrow columns (`registered_columns`).
+Evolution: an Avro payload is read by the schema that it was written with, into the newest one (defaults, aliases,
+promotions), where Avro allows that; otherwise, and for Protobuf and JSON, fields go by name.
 Source: Avro 1.12, "Schema Resolution"; Pulsar's SchemaType; docs/spark.md, "Registered schemas".
 """
 
@@ -94,14 +94,18 @@ _PROTOBUF: dict[int, t.DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """How payloads of a KEY_VALUE schema are read: each half to its value; None: of JSON. separated: the key is the message's, not in the payload."""
+    """How payloads of a KEY_VALUE schema are read: each half to its value; None: of JSON. separated: the key is the
+    message's, not in the payload.
+    """
 
     key: Callable[[bytes], Any] | None
     value: Callable[[bytes], Any] | None
     separated: bool
 
     def cut(self, payload: bytes | None, key: bytes | None) -> dict[str, bytes | None]:
-        """Raises ValueError."""
+        """Cuts a payload into the bytes of its key and its value; None: that half is null. Raises ValueError where it
+        is too short.
+        """
         if self.separated or payload is None:
             return {"key": key if self.separated else None, "value": payload}
         found, at = dict[str, bytes | None](), 0
@@ -115,7 +119,9 @@ class Pairs:
 
 
 def columns_of(schema: Mapping[str, Any]) -> t.StructType:
-    """Of a row of the registry (`type`, `data`, `properties`). Raises ConfigError for what has no columns."""
+    """Returns the columns of a row of the registry (`type`, `data`, `properties`). Raises ConfigError for what has no
+    columns.
+    """
     kind = schema["type"]
     if kind == "KEY_VALUE":
         return t.StructType([t.StructField(name, _type(half)) for name, half in _halves(schema).items()])
@@ -139,7 +145,8 @@ def _type(schema: Mapping[str, Any]) -> t.DataType:
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"the registered {kind} schema cannot be read: {error}") from error
     raise ConfigError(
-        f"a registered schema of type {kind} has no columns here: read the payload as it is (columns=raw), or declare JSON columns"
+        f"a registered schema of type {kind} has no columns here: read the payload as it is (columns=raw), or declare "
+        "JSON columns"
     )
 
 
@@ -191,7 +198,8 @@ def _avro(schema: Any, names: dict[str, Any]) -> t.DataType:
         kinds = [each for each in schema if each != "null"]
         if len(kinds) > 1:
             raise ConfigError(
-                f"a union of {len(kinds)} types has no column; declare the other columns, and leave this one out: {schema}"
+                f"a union of {len(kinds)} types has no column; declare the other columns, and leave this one out: "
+                f"{schema}"
             )
         return _avro(kinds[0] if kinds else "null", names)
     if isinstance(schema, str):
@@ -230,7 +238,8 @@ def _avro_decoder(written: Any, newest: Any) -> Callable[[bytes], Any]:
         from fastavro.read import SchemaResolutionError
     except ImportError as error:
         raise ConfigError(
-            "registered Avro schemas want the package fastavro, on the driver and on every worker: pip install 'heliograph[spark]'"
+            "registered Avro schemas want the package fastavro, on the driver and on every worker: pip install "
+            "'heliograph[spark]'"
         ) from error
     writer = parse_schema(written)
     reader = parse_schema(newest) if newest is not None and newest != written else None

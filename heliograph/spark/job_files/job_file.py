@@ -1,7 +1,8 @@
 """A job file: which queries a driver keeps running, and how. `heliograph spark example` prints one.
 
 Is: TOML to values, with a sentence for everything that is wrong. Isn't: Spark, or processes.
-Each [[query]] is one of: `sql` or `sql_file` (a pipeline, docs/spark.md "As SQL"), `source` and `sink`, `job` (one that ships), `start` ("module:function").
+Each [[query]] is one of: `sql` or `sql_file` (a pipeline, docs/spark.md "As SQL"), `source` and `sink`, `job` (one that
+ships), `start` ("module:function").
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Query:
     checkpoint: str = ""
     trigger: str = "0 seconds"
     start: str = ""
-    """module:function."""
+    """Names a function of the user that starts the query, as `module:function`."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -102,7 +103,7 @@ class Job:
 
 
 def read_job(path: Path) -> Job:
-    """Raises ConfigError."""
+    """Reads and checks a job file. Raises ConfigError with one sentence."""
     try:
         given = tomllib.loads(path.read_text())
     except OSError as error:
@@ -147,7 +148,8 @@ def _query(given: Mapping[str, Any], number: int, folder: Path) -> Query:
     kinds = [kind for kind in _KINDS if kind in given]
     if len(kinds) != 1:
         raise ConfigError(
-            f"{where} has {' and '.join(kinds) or 'nothing to do'}; give one of sql, sql_file, source (with sink), job, start"
+            f"{where} has {' and '.join(kinds) or 'nothing to do'}; give one of sql, sql_file, source (with sink), "
+            "job, start"
         )
     (kind,) = kinds
     name = _text(given, "name", where, "")

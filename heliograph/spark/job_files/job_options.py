@@ -30,7 +30,9 @@ def text_of(options: Mapping[str, Any], key: str, where: str, default: str) -> s
 
 
 def trigger_of(options: Mapping[str, Any], where: str, default: str = "10 seconds") -> str:
-    """An interval, as Spark reads it, or `available now`. Raises ConfigError: Spark's own error would be tried again and again."""
+    """An interval, as Spark reads it, or `available now`. Raises ConfigError: Spark's own error would be tried again
+    and again.
+    """
     value = text_of(options, "trigger", where, default)
     if value != "available now" and _TRIGGER.fullmatch(value.strip()) is None:
         raise ConfigError(f"{where}: trigger is {value!r}; it is an interval, such as '10 seconds', or 'available now'")
@@ -52,12 +54,14 @@ def checkpoint_of(options: Mapping[str, Any], where: str) -> str:
 
 
 def access_of(given: Mapping[str, str]) -> dict[str, str]:
-    """Of [heliograph], or of a source's options, what says which region, and as whom."""
+    """Picks from [heliograph], or from a source's options, what says which region, and as whom."""
     return {key: given[key] for key in _ACCESS if key in given}
 
 
 def source_of(options: Mapping[str, Any], defaults: Mapping[str, str], where: str) -> dict[str, str]:
-    """The source's options: the file's, the job's own `topics` (a list), `namespace`, `topics_pattern`, `subscription`, and [query.options.source]."""
+    """The source's options: the file's, the job's own `topics` (a list), `namespace`, `topics_pattern`, `subscription`,
+    and [query.options.source].
+    """
     topics, more = options.get("topics", []), options.get("source", {})
     if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
         raise ConfigError(f"{where}: topics is a list of names")

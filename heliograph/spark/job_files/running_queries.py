@@ -1,6 +1,7 @@
 """Queries that run: what a driver looks at, and what it says of them, a line of JSON each.
 
-Is: the shape of what a job's `start` returns, and streams that stay as they were started. Isn't: when to start what again (`driver`).
+Is: the shape of what a job's `start` returns, and streams that stay as they were started. Isn't: when to start what
+again (`driver`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ INITIAL_S = 30.0
 
 
 class Queries(Protocol):
-    """What belongs together: it starts and ends streams itself, when it is looked at, and what it raises is its failure."""
+    """What belongs together: it starts and ends streams itself, when it is looked at, and what it raises is its
+    failure.
+    """
 
     @property
     def streams(self) -> Sequence[Any]:
@@ -40,26 +43,30 @@ class Fixed:
         self.busy = False
 
     def look(self) -> None:
-        """Spark runs them."""
+        """Does nothing, as Spark alone runs these streams."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: this holds nothing beside the streams."""
 
 
 def initializing(streams: Sequence[Any]) -> bool:
-    """Whether a stream's Python process is on its way. Spark gives that 10 s, and on a busy machine many at once would all be late, again and again."""
+    """Whether a stream's Python process is on its way. Spark gives that 10 s, and on a busy machine many at once would
+    all be late, again and again.
+    """
     return any(stream.isActive and str(stream.status["message"]).startswith("Initializing") for stream in streams)
 
 
 def state_of(progress: Mapping[str, Any]) -> dict[str, int]:
-    """Of a query that aggregates: how much it keeps, and how many rows came too late for that."""
+    """Says of a query that aggregates how much it keeps, and how many rows came too late for that; {} for any other."""
     kept: list[Mapping[str, Any]] = progress.get("stateOperators") or []
     names = {"state_rows": "numRowsTotal", "state_bytes": "memoryUsedBytes", "late_rows": "numRowsDroppedByWatermark"}
     return {name: sum(int(each[field]) for each in kept) for name, field in names.items()} if kept else {}
 
 
 def lag_of(progress: Mapping[str, Any]) -> dict[str, int]:
-    """Of a query over topics: about how much its newest micro-batch leaves to the next ones. Other sources' offsets have shapes of their own."""
+    """Says of a query over topics about how much its newest micro-batch leaves to the next ones. Other sources' offsets
+    have shapes of their own.
+    """
     found = []
     for source in progress.get("sources") or []:
         try:
@@ -72,7 +79,9 @@ def lag_of(progress: Mapping[str, Any]) -> dict[str, int]:
 
 
 def short(error: Exception) -> str:
-    """The line that a person can use: the cause stands last in a Python worker's traceback; what Spark itself says, before how its threads stood."""
+    """The line that a person can use: the cause stands last in a Python worker's traceback; what Spark itself says,
+    before how its threads stood.
+    """
     said, _, _ = str(error).partition("=== Streaming Query ===")  # a plan follows
     lines = [
         line.strip()

@@ -1,1 +1,3 @@
-"""Jobs that ship: `[[query]] job = "NAME"` in a job file runs `start` of the module of that name here. Source: docs/spark.md, "Jobs that ship"."""
+"""Jobs that ship: `[[query]] job = "NAME"` in a job file runs `start` of the module of that name here. Source:
+docs/spark.md, "Jobs that ship".
+"""

@@ -1,17 +1,21 @@
-"""Audit: whether two regions' copies of topics hold the same messages, by coordinates; what is missing, and for how long.
+"""Audit: whether two regions' copies of topics hold the same messages, by coordinates; what is missing, and for how
+long.
 
     [[query]]
     job = "audit"      # docs/spark.md, "Audit", has all options
 
-Is: two batch reads, compared by Spark; a report. Isn't: repair (`heliograph audit`), or payloads: only coordinates are read.
-What is missing in a copy is one of: `elsewhere` (its producer named regions, and this is none of them), `alias` (it is there under another coordinate, as its
-producer sent it again elsewhere), what the region itself names (`trimmed`, `expired`, `admin`, `deleted`, `lost`, or `named` without a reason), `gap` (later
-messages of that origin are there), `behind` (none is: it has not arrived yet, as the region says), `before` (none that is earlier is there: trimmed, or
-replicated from later on). The first two are no difference between the copies. Lag: of what is `behind`, the time from its publication to the moment of the
-audit; of what both have, the time from when the origin stored it to when the other region did, by the two regions' clocks.
-How: an entry is what regions hand each other, whole and as it was, so entries are read, not messages: what is compared, and kept, is as much as there are
-entries. Percentiles are of entries. What grows with entries is on executors, where Spark spills it; what comes to the driver grows with topics, and with
-ranges up to `ranges_max`.
+Is: two batch reads, compared by Spark; a report. Isn't: repair (`heliograph audit`), or payloads: only coordinates are
+read.
+What is missing in a copy is one of: `elsewhere` (its producer named regions, and this is none of them), `alias` (it is
+there under another coordinate, as its producer sent it again elsewhere), what the region itself names (`trimmed`,
+`expired`, `admin`, `deleted`, `lost`, or `named` without a reason), `gap` (later messages of that origin are there),
+`behind` (none is: it has not arrived yet, as the region says), `before` (none that is earlier is there: trimmed, or
+replicated from later on). The first two are no difference between the copies. Lag: of what is `behind`, the time from
+its publication to the moment of the audit; of what both have, the time from when the origin stored it to when the other
+region did, by the two regions' clocks.
+How: an entry is what regions hand each other, whole and as it was, so entries are read, not messages: what is compared,
+and kept, is as much as there are entries. Percentiles are of entries. What grows with entries is on executors, where
+Spark spills it; what comes to the driver grows with topics, and with ranges up to `ranges_max`.
 """
 
 from __future__ import annotations
@@ -42,7 +46,8 @@ _ENTRY = (*_ORIGIN, "ledger", "entry")
 _SCHEMA = (
     "topic string, origin_region string, publish_time timestamp, stored_time timestamp, origin_time timestamp,"
     " producer_name string, replicate_to string, first_sequence_id bigint,"
-    " messages int, coordinate struct<region:int,epoch:int,incarnation:string,ledger:bigint,entry:bigint,batch_index:int>"
+    " messages int, coordinate "
+    "struct<region:int,epoch:int,incarnation:string,ledger:bigint,entry:bigint,batch_index:int>"
 )
 _SAME = ("elsewhere", "alias")
 _SENT = ("topic", "producer_name", "first_sequence_id", "at")
@@ -50,7 +55,7 @@ _SENT = ("topic", "producer_name", "first_sequence_id", "at")
 _NAMELESS = "k"
 """The producer of all entries that Kafka's clients wrote, with the same sequence id: they are not known again."""
 _ACCURACY = 1000
-"""Of percentiles: within a thousandth of all entries, and a few hundred kilobytes for each topic in a task."""
+"""Makes percentiles exact within a thousandth of all entries, for a few hundred kilobytes for each topic in a task."""
 _TOLD = "topic string, missing_in string, region int, epoch int, incarnation string"
 _RANGES = (
     f"{_TOLD}, after struct<ledger:bigint,entry:bigint>, through struct<ledger:bigint,entry:bigint>, reason string"
@@ -60,7 +65,7 @@ _PARTS = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 _COLORS = {"p50": "#2a78b5", "p90": "#e69f00", "p99": "#d55e00", "max": "#7a1fa2"}
 _LINES, _LINE, _TOP, _LEFT, _WIDTH, _LEAST_MS = 40, 22, 48, 330, 560, 1
 _LETTERS, _LETTER = 90, 7
-"""Of a line's name: how many there are at most, from the end, and what one takes, about."""
+"""A line's name shows so many letters at most, from its end, and one takes about so many pixels."""
 RANGES = (
     "topic",
     "missing_in",
@@ -78,13 +83,16 @@ RANGES = (
 
 
 def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, Any]) -> list[Any]:
-    """Writes report.json, ranges.csv, and, where a lag is known, lag.svg into `path`. No streaming query: it is done when this returns."""
+    """Writes report.json, ranges.csv, and, where a lag is known, lag.svg into `path`. No streaming query: it is done
+    when this returns.
+    """
     where = f"[[query]] {name}"
     refuse_unknown(options, KNOWN, where)
     regions = options.get("regions")
     if not isinstance(regions, dict) or len(regions) != 2 or not all(isinstance(url, str) for url in regions.values()):
         raise ConfigError(
-            f'{where} wants regions: two names and their admin URLs, such as {{ us = "http://us:8080", eu = "http://eu:8080" }}'
+            f'{where} wants regions: two names and their admin URLs, such as {{ us = "http://us:8080", eu = '
+            f'"http://eu:8080" }}'
         )
     ranges_max = options.get("ranges_max", 100_000)
     if isinstance(ranges_max, bool) or not isinstance(ranges_max, int) or ranges_max < 1:
@@ -152,7 +160,9 @@ def summary(report: dict[str, Any]) -> dict[str, Any]:
 def audit(
     spark: Any, sources: dict[str, dict[str, str]], now_ms: int, ranges_max: int
 ) -> tuple[dict[str, Any], list[Any]]:
-    """sources: the options of two reads, by region. Returns (report, ranges of entries that are missing in one of them: rows of RANGES)."""
+    """sources: the options of two reads, by region. Returns (report, ranges of entries that are missing in one of them:
+    rows of RANGES).
+    """
     names = list(sources)
     sides = [_side(spark, source).withColumn("side", sf.lit(number)) for number, source in enumerate(sources.values())]
     counts = [
@@ -242,7 +252,7 @@ def _side(spark: Any, source: dict[str, str]) -> Any:
 
 
 def _there(source: dict[str, str]) -> list[str]:
-    """Of the topics that are named, those that the region has."""
+    """Picks from the topics that are named those that the region has."""
     options, found = Options(source), list[str]()
     reader = options.reader()
     try:
@@ -267,7 +277,9 @@ def ask(source: dict[str, str], topic: str) -> dict[Origin, Told]:
 
 
 def _told(sources: dict[str, dict[str, str]], lacking: list[Any], silent: list[str]) -> tuple[list[Any], list[Any]]:
-    """Of topics that lack something, rows of _RANGES and of _HEARD. silent: gets the topics and regions that could not be asked."""
+    """Asks the regions of topics that lack something, and returns rows of _RANGES and of _HEARD. silent: gets the
+    topics and regions that could not be asked.
+    """
     ranges: list[Any] = []
     heard: list[Any] = []
     for row in lacking:
@@ -288,7 +300,9 @@ def _told(sources: dict[str, dict[str, str]], lacking: list[Any], silent: list[s
 
 
 def _twins(entries: Any, found: Any, names: list[str]) -> Any:
-    """What is there under another coordinate, of what is missing: little, as a rule, and then all entries are looked at where they are."""
+    """What is there under another coordinate, of what is missing: little, as a rule, and then all entries are looked at
+    where they are.
+    """
     wanted = found.where(sf.col("producer_name") != _NAMELESS).select("missing_in", *_SENT).distinct()
     there = [
         entries.where(sf.col(f"n{number}") > 0).select(sf.lit(name).alias("missing_in"), *_SENT)
@@ -378,7 +392,7 @@ def _missing(entries: Any, known: Any, number: int, region: str, now_ms: int) ->
 
 
 def _ranges(lost: Any) -> Any:
-    """Consecutive entries together."""
+    """Joins consecutive entries of a ledger that are missing alike into one row."""
     from pyspark.sql.window import Window
 
     keys = (*_ORIGIN, "ledger", "missing_in", "kind")
@@ -390,7 +404,8 @@ def _ranges(lost: Any) -> Any:
 
 
 def plot(report: dict[str, Any]) -> str:
-    """An SVG picture: a line for each topic and region that lack something, or got something, by seconds on a logarithmic scale; or "".
+    """An SVG picture: a line for each topic and region that lack something, or got something, by seconds on a
+    logarithmic scale; or "".
 
     Of forty at most: what differs before what does not, each with the longest.
     """
@@ -417,7 +432,8 @@ def plot(report: dict[str, Any]) -> str:
     decades = max(1, math.ceil(math.log10(max(_LEAST_MS, *(ages["max"] for _, ages in rows)) / _LEAST_MS)))
     step, bottom = _WIDTH / decades, _TOP + _LINE * len(rows)
     parts = [
-        f'<text x="{left}" y="20">seconds since publication, of what is missing; from the origin to the other region, of what came</text>'
+        f'<text x="{left}" y="20">seconds since publication, of what is missing; from the origin to the other region, '
+        "of what came</text>"
     ]
     for number in range(decades + 1):
         x = left + step * number
@@ -431,11 +447,13 @@ def plot(report: dict[str, Any]) -> str:
         for name, color in _COLORS.items():
             x = left + step * math.log10(max(ages[name], _LEAST_MS) / _LEAST_MS)
             parts.append(
-                f'<circle cx="{x:.1f}" cy="{y:.0f}" r="4" fill="{color}"><title>{name} {ages[name] / 1000:g} s</title></circle>'
+                f'<circle cx="{x:.1f}" cy="{y:.0f}" r="4" fill="{color}"><title>{name} {ages[name] / 1000:g} '
+                "s</title></circle>"
             )
     for number, (name, color) in enumerate(_COLORS.items()):
         parts.append(
-            f'<circle cx="{left + 60 * number}" cy="34" r="4" fill="{color}"/><text x="{left + 60 * number + 8}" y="38">{name}</text>'
+            f'<circle cx="{left + 60 * number}" cy="34" r="4" fill="{color}"/><text x="{left + 60 * number + 8}" '
+            f'y="38">{name}</text>'
         )
     size = f'width="{left + _WIDTH + 40}" height="{bottom + 30}"'
     return (

@@ -3,7 +3,7 @@
     [[query]]
     job = "etl"        # docs/spark.md, "ETL", has all options
 
-Is: the options, and the query. Isn't: what becomes of rows (`tables`), or of files (`landing`).
+Is: the options, and the query. Isn't: what becomes of rows (`tables_sink`), or of files (`landing`).
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
         )
     elif "://" not in checkpoint and (Path(checkpoint) / TIERS).exists():
         raise ConfigError(
-            f"{where} ran with tiers, which know where its topics stand: keep [query.options.tiers], with queries_max = 1 for one query"
+            f"{where} ran with tiers, which know where its topics stand: keep [query.options.tiers], with queries_max "
+            "= 1 for one query"
         )
     else:
         queries = Fixed([begin("", checkpoint, trigger_of(options, where), {})])
@@ -216,7 +217,8 @@ def rules_of(options: Mapping[str, Any], where: str, columns: Callable[[str, str
             made = table.format(tenant="a", namespace="b", topic="c")
         except (re.error, KeyError, IndexError, ValueError, AttributeError) as error:
             raise ConfigError(
-                f"{at}: topics is a regular expression, and name a text with {{tenant}}, {{namespace}}, {{topic}} at will: {error}"
+                f"{at}: topics is a regular expression, and name a text with {{tenant}}, {{namespace}}, {{topic}} at "
+                f"will: {error}"
             ) from error
         if not made or made.startswith((".", "_")) or "/" in made:
             raise ConfigError(f"{at}: name is {table!r}; a table is a folder, without / and not beginning with . or _")
@@ -226,7 +228,8 @@ def rules_of(options: Mapping[str, Any], where: str, columns: Callable[[str, str
     namespaces = {topic.rpartition("/")[0] for topic in options.get("topics", [])}
     if len(namespaces) > 1 and any("{topic}" in rule.name and "{namespace}" not in rule.name for rule in rules):
         raise ConfigError(
-            f"{where} reads topics of several namespaces: put {{tenant}}.{{namespace}}. before {{topic}} in the tables' names"
+            f"{where} reads topics of several namespaces: put {{tenant}}.{{namespace}}. before {{topic}} in the "
+            "tables' names"
         )
     return rules
 
@@ -247,7 +250,9 @@ def _columns(schema: str, at: str) -> str:
 
 
 def taken(columns: StructType, at: str) -> StructType:
-    """Columns that payloads have values for. Raises ConfigError: what a task finds out ends the query, or has all rows in the quarantine."""
+    """Columns that payloads have values for. Raises ConfigError: what a task finds out ends the query, or has all rows
+    in the quarantine.
+    """
     twice = next((name for name in columns.names if columns.names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"{at}: schema has two columns {twice}")

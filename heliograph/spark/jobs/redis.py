@@ -3,9 +3,11 @@
     [[query]]
     job = "redis"      # docs/spark.md, "Rows into Redis", has all options
 
-Is: the options, and which row of a micro-batch is a key's newest. Isn't: how a hash is written (`heliograph.spark.stores.redis`), or aggregates (`wide`).
-Invariants: what a micro-batch writes are absolute values, the same however often it runs, and one that is there is not written again; rows of one topic
-count in its order, those of several by publish time. A row with a null in its key is left out.
+Is: the options, and which row of a micro-batch is a key's newest. Isn't: how a hash is written
+(`heliograph.spark.stores.redis`), or aggregates (`wide`).
+Invariants: what a micro-batch writes are absolute values, the same however often it runs, and one that is there is not
+written again; rows of one topic count in its order, those of several by publish time. A row with a null in its key is
+left out.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
 
 
 def newest(rows: Any, keys: dict[str, str], columns: dict[str, str], gone: str) -> Any:
-    """One row a key. gone: an expression, where it is true of the newest row, all columns are null, which removes the hash."""
+    """One row a key. gone: an expression, where it is true of the newest row, all columns are null, which removes the
+    hash.
+    """
     made = [sf.expr(expression).alias(key) for key, expression in keys.items()]
     values = [
         sf.when(~sf.coalesce(sf.expr(gone), sf.lit(False)), sf.expr(expression)).alias(column)
@@ -84,6 +88,7 @@ def _expressions(options: dict[str, Any], key: str, where: str) -> dict[str, str
     given = options.get(key, [])
     if not isinstance(given, list) or not given or not all(isinstance(each, str) for each in given):
         raise ConfigError(
-            f"{where} wants {key}: a list of columns, or of expressions with a name, such as ['user', 'lower(country) as country']"
+            f"{where} wants {key}: a list of columns, or of expressions with a name, such as ['user', 'lower(country) "
+            "as country']"
         )
     return all_named(given, f"{where} {key}")

@@ -3,9 +3,11 @@
     [[query]]
     job = "replay"     # docs/spark.md, "Replay", has all options
 
-Is: one streaming query of one task a micro-batch, into our own sink with its option `rate`; schemas are registered before it begins (`carried`). Isn't:
+Is: one streaming query of one task a micro-batch, into our own sink with its option `rate`; schemas are registered
+before it begins (`schema_copies`). Isn't:
 reading: offloaded ledgers come as in any query.
-Invariants: the checkpoint says what was read, and the sink's sequence ids what of an unfinished micro-batch is stored already; a topic's order is kept.
+Invariants: the checkpoint says what was read, and the sink's sequence ids what of an unfinished micro-batch is stored
+already; a topic's order is kept.
 """
 
 from __future__ import annotations
@@ -37,11 +39,13 @@ KNOWN = (
 )
 _BATCH_S = 10
 _SCHEMA = (
-    "key string, base64_key boolean, value binary, properties map<string,string>, publish_time timestamp, event_time timestamp, topic string, sealed string,"
+    "key string, base64_key boolean, value binary, properties map<string,string>, publish_time timestamp, event_time "
+    "timestamp, topic string, sealed string,"
     " schema_version bigint"
 )
 _REFUSED = (
-    "raise_error(concat(topic, ' has a message that cannot be published anew, as it is ', if(sealed = 'piece', 'a piece of a chunked one', sealed),"
+    "raise_error(concat(topic, ' has a message that cannot be published anew, as it is ', if(sealed = 'piece', 'a "
+    "piece of a chunked one', sealed),"
     " ': say skip_sealed = true to leave such out'))"
 )
 _KEY = "if(base64_key, coalesce(try_to_binary(key, 'base64'), cast(key as binary)), cast(key as binary))"

@@ -1,9 +1,13 @@
-"""Carried: the registered schemas of topics, registered at another topic too, and which version there each of their versions is.
+"""SchemaCopies: the registered schemas of topics, registered at another topic too, and which version there each of
+their versions is.
 
-Is: reading one registry and adding to another, on the driver and, for what comes later, in tasks. Isn't: payloads, which stay as they are.
-Rule: all versions of all the topics that are read become versions of the one topic, in the order in which they were registered; what that topic has already
-keeps the number that it has there. What may follow what is that topic's strategy to say.
-Invariants: the same version of the same topic is always the same version there, so a task that runs again writes what it wrote.
+Is: reading one registry and adding to another, on the driver and, for what comes later, in tasks. Isn't: payloads,
+which stay as they are.
+Rule: all versions of all the topics that are read become versions of the one topic, in the order in which they were
+registered; what that topic has already keeps the number that it has there. What may follow what is that topic's
+strategy to say.
+Invariants: the same version of the same topic is always the same version there, so a task that runs again writes what
+it wrote.
 Source: docs/spark.md, "Replay".
 """
 
@@ -62,7 +66,8 @@ class Carried:
             found = self._known.get(base, {}).get(version)
         if found is None:
             raise NotAllowed(
-                f"{topic} has messages of version {version} of its schema, which is no longer registered there: register it at {self._to}, {_OPT_OUT}"
+                f"{topic} has messages of version {version} of its schema, which is no longer registered there: "
+                f"register it at {self._to}, {_OPT_OUT}"
             )
         return found
 
@@ -85,14 +90,18 @@ class Carried:
             raise
         except HeliographError as error:
             raise NotAllowed(
-                f"version {row['version']} of the schema of {topic} cannot be registered at {self._to}, so its messages are not written there either: {error}."
-                f" Name another topic in `to`, or set schemaCompatibilityStrategy of {name.namespace} to ALWAYS_COMPATIBLE, {_OPT_OUT}"
+                f"version {row['version']} of the schema of {topic} cannot be registered at {self._to}, so its "
+                f"messages are not written there either: {error}."
+                f" Name another topic in `to`, or set schemaCompatibilityStrategy of {name.namespace} to "
+                f"ALWAYS_COMPATIBLE, {_OPT_OUT}"
             ) from error
         return int(answer["version"]["version"])
 
 
 def definition(row: dict[str, Any]) -> str:
-    """As the registry takes it. The halves of a KEY_VALUE are shown as objects: they are written as Java's clients write them."""
+    """As the registry takes it. The halves of a KEY_VALUE are shown as objects: they are written as Java's clients
+    write them.
+    """
     text = str(row["data"])
     if row["type"] != "KEY_VALUE":
         return text

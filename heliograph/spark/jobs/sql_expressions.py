@@ -74,6 +74,7 @@ def query_of(rows: Any) -> str:
     query: str = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     if not query:
         raise ConfigError(
-            "Spark does not say which query this is, so that a micro-batch that comes again would not be known: run it by writeStream"
+            "Spark does not say which query this is, so that a micro-batch that comes again would not be known: run "
+            "it by writeStream"
         )
     return query

@@ -1,16 +1,18 @@
-"""Which topics each query of a tiered job reads, as files beside their checkpoints. What holds between two moves is a generation.
+"""Which topics each query of a tiered job reads, as files beside their checkpoints. What holds between two moves is a
+generation.
 
     CHECKPOINT/tiers.json         {"format": 1, "generation": 3, "planned_at": seconds since 1970,
                                    "groups": [{"name": "heavy-0", "tier": "heavy", "since": 2, "topics": [...]}, ...]}
-    CHECKPOINT/heavy-0.2/         Spark's checkpoint of that group's query; `since` is the generation in which its topics became what they are
+    CHECKPOINT/heavy-0.2/         Spark's checkpoint of that group's query; `since` is the generation in which its
+                                  topics became what they are
     CHECKPOINT/heavy-0.2.json     what its source is told (`heliograph.spark.scan.topic_groups`)
     CHECKPOINT/heavy-0.2.end      where it stood when it ended for a move; its source writes that
     CHECKPOINT/tiers.lock         locked by the driver that runs the job
 
-Is: names, reading and writing. Isn't: who moves (`tiered`).
-Invariants: each topic is in one group: the group `light` reads whatever no other group names, so also what comes later. tiers.json is replaced as a whole,
-after all that it names is on the disk: that is the one moment at which topics move. Whoever dies before it goes on with the old generation, and behind it
-with the new one.
+Is: names, reading and writing. Isn't: who moves (`tiered_queries`).
+Invariants: each topic is in one group: the group `light` reads whatever no other group names, so also what comes later.
+tiers.json is replaced as a whole, after all that it names is on the disk: that is the one moment at which topics move.
+Whoever dies before it goes on with the old generation, and behind it with the new one.
 """
 
 from __future__ import annotations
@@ -111,7 +113,8 @@ class Folder:
             ) from error
         if not isinstance(given, dict) or given.get("format") != FORMAT:
             raise ConfigError(
-                f"{path} is not of format {FORMAT}: run the version that wrote it, or start with another checkpoint folder"
+                f"{path} is not of format {FORMAT}: run the version that wrote it, or start with another checkpoint "
+                "folder"
             )
         try:
             members = tuple(

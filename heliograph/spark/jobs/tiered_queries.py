@@ -1,14 +1,18 @@
-"""The queries of a tiered job while it runs: one a group, and topics that move from one to another with where they stand.
+"""The queries of a tiered job while it runs: one a group, and topics that move from one to another with where they
+stand.
 
-Is: what a driver looks at: starts queries one after another, asks for loads at an interval, ends those whose topics change, and begins what takes their place.
-Isn't: Spark (queries come from a function), which topic belongs where (`tiers`), or files (`generations`).
+Is: what a driver looks at: starts queries one after another, asks for loads at an interval, ends those whose topics
+change, and begins what takes their place.
+Isn't: Spark (queries come from a function), which topic belongs where (`tiers`), or files (`tier_generations`).
 How a move goes, and what holds after a death behind each step:
-    1. the queries of all groups that lose or gain a topic are stopped                                              the old generation
-    2. each is run once more, to the end of the micro-batch that it was in, and its source writes where it stands   the old one; that is written anew
-    3. what the new groups' sources are told is written, and then tiers.json is replaced                            from here on the new one
-    4. the new groups' queries start, each with a checkpoint of its own, at the places that they were told          the new one
+    1. the queries of all groups that lose or gain a topic are stopped: the old generation
+    2. each is run once more, to the end of the micro-batch that it was in, and its source writes where it stands: the
+       old one; that is written anew
+    3. what the new groups' sources are told is written, and then tiers.json is replaced: from here on the new one
+    4. the new groups' queries start, each with a checkpoint of its own, at the places that they were told: the new one
     5. what nobody needs any more is removed
-Invariants: two queries never read a topic at once; a topic's next query begins where its last one has committed. A group whose topics stay is not touched.
+Invariants: two queries never read a topic at once; a topic's next query begins where its last one has committed. A
+group whose topics stay is not touched.
 Source: docs/spark.md, "Traffic tiers".
 """
 
@@ -29,13 +33,17 @@ _AGAIN_S = 60.0
 
 
 class Start(Protocol):
-    """Starts a group's query on a checkpoint. ending: it finishes the micro-batch that it was in, writes there where it stands, and ends."""
+    """Starts a group's query on a checkpoint. ending: it finishes the micro-batch that it was in, writes there where it
+    stands, and ends.
+    """
 
     def __call__(self, member: Member, checkpoint: Path, told: Path | None, ending: Path | None) -> Any: ...
 
 
 class Tiered:
-    """`look` is to be called now and then; what it raises is the job's failure, and everything may be started anew from the files."""
+    """`look` is to be called now and then; what it raises is the job's failure, and everything may be started anew from
+    the files.
+    """
 
     def __init__(
         self,
@@ -49,7 +57,9 @@ class Tiered:
         say: Callable[..., None],
         retired: Callable[[str], None] = lambda label: None,
     ) -> None:
-        """loads: bytes a second of every topic of the job, without partitions; now: seconds since 1970; retired: is told labels that are over, maybe twice."""
+        """loads: bytes a second of every topic of the job, without partitions; now: seconds since 1970; retired: is
+        told labels that are over, maybe twice.
+        """
         self._folder, self._begin, self._loads, self._limits, self._every_s = folder, start, loads, limits, rebalance_s
         self._now, self._say, self._retired = now, say, retired
         folder.lock()

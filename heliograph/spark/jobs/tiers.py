@@ -1,8 +1,11 @@
-"""Traffic tiers: which topics share a query, by how many bytes a second they get. `python -m heliograph.spark.jobs.tiers` prints job files' topic lists.
+"""Traffic tiers: which topics share a query, by how many bytes a second they get. `python -m
+heliograph.spark.jobs.tiers` prints job files' topic lists.
 
-Is: pure functions of loads, and asking brokers for the loads. Isn't: moving a topic from a running query to another (`tiered`).
-Light topics share one query, and cost it nothing by themselves; middling ones are packed, the biggest first, each into the query that has the least; a heavy
-one has a query of its own, so that its backlog holds up nobody. A topic that moves costs two queries a stop, so who is near a limit stays where it is.
+Is: pure functions of loads, and asking brokers for the loads. Isn't: moving a topic from a running query to another
+(`tiered_queries`).
+Light topics share one query, and cost it nothing by themselves; middling ones are packed, the biggest first, each into
+the query that has the least; a heavy one has a query of its own, so that its backlog holds up nobody. A topic that
+moves costs two queries a stop, so who is near a limit stays where it is.
 Source: docs/spark.md, "Traffic tiers".
 """
 
@@ -62,7 +65,8 @@ class Limits:
 def plan(loads: Mapping[str, float], limits: Limits) -> list[Group]:
     """loads: bytes a second by topic.
 
-    Where there are more heavy topics than queries, the lightest of them are packed like middling ones. Same loads, same plan.
+    Where there are more heavy topics than queries, the lightest of them are packed like middling ones. Same loads, same
+    plan.
     """
     light_bytes_s, heavy_bytes_s, middle_bytes_s, queries_max = (
         limits.light_bytes_s,
@@ -94,8 +98,9 @@ def plan(loads: Mapping[str, float], limits: Limits) -> list[Group]:
 def replanned(now: Sequence[Group], loads: Mapping[str, float], limits: Limits) -> list[Group]:
     """The same from what is there, with few moves. now: groups of an earlier plan; `light` may be left out, whose topics are those of no other.
 
-    A topic comes into a higher tier at its limit, and leaves it below half of that. Heavy ones keep their query. Middling ones keep theirs, and new ones
-    come to the query that has the least, until one has more than twice what the most loaded had if all were packed anew, or the number of queries changes.
+    A topic comes into a higher tier at its limit, and leaves it below half of that. Heavy ones keep their query.
+    Middling ones keep theirs, and new ones come to the query that has the least, until one has more than twice what the
+    most loaded had if all were packed anew, or the number of queries changes.
     """
     tiers = {topic: group.tier for group in now for topic in group.topics}
     sticky = {topic: _sticky(load, tiers.get(topic, "light"), limits) for topic, load in loads.items()}
@@ -144,7 +149,9 @@ def _sticky(load: float, tier: str, limits: Limits) -> float:
 
 
 def packed(topics: Sequence[str], loads: Mapping[str, float], count: int) -> list[list[str]]:
-    """In `count` heaps: each topic, the biggest first, to the one that has the least. No heap is empty where there are topics enough."""
+    """In `count` heaps: each topic, the biggest first, to the one that has the least. No heap is empty where there are
+    topics enough.
+    """
     heaps: list[tuple[float, int, list[str]]] = [(0.0, number, []) for number in range(count)]
     for topic in sorted(topics, key=lambda topic: (-loads[topic], topic)):
         size, number, members = heapq.heappop(heaps)
@@ -158,7 +165,9 @@ def _group(name: str, tier: str, topics: Sequence[str], loads: Mapping[str, floa
 
 
 def measured(http: Http, topics: Sequence[str]) -> dict[str, float]:
-    """Bytes a second that are published to each, as its broker says. Partitions count for their topic; one that is gone meanwhile is left out."""
+    """Bytes a second that are published to each, as its broker says. Partitions count for their topic; one that is gone
+    meanwhile is left out.
+    """
     found: dict[str, float] = {}
     for topic in topics:
         name = TopicName.parse(topic)
@@ -173,7 +182,9 @@ def measured(http: Http, topics: Sequence[str]) -> dict[str, float]:
 
 
 def loads(given: Mapping[str, str]) -> dict[str, float]:
-    """Of all topics that a source with those options reads, as they are now. Asks once for each topic and partition. Raises as Options and Http do."""
+    """Measures all topics that a source with those options reads, as they are now, in bytes a second. Asks once for
+    each topic and partition. Raises as Options and Http do.
+    """
     options = Options(dict(given))
     reader, http = options.reader(), Http(options.admin_url, token=options.current_token(), tls=options.tls())
     try:

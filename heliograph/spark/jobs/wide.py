@@ -3,11 +3,14 @@
     [[query]]
     job = "wide"       # docs/spark.md, "Wide tables", has all options
 
-Is: the options, one pass of Spark over one source, its aggregates handed to the stores. Isn't: how a store keeps them (`heliograph.spark.stores`).
-How: a topic's column is an aggregate with a FILTER on the topic's name, so all topics are one union that is read once, and nothing is joined; each row counts
-in one period of each table (hour, day); the sums so far are Spark's state, so what a micro-batch hands over are whole values, not increments. An offline
-table's columns are made the same way in a batch and written into the same rows: the store puts both beside each other by key.
-Invariants: what a store gets of a micro-batch is the same however often it runs; rows without a time or with a null in the key are in no table.
+Is: the options, one pass of Spark over one source, its aggregates handed to the stores. Isn't: how a store keeps them
+(`heliograph.spark.stores`).
+How: a topic's column is an aggregate with a FILTER on the topic's name, so all topics are one union that is read once,
+and nothing is joined; each row counts in one period of each table (hour, day); the sums so far are Spark's state, so
+what a micro-batch hands over are whole values, not increments. An offline table's columns are made the same way in a
+batch and written into the same rows: the store puts both beside each other by key.
+Invariants: what a store gets of a micro-batch is the same however often it runs; rows without a time or with a null in
+the key are in no table.
 """
 
 from __future__ import annotations
@@ -63,7 +66,9 @@ class Plan:
 
 
 def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, Any]) -> list[Any]:
-    """One streaming query; none with `offline`, whose columns are in the tables when this returns. Raises ConfigError with one sentence."""
+    """One streaming query; none with `offline`, whose columns are in the tables when this returns. Raises ConfigError
+    with one sentence.
+    """
     where = f"[[query]] {name}"
     refuse_unknown(options, KNOWN, where)
     offline = options.get("offline")
@@ -73,7 +78,8 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
         raise ConfigError(f"{where} has no [[query.options.target]]: each is a store that gets the tables")
     if BUCKET in (*plan.keys, *plan.columns) and any(each.get("store") in ("parquet", "hive") for each in targets):
         raise ConfigError(
-            f"{where}: {BUCKET} is the column of the folders of parquet and hive tables: give yours another name, such as {BUCKET}_ = '...'"
+            f"{where}: {BUCKET} is the column of the folders of parquet and hive tables: give yours another name, "
+            f"such as {BUCKET}_ = '...'"
         )
     stores = [store_of(each, f"{where} target {number}", spark) for number, each in enumerate(targets, 1)]
     if offline is not None:
@@ -120,7 +126,9 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
 
 
 def _refuse_another_plan(spark: Any, checkpoint: str, plan: Plan, where: str) -> None:
-    """Spark looks whether its state has columns of the same types in the same order, and not what they are sums of. Raises ConfigError."""
+    """Spark looks whether its state has columns of the same types in the same order, and not what they are sums of.
+    Raises ConfigError.
+    """
     path = spark._jvm.org.apache.hadoop.fs.Path
     place, new = path(f"{checkpoint}/{_PLAN}"), path(f"{checkpoint}/{_PLAN}.new")
     files = place.getFileSystem(spark._jsc.hadoopConfiguration())
@@ -147,18 +155,21 @@ def _refuse_another_plan(spark: Any, checkpoint: str, plan: Plan, where: str) ->
     file.close()
     if changed := [what for what in asked if asked[what] != known.get(what)]:
         raise ConfigError(
-            f"{where}: {', '.join(changed)}: not as it was when the sums in the checkpoint began, and they would be mixed with others (order counts, too): take"
-            f" a new checkpoint, as docs/spark.md says of wide tables; or remove {_PLAN} in this one, where what is new shall hold for new rows alone"
+            f"{where}: {', '.join(changed)}: not as it was when the sums in the checkpoint began, and they would be "
+            "mixed with others (order counts, too): take"
+            f" a new checkpoint, as docs/spark.md says of wide tables; or remove {_PLAN} in this one, where what is "
+            "new shall hold for new rows alone"
         )
 
 
 def plan_of(options: Mapping[str, Any], where: str) -> Plan:
-    """Raises ConfigError."""
+    """Reads and checks the options of a wide job. Raises ConfigError."""
     stream = "offline" not in options
     given, tables, columns = options.get("keys", []), options.get("table", []), options.get("columns", {})
     if not isinstance(given, list) or not given or not all(isinstance(each, str) for each in given):
         raise ConfigError(
-            f"{where} wants keys: a list of columns, or of expressions with a name, such as ['user', 'lower(country) as country']"
+            f"{where} wants keys: a list of columns, or of expressions with a name, such as ['user', 'lower(country) "
+            "as country']"
         )
     keys = all_named(given, f"{where} key", taken=PERIOD)
     if not isinstance(tables, list) or not tables or not all(isinstance(each, dict) for each in tables):
@@ -176,7 +187,8 @@ def plan_of(options: Mapping[str, Any], where: str) -> Plan:
         periods[table] = _span(text_of(each, "period", where, "1 hour"), f"table {number}: period", where)
     if not isinstance(columns, dict) or not columns:
         raise ConfigError(
-            f"{where} has no columns: each is a name and an aggregate, such as clicks = {{ topics = 'clicks', value = 'count(*)' }}"
+            f"{where} has no columns: each is a name and an aggregate, such as clicks = {{ topics = 'clicks', value = "
+            f"'count(*)' }}"
         )
     made = {}
     for column, each in columns.items():
@@ -193,9 +205,11 @@ def plan_of(options: Mapping[str, Any], where: str) -> Plan:
 
 
 def by_key(rows: Any, plan: Plan, *, lateness_minutes: int | None = None, ahead_minutes: int = 0) -> Any:
-    """One row a table, period, and key. lateness_minutes: of a stream, how far behind the newest period's end a row may begin and still count.
+    """One row a table, period, and key. lateness_minutes: of a stream, how far behind the newest period's end a row may
+    begin and still count.
 
-    ahead_minutes: of a stream, how far its time may be ahead of the moment when its origin stored it: one wrong clock would make all other rows late.
+    ahead_minutes: of a stream, how far its time may be ahead of the moment when its origin stored it: one wrong clock
+    would make all other rows late.
     """
     if not plan.time:
         raise ConfigError("an offline table wants time: an expression that says to which period a row belongs")
@@ -260,7 +274,8 @@ def _aggregate(value: str, topics: str, where: str) -> str:
         return value
     if not _is_call(value):
         raise ConfigError(
-            f"{where}: value is {value!r}, and with topics it is one call of an aggregate, such as sum(price * amount): what is reckoned with several goes"
+            f"{where}: value is {value!r}, and with topics it is one call of an aggregate, such as sum(price * "
+            "amount): what is reckoned with several goes"
             " where the table is read"
         )
     quoted = topics.replace("\\", "\\\\").replace("'", "\\'")

@@ -1,9 +1,11 @@
-"""Files of a micro-batch into a Delta table, by the package `deltalake`, or an Iceberg table, by `pyiceberg`: one commit, which names (query, batch).
+"""Files of a micro-batch into a Delta table, by the package `deltalake`, or an Iceberg table, by `pyiceberg`: one
+commit, which names (query, batch).
 
-Is: for the ETL, appends of files that are there. Isn't: merges by key (`heliograph.spark.stores`), compaction, vacuum, expiry: those are the tables' owner's.
-Invariants: a commit that names a batch is not made twice; files get their final names, made of the batch, before it, and one that an attempt moved and did
-not commit is replaced. Delta: the transaction of the application QUERY. Iceberg: the table's property `heliograph.batch.QUERY`, in the same change of the
-catalogue.
+Is: for the ETL, appends of files that are there. Isn't: merges by key (`heliograph.spark.stores`), compaction, vacuum,
+expiry: those are the tables' owner's.
+Invariants: a commit that names a batch is not made twice; files get their final names, made of the batch, before it,
+and one that an attempt moved and did not commit is replaced. Delta: the transaction of the application QUERY. Iceberg:
+the table's property `heliograph.batch.QUERY`, in the same change of the catalogue.
 """
 
 from __future__ import annotations
@@ -52,7 +54,12 @@ class DeltaTables:
         self._root = root
 
     def append(self, query: str, batch: int, table: str, files: Sequence[Added], schema: pa.Schema, stem: str) -> None:
-        from deltalake import CommitProperties, DeltaTable, Schema, Transaction  # type: ignore[import-not-found, unused-ignore]
+        from deltalake import (  # type: ignore[import-not-found, unused-ignore]
+            CommitProperties,
+            DeltaTable,
+            Schema,
+            Transaction,
+        )
         from deltalake.transaction import AddAction, RemoveAction  # type: ignore[import-not-found, unused-ignore]
 
         folder = self._root / table

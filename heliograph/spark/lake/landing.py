@@ -1,12 +1,16 @@
-"""A micro-batch's files come into their tables: all of one table's at once, and once however often the micro-batch runs.
+"""A micro-batch's files come into their tables: all of one table's at once, and once however often the micro-batch
+runs.
 
-Is: renames in a folder; what Delta's or Iceberg's log is told is `lakes`. Isn't: what stands in the files (`tables`), Hive's metastore (`metastore`), or Spark.
-How: tasks write below `_staging/QUERY/BATCH/TABLE`. What comes into a table of parquet files is that folder, renamed to `TABLE/batch=BATCH-QUERY`; into a
-Delta or Iceberg table its files, and one commit which names (query, batch), so that the next attempt sees that it is done. For Hive, which is told later, a
-note of what landed comes into `_staging/_landed`, behind the renames and before Spark hears that the batch is done.
-Invariants: a table has a batch whole or not at all; a batch that runs again replaces what it had landed, also where it no longer has rows for a table; columns
-are added, never changed, and before anything lands. A batch is on the disk before Spark hears that it is done: tasks sync what they staged, the driver what
-it renamed, each once for all files together.
+Is: renames in a folder; what Delta's or Iceberg's log is told is `lake_commits`. Isn't: what stands in the files
+(`tables_sink`), Hive's metastore (`metastore`), or Spark.
+How: tasks write below `_staging/QUERY/BATCH/TABLE`. What comes into a table of parquet files is that folder, renamed to
+`TABLE/batch=BATCH-QUERY`; into a Delta or Iceberg table its files, and one commit which names (query, batch), so that
+the next attempt sees that it is done. For Hive, which is told later, a note of what landed comes into
+`_staging/_landed`, behind the renames and before Spark hears that the batch is done.
+Invariants: a table has a batch whole or not at all; a batch that runs again replaces what it had landed, also where it
+no longer has rows for a table; columns are added, never changed, and before anything lands. A batch is on the disk
+before Spark hears that it is done: tasks sync what they staged, the driver what it renamed, each once for all files
+together.
 Several queries may land in a table at once. Source: docs/spark.md, "ETL".
 """
 
@@ -40,7 +44,9 @@ _TABLE, _TABLE_BYTES = re.compile(r"[^/\x00._][^/\x00]*"), 200
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """One file that a task wrote. name: within its table's staging folder; named: what its rule calls the table, where the format may call it otherwise."""
+    """One file that a task wrote. name: within its table's staging folder; named: what its rule calls the table, where
+    the format may call it otherwise.
+    """
 
     table: str
     name: str
@@ -50,7 +56,7 @@ class Staged:
 
 
 class Landing:
-    """The tables below `root`."""
+    """Lands micro-batches in the tables below `root`."""
 
     def __init__(
         self,
@@ -61,7 +67,9 @@ class Landing:
         database: str = "default",
         catalog: Mapping[str, str] | None = None,
     ) -> None:
-        """kind: one of FORMATS. label: by which its driver knows the query; "": by its id alone. database, catalog: of Iceberg's tables."""
+        """kind: one of FORMATS. label: by which its driver knows the query; "": by its id alone. database, catalog:
+        where Iceberg's tables are.
+        """
         self._root, self._kind, self._label = root, kind, label
         self._database, self._catalog = database, catalog or {}
 
@@ -70,9 +78,14 @@ class Landing:
         return re.sub(r"[^0-9a-z_]", "_", name.lower()) if self._kind == "hive" else name
 
     def refused(self, table: str, schema: pa.Schema, named: str = "") -> str:
-        """Why rows of these columns cannot come into a table of that name; "": they can, as far as is known before the batch lands. named: as of Staged."""
+        """Why rows of these columns cannot come into a table of that name; "": they can, as far as is known before the
+        batch lands. named: as of Staged.
+        """
         if _TABLE.fullmatch(table) is None or len(table.encode()) > _TABLE_BYTES:
-            return f"{table[:80]!r} is no name of a table, which is a folder's, without / and not beginning with . or _: say `name` in the rule of its topic"
+            return (
+                f"{table[:80]!r} is no name of a table, which is a folder's, without / and not beginning with . or _: "
+                "say `name` in the rule of its topic"
+            )
         try:
             self._check(table, schema, named)
         except (ConfigError, TypeError) as error:
@@ -80,7 +93,7 @@ class Landing:
         return ""
 
     def _check(self, table: str, schema: pa.Schema, named: str) -> None:
-        """Raises ConfigError."""
+        """Raises ConfigError where rows of these columns cannot come into the table."""
         if self._kind in ("parquet", "hive") and PARTITION in map(str.lower, schema.names):
             raise ConfigError(reserved(table))
         if self._kind == "hive":
@@ -119,7 +132,8 @@ class Landing:
             there = {path.name for path in self.staging(query, batch, table).iterdir()}
             if missing := {each.name for each in files} - there:
                 raise MetadataUnavailable(
-                    f"{len(missing)} files that tasks wrote for the table {table} are not in {self._root / STAGING}: is `path` the same folder on driver and"
+                    f"{len(missing)} files that tasks wrote for the table {table} are not in {self._root / STAGING}: "
+                    "is `path` the same folder on driver and"
                     " workers, and does no other driver run this job?"
                 )
         if self._kind in ("delta", "iceberg"):
@@ -183,7 +197,9 @@ class Landing:
         return gone
 
     def _intended(self, query: str, batch: int, tables: list[str]) -> list[str]:
-        """Tables into which an earlier attempt of this batch may have landed, and which it has no rows for now. Writes down what will be."""
+        """Tables into which an earlier attempt of this batch may have landed, and which it has no rows for now. Writes
+        down what will be.
+        """
         path = self._intent(f"{self._label}-{query[:8]}" if self._label else query)
         path.parent.mkdir(parents=True, exist_ok=True)
         earlier = json.loads(path.read_text()) if path.is_file() else {}
@@ -217,7 +233,9 @@ class Landing:
         return self._root / table / _NAMED
 
     def _claim(self, table: str, named: str) -> None:
-        """Of several names that are one to Hive the first one has the table. Raises ConfigError for the others."""
+        """Gives a table whose name Hive cannot tell from others' to the first that lands. Raises ConfigError for the
+        others.
+        """
         if self._kind != "hive" or not named:
             return
         path = self._owner(table)
@@ -239,19 +257,25 @@ class Landing:
 
 
 def reserved(what: str) -> str:
-    return f"{what} has a column {PARTITION}, which readers of its folders have already: leave it out, or take format delta or iceberg"
+    return (
+        f"{what} has a column {PARTITION}, which readers of its folders have already: leave it out, or take format "
+        "delta or iceberg"
+    )
 
 
 def _same_name(table: str, owner: str, named: str) -> None:
-    """Raises ConfigError."""
+    """Raises ConfigError where the table belongs to another name."""
     if named and named != owner:
         raise ConfigError(
-            f"the table {table} is that of {owner!r}, which Hive cannot tell from {named!r}: say another `name` in the rule of its topic"
+            f"the table {table} is that of {owner!r}, which Hive cannot tell from {named!r}: say another `name` in "
+            "the rule of its topic"
         )
 
 
 def _no_two_alike(table: str, known: Mapping[str, str], schema: pa.Schema) -> None:
-    """Raises ConfigError where these columns bring one that differs from another in small and capital letters alone: Delta and Hive take them for one."""
+    """Raises ConfigError where these columns bring one that differs from another in small and capital letters alone:
+    Delta and Hive take them for one.
+    """
     seen = {name.lower(): name for name in known}
     for field in schema:
         if field.name not in known:
@@ -259,7 +283,8 @@ def _no_two_alike(table: str, known: Mapping[str, str], schema: pa.Schema) -> No
             first, second = (other, field.name) if other != field.name else _alike(field.type)
             if first != second:
                 raise ConfigError(
-                    f"table {table} would have the columns {first} and {second}, which differ in small and capital letters alone: take one away"
+                    f"table {table} would have the columns {first} and {second}, which differ in small and capital "
+                    "letters alone: take one away"
                 )
 
 

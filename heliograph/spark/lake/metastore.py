@@ -1,11 +1,14 @@
 """Hive's metastore hears what the ETL landed: batch folders become partitions, and new columns columns.
 
-Is: looked at by the driver, which has the session; the sink's commit has none. Isn't: the landing (`landing`), which leaves a note for each batch.
-How: all notes that are there are one round, table by table, whatever number of batches that is: so however slow the metastore is, it is behind by a round.
-It is told in a thread: on a busy machine its first statement takes a minute, and the driver has other queries to look after.
-What it refuses of one table holds up that one alone: its part of each note waits in `_landed/_held/TABLE`, and is told with all that came since after a while.
-Invariants: notes go when all of their tables are told or held, so a death in between tells them again, and each statement may be repeated. Files come first:
-the metastore is behind them, and never ahead.
+Is: looked at by the driver, which has the session; the sink's commit has none. Isn't: the landing (`landing`), which
+leaves a note for each batch.
+How: all notes that are there are one round, table by table, whatever number of batches that is: so however slow the
+metastore is, it is behind by a round. It is told in a thread: on a busy machine its first statement takes a minute, and
+the driver has other queries to look after.
+What it refuses of one table holds up that one alone: its part of each note waits in `_landed/_held/TABLE`, and is told
+with all that came since after a while.
+Invariants: notes go when all of their tables are told or held, so a death in between tells them again, and each
+statement may be repeated. Files come first: the metastore is behind them, and never ahead.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ _END_S = 10.0
 
 @dataclass(slots=True)
 class _Change:
-    """Of one table. batches: whether its folder is there; the newest note counts."""
+    """Gathers what one table's notes say. batches: whether its folder is there; the newest note counts."""
 
     columns: dict[str, str] = field(default_factory=dict)
     batches: dict[str, bool] = field(default_factory=dict)
@@ -75,7 +78,9 @@ class InMetastore:
         return self._queries.busy or self._telling is not None or bool(self._there() or self._held())
 
     def look(self) -> None:
-        """What the metastore refuses, or that it is away, is said, and tried again: rows go on into their tables' folders meanwhile."""
+        """What the metastore refuses, or that it is away, is said, and tried again: rows go on into their tables'
+        folders meanwhile.
+        """
         self._queries.look()
         if self._telling is not None and self._telling.done():
             told, self._telling = self._telling, None
@@ -166,12 +171,12 @@ class InMetastore:
 
 
 def _time_of(note: Path) -> str:
-    """Of a batch that landed twice the last note is right."""
+    """Orders notes by their time, as for a batch that landed twice the last one is right."""
     return note.stem.rpartition(".")[2]
 
 
 def _change(notes: Iterable[Mapping[str, Any]]) -> _Change:
-    """Of the one table that they are about, in their order."""
+    """Gathers notes about one table, in their order."""
     found = _Change()
     for note in notes:
         for columns in note["tables"].values():

@@ -1,9 +1,12 @@
-"""A query's rows as a table of parquet files that any reader may read: a folder a micro-batch, and at will a table of Hive's metastore over them.
+"""A query's rows as a table of parquet files that any reader may read: a folder a micro-batch, and at will a table of
+Hive's metastore over them.
 
-Is: the sink of SQL text that Spark's own file sink cannot be: that one's files are whole only to who reads its `_spark_metadata`; to all others, Hive among
-them, a micro-batch that ran again is there twice. Isn't: tables by topic, Delta, or Iceberg (the ETL).
-Invariants: a micro-batch's folder comes by one rename, and stays as it is when the micro-batch comes again; the metastore hears of it afterwards, in the
-same micro-batch. Any file system of Hadoop's with such a rename; on one of this machine's it is on the disks before Spark hears that it is done.
+Is: the sink of SQL text that Spark's own file sink cannot be: that one's files are whole only to who reads its
+`_spark_metadata`; to all others, Hive among them, a micro-batch that ran again is there twice. Isn't: tables by topic,
+Delta, or Iceberg (the ETL).
+Invariants: a micro-batch's folder comes by one rename, and stays as it is when the micro-batch comes again; the
+metastore hears of it afterwards, in the same micro-batch. Any file system of Hadoop's with such a rename; on one of
+this machine's it is on the disks before Spark hears that it is done.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ _HIVE = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")
 
 
 class Folders:
-    """For foreachBatch. Raises ConfigError."""
+    """Writes micro-batches for foreachBatch. It, and `deliver`, raise ConfigError."""
 
     def __init__(self, spark: Any, options: Mapping[str, str], sink: str) -> None:
         unknown = [key for key in options if key not in OPTIONS]
@@ -38,7 +41,8 @@ class Folders:
             )
         if self._hive and spark.conf.get("spark.sql.catalogImplementation", "in-memory") != "hive":
             raise ConfigError(
-                'Hive wants a session with a metastore: put "spark.sql.catalogImplementation" = "hive", and where that is, into [spark.conf]'
+                'Hive wants a session with a metastore: put "spark.sql.catalogImplementation" = "hive", and where '
+                "that is, into [spark.conf]"
             )
 
     def deliver(self, rows: Any, batch: int) -> None:
@@ -81,7 +85,8 @@ def into(rows: Any, kind: str, options: Mapping[str, str], mode: str, sink: str)
         return rows.writeStream.format(kind).options(**options)
     if mode != "append":
         raise ConfigError(
-            f"the sink {sink} of format 'table' gets rows once, in mode 'append': what {mode!r} gives anew it would hold twice"
+            f"the sink {sink} of format 'table' gets rows once, in mode 'append': what {mode!r} gives anew it would "
+            "hold twice"
         )
     return rows.writeStream.foreachBatch(Folders(rows.sparkSession, options, sink).deliver)
 
@@ -94,13 +99,15 @@ def _table(spark: Any, hive: str, path: str, schema: Any) -> None:
     columns = {field.name: f"`{field.name}` {field.dataType.simpleString()}" for field in schema.fields}
     columned, place = ", ".join(columns.values()), path.replace("\\", "\\\\").replace("'", "\\'")
     spark.sql(
-        f"CREATE EXTERNAL TABLE IF NOT EXISTS {table} ({columned}) PARTITIONED BY (`batch` string) STORED AS PARQUET LOCATION '{place}'"
+        f"CREATE EXTERNAL TABLE IF NOT EXISTS {table} ({columned}) PARTITIONED BY (`batch` string) STORED AS PARQUET "
+        f"LOCATION '{place}'"
     )
     known = {field.name.lower(): field.dataType for field in spark.table(table).schema.fields}
     changed = [field.name for field in schema.fields if known.get(field.name.lower(), field.dataType) != field.dataType]
     if changed:
         raise ConfigError(
-            f"the table {hive} has a column {changed[0]} of type {known[changed[0].lower()].simpleString()}: cast it back, or take another name"
+            f"the table {hive} has a column {changed[0]} of type {known[changed[0].lower()].simpleString()}: cast it "
+            "back, or take another name"
         )
     if new := [text for name, text in columns.items() if name.lower() not in known]:
         spark.sql(f"ALTER TABLE {table} ADD COLUMNS ({', '.join(new)})")

@@ -1,4 +1,5 @@
-"""What the ETL put into its quarantine, as lines of the job: a job that parks all of its rows would look as well as any other.
+"""What the ETL put into its quarantine, as lines of the job: a job that parks all of its rows would look as well as any
+other.
 
 Is: looked at by the driver. Isn't: the landing, which leaves a note for each micro-batch that parked something.
 A note that comes again, of a micro-batch that ran again, may be said again.

@@ -1,8 +1,9 @@
 """The sink of the ETL: rows of many topics into one table each, every topic by columns of its own.
 
-Is: which table a topic goes to, its payloads into columns, files of a task. Isn't: how files come into tables (`landing`), or JSON and registries
-(`declared`, `registered`).
-Invariants: every message is a row of its topic's table or of the quarantine, never of both, whatever is in it; memory is bounded, not by a micro-batch's size.
+Is: which table a topic goes to, its payloads into columns, files of a task. Isn't: how files come into tables
+(`landing`), or JSON and registries (`declared_columns`, `registered_columns`).
+Invariants: every message is a row of its topic's table or of the quarantine, never of both, whatever is in it; memory
+is bounded, not by a micro-batch's size.
 Source: docs/spark.md, "ETL".
 """
 
@@ -115,7 +116,9 @@ class Parser:
 
 
 def _no_payloads(rows: pa.Table) -> pa.ChunkedArray:
-    """Which are encrypted, pieces of chunked messages, or entries that cannot be taken apart, of which nothing is known but where they lie."""
+    """Which are encrypted, pieces of chunked messages, or entries that cannot be taken apart, of which nothing is known
+    but where they lie.
+    """
     unknown = pc.and_(pc.is_null(rows["publish_time"]), pc.is_null(rows["schema_version"]))
     return pc.or_(pc.is_valid(rows["sealed"]), unknown)
 
@@ -226,7 +229,10 @@ class Files:
             if matched is None:
                 found = _UNKNOWN, "", ""
             elif other := self._owner(*matched):
-                reason = f"its table {matched[1]} is that of the rule for {other.topics!r}, with other columns: say another `name` in the rule of its topic"
+                reason = (
+                    f"its table {matched[1]} is that of the rule for {other.topics!r}, with other columns: say "
+                    "another `name` in the rule of its topic"
+                )
                 found = reason, "", ""
             else:
                 try:
@@ -298,7 +304,7 @@ class TablesWriter(DataSourceStreamArrowWriter):
 
 
 class TablesSink(DataSource):
-    """`format("heliograph_tables")`, for `etl`."""
+    """Offers the ETL's tables to Spark as `format("heliograph_tables")`; only the job `etl` writes to it."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,12 +1,14 @@
 """Positions of a streaming query: from where to where each micro-batch reads each topic.
 
-Is: pure: what is pending between positions and snapshots, and how far a batch of a bounded size goes. Isn't: HTTP, Spark, or entries.
-Invariants: two calls with the same positions give the same ranges, whatever was appended or sealed since, so that a batch that is run again reads what it
-read; a position is that of the first entry that is not read yet; equal places encode to equal text, by which Spark compares them.
+Is: pure: what is pending between positions and snapshots, and how far a batch of a bounded size goes. Isn't: HTTP,
+Spark, or entries.
+Invariants: two calls with the same positions give the same ranges, whatever was appended or sealed since, so that a
+batch that is run again reads what it read; a position is that of the first entry that is not read yet; equal places
+encode to equal text, by which Spark compares them.
 Format (a query's checkpoint holds it; `above` and what is not known are left out):
     {"format": 2, "tasks": "bytes a task:tasks at least", "topics": {full name:
-        {"above": {origin: coordinate}, "at": "ledger:entry", "bytes": "size", "parts": "ledger:first-last,...", "region": name,
-         "vector": {origin: "ledger:entry"}}}}
+        {"above": {origin: coordinate}, "at": "ledger:entry", "bytes": "size", "parts": "ledger:first-last,...",
+         "region": name, "vector": {origin: "ledger:entry"}}}}
 Format 1, still read: {"format": 1, "topics": {full name: [ledger, entry]}}, positions of whatever region is asked.
 What places mean in another region: `heliograph.spark.scan.region_moves`.
 """
@@ -37,10 +39,10 @@ class Place:
     at: the first entry that is not, in the copy of `region`; "": of format 1, the region that is asked.
     vector: what is read, in coordinates, which hold in every region; None: of format 1, not known.
     above: of a query that came from another region, what it has to skip from `at` on; empty once that lies behind it.
-    size_bytes: of what the batch that ends here reads, as was known when it was planned: a batch that is run again is cut into the same tasks by it, though
-    the ledger it reads has grown since. 0: of an earlier version, not known.
-    parts: (ledger, first, last) of what that batch reads, where its two ends do not say it: so that other topics' tasks stay as they were cut when this
-    topic is deleted.
+    size_bytes: of what the batch that ends here reads, as was known when it was planned: a batch that is run again is
+    cut into the same tasks by it, though the ledger it reads has grown since. 0: of an earlier version, not known.
+    parts: (ledger, first, last) of what that batch reads, where its two ends do not say it: so that other topics' tasks
+    stay as they were cut when this topic is deleted.
     """
 
     region: str
@@ -98,7 +100,8 @@ def decode(offset: Mapping[str, Any]) -> Places:
     """Raises ConfigError where a checkpoint is not ours, or was made by a later version; CorruptData."""
     if offset.get("format") not in (1, FORMAT) or not isinstance(offset.get("topics"), dict):
         raise ConfigError(
-            f"the checkpoint holds no positions of format {FORMAT}: {str(offset)[:200]}; start with another checkpoint folder"
+            f"the checkpoint holds no positions of format {FORMAT}: {str(offset)[:200]}; start with another "
+            "checkpoint folder"
         )
     try:
         if offset["format"] == 1:
@@ -150,15 +153,18 @@ def end(snapshot: TopicSnapshot) -> Position:
 
 
 def between(snapshot: TopicSnapshot, start: Position, stop: Position, *, may_lose: bool) -> list[EntryRange]:
-    """Entries from `start` on and before `stop`. Raises Trimmed where `start` lies in a ledger that was deleted, unless `may_lose`.
+    """Entries from `start` on and before `stop`. Raises Trimmed where `start` lies in a ledger that was deleted, unless
+    `may_lose`.
 
-    Whether all of that ledger had been read is not known then: a query with a subscription, which holds what is not read, passes `may_lose`.
+    Whether all of that ledger had been read is not known then: a query with a subscription, which holds what is not
+    read, passes `may_lose`.
     """
     ranges: list[EntryRange] = []
     oldest = min((ledger for ledger, _, _ in snapshot.ledgers), default=stop[0])
     if start < stop and start[0] < oldest and snapshot.trimmed and not may_lose:
         raise Trimmed(
-            f"{snapshot.topic}: the query stands at {start[0]}:{start[1]}, and everything before ledger {oldest} was deleted, read or not;"
+            f"{snapshot.topic}: the query stands at {start[0]}:{start[1]}, and everything before ledger {oldest} was "
+            "deleted, read or not;"
             " give the query a subscription, which holds what it has not read, or set fail_on_data_loss to false"
         )
     for ledger, entries, size_bytes in snapshot.ledgers:
@@ -174,8 +180,9 @@ def between(snapshot: TopicSnapshot, start: Position, stop: Position, *, may_los
 
 
 def steady(ranges: list[EntryRange]) -> list[EntryRange]:
-    """Of one topic, sized so that who reads the same entries again later cuts them alike: the ledger of the last of them may have grown by then, and is taken
-    to have entries as large as the others', which are closed, or some size.
+    """Sizes one topic's ranges so that who reads the same entries again later cuts them alike: the ledger of the last
+    of them may have grown by then, and is taken to have entries as large as the others', which are closed, or some
+    size.
     """
     if not ranges:
         return ranges
@@ -186,7 +193,9 @@ def steady(ranges: list[EntryRange]) -> list[EntryRange]:
 
 
 def limited(pending: Mapping[str, list[EntryRange]], max_bytes: int) -> dict[str, Position]:
-    """How far a batch of about `max_bytes` goes in each topic: everywhere the same part of what is pending, and at least an entry."""
+    """How far a batch of about `max_bytes` goes in each topic: everywhere the same part of what is pending, and at
+    least an entry.
+    """
     total = sum(r.size_bytes for ranges in pending.values() for r in ranges)
     stops: dict[str, Position] = {}
     for topic, ranges in pending.items():

@@ -1,11 +1,14 @@
 """A streaming query in another region than before: what a place means in the copy of a topic that is there.
 
-Is: pure: the entries between two places, as ranges of local entries and as coordinates to keep. Isn't: HTTP, Spark, or how far a batch goes (`offsets`).
-How: between two places in the asked region's own terms lie the entries from one position to the other. Where a place is in another region's terms, its
-vector says what it has read; the lowest local entry that no vector covers is where reading begins, and what is covered is left out, run by run. Links
-keep the order of each origin, so one coordinate an origin says which.
-Invariants: a batch is a function of its two places, in whatever region it is run, or run again: the entries that the first vector does not cover and the
-second does. What a region cannot tell (trimmed, not arrived) is an error, never a gap.
+Is: pure: the entries between two places, as ranges of local entries and as coordinates to keep. Isn't: HTTP, Spark, or
+how far a batch goes (`offsets`).
+How: between two places in the asked region's own terms lie the entries from one position to the other. Where a place is
+in another region's terms, its vector says what it has read; the lowest local entry that no vector covers is where
+reading begins, and what is covered is left out, run by run. Links keep the order of each origin, so one coordinate an
+origin says which.
+Invariants: a batch is a function of its two places, in whatever region it is run, or run again: the entries that the
+first vector does not cover and the second does. What a region cannot tell (trimmed, not arrived) is an error, never a
+gap.
 Source: docs/spark.md, "To another region"; docs/protocols/links.md, "Where a coordinate lies".
 """
 
@@ -38,7 +41,9 @@ class Kept:
     through: Watermarks | None = None
 
     def of(self, snapshot: TopicSnapshot, ledger: int, first: int, run: Run) -> tuple[int, Run] | None:
-        """(first entry, run) of what is left of the run at (ledger, first). One look a run: a run has one origin, and its coordinates ascend."""
+        """(first entry, run) of what is left of the run at (ledger, first). One look a run: a run has one origin, and
+        its coordinates ascend.
+        """
         origin = run.origin or snapshot.origin_at((ledger, first))
         spans = run.spans if run.origin is not None else ((ledger, first, run.count),)
         start = _covered(spans, self.above.get(origin, BEFORE_ALL))
@@ -58,7 +63,8 @@ def _covered(spans: tuple[tuple[int, int, int], ...], mark: Position) -> int:
 
 
 def first_unread(copy: Copy, snapshot: TopicSnapshot, read: Watermarks, *, may_lose: bool) -> Position:
-    """The lowest local position that `read` does not cover; the end where there is none. Raises Trimmed where one may have been deleted.
+    """The lowest local position that `read` does not cover; the end where there is none. Raises Trimmed where one may
+    have been deleted.
 
     snapshot: taken before, so that whatever is not known yet lies behind its end.
     """
@@ -72,7 +78,8 @@ def first_unread(copy: Copy, snapshot: TopicSnapshot, read: Watermarks, *, may_l
         if place.status in ("trimmed", "deleted") and snapshot.trimmed and not may_lose:
             raise Trimmed(
                 f"{snapshot.topic}: region {snapshot.region} may have deleted messages that the query has not read,"
-                f" from {format_coordinate((origin, next_))} on; go on in the region where it was, or set fail_on_data_loss to false"
+                f" from {format_coordinate((origin, next_))} on; go on in the region where it was, or set "
+                "fail_on_data_loss to false"
             )
         if place.following is not None:
             found = min(found, place.following)
@@ -82,7 +89,9 @@ def first_unread(copy: Copy, snapshot: TopicSnapshot, read: Watermarks, *, may_l
 def _end_of(
     copy: Copy, snapshot: TopicSnapshot, read: Watermarks, through: Watermarks, held: Watermarks, *, may_lose: bool
 ) -> Position:
-    """A local position above all entries that `through` covers and `read` does not. Raises MetadataUnavailable where one of them cannot be read yet."""
+    """A local position above all entries that `through` covers and `read` does not. Raises MetadataUnavailable where
+    one of them cannot be read yet.
+    """
     found = begin(snapshot)
     for origin, mark in through.items():
         if mark <= read.get(origin, BEFORE_ALL):
@@ -103,8 +112,10 @@ def _end_of(
             else "which lies behind a transaction that is open"
         )
         raise MetadataUnavailable(
-            f"{snapshot.topic}: the query was in the middle of a batch up to {format_coordinate((origin, mark))}, {what} in region"
-            f" {snapshot.region}: start it again when it has, or in the region where it was; or set fail_on_data_loss to false"
+            f"{snapshot.topic}: the query was in the middle of a batch up to {format_coordinate((origin, mark))}, "
+            f"{what} in region"
+            f" {snapshot.region}: start it again when it has, or in the region where it was; or set fail_on_data_loss "
+            "to false"
         )
     return found
 
@@ -121,15 +132,19 @@ def plan(
 ) -> tuple[list[EntryRange], Kept]:
     """What a batch from `start` to `stop` reads in the asked region. start None: the topic was not known before.
 
-    held: where `stop` is another region's, the copy's vector, asked for before the snapshot: so all that it names lies within that.
-    may_lose: as of `between`; moved_may_lose: the same where a place is another region's, whose subscription held nothing here, or where the copy ends sooner.
-    Raises MetadataUnavailable where it does: a topic that was just loaded may show less than before, until it knows again which transactions are over.
+    held: where `stop` is another region's, the copy's vector, asked for before the snapshot: so all that it names lies
+    within that.
+    may_lose: as of `between`; moved_may_lose: the same where a place is another region's, whose subscription held
+    nothing here, or where the copy ends sooner. Raises MetadataUnavailable where it does: a topic that was just loaded
+    may show less than before, until it knows again which transactions are over.
     """
     here = ("", snapshot.region)
     if stop.region in here and stop.at > end(snapshot) and not moved_may_lose:
         raise MetadataUnavailable(
-            f"{snapshot.topic}: the query was in the middle of a batch up to {stop.at[0]}:{stop.at[1]}, and region {snapshot.region} shows no more than what is"
-            f" before {end(snapshot)[0]}:{end(snapshot)[1]} at this moment: start it again when it does; or set fail_on_data_loss to false"
+            f"{snapshot.topic}: the query was in the middle of a batch up to {stop.at[0]}:{stop.at[1]}, and region "
+            f"{snapshot.region} shows no more than what is"
+            f" before {end(snapshot)[0]}:{end(snapshot)[1]} at this moment: start it again when it does; or set "
+            "fail_on_data_loss to false"
         )
     if stop.region in here and (start is None or start.region in here):
         first = begin(snapshot) if start is None else start.at
@@ -137,7 +152,8 @@ def plan(
     read = stop.above if start is None else start.vector
     if read is None or stop.vector is None:
         raise ConfigError(
-            f"{snapshot.topic}: the checkpoint is of a version that knows no other regions; run the query where it was once more, until it has written a batch"
+            f"{snapshot.topic}: the checkpoint is of a version that knows no other regions; run the query where it "
+            "was once more, until it has written a batch"
         )
     first = first_unread(copy, snapshot, read, may_lose=moved_may_lose)
     if stop.region in here:

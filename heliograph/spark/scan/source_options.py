@@ -76,7 +76,8 @@ class Access:
         )
         if not self._admin_url and not self._service_url:
             raise ConfigError(
-                f"the heliograph {what} wants admin_url, such as http://127.0.0.1:8080, or service_url, such as pulsar://127.0.0.1:6650"
+                f"the heliograph {what} wants admin_url, such as http://127.0.0.1:8080, or service_url, such as "
+                "pulsar://127.0.0.1:6650"
             )
         self.token, self._token_file = given.get("token", ""), given.get("token_file", "")
         if self.token and self._token_file:
@@ -90,13 +91,15 @@ class Access:
 
     @property
     def admin_url(self) -> str:
-        """As it was given, or as brokers behind the service URL say, asked once. Raises ConfigError, MetadataUnavailable."""
+        """As it was given, or as brokers behind the service URL say, asked once. Raises ConfigError,
+        MetadataUnavailable.
+        """
         if not self._admin_url:
             self._admin_url = admin_urls(self._service_url, self.tls())
         return self._admin_url
 
     def reader(self) -> BlockReader:
-        """Of the token as it is now: a file may be rotated. Raises ConfigError."""
+        """Makes a reader with the token as it is now, since a file may be rotated; close it. Raises ConfigError."""
         return BlockReader(
             self.admin_url, self.current_token(), self.tls(), patience_s=self._patience_s, bookies=self._bookies
         )
@@ -136,7 +139,8 @@ class Options(Access):
         self.pattern: Pattern[str] | None = None
         if not (given.get("admin_url") or given.get("service_url")) or bool(self.names) == bool(self.namespace):
             raise ConfigError(
-                "the heliograph source wants admin_url (such as http://127.0.0.1:8080), or service_url (pulsar://127.0.0.1:6650), and either topic"
+                "the heliograph source wants admin_url (such as http://127.0.0.1:8080), or service_url "
+                "(pulsar://127.0.0.1:6650), and either topic"
                 " (or topics, comma separated) or namespace (tenant/name, with topics_pattern at will)"
             )
         unknown = sorted(set(map(str.lower, given)) - KNOWN)
@@ -162,7 +166,9 @@ class Options(Access):
         if self.columns not in COLUMNS:
             raise ConfigError(f"columns is {self.columns!r}; it may be {', '.join(COLUMNS)}")
         self.keep_bad = self.columns == "raw" and given.get("mode", "").upper() == "PERMISSIVE"
-        """Of raw columns: an entry that cannot be taken apart is a row of its bytes, and does not end the query."""
+        """Whether an entry that cannot be taken apart is a row of its bytes, and does not end the query; for raw
+        columns only.
+        """
         self.subscription = given.get("subscription", "")
         self.gaps_allowed = not _switch(given, "fail_on_data_loss", "true")
         self.may_lose = bool(self.subscription) or self.gaps_allowed
@@ -237,6 +243,9 @@ def _place(given: dict[str, str], name: str, default: str) -> Start:
     try:
         at = datetime.fromisoformat(text)
     except ValueError as error:
-        wanted = "earliest, latest, a time (2026-01-31T12:00:00Z, or milliseconds since 1970), or a coordinate (region.epoch.incarnation:ledger:entry)"
+        wanted = (
+            "earliest, latest, a time (2026-01-31T12:00:00Z, or milliseconds since 1970), or a coordinate "
+            "(region.epoch.incarnation:ledger:entry)"
+        )
         raise ConfigError(f"{name} is {text!r}; it may be {wanted}") from error
     return int((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1000)

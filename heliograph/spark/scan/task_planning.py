@@ -1,6 +1,7 @@
 """Tasks: bundles of entry ranges of about equal size, over any number of topics.
 
-Is: pure. A partition of Spark's is a bundle, never one topic: a thousand tiny topics would be a thousand tasks. Isn't: which entries a batch reads (`offsets`).
+Is: pure. A partition of Spark's is a bundle, never one topic: a thousand tiny topics would be a thousand tasks. Isn't:
+which entries a batch reads (`offsets`).
 Invariants: every entry is in one bundle; ranges keep their order within a topic; the same ranges give the same bundles.
 """
 
@@ -30,7 +31,9 @@ def _small(snapshot: TopicSnapshot) -> TopicSnapshot:
 
 
 def even(size_bytes: int, task_bytes: int, tasks_min: int) -> int:
-    """How many tasks there should be at least: a whole multiple of `tasks_min`, which is the cores that run them, so that none waits for a last round."""
+    """How many tasks there should be at least: a whole multiple of `tasks_min`, which is the cores that run them, so
+    that none waits for a last round.
+    """
     return max(1, -(-size_bytes // (task_bytes * tasks_min))) * tasks_min
 
 
@@ -66,7 +69,9 @@ def bundles(
     task_bytes: int,
     tasks_min: int,
 ) -> list[InputPartition]:
-    """At least one, be it empty: Spark wants a partition. Ranges of a topic without a snapshot count in the cutting, and are not read."""
+    """At least one, be it empty: Spark wants a partition. Ranges of a topic without a snapshot count in the cutting,
+    and are not read.
+    """
     packed = [tuple(r for r in b if r.topic in snapshots) for b in pack(ranges, task_bytes, tasks_min)]
     made = [
         Bundle(b, {r.topic: snapshots[r.topic] for r in b}, {r.topic: kept[r.topic] for r in b if r.topic in kept})

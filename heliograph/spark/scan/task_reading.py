@@ -1,7 +1,8 @@
 """What one task does: the entries of its bundle, as Arrow batches of the columns that were asked for.
 
 Is: from blocks to record batches, in a worker. Isn't: planning, or positions.
-Invariants: every message of the bundle once, in order within a topic; memory is a few batches, whatever the bundle's size.
+Invariants: every message of the bundle once, in order within a topic; memory is a few batches, whatever the bundle's
+size.
 """
 
 from __future__ import annotations
@@ -23,14 +24,20 @@ from heliograph.spark.scan.source_options import Options
 from heliograph.spark.scan.task_planning import Bundle
 
 SCHEMA = (
-    "topic string, key string, value binary, properties map<string,string>, publish_time timestamp, event_time timestamp, producer_name string, "
-    "sequence_id bigint, origin_region string, coordinate struct<region:int,epoch:int,incarnation:string,ledger:bigint,entry:bigint,batch_index:int>, "
+    "topic string, key string, value binary, properties map<string,string>, publish_time timestamp, event_time "
+    "timestamp, producer_name string, "
+    "sequence_id bigint, origin_region string, coordinate "
+    "struct<region:int,epoch:int,incarnation:string,ledger:bigint,entry:bigint,batch_index:int>, "
     "ledger bigint, entry bigint, batch_index int, partition int, schema_version bigint"
 )
 STORED = ("stored_time", "origin_time")
-"""More columns, of who asks for them: when the region that is read stored the message, and when the region where it was first published did."""
+"""More columns, of who asks for them: when the region that is read stored the message, and when the region where it was
+first published did.
+"""
 OF_ENTRIES = ("replicate_to", "first_sequence_id", "sealed")
-"""And: the regions that the producer named, with commas between; the sequence id of the entry's first message; `piece` or `encrypted` of such a payload."""
+"""And: the regions that the producer named, with commas between; the sequence id of the entry's first message; `piece`
+or `encrypted` of such a payload.
+"""
 OF_KEYS = ("base64_key",)
 """And: whether `key` is bytes, as base64."""
 KINDS = {
@@ -45,23 +52,27 @@ KINDS = {
 """The raw source's columns, and those of a source of entries, by name."""
 RAW = {part.split()[0] for part in SCHEMA.split(", ")} | {*STORED, *OF_ENTRIES, *OF_KEYS}
 BY_ENTRY = (RAW | {"messages"}) - {"key", "value", "properties", "event_time", "sequence_id", "batch_index", *OF_KEYS}
-"""Of a source of entries. `messages`: how many the entry was published with."""
+"""The columns of a source of entries. `messages`: how many the entry was published with."""
 ENTRIES = ", ".join([*(part for part in SCHEMA.split(", ") if part.split()[0] in BY_ENTRY), "messages int"])
 _ROWS = 8192
 _BATCH_BYTES = 8 << 20
 _PLACED_BYTES = 1 << 20
-"""Of a range in an open ledger: with less, asking where it lies takes longer than reading it."""
+"""A range in an open ledger is asked for its place from this size on: with less, asking takes longer than reading it.
+"""
 
 
 def payload_columns(options: Options, columns: StructType) -> Declared | Registered | None:
-    """None where only columns of the messages themselves are wanted, and none of their payloads. Raises ConfigError for what cannot be declared."""
+    """None where only columns of the messages themselves are wanted, and none of their payloads. Raises ConfigError for
+    what cannot be declared.
+    """
     if any(not field.nullable for field in columns):
         check_nullable(to_arrow_schema(StructType([field for field in columns if not field.nullable]), timezone="UTC"))
     if options.columns == "entries":
         unknown = sorted(set(columns.fieldNames()) - BY_ENTRY)
         if unknown:
             raise ConfigError(
-                f"a row is an entry here (columns=entries), which has no {unknown[0]}; it has {', '.join(sorted(BY_ENTRY))}"
+                f"a row is an entry here (columns=entries), which has no {unknown[0]}; it has "
+                f"{', '.join(sorted(BY_ENTRY))}"
             )
         return None
     if options.columns == "raw" or (options.columns == "auto" and set(columns.fieldNames()) <= RAW):
@@ -72,7 +83,8 @@ def payload_columns(options: Options, columns: StructType) -> Declared | Registe
     for field in columns:
         if _has_variant(field.dataType):
             raise ConfigError(
-                f"the column {field.name} is a variant, which the source cannot make: declare it as a string, and use parse_json({field.name})"
+                f"the column {field.name} is a variant, which the source cannot make: declare it as a string, and use "
+                f"parse_json({field.name})"
             )
     declared = Declared(to_arrow_schema(columns, timezone="UTC"), options.mode)
     return Registered(declared) if options.columns == "registered" else declared
@@ -82,7 +94,8 @@ def _not_raw(field: StructField) -> str:
     if field.name not in KINDS:
         return f"columns = 'raw' knows no column {field.name}; it has {', '.join(sorted(RAW))}"
     return (
-        f"the column {field.name} is the message's own here, {KINDS[field.name]}, and not {field.dataType.simpleString()}: declare it so, or say"
+        f"the column {field.name} is the message's own here, {KINDS[field.name]}, and not "
+        f"{field.dataType.simpleString()}: declare it so, or say"
         " columns = 'json' if it is a field of the payloads"
     )
 
@@ -106,7 +119,7 @@ def read_bundle(options: Options, columns: StructType, partition: InputPartition
         wanted, keep_bad = frozenset(schema.names), options.keep_bad
         make: Callable[[Rows], pa.RecordBatch] = lambda rows: pa.RecordBatch.from_arrays(
             [rows.column(f.name, f.type) for f in schema], schema=schema
-        )  # noqa: E731
+        )
     else:
         wanted, keep_bad = frozenset(name[1:] for name in payload.about), options.mode == "PERMISSIVE"
         if isinstance(payload, Registered):

@@ -1,11 +1,14 @@
-"""What one of several queries over the same topics is told: which of them it reads, and from where on. And what it tells: where it ended.
+"""What one of several queries over the same topics is told: which of them it reads, and from where on. And what it
+tells: where it ended.
 
-    group_file     {"format": 1, "only": [topics] or null, "except": [topics], "positions": places as of `offsets`, or null}
+    group_file     {"format": 1, "only": [topics] or null, "except": [topics],
+                    "positions": places as of `offsets`, or null}
     ending_file    places
 
-Is: the two files, which the source's options of these names point to, on the driver. Isn't: who makes groups (`jobs.generations`).
-Topics are named without their partitions, places with them. positions null: the query begins as its other options say; else at these places, and what
-is not among them from its beginning. A file is replaced whole, and synced.
+Is: the two files, which the source's options of these names point to, on the driver. Isn't: who makes groups
+(`heliograph.spark.jobs.tier_generations`).
+Topics are named without their partitions, places with them. positions null: the query begins as its other options say;
+else at these places, and what is not among them from its beginning. A file is replaced whole, and synced.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ class Told:
         return [topic for topic in topics if self.reads(topic)]
 
     def write(self, path: Path) -> None:
-        """Of `places`, those of topics that it reads."""
+        """Replaces the file. It gets only those of `places` whose topics the group reads."""
         places = (
             None
             if self.places is None

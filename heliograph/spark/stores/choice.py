@@ -47,7 +47,8 @@ def store_of(options: Mapping[str, Any], where: str, spark: Any) -> Store:
         case "clickhouse":
             if bool(options.get("url")) == bool(options.get("path")):
                 raise ConfigError(
-                    f"{where}: clickhouse wants either url, of a server, or path, a folder for the engine of the package chdb"
+                    f"{where}: clickhouse wants either url, of a server, or path, a folder for the engine of the "
+                    "package chdb"
                 )
             url = text_of(options, "url", where, "")
             return ClickHouseStore(HttpEngine(url) if url else ChdbEngine(folder_of(options, "path", where)))

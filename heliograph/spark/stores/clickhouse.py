@@ -4,9 +4,11 @@
     NAME_batches    ReplacingMergeTree(version), by (writer, query): the newest batch that is in
     NAME            a view: of each key all writers' columns beside each other
 
-Is: SQL that servers since 2018 understand. Isn't: a cluster's replicated tables: make those yourself, under the same names, and they are used.
-Invariants: nothing is read and written back, so writers never see each other; rows of a batch have one version, above all before it, and one that died
-before its mark writes the same again under the same version. Source: ClickHouse's documentation, "ReplacingMergeTree", "HTTP interface".
+Is: SQL that servers since 2018 understand. Isn't: a cluster's replicated tables: make those yourself, under the same
+names, and they are used.
+Invariants: nothing is read and written back, so writers never see each other; rows of a batch have one version, above
+all before it, and one that died before its mark writes the same again under the same version. Source: ClickHouse's
+documentation, "ReplacingMergeTree", "HTTP interface".
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from heliograph.spark.stores.rows import Upsert, same_keys, same_types
 
 _ROWS, _TRIES = 10_000, 5
 _MONTHS = 100
-"""Of one INSERT: a partition is a month, and servers refuse more in a block (`max_partitions_per_insert_block`)."""
+"""Bounds the months in one INSERT: a partition is a month, and servers refuse more in a block
+(`max_partitions_per_insert_block`).
+"""
 _FIRST, _LAST_DATE, _LAST_TIME = date(1970, 1, 1), date(2149, 6, 6), date(2106, 2, 6)
 _PLAIN = re.compile(r"[A-Za-z_][0-9A-Za-z_]*")
 _KINDS: dict[pa.DataType, str] = {
@@ -45,7 +49,8 @@ _KINDS: dict[pa.DataType, str] = {
 
 
 class Engine(Protocol):
-    """data: of an INSERT, the lines behind its FORMAT. Raises ConfigError with what ClickHouse says, MetadataUnavailable where nobody answers.
+    """data: of an INSERT, the lines behind its FORMAT. Raises ConfigError with what ClickHouse says,
+    MetadataUnavailable where nobody answers.
 
     release: between batches, lets others have what is open; the next `run` opens it again. close: for good.
     """
@@ -64,7 +69,8 @@ class HttpEngine:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(
-                f"store clickhouse: url begins {parts.scheme!r}; it is http://user:password@host:8123/?database=name, or https"
+                f"store clickhouse: url begins {parts.scheme!r}; it is http://user:password@host:8123/?database=name, "
+                "or https"
             )
         self._at = (parts.scheme, parts.hostname, parts.port)
         self._given = dict(urllib.parse.parse_qsl(parts.query))
@@ -97,7 +103,7 @@ class HttpEngine:
         """Each request has its connection."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: each statement has a connection of its own."""
 
 
 class ClickHouseStore:
@@ -149,7 +155,9 @@ class ClickHouseStore:
         return (int(batches[0]) if batches else None), (int(newest[0]) if newest else 0)
 
     def _prepared(self, given: Upsert) -> None:
-        """Until nothing is left to be done: another writer may add its columns, or make the view, at the same time, and one of both is refused."""
+        """Until nothing is left to be done: another writer may add its columns, or make the view, at the same time, and
+        one of both is refused.
+        """
         if not given.table or _PLAIN.fullmatch(given.table) is None:
             raise ConfigError(f"table {given.table!r}: ClickHouse's tables have names of letters, digits, and _")
         for left in reversed(range(_TRIES)):
@@ -164,7 +172,9 @@ class ClickHouseStore:
         )
 
     def _prepare(self, given: Upsert) -> bool:
-        """Tables, columns, and the view, where they are not there. Each step finds by itself whether it was done. Returns whether anything changed."""
+        """Tables, columns, and the view, where they are not there. Each step finds by itself whether it was done.
+        Returns whether anything changed.
+        """
         changed = False
         rows, batches = f"{given.table}_rows", f"{given.table}_batches"
         kinds = {field.name: _kind(field, key=field.name in given.keys) for field in given.rows.schema}
@@ -172,7 +182,8 @@ class ClickHouseStore:
         order = ", ".join(map(_quoted, [*given.keys, "_writer"]))
         self._engine.run(
             f"CREATE TABLE IF NOT EXISTS {_quoted(rows)} ({keys}, `_writer` String, `_version` UInt64)"
-            f" ENGINE = ReplacingMergeTree(`_version`) PARTITION BY toYYYYMM({_quoted(given.keys[0])}) ORDER BY ({order})"
+            f" ENGINE = ReplacingMergeTree(`_version`) PARTITION BY toYYYYMM({_quoted(given.keys[0])}) ORDER BY "
+            f"({order})"
         )
         self._engine.run(
             f"CREATE TABLE IF NOT EXISTS {_quoted(batches)} (writer String, query String, batch Int64, version UInt64)"
@@ -214,14 +225,16 @@ class ClickHouseStore:
         )
         if engine:
             raise ConfigError(
-                f"the database has a {engine.decode().strip()} named {table} that this job did not make: take another name, or another database"
+                f"the database has a {engine.decode().strip()} named {table} that this job did not make: take another "
+                "name, or another database"
             )
 
     def _columns(self, table: str, *, sorting: bool = False) -> dict[str, str]:
         """sorting: of the sorting key alone."""
         which = " AND is_in_sorting_key" if sorting else ""
         found = self._engine.run(
-            f"SELECT name, type FROM system.columns WHERE database = currentDatabase() AND table = {_text(table)}{which} FORMAT TabSeparated"
+            "SELECT name, type FROM system.columns WHERE database = currentDatabase() AND table = "
+            f"{_text(table)}{which} FORMAT TabSeparated"
         ).decode()
         return {name: kind.replace("\\'", "'") for name, kind in (line.split("\t") for line in found.splitlines())}
 
@@ -243,7 +256,8 @@ def _kind(field: pa.Field, *, key: bool) -> str:
         kind = f"Decimal({field.type.precision}, {field.type.scale})"
     if kind is None:
         raise ConfigError(
-            f"column {field.name} is {field.type}, which has no like in ClickHouse here: cast it, in its expression, to a number, text, or time"
+            f"column {field.name} is {field.type}, which has no like in ClickHouse here: cast it, in its expression, "
+            "to a number, text, or time"
         )
     return kind if key else f"Nullable({kind})"
 
@@ -262,11 +276,13 @@ def _check_times(given: Upsert) -> None:
         )
         if low < _FIRST or high > (_LAST_DATE if dates else _LAST_TIME):
             raise ConfigError(
-                f"column {field.name} has {low} to {high}, and ClickHouse's {'dates' if dates else 'times'} of it begin 1970: cast it to text"
+                f"column {field.name} has {low} to {high}, and ClickHouse's {'dates' if dates else 'times'} of it "
+                "begin 1970: cast it to text"
             )
         if not dates and pc.any(pc.not_equal(pc.floor_temporal(column, unit="second"), column)).as_py():
             raise ConfigError(
-                f"the key {field.name} has fractions of seconds, which a key in ClickHouse has not: use date_trunc('second', ...), or cast it to text"
+                f"the key {field.name} has fractions of seconds, which a key in ClickHouse has not: use "
+                "date_trunc('second', ...), or cast it to text"
             )
 
 

@@ -1,8 +1,9 @@
 """Wide tables as Delta tables, by the package `deltalake`: one merge a batch.
 
-Is: MERGE by the keys, in a commit that names query and batch. Isn't: compaction or vacuum of the table, which are its owner's.
-Invariants: a batch is one commit, or none; a commit that names the batch is not made twice. Where another writer's commit
-comes in between, ours fails, and is tried anew.
+Is: MERGE by the keys, in a commit that names query and batch. Isn't: compaction or vacuum of the table, which are its
+owner's.
+Invariants: a batch is one commit, or none; a commit that names the batch is not made twice. Where another writer's
+commit comes in between, ours fails, and is tried anew.
 """
 
 from __future__ import annotations

@@ -1,14 +1,17 @@
-"""ClickHouse's engine of the package `chdb`, for tables in a folder: in a process of its own, which a driver talks to over pipes.
+"""ClickHouse's engine of the package `chdb`, for tables in a folder: in a process of its own, which a driver talks to
+over pipes.
 
-    request    4 bytes, its length; SQL, behind an INSERT's FORMAT the rows. Length 0: let go of the folder, without an answer
+    request    4 bytes, its length; SQL, behind an INSERT's FORMAT the rows.
+               Length 0: let go of the folder, without an answer
     answer     4 bytes, its length; a byte of `_DONE`, `_REFUSED`, `_BUSY`; what the engine gives, or why it does not
 
 Is: both ends. Isn't: SQL (`clickhouse`).
-Why a process: an engine that opens a second folder in one process, or in a driver that forks beside its threads, stands still for ever, and with it the
-micro-batch, and a JVM that waits for that. It also keeps the engine's memory out of the driver.
-Invariants: between batches a folder is not held, so others may read it; one process at a time has it, by a lock in it, and who waits for that waits a minute
-at most. The process ends with the driver, however that ends, and by itself when it was not asked for a minute. One that dies takes nothing back: the batch is
-delivered again.
+Why a process: an engine that opens a second folder in one process, or in a driver that forks beside its threads, stands
+still for ever, and with it the micro-batch, and a JVM that waits for that. It also keeps the engine's memory out of the
+driver.
+Invariants: between batches a folder is not held, so others may read it; one process at a time has it, by a lock in it,
+and who waits for that waits a minute at most. The process ends with the driver, however that ends, and by itself when
+it was not asked for a minute. One that dies takes nothing back: the batch is delivered again.
 """
 
 from __future__ import annotations
@@ -59,7 +62,8 @@ class ChdbEngine:
         if answer is None:
             where, code = self._folder, self._forget()
             raise MetadataUnavailable(
-                f"ClickHouse's engine for {where} ended in the middle of a statement (exit code {code}); the batch is delivered again"
+                f"ClickHouse's engine for {where} ended in the middle of a statement (exit code {code}); the batch is "
+                "delivered again"
             )
         kind, text = answer[:1], answer[1:]
         if kind == _BUSY:
@@ -146,7 +150,9 @@ class _Held:
     """The folder, while this process has it: its lock, and the engine's session."""
 
     def __init__(self, folder: Path, connect: Callable[[str], Any]) -> None:
-        """Raises BlockingIOError where another process kept it for too long, RuntimeError and OSError where it cannot be opened."""
+        """Raises BlockingIOError where another process kept it for too long, RuntimeError and OSError where it cannot
+        be opened.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = (folder / _LOCK).open("a")
         until = time.monotonic() + _LOCK_S
@@ -181,7 +187,9 @@ def _locked(file: IO[str]) -> bool:
 
 
 def serve(folder: Path, requests: FileIO, answers: IO[bytes], connect: Callable[[str], Any]) -> None:
-    """Until the driver is gone, or has not asked for a while. requests: not buffered. connect: makes a session of the engine on a folder."""
+    """Until the driver is gone, or has not asked for a while. requests: not buffered. connect: makes a session of the
+    engine on a folder.
+    """
     held: _Held | None = None
     while held is not None or select.select([requests], [], [], _IDLE_S)[0]:
         request = _frame(requests)

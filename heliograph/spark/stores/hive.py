@@ -1,7 +1,10 @@
-"""Tables in Hive's metastore: external ones, over files that others write; wide tables are partitioned by `bucket`, those of the ETL by `batch`.
+"""Tables in Hive's metastore: external ones, over files that others write; wide tables are partitioned by `bucket`,
+those of the ETL by `batch`.
 
-Is: the table, its columns, and its partitions, made where they are not there. Isn't: INSERT OVERWRITE, which a kill leaves half done; files come by a rename.
-Invariants: files first, then the metastore; each statement may be repeated, so a batch that died between the two is completed by its next delivery.
+Is: the table, its columns, and its partitions, made where they are not there. Isn't: INSERT OVERWRITE, which a kill
+leaves half done; files come by a rename.
+Invariants: files first, then the metastore; each statement may be repeated, so a batch that died between the two is
+completed by its next delivery.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ from heliograph.spark.stores.rows import Upsert
 
 
 class HiveStore:
-    """spark: a session whose catalogue is Hive's; root: where the files lie, reached by everything that reads the tables; database: of the metastore."""
+    """spark: a session whose catalogue is Hive's; root: where the files lie, reached by everything that reads the
+    tables; database: of the metastore.
+    """
 
     def __init__(self, spark: Any, root: Path, database: str) -> None:
         self._metastore, self._files = HiveTables(spark, root, database, "bucket"), ParquetStore(root)
@@ -37,7 +42,8 @@ class HiveTables:
     def __init__(self, spark: Any, root: Path, database: str, by: str) -> None:
         if spark.conf.get("spark.sql.catalogImplementation", "in-memory") != "hive":
             raise ConfigError(
-                'Hive wants a session with a metastore: put "spark.sql.catalogImplementation" = "hive", and where that is, into [spark.conf]'
+                'Hive wants a session with a metastore: put "spark.sql.catalogImplementation" = "hive", and where '
+                "that is, into [spark.conf]"
             )
         self._spark, self._root, self._database, self._by = spark, root, database, by
         self._known: dict[str, set[str]] = {}
@@ -50,7 +56,8 @@ class HiveTables:
         if known is None:
             first = ", ".join(f"`{column}` {kind}" for column, kind in columns.items())
             place = str(self._root / table).replace("\\", "\\\\").replace("'", "\\'")
-            place = f"STORED AS PARQUET LOCATION 'file:{place}'"  # a session's own default may be HDFS, and the files are not there
+            # a session's own default may be HDFS, and the files are not there
+            place = f"STORED AS PARQUET LOCATION 'file:{place}'"
             self._spark.sql(f"CREATE DATABASE IF NOT EXISTS `{self._database}`")
             self._spark.sql(
                 f"CREATE EXTERNAL TABLE IF NOT EXISTS {name} ({first}) PARTITIONED BY (`{self._by}` string) {place}"

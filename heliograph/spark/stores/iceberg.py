@@ -1,7 +1,10 @@
-"""Wide tables as Iceberg tables, by the package `pyiceberg`: the touched periods are written anew, in one change a batch.
+"""Wide tables as Iceberg tables, by the package `pyiceberg`: the touched periods are written anew, in one change a
+batch.
 
-Is: any catalogue that pyiceberg knows; without one, an SQLite file beside the data. Isn't: expiry of snapshots and old files, which are the table's owner's.
-Invariants: a batch is its rows and the property that names it, in one change of the catalogue, or nothing. Another writer's change in between makes ours
+Is: any catalogue that pyiceberg knows; without one, an SQLite file beside the data. Isn't: expiry of snapshots and old
+files, which are the table's owner's.
+Invariants: a batch is its rows and the property that names it, in one change of the catalogue, or nothing. Another
+writer's change in between makes ours
 fail: it is tried anew from what is there then.
 Properties of a table: `heliograph.batch.QUERY`, the last batch of that query; `heliograph.keys`.
 """
@@ -26,7 +29,9 @@ _SAME = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary(), pa.int8
 
 
 class IcebergStore:
-    """root: of the catalogue without a server; namespace: of the tables; catalog: pyiceberg's properties (`type`, `uri`, `warehouse`, ...) of another."""
+    """root: of the catalogue without a server; namespace: of the tables; catalog: pyiceberg's properties (`type`,
+    `uri`, `warehouse`, ...) of another.
+    """
 
     def __init__(self, root: Path | None, namespace: str, catalog: Mapping[str, str]) -> None:
         self._catalog, self._namespace = catalog_of(root, catalog), namespace
@@ -63,7 +68,9 @@ class IcebergStore:
 
 
 def catalog_of(root: Path | None, catalog: Mapping[str, str]) -> Any:
-    """root: where a catalogue without a server lies, unless `catalog` says otherwise. Raises ConfigError without pyiceberg."""
+    """root: where a catalogue without a server lies, unless `catalog` says otherwise. Raises ConfigError without
+    pyiceberg.
+    """
     try:
         from pyiceberg.catalog import load_catalog
     except ImportError as error:

@@ -1,10 +1,13 @@
 """Wide tables as parquet files: one file a period, replaced as a whole.
 
-    TABLE/bucket=2026-01-31-12/part.parquet        the rows of one period, and in the file's metadata which batches they hold, of each query
+    TABLE/bucket=2026-01-31-12/part.parquet     the rows of one period, and in the file's metadata which batches they
+                                                hold, of each query
 
-Is: read, put together, write, rename; one writer at a time by a lock on the table's folder. Isn't: for readers of other formats; Hive's metastore (`hive`).
-Invariants: a reader sees a period before a batch or after it, never half; each file says itself which batch it has, so that no step can be done without
-saying so. A file is synced before it gets its name. Formats: metadata keys `heliograph.batches`, JSON {query: batch}, and `heliograph.keys`.
+Is: read, put together, write, rename; one writer at a time by a lock on the table's folder. Isn't: for readers of other
+formats; Hive's metastore (`hive`).
+Invariants: a reader sees a period before a batch or after it, never half; each file says itself which batch it has, so
+that no step can be done without saying so. A file is synced before it gets its name. Formats: metadata keys
+`heliograph.batches`, JSON {query: batch}, and `heliograph.keys`.
 """
 
 from __future__ import annotations
@@ -78,7 +81,7 @@ class ParquetStore:
 
 
 def bucket(period: datetime) -> str:
-    """Of a period's start: by the minute, which is the shortest that a table may count by."""
+    """Names a period by its start, to the minute, which is the shortest that a table may count by."""
     at = period.astimezone(UTC)
     return at.strftime("%Y-%m-%d-%H" if at.minute == 0 else "%Y-%m-%d-%H-%M")
 

@@ -1,9 +1,11 @@
-"""Rows as hashes of a Redis server: `PREFIX TABLE : key : key`, one field a column; of wide tables the first key is the period.
+"""Rows as hashes of a Redis server: `PREFIX TABLE : key : key`, one field a column; of wide tables the first key is the
+period.
 
-Is: a transaction each thousand rows, and at the end the mark of the batch. Isn't: synced: what Redis acknowledges it may lose with its machine (`appendfsync`).
-Invariants: a row has a batch's values of a writer all or none; all values are absolute, so what was written of a batch before its mark is written again the
-same. Key parts are percent-encoded, values are text (numbers as Python writes them, times ISO 8601 in UTC, lists and structs JSON; bytes as they
-are); a null is no field.
+Is: a transaction each thousand rows, and at the end the mark of the batch. Isn't: synced: what Redis acknowledges it
+may lose with its machine (`appendfsync`).
+Invariants: a row has a batch's values of a writer all or none; all values are absolute, so what was written of a batch
+before its mark is written again the same. Key parts are percent-encoded, values are text (numbers as Python writes
+them, times ISO 8601 in UTC, lists and structs JSON; bytes as they are); a null is no field.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class RedisStore:
 
 
 def key(prefix: str, table: str, parts: list[Any]) -> str:
-    """Of a row."""
+    """Returns the name of a row's hash. parts: the values of its keys, in order."""
     return f"{prefix}{table}:" + ":".join(quote(stored(part), safe="-+.T") for part in parts)
 
 

@@ -1,8 +1,9 @@
 """What a table store is asked for: rows by key, of which a writer replaces the columns that are its own.
 
 Is: pure: the request, and two sets of rows put together. Isn't: files, servers, or Spark.
-Invariants of every store: after `upsert` each key has the writer's values, nulls too, and every column of other writers as it was; a batch that is delivered
-again changes nothing; an `upsert` that died anywhere is completed by the next delivery of the same batch; a column never changes its type.
+Invariants of every store: after `upsert` each key has the writer's values, nulls too, and every column of other writers
+as it was; a batch that is delivered again changes nothing; an `upsert` that died anywhere is completed by the next
+delivery of the same batch; a column never changes its type.
 Source: docs/spark.md, "Wide tables".
 """
 
@@ -29,8 +30,9 @@ KEYS = "heliograph.keys"
 class Upsert:
     """Rows for one table.
 
-    writer: whose columns these are, a name that stays; query, batch: which delivery this is. Batches of a query come in order, the last one perhaps again.
-    batch None: no micro-batch, applied each time. rows: one a key; the columns of `keys`, none of them null, and the writer's.
+    writer: whose columns these are, a name that stays; query, batch: which delivery this is. Batches of a query come in
+    order, the last one perhaps again. batch None: no micro-batch, applied each time. rows: one a key; the columns of
+    `keys`, none of them null, and the writer's.
     """
 
     table: str
@@ -54,7 +56,9 @@ class Store(Protocol):
 
 
 def merged(known: pa.Table | None, given: Upsert) -> pa.Table:
-    """`known` with the rows of `given` in it, in the order of the keys. Raises ConfigError where a column would change its type."""
+    """`known` with the rows of `given` in it, in the order of the keys. Raises ConfigError where a column would change
+    its type.
+    """
     keys, new = list(given.keys), given.rows
     if known is None:
         return new.sort_by([(key, "ascending") for key in keys])
@@ -94,7 +98,9 @@ def plain(rows: pa.Table, of: Mapping[pa.DataType, pa.DataType] | None = None) -
 
 
 def normal(kind: pa.DataType, of: Mapping[pa.DataType, pa.DataType] | None = None) -> pa.DataType:
-    """What lists and maps hold has other names in each format, which are no part of a type. of: what else is the same."""
+    """What lists and maps hold has other names in each format, which are no part of a type. of: what else is the
+    same.
+    """
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(pa.field("element", normal(kind.value_type, of), kind.value_field.nullable))
     if pa.types.is_map(kind):
@@ -107,16 +113,21 @@ def normal(kind: pa.DataType, of: Mapping[pa.DataType, pa.DataType] | None = Non
 
 
 def same_keys(table: str, known: Sequence[str], given: Sequence[str]) -> None:
-    """Raises ConfigError where rows would be known by other columns than those that are there: those of another writer, or of an earlier file."""
+    """Raises ConfigError where rows would be known by other columns than those that are there: those of another writer,
+    or of an earlier file.
+    """
     if sorted(known) != sorted(given):
         raise ConfigError(
-            f"table {table} has a row for each {', '.join(known)}, and now it would be each {', '.join(given)}: rows of both kinds would stand side by side;"
+            f"table {table} has a row for each {', '.join(known)}, and now it would be each {', '.join(given)}: rows "
+            "of both kinds would stand side by side;"
             " give the query the same keys, or write to a table of another name"
         )
 
 
 def keys_of(mark: str | None, columns: Sequence[str], given: Sequence[str]) -> list[str]:
-    """mark: as a table or file says it (KEYS), if it does: earlier versions wrote none, and then what can be known is whether the columns are there."""
+    """mark: as a table or file says it (KEYS), if it does: earlier versions wrote none, and then what can be known is
+    whether the columns are there.
+    """
     return list(json.loads(mark)) if mark else [key for key in given if key in columns]
 
 
@@ -125,6 +136,7 @@ def same_types(table: str, known: Mapping[str, str], given: Mapping[str, str]) -
     for name, kind in given.items():
         if known.get(name, kind) != kind:
             raise ConfigError(
-                f"table {table} has a column {name} of type {known[name]}, and now it would be {kind}: columns are added, not changed;"
+                f"table {table} has a column {name} of type {known[name]}, and now it would be {kind}: columns are "
+                "added, not changed;"
                 " declare it as it was, or write to a table of another name"
             )

@@ -1,9 +1,9 @@
 """Entries that Kafka's clients wrote, as Pulsar's read them, and the other way round.
 
-Is: a record batch as an entry of a topic (verbatim, behind an ordinary MessageMetadata), and conversions on the way out. Isn't: on the way of a
-client that reads what its own protocol wrote.
-Invariants: an entry takes as many messages as its batch takes offsets; converting never changes what is stored; message i of an entry is the record
-at its base offset + i in both protocols.
+Is: a record batch as an entry of a topic (verbatim, behind an ordinary MessageMetadata), and conversions on the way
+out. Isn't: on the way of a client that reads what its own protocol wrote.
+Invariants: an entry takes as many messages as its batch takes offsets; converting never changes what is stored; message
+i of an entry is the record at its base offset + i in both protocols.
 Source: docs/protocols/kafka.md, "Records".
 
     key      partition_key; base64 (and marked so) where it is no UTF-8           null value   null_value
@@ -30,7 +30,9 @@ from heliograph.wire.varint import varint
 
 _MAGIC = b"\x0e\x01"
 _PRODUCER = b"\x0a\x01k\x10\x00\x18"
-"""producer_name `k`, sequence 0, and the tag of publish_time: an entry's metadata must fit in front of its batch in a request."""
+"""producer_name `k`, sequence 0, and the tag of publish_time: an entry's metadata must fit in front of its batch in a
+request.
+"""
 _BASE64 = "base64:"
 _U32 = struct.Struct(">I")
 
@@ -42,8 +44,9 @@ def entry_head(count: int, publish_ms: int) -> bytes:
 
 
 def entry_in_place(frame: bytearray, start: int, size: int, floor: int, count: int, publish_ms: int) -> memoryview:
-    """The entry of the batch at frame[start : start + size]: its head is written right in front of it, over bytes of the request from `floor` on that
-    nobody needs any more; where they are too few, the batch is copied."""
+    """The entry of the batch at frame[start : start + size]: its head is written right in front of it, over bytes of
+    the request from `floor` on that nobody needs any more; where they are too few, the batch is copied.
+    """
     head = entry_head(count, publish_ms)
     at = start - len(head) - 6
     if at < floor:
@@ -66,7 +69,7 @@ def batch_of(entry: Buffer) -> memoryview:
     return view[at + 4 + int.from_bytes(view[at : at + 4], "big") :]
 
 
-# -- to Pulsar -----------------------------------------------------------------------------------------------------------
+# -- to Pulsar ---------------------------------------------------------------------------------------------------------
 
 
 def for_pulsar(run: Run) -> Run:
@@ -141,7 +144,7 @@ def _as_text(value: bytes) -> str:
         return _BASE64 + base64.b64encode(value).decode()
 
 
-# -- to Kafka ------------------------------------------------------------------------------------------------------------
+# -- to Kafka ----------------------------------------------------------------------------------------------------------
 
 
 def as_batch(entry: Buffer, count: int) -> bytes:

@@ -1,9 +1,11 @@
 """Kafka requests and answers: bytes to plain dicts and back, for each version of each message.
 
-Is: the reader and writer of one message's version, made from `kafka_schemas` when it is first needed; request headers. Isn't: record batches
-(`kafka_records`), which go through as buffers, or what a request means.
-Invariants: whatever bytes come, a request is decoded or PeerError is raised; no array is made that the bytes left could not fill; fields that are given
-and not known in a version are left out, fields that are known and not given have their default.
+Is: the reader and writer of one message's version, made from `message_schemas` when it is first needed; request
+headers.
+Isn't: record batches (`record_batches`), which go through as buffers, or what a request means.
+Invariants: whatever bytes come, a request is decoded or PeerError is raised; no array is made that the bytes left could
+not fill; fields that are given and not known in a version are left out, fields that are known and not given have their
+default.
 Source: docs/protocols/kafka.md, "Requests".
 
     frame    u32 size | request: i16 api, i16 version, i32 correlation, str? client [tags] , fields
@@ -127,7 +129,7 @@ class Reader:
             shift += 7
 
     def length(self, flexible: bool, short: bool) -> int:
-        """-1: null."""
+        """Reads how long what follows is; -1: it is null. flexible: a varint. short: else an i16, not an i32."""
         if flexible:
             return self.varint() - 1
         found: int = self.scalar(_I16 if short else _I32)
@@ -320,7 +322,9 @@ def _scalar(kind: str, flexible: bool, nullable: bool, name: str) -> tuple[Read,
 
 
 def _bytes(flexible: bool, records: bool) -> tuple[Read, Write]:
-    """Record batches are read as (start, size) in the request, None where they are null, and written as a list of buffers."""
+    """Record batches are read as (start, size) in the request, None where they are null, and written as a list of
+    buffers.
+    """
 
     def read(reader: Reader) -> Any:
         size = reader.length(flexible, False)
@@ -342,7 +346,7 @@ def _bytes(flexible: bool, records: bool) -> tuple[Read, Write]:
     return read, write
 
 
-# -- the protocol --------------------------------------------------------------------------------------------------------
+# -- the protocol ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,7 +390,9 @@ class Request:
 
 
 def decode_request(frame: Buffer) -> Request:
-    """A frame without its size. Raises PeerError; for a known request of an unknown version only `supported` is False."""
+    """A frame without its size. Raises PeerError; for a known request of an unknown version only `supported` is
+    False.
+    """
     if (produced := decode_produce(frame)) is not None:
         return Request(_PRODUCE, *produced, frame)
     return decode_any(frame)
@@ -441,7 +447,7 @@ _JOIN_BELOW = 4096
 
 
 def _joined(chunks: list[Buffer]) -> list[Buffer]:
-    """Small neighbours as one."""
+    """Joins small neighbours, so that fewer buffers are written."""
     out: list[Buffer] = []
     small: list[Buffer] = []
     for chunk in chunks:

@@ -1,8 +1,9 @@
 """Produce requests and their answers, in the shape in which clients send them all day.
 
-Is: a shorter way past `kafka_codec` for the flexible versions. Isn't: another truth: what is out of the ordinary, or wrong, is left to `kafka_codec`, which
-says what is wrong with it.
-Invariants: what is decoded here `kafka_codec` decodes to the same fields, and what is encoded here it encodes to the same bytes.
+Is: a shorter way past `message_codec` for the flexible versions. Isn't: another truth: what is out of the ordinary, or
+wrong, is left to `message_codec`, which says what is wrong with it.
+Invariants: what is decoded here `message_codec` decodes to the same fields, and what is encoded here it encodes to the
+same bytes.
 Source: docs/protocols/kafka.md, "Requests".
 """
 
@@ -16,7 +17,7 @@ from heliograph.wire.run import Buffer
 
 Fields = dict[str, Any]
 FIRST, LAST = 9, 13
-"""Versions."""
+"""These versions of Produce are read and written here."""
 _BY_ID = 13
 _SHORT = 127
 """Lengths and counts below that are one byte."""
@@ -26,7 +27,7 @@ _NO_UUID = bytes(16)
 
 
 def decode_produce(frame: Buffer) -> tuple[int, int, str, Fields] | None:
-    """(version, correlation, client, fields) of a frame without its size; None: ask `kafka_codec`."""
+    """(version, correlation, client, fields) of a frame without its size; None: ask `message_codec`."""
     try:
         return _decode(frame)
     except (IndexError, struct.error, UnicodeDecodeError):
@@ -95,7 +96,7 @@ def _decode(frame: Buffer) -> tuple[int, int, str, Fields] | None:
 
 
 def encode_produce(version: int, correlation: int, fields: Mapping[str, Any]) -> bytes | None:
-    """A whole frame; None: ask `kafka_codec`."""
+    """A whole frame; None: ask `message_codec`."""
     topics = fields["responses"]
     if not FIRST <= version <= LAST or len(topics) + 1 >= _SHORT or "node_endpoints" in fields:
         return None

@@ -1,12 +1,16 @@
 """Record batches of Kafka: what is looked at of each, and their records where they must be converted.
 
-Is: checking a batch of format v2; records to and from all three formats. Isn't: compression (`kafka_compression`), or entries (`kafka_entries`).
-Invariants: whatever bytes come, CorruptData is all that is raised; a batch that `check_batch` passes has as many offsets as it says records.
+Is: checking a batch of format v2; records to and from all three formats. Isn't: compression (`payload_compression`), or
+entries (`entry_conversion`).
+Invariants: whatever bytes come, CorruptData is all that is raised; a batch that `check_batch` passes has as many
+offsets as it says records.
 Source: Kafka protocol guide, "Record batch"; docs/protocols/kafka.md, "Records".
 
-    v2  i64 base offset | i32 length | i32 leader epoch | i8 2 | u32 crc32c of what follows | i16 attributes | i32 last offset delta
-        i64 first time | i64 highest time | i64 producer | i16 epoch | i32 sequence | i32 count | records
-    v0, v1  i64 offset | i32 length | u32 crc32 of what follows | i8 0 or 1 | i8 attributes | [v1: i64 time] | key | value; compressed ones nest in a value
+    v2      i64 base offset | i32 length | i32 leader epoch | i8 2 | u32 crc32c of what follows | i16 attributes |
+            i32 last offset delta | i64 first time | i64 highest time | i64 producer | i16 epoch | i32 sequence |
+            i32 count | records
+    v0, v1  i64 offset | i32 length | u32 crc32 of what follows | i8 0 or 1 | i8 attributes | [v1: i64 time] |
+            key | value; compressed ones nest in a value
 """
 
 from __future__ import annotations
@@ -69,7 +73,8 @@ def check_batch(data: memoryview) -> Batch:
         raise CorruptData(f"a record batch of format {magic}, not 2")
     if length + 12 != len(data):
         raise CorruptData(
-            f"a record batch says {length + 12} bytes and has {len(data)}; one batch a partition may come with a request"
+            f"a record batch says {length + 12} bytes and has {len(data)}; one batch a partition may come with a "
+            "request"
         )
     if crc32c.crc32c(data[_AFTER_CRC:]) != crc:
         raise CorruptData("the checksum of a record batch does not match")
@@ -90,7 +95,7 @@ def format_of(data: memoryview) -> int:
     return magic
 
 
-# -- v2 ------------------------------------------------------------------------------------------------------------------
+# -- v2 ----------------------------------------------------------------------------------------------------------------
 
 
 class _Varints:
@@ -176,7 +181,9 @@ def build_batch(
     codec: int = NONE,
     attributes: int = 0,
 ) -> bytes:
-    """A v2 batch. deltas: offsets of the records from its base, where some are missing; count: offsets that it takes, where not all have a record."""
+    """A v2 batch. deltas: offsets of the records from its base, where some are missing; count: offsets that it takes,
+    where not all have a record.
+    """
     first_time = records[0][0] if records else NO_TIME
     body: list[bytes] = []
     for index, (time, key, value, headers) in enumerate(records):
@@ -247,7 +254,7 @@ def with_append_time(data: memoryview, time_ms: int) -> bytes:
     return head[:17] + crc.to_bytes(4, "big") + head[_AFTER_CRC:] + bytes(data[HEADER_BYTES:])
 
 
-# -- v0 and v1 -----------------------------------------------------------------------------------------------------------
+# -- v0 and v1 ---------------------------------------------------------------------------------------------------------
 
 
 def old_records(data: memoryview, depth: int = 0) -> Iterator[Record]:
@@ -293,7 +300,9 @@ def _old_bytes(data: memoryview, at: int, stop: int) -> tuple[bytes | None, int]
 
 
 def old_message_set(records: Sequence[tuple[int, Record]], magic: int, from_offset: int) -> bytes:
-    """(offset, record) of those from `from_offset` on, in format v0 or v1, uncompressed; headers have no place there."""
+    """(offset, record) of those from `from_offset` on, in format v0 or v1, uncompressed; headers have no place
+    there.
+    """
     out: list[bytes] = []
     for offset, (time, key, value, _) in records:
         if offset < from_offset:

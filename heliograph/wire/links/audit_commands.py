@@ -1,19 +1,24 @@
 """ASK and TELL: what the other side of a link holds of a range of coordinates of one origin, for the audit.
 
-Is: bytes to meaning and back. Isn't: a comparison, or a repair (`replicator.audit.auditor`). Framing is the link's (`heliograph.wire.links.link_commands`):
+Is: bytes to meaning and back. Isn't: a comparison, or a repair (`replicator.audit.auditor`). Framing is the link's
+(`heliograph.wire.links.link_commands`):
 
-    1009 ASK    stream, request, what (1 digest, 2 rows, 3 entries), region, epoch, incarnation, after ledger, entry, through ledger, entry, passing,
-                (1: of rows, with how many positions are taken)
-    1010 TELL   stream, request, refusal ("": none), low ledger, entry, upto ledger, entry, holes, (true: with what passes,) then by what was asked:
-                digest: count, checksum · rows: (positions that are taken,) [ledger, entry, checksum] ... · entries: none; payload: blocks, one
-                behind another
+    1009 ASK    stream, request, what (1 digest, 2 rows, 3 entries), region, epoch, incarnation,
+                after ledger, entry, through ledger, entry, passing, (1: of rows, with how many positions are taken)
+    1010 TELL   stream, request, refusal ("": none), low ledger, entry, upto ledger, entry, holes,
+                (true: with what passes,) then by what was asked:
+                digest: count, checksum
+                rows: (positions that are taken,) [ledger, entry, checksum] ...
+                entries: none; payload: blocks, one behind another
 
-Both ways, between feature levels of 3 and up; a request is numbered by who asks. (after, through] is asked; (low, upto] of it is told: below `low`
-the teller retains nothing, above `upto` it wants to be asked again. `holes`: entries in it that the teller cannot read, or that contradict
-themselves. `passing` (0, 1, or 2; an older version sends none and passes over it): 1: the asker wants to hear also of what it holds for regions behind it
-in the origin's tree; only who is asked so, and knows of it, answers with a `true` behind the holes. 2, of entries: it wants the ends of committed
-transactions and the records of trees as well; who tells them says 2 there, an older version `true`. A position is *taken* where the teller, whose
-origin is asked about, reads another entry under that very coordinate: of another origin, or not meant for the asker; an older version does not say.
+Both ways, between feature levels of 3 and up; a request is numbered by who asks. (after, through] is asked; (low, upto]
+of it is told: below `low` the teller retains nothing, above `upto` it wants to be asked again. `holes`: entries in it
+that the teller cannot read, or that contradict themselves. `passing` (0, 1, or 2; an older version sends none and
+passes over it): 1: the asker wants to hear also of what it holds for regions behind it in the origin's tree; only who
+is asked so, and knows of it, answers with a `true` behind the holes. 2, of entries: it wants the ends of committed
+transactions and the records of trees as well; who tells them says 2 there, an older version `true`. A position is
+*taken* where the teller, whose origin is asked about, reads another entry under that very coordinate: of another
+origin, or not meant for the asker; an older version does not say.
 A checksum is the CRC-32C of an entry as its client published it, made from the stored bytes.
 Invariants: whatever arrives is accepted or raises PeerError.   Source: docs/protocols/links.md, "Audit".
 """
@@ -56,7 +61,7 @@ class What(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """(after, through] of `origin`."""
+    """Asks for what the other side holds in (after, through] of `origin`."""
 
     what: What
     origin: Origin
@@ -65,17 +70,19 @@ class Ask:
     passing: bool = False
     """Also what the asker holds hidden, for regions behind it."""
     whole: bool = False
-    """Of entries: with the ends of transactions that were committed, and the records of the origin's trees. Implies `passing`."""
+    """Asked of entries: also the ends of transactions that were committed, and the records of the origin's trees.
+    Implies `passing`.
+    """
     taken: bool = False
-    """Of rows: with how many positions are taken."""
+    """Asked of rows: also how many positions are taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
     """What the other side holds of (low, upto]. refusal: why it does not say now; "" where it does. runs: as a RUN on a link would be.
 
-    passing: it is told of with what the asker holds for regions behind it. whole: as it was asked. taken: positions of the range, all of which were
-    looked at, under which the origin's region has something else.
+    passing: it is told of with what the asker holds for regions behind it. whole: as it was asked. taken: positions of
+    the range, all of which were looked at, under which the origin's region has something else.
     """
 
     refusal: str = ""

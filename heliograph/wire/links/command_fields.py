@@ -1,6 +1,7 @@
 """The fields of the link's private commands, as msgpack gives them: each is what it must be, or a PeerError.
 
-Is: checks of one value each. Isn't: a command (`heliograph.wire.links.link_commands`, `heliograph.wire.links.audit_commands`).
+Is: checks of one value each. Isn't: a command (`heliograph.wire.links.link_commands`,
+`heliograph.wire.links.audit_commands`).
 Source: docs/protocols/links.md, "Frames".
 """
 

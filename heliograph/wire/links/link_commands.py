@@ -1,31 +1,40 @@
 """The replication link's private commands, and the SKIP record that both regions store.
 
-Is: bytes to meaning and back. Isn't: a decision about what to send or accept (`replicator.sending.link_sender`, `replicator.dedup.version_vector`).
-Framing is Pulsar's; a private command is a protobuf message of field 1 = its type (varint, 1000 and up) and one length-delimited field
-with that same number, which older servers skip:
+Is: bytes to meaning and back. Isn't: a decision about what to send or accept (`replicator.sending.link_sender`,
+`replicator.dedup.version_vector`). Framing is Pulsar's; a private command is a protobuf message of field 1 = its type
+(varint, 1000 and up) and one length-delimited field with that same number, which older servers skip:
 
-    u32 total, u32 command size, 0x08 varint type, varint (type << 3 | 2) varint size, u8 version (1), msgpack list, payload
+    u32 total, u32 command size, 0x08 varint type, varint (type << 3 | 2) varint size,
+    u8 version (1), msgpack list, payload
 
     1000 OPEN       stream, topic, source region, source's number, feature level
     1001 OPENED     stream, incarnation of the target's copy, window bytes, vector
-    1002 RUN        stream, attempt, previous ledger, previous entry [, codec, size]; payload: a block (`heliograph.wire.block`) with its origin column,
-                    from level 4 compressed, where it names a codec (`heliograph.wire.links.link_compression`) and the size of the block
+    1002 RUN        stream, attempt, previous ledger, previous entry [, codec, size]; payload: a block
+                    (`heliograph.wire.block`) with its origin column, from level 4 compressed, where it names a codec
+                    (`heliograph.wire.links.link_compression`) and the size of the block
     1003 RECEIPT    stream, [origin..., ledger, entry] ...: cumulative, durable through there
     1004 GAP        stream, attempt, vector: the sender rewinds; RUNs and SKIPs of that attempt are dropped from here on
     1005 SKIP       stream, attempt, SKIP record
-    1006 HEARTBEAT  wall ms, echoed wall ms, ms since that arrived, [stream, last confirmed coordinate or nil, {region: vector}, risk] ...
-                    risk, from the source only: [entries, messages, bytes, broker time in ms of the oldest] that the target does not have
+    1006 HEARTBEAT  wall ms, echoed wall ms, ms since that arrived,
+                    [stream, last confirmed coordinate or nil, {region: vector}, risk] ...
+                    risk, from the source only: [entries, messages, bytes, broker time in ms of the oldest] that the
+                    target does not have
     1007 CLOSE      stream, cause, text: that stream ends, the connection goes on
-    1008 CLAIMS     stream, subscription, claims (`replicator.subscriptions.ack_claims`): what was acknowledged; between feature levels of 2 and up, both ways
-    1009 ASK, 1010 TELL: what the other side holds of a range of coordinates (`heliograph.wire.links.audit_commands`); from level 3, both ways
-    1011 SCHEMAS    versions of the topic's schema (`heliograph.wire.links.schema_commands`); from level 3, source to target
+    1008 CLAIMS     stream, subscription, claims (`replicator.subscriptions.ack_claims`): what was acknowledged;
+                    between feature levels of 2 and up, both ways
+    1009 ASK, 1010 TELL
+                    what the other side holds of a range of coordinates (`heliograph.wire.links.audit_commands`);
+                    from level 3, both ways
+    1011 SCHEMAS    versions of the topic's schema (`heliograph.wire.links.schema_commands`); from level 3, source to
+                    target
     1012 OVERRULE   versions that the target takes in place of its own; as SCHEMAS, from level 6
 
 A `stream` is one topic on one connection, numbered by the sender. `attempt` counts the sender's rewinds on this stream.
 
 A SKIP record, as it lies in a hidden entry, big endian:
 
-    u8 version (1), u8 reason, u32 region, u32 epoch, u64 incarnation, 4 x i64 (after, through), route (UTF-8, to the end)
+    u8 version (1), u8 reason, u32 region, u32 epoch, u64 incarnation, 4 x i64 (after, through),
+    route (UTF-8, to the end)
 
 Invariants: whatever arrives is accepted or raises PeerError.   Source: docs/protocols/links.md.
 """
@@ -55,8 +64,10 @@ from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, FLAG_TREE, Buffer, Run
 
 VERSION = 1
 FEATURE_LEVEL = 6
-"""2: CLAIMS. 3: ASK and TELL; transactions. 4: compressed RUNs. 5: trees: entries of other regions, and the records that name their ways.
-6: OVERRULE."""
+"""2: CLAIMS. 3: ASK and TELL; transactions. 4: compressed RUNs. 5: trees: entries of other regions, and the records
+that name their ways.
+6: OVERRULE.
+"""
 PRIVATE_FROM = 1000
 TOPIC_MAX = 4096
 
@@ -114,7 +125,9 @@ class SkipRecord:
 
     @classmethod
     def decode(cls, blob: Buffer) -> SkipRecord:
-        """Raises CorruptData."""
+        """Reads a record. Raises CorruptData where it is cut off, of another version, or its range is empty or
+        negative.
+        """
         try:
             version, reason, region, epoch, incarnation, a, b, c, d = _SKIP.unpack_from(blob)
             if version != VERSION:
@@ -274,7 +287,9 @@ def block_frame(
 
 
 def read_run(fields: list[Any], payload: Buffer) -> tuple[int, int, Position, Run]:
-    """(stream, attempt, previous coordinate of that origin on this route, run with origin, spans, and origin checksums)."""
+    """(stream, attempt, previous coordinate of that origin on this route, run with origin, spans, and origin
+    checksums).
+    """
     stream, attempt, ledger, entry = _fields(fields, 4)
     previous = _position(ledger, entry)
     if len(fields) > 4 and fields[4] != 0:
@@ -317,7 +332,7 @@ def gap_frame(stream: int, attempt: int, vector: Vector) -> list[Buffer]:
 
 
 def read_gap(fields: list[Any]) -> tuple[int, int, Vector]:
-    """(stream, attempt, durable vector)."""
+    """Returns (stream, attempt, durable vector). Raises PeerError."""
     stream, attempt, vector = _fields(fields, 3)
     return _number(stream), _number(attempt), _vector(vector)
 
@@ -327,7 +342,7 @@ def skip_frame(stream: int, attempt: int, record: SkipRecord) -> list[Buffer]:
 
 
 def read_skip(fields: list[Any]) -> tuple[int, int, SkipRecord]:
-    """(stream, attempt, record)."""
+    """Returns (stream, attempt, record). Raises PeerError."""
     stream, attempt, blob = _fields(fields, 3)
     if not isinstance(blob, bytes):
         raise PeerError("link: expected a SKIP record")
@@ -340,7 +355,9 @@ def read_skip(fields: list[Any]) -> tuple[int, int, SkipRecord]:
 
 @dataclass(frozen=True, slots=True)
 class Risk:
-    """What a target does not have, as the source counts it. oldest_ms: broker time there of the oldest; 0 where there is none."""
+    """What a target does not have, as the source counts it. oldest_ms: broker time there of the oldest; 0 where there
+    is none.
+    """
 
     entries: int
     messages: int
@@ -350,7 +367,9 @@ class Risk:
 
 @dataclass(frozen=True, slots=True)
 class StreamBeat:
-    """What a heartbeat tells of one stream. `last_confirmed`: of the teller's own origin. `vectors`: durable, as the teller knows them."""
+    """What a heartbeat tells of one stream. `last_confirmed`: of the teller's own origin. `vectors`: durable, as the
+    teller knows them.
+    """
 
     stream: int
     last_confirmed: tuple[Origin, Position] | None

@@ -1,8 +1,10 @@
 """Compressed payloads on a link: bytes to bytes, of a size that is known before.
 
-Is: codecs 1 (lz4 block) and 2 (zstd, level 1), bounded both ways. Isn't: a decision what is compressed (`replicator.bandwidth.compression`), or a frame.
-Invariants: exactly the size that was named comes out, at most UNPACKED_BYTES_MAX, or PeerError; a frame of zstd cannot ask for a window larger than
-WINDOW_LOG_MAX allows.   Source: docs/protocols/links.md, "Compression"; RFC 8878 3.1.1.1 (the header of a frame).
+Is: codecs 1 (lz4 block) and 2 (zstd, level 1), bounded both ways. Isn't: a decision what is compressed
+(`replicator.bandwidth.compression`), or a frame.
+Invariants: exactly the size that was named comes out, at most UNPACKED_BYTES_MAX, or PeerError; a frame of zstd cannot
+ask for a window larger than WINDOW_LOG_MAX allows.
+Source: docs/protocols/links.md, "Compression"; RFC 8878 3.1.1.1 (the header of a frame).
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ def unpack(codec: int, data: Buffer, size: int) -> bytearray:
 
 
 def _check_window(data: Buffer) -> None:
-    """A few bytes can ask for 128 MiB of memory. A frame of a single segment asks for as much as it says that comes out."""
+    """A few bytes can ask for 128 MiB of memory. A frame of a single segment asks for as much as it says that comes
+    out.
+    """
     head = bytes(memoryview(data)[:13])
     if len(head) < 6 or head[:4] != _MAGIC:
         raise PeerError("link: no frame of zstd")

@@ -1,13 +1,16 @@
-"""SCHEMAS: the versions of a topic's schema, from the source of a link to its target, before the messages that name them.
+"""SCHEMAS: the versions of a topic's schema, from the source of a link to its target, before the messages that name
+them.
 
 Is: bytes to meaning and back. Isn't: a registry. Framing is the link's (`heliograph.wire.links.link_commands`):
 
     1011 SCHEMAS    stream, [number, value] ...
-    1012 OVERRULE   the same: an operator has decided that the target takes these in place of what it has under these numbers; from level 6
-    1007 CLOSE      stream, cause, text [, [[number, value] ...]]     what the target has, where versions conflict; older ones leave that field out
+    1012 OVERRULE   the same: an operator has decided that the target takes these in place of what it has under these
+                    numbers; from level 6
+    1007 CLOSE      stream, cause, text [, [[number, value] ...]]: what the target has, where versions conflict; older
+                    ones leave that field out
 
-A value is what the source's registry stores: a version byte, then msgpack [type, name, data, {properties}, time ms]; opaque on a link. Numbers are
-unique in the instance. From feature level 3, source to target.
+A value is what the source's registry stores: a version byte, then msgpack [type, name, data, {properties}, time ms];
+opaque on a link. Numbers are unique in the instance. From feature level 3, source to target.
 Invariants: whatever arrives is accepted or raises PeerError.   Source: docs/protocols/links.md, "Schemas".
 """
 
@@ -23,10 +26,10 @@ from heliograph.wire.run import Buffer
 
 ROWS_MAX = 1100
 BYTES_MAX = 4 << 20
-"""Of the values of one frame."""
+"""Bounds the values of one frame together."""
 
 SchemaRow = tuple[int, bytes]
-"""(number, value)."""
+"""Holds (number of the version, its value as the registry stores it)."""
 
 
 def schemas_frame(stream: int, rows: Sequence[SchemaRow]) -> list[Buffer]:

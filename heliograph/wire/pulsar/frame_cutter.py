@@ -1,16 +1,18 @@
 """FrameCutter: the bytes of a Pulsar connection, as runs of entries and commands.
 
-Is: cutting frames at any split, verifying each entry's checksum, gathering consecutive SENDs to one topic into one run, the frame limit.
+Is: cutting frames at any split, verifying each entry's checksum, gathering consecutive SENDs to one topic into one run,
+the frame limit.
 Isn't: I/O, or an answer to anything; what the caller must answer comes out as an event.
-Invariants: events come in the order of their frames, except that ACK, FLOW, PING, and PONG may overtake SENDs of the same read (they do not
-touch producers); an entry whose checksum is wrong is in no run; at most one frame's bytes wait here.
+Invariants: events come in the order of their frames, except that ACK, FLOW, PING, and PONG may overtake SENDs of the
+same read (they do not touch producers); an entry whose checksum is wrong is in no run; at most one frame's bytes wait
+here.
 Source: docs/protocols/pulsar.md, "Frames".
 
     u32 total (bytes behind it) | u32 command size | BaseCommand | [headers and payload]
     headers and payload: [0x0e01 | u32 crc32c of all that follows] | u32 metadata size | MessageMetadata | payload
 
-A link listener also cuts private commands (type 1000 and above): BaseCommand is then field 1 (the type) and one length-delimited
-field of that number, whose content is handed on unopened.
+A link listener also cuts private commands (type 1000 and above): BaseCommand is then field 1 (the type) and one
+length-delimited field of that number, whose content is handed on unopened.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ FRAME_BYTES_MAX = MESSAGE_BYTES_MAX + (10 << 10)
 PRIVATE_MIN = 1000
 SEQUENCE_MAX = (1 << 63) - 1
 IN_ORDER = "heliograph.in_order"
-"""In the metadata of a PRODUCER: behind a message that the topic refuses, nothing of this producer is stored until it is made again."""
+"""In the metadata of a PRODUCER: behind a message that the topic refuses, nothing of this producer is stored until it
+is made again.
+"""
 
 _COPY_ABOVE = 8192
 """Entries below this size on average are joined when they are stored, which lets the block go."""
@@ -58,7 +62,9 @@ Segment = tuple[int, list[int], list[int] | None]
 
 
 class SendRun(NamedTuple):
-    """Consecutive entries for one topic. `group`: what `FrameCutter.producers` holds for its producers. `chunks`: indexes of pieces of chunked messages."""
+    """Consecutive entries for one topic. `group`: what `FrameCutter.producers` holds for its producers. `chunks`:
+    indexes of pieces of chunked messages.
+    """
 
     group: object
     run: Run
@@ -125,14 +131,18 @@ Event = SendRun | BadSend | StraySend | ReplicatedSend | Flow | Private | BaseCo
 
 
 class FrameCutter:
-    """One connection's input. `producers`: producer id -> (topic or whatever stands for it, producer name), kept by the owner."""
+    """One connection's input. `producers`: producer id -> (topic or whatever stands for it, producer name), kept by the
+    owner.
+    """
 
     def __init__(self, *, private: bool = False, bytes_max: int = HANDSHAKE_BYTES_MAX) -> None:
         self.producers: dict[int, tuple[object, str]] = {}
         self.bytes_max = bytes_max
         """Largest `total` of a frame; the owner raises it after the handshake."""
         self.replicators: dict[int, str] = {}
-        """Producer id -> the Pulsar cluster that it sends for: these come entry by entry, and are not in `producers`."""
+        """Producer id -> the Pulsar cluster that it sends for: these come entry by entry, and are not in
+        `producers`.
+        """
         self._private = private
         self._parts: list[bytes] = []
         self._have = 0
@@ -144,7 +154,9 @@ class FrameCutter:
         return self._have
 
     def lone(self, data: bytes) -> SendRun | None:
-        """The run that `feed` would make of a read that is one whole SEND of one message in its usual shape; None: `feed` is to take it."""
+        """The run that `feed` would make of a read that is one whole SEND of one message in its usual shape; None:
+        `feed` is to take it.
+        """
         size = len(data)
         if self._parts or not 20 <= size <= self.bytes_max + 4:
             return None
@@ -174,7 +186,8 @@ class FrameCutter:
         return SendRun(known[0], run, [(producer_id, [sequence], None)])
 
     def feed(self, data: bytes) -> Iterator[Event]:
-        """The events of one read. The owner handles each before it takes the next (a PRODUCER command changes `producers`).
+        """The events of one read. The owner handles each before it takes the next (a PRODUCER command changes
+        `producers`).
 
         Raises PeerError where the stream makes no sense; nothing can be read behind that.
         """
@@ -217,7 +230,8 @@ class FrameCutter:
             if end > size:
                 need = total + 4
                 break
-            # What most entries are: one message of the producer before it, fields 1 and 2 only. All else goes the longer ways below.
+            # What most entries are: one message of the producer before it, fields 1 and 2 only. All else goes the
+            # longer ways below.
             if (
                 data[start + 1] == 6
                 and end - entry >= 10
@@ -357,7 +371,9 @@ class _Sends:
         self.highest: list[int] | None = None
         self.flags: list[int] | None = None
         self.pieces: set[int] = set()
-        """Entries that are pieces of a chunked message, all but its last: they have that one's sequence, and none of their own in the run."""
+        """Entries that are pieces of a chunked message, all but its last: they have that one's sequence, and none of
+        their own in the run.
+        """
         self.chunks: tuple[int, ...] = ()
         """Those, and the last one of each."""
         self.starts: list[tuple[int, int, str]] = []
@@ -377,7 +393,9 @@ class _Sends:
     def take_fast(
         self, producers: dict[int, tuple[object, str]], data: bytes, view: memoryview, start: int, entry: int, end: int
     ) -> bool:
-        """Takes a SEND in the shape that clients write: fields 1 and 2, then 3 and 6 where they are there. False: nothing was taken."""
+        """Takes a SEND in the shape that clients write: fields 1 and 2, then 3 and 6 where they are there. False:
+        nothing was taken.
+        """
         if self.transaction is not None:
             return False
         size = end - entry
@@ -524,7 +542,9 @@ def _without_sequences(segment: ProducerSegment, pieces: set[int]) -> ProducerSe
 
 
 def _goes_on(entry: memoryview) -> bool:
-    """Whether it is a piece of a chunked message with others behind it. Raises PeerError where the metadata cannot be decoded."""
+    """Whether it is a piece of a chunked message with others behind it. Raises PeerError where the metadata cannot be
+    decoded.
+    """
     try:
         metadata, _ = entry_metadata(entry)
     except CorruptData as error:
@@ -556,7 +576,10 @@ def _replicated_send(command: CommandSend, cluster: str, entry: memoryview) -> R
     except CorruptData as error:
         raise PeerError(str(error)) from error
     if metadata.replicated_from != cluster:
-        reason = f"a replicator of {cluster} may not send what was replicated from {metadata.replicated_from or 'nowhere'!r:.80}"
+        reason = (
+            f"a replicator of {cluster} may not send what was replicated from "
+            f"{metadata.replicated_from or 'nowhere'!r:.80}"
+        )
         return BadSend(command.producer_id, command.sequence_id, False, reason)
     return ReplicatedSend(command.producer_id, command.sequence_id, command.num_messages, metadata, entry)
 

@@ -1,11 +1,14 @@
-"""What Pulsar's own geo-replication puts on the wire: producers of replicators, the origin of an entry, and markers of replicated subscriptions.
+"""What Pulsar's own geo-replication puts on the wire: producers of replicators, the origin of an entry, and markers of
+replicated subscriptions.
 
-Is: bytes to meaning and back, for links with real Pulsar clusters, both ways. Isn't: a link between Heliograph regions (`link`), or a decision.
+Is: bytes to meaning and back, for links with real Pulsar clusters, both ways. Isn't: a link between Heliograph regions
+(`heliograph.wire.links.link_commands`), or a decision.
 Invariants: an entry's payload stays as it is; markers that cannot be read raise CorruptData.
 Source: docs/protocols/interop.md.
 
-A replicator is a producer named `pulsar.repl.<its cluster>`, with `--><target>` behind it since 2.11. Each entry carries `replicated_from`; towards brokers
-that judge repetitions by it, also the property below, `<ledger>:<entry>` at the source, and its receipt then names that position in place of the sequences.
+A replicator is a producer named `pulsar.repl.<its cluster>`, with `--><target>` behind it since 2.11. Each entry
+carries `replicated_from`; towards brokers that judge repetitions by it, also the property below, `<ledger>:<entry>` at
+the source, and its receipt then names that position in place of the sequences.
 
     marker           MessageMetadata.marker_type, and a message of its own as payload:
     10 request       1 snapshot id, 2 the cluster that asks
@@ -65,7 +68,7 @@ class Update(NamedTuple):
 
 
 def producer_name(source: str, target: str) -> str:
-    """Of the replicator that sends from cluster `source` to `target`."""
+    """Returns the name of the replicator that sends from cluster `source` to `target`."""
     return f"{PREFIX}{source}{_TO}{target}"
 
 
@@ -86,7 +89,9 @@ def source_position(metadata: MessageMetadata) -> Position | None:
 
 
 def sources_of(entry: Buffer) -> list[str]:
-    """Every region and cluster that a stored entry says it came from: each link appends one, the newest last. Raises CorruptData."""
+    """Every region and cluster that a stored entry says it came from: each link appends one, the newest last. Raises
+    CorruptData.
+    """
     at = 6 if bytes(entry[:2]) == _MAGIC else 0
     size = int.from_bytes(entry[at : at + 4], "big")
     fields = _fields(entry[at + 4 : at + 4 + size])
@@ -100,7 +105,7 @@ def sources_of(entry: Buffer) -> list[str]:
 def send_frame(
     producer: int, sequence: int, messages: int, metadata: MessageMetadata, payload: Buffer, *, marker: bool = False
 ) -> bytes:
-    """One SEND, whole."""
+    """Makes one whole SEND frame, checksum included."""
     command = BaseCommand(type=BaseCommand.SEND)
     command.send.producer_id, command.send.sequence_id, command.send.num_messages = producer, sequence, messages
     if marker:
@@ -112,7 +117,7 @@ def send_frame(
     return b"".join((_SIZES(total, len(head)), head, _MAGIC, checksum.to_bytes(4, "big"), size, packed, payload))
 
 
-# -- markers -------------------------------------------------------------------------------------------------------------
+# -- markers -----------------------------------------------------------------------------------------------------------
 
 
 def request(snapshot: str, cluster: str) -> bytes:
@@ -130,20 +135,20 @@ def update(subscription: str, positions: Mapping[str, Position]) -> bytes:
 
 
 def read_request(payload: Buffer) -> Snapshot:
-    """Raises CorruptData."""
+    """Reads a request for a snapshot. Raises CorruptData."""
     fields = _fields(payload)
     return Snapshot(_string(fields, 1), _string(fields, 2), None)
 
 
 def read_response(payload: Buffer) -> Snapshot:
-    """Raises CorruptData."""
+    """Reads where a cluster is, its answer to a request. Raises CorruptData."""
     fields = _fields(payload)
     cluster, position = _read_at(_bytes(fields, 2))
     return Snapshot(_string(fields, 1), cluster, position)
 
 
 def read_update(payload: Buffer) -> Update:
-    """Raises CorruptData."""
+    """Reads a subscription's positions by cluster. Raises CorruptData."""
     fields = _fields(payload)
     return Update(
         _string(fields, 1),

@@ -1,12 +1,13 @@
 """What a server writes on the data path: SEND_RECEIPTs of a run, MESSAGEs of a run, and frames of single commands.
 
 Is: bytes for a gathered write. Isn't: who gets them, or when.
-A run's receipts differ only in sequence and entry id, its messages only in entry id and size: everything else is made once a column
-(`heliograph.wire.varint`), and the columns are woven together by slices.
+A run's receipts differ only in sequence and entry id, its messages only in entry id and size: everything else is made
+once a column (`heliograph.wire.varint`), and the columns are woven together by slices.
 Source: docs/protocols/pulsar.md, "Frames" and "Message ids".
 
     SEND_RECEIPT  08 07 | 3a size ( 08 producer | 10 sequence | 1a size ( 08 ledger | 10 entry ) | [20 highest] )
-    MESSAGE       08 09 | 4a size ( 08 consumer | 12 size ( 08 ledger | 10 entry | [18 partition] ) | [18 redeliveries] | n x [20 ack set] | [28 epoch] )
+    MESSAGE       08 09 | 4a size ( 08 consumer | 12 size ( 08 ledger | 10 entry | [18 partition] ) |
+                                    [18 redeliveries] | n x [20 ack set] | [28 epoch] )
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _JOIN_BELOW = 16384
 
 
 def frame(command: BaseCommand) -> bytes:
-    """A frame without payload."""
+    """Makes a frame of one command, without a payload behind it."""
     body = command.SerializeToString()
     return _SIZES(len(body) + 4, len(body)) + body
 
@@ -31,7 +32,9 @@ def frame(command: BaseCommand) -> bytes:
 def receipts(
     producer_id: int, sequences: Sequence[int], highest: Sequence[int] | None, ledger: int, first: int
 ) -> bytes:
-    """One receipt each, for consecutive entries from (ledger, first) on. ledger -1: duplicates, none of which has an entry."""
+    """One receipt each, for consecutive entries from (ledger, first) on. ledger -1: duplicates, none of which has an
+    entry.
+    """
     count = len(sequences)
     if ledger < 0:
         return b"".join(_receipt(producer_id, s, highest[i] if highest else 0, -1, -1) for i, s in enumerate(sequences))

@@ -1,7 +1,7 @@
 """The commands `backup`, `restore`, and `confirm-restore`.
 
-Is: options, files and folders, asking the bookies, and what a person sees. Isn't: the format (`heliograph.kv.backup_file`), or the rules of a restore
-(`local_meta.backup`, `global_config.backup`).
+Is: options, files and folders, asking the bookies, and what a person sees. Isn't: the format
+(`heliograph.kv.backup_file`), or the rules of a restore (`local_meta.backup`, `global_config.backup`).
 Source: docs/operating.md, "Backup and restore".
 """
 
@@ -63,7 +63,8 @@ def backup(
     key: KeyOption = "",
     json_output: JsonOption = False,
 ) -> None:
-    """Back up a running region's local metadata, or the global configuration: consistent at one moment, while everything goes on.
+    """Back up a running region's local metadata, or the global configuration: consistent at one moment, while
+    everything goes on.
 
     It holds everything that was acknowledged before the command began. Messages are not in it: they lie on the bookies.
     """
@@ -168,7 +169,8 @@ def restore(
     key: KeyOption = "",
     json_output: JsonOption = False,
 ) -> None:
-    """Make the local metadata, or the global configuration, anew from a backup. Its processes and the region's brokers must be stopped.
+    """Make the local metadata, or the global configuration, anew from a backup. Its processes and the region's brokers
+    must be stopped.
 
     Bookies are asked what they hold, so they must run. Nothing is deleted there until `heliograph confirm-restore`.
     """
@@ -207,10 +209,12 @@ def restore(
     typer.echo(f"restored {found['keys']} keys as of {found['made']} into {', '.join(found['folders'])}")
     if reader.info.store is Store.LOCAL:
         typer.echo(
-            f"ledgers that were deleted since, and are forgotten again: {found['vanished_ledgers']}; new ledger ids begin at {found['ledger_ids_from']}"
+            f"ledgers that were deleted since, and are forgotten again: {found['vanished_ledgers']}; new ledger ids "
+            f"begin at {found['ledger_ids_from']}"
         )
         typer.echo(
-            f"ledgers on bookies that the backup does not know: {found['unknown_ledgers']}; they stay until `heliograph confirm-restore`"
+            f"ledgers on bookies that the backup does not know: {found['unknown_ledgers']}; they stay until "
+            "`heliograph confirm-restore`"
         )
     typer.echo("start the metadata processes, then the brokers")
 
@@ -295,7 +299,8 @@ async def _ask_bookies(wanted: Mapping[str, tuple[str, int]], tls: SSLContext | 
             held[name] = await client.ledgers()
         except HeliographError as error:
             raise ConfigError(
-                f"bookie {name} at {host}:{port} does not answer ({error}): start it, give its new address with --bookie {name}=HOST:PORT, "
+                f"bookie {name} at {host}:{port} does not answer ({error}): start it, give its new address with "
+                f"--bookie {name}=HOST:PORT, "
                 f"or --without-bookie {name} if it is gone for good"
             ) from error
         finally:
@@ -363,7 +368,8 @@ def _locked(targets: list[Path]) -> Iterator[None]:
                 raise ConfigError(f"the process of {target.parent} is running: stop it first ({stop})") from error
             if any(target.iterdir()):
                 raise ConfigError(
-                    f"{target} is not empty: move it away first, such as with `mv {target} {target}.old`; it is not deleted for you"
+                    f"{target} is not empty: move it away first, such as with `mv {target} {target}.old`; it is not "
+                    "deleted for you"
                 )
         yield
     finally:
@@ -400,7 +406,9 @@ def confirm_restore(
         typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A super user's token, where the bookies want one."),
     ] = "",
 ) -> None:
-    """Let the bookies collect garbage by a restored metadata: what it does not know goes. Look before at what was published after the backup."""
+    """Let the bookies collect garbage by a restored metadata: what it does not know goes. Look before at what was
+    published after the backup.
+    """
     tls = given(ca, cert, key)
     if http:
         places = {address: address for address in http}

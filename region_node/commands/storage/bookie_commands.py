@@ -63,7 +63,8 @@ def inspect(
         found.ledgers = [one for one in found.ledgers if one.ledger == ledger]
         if not found.ledgers:
             raise ConfigError(
-                f"ledger {ledger} is not on bookie {found.bookie}: `heliograph bookie inspect --data {data}` lists those that are"
+                f"ledger {ledger} is not on bookie {found.bookie}: `heliograph bookie inspect --data {data}` lists "
+                "those that are"
             )
     if json_output:
         typer.echo(json.dumps(dataclasses.asdict(found)))
@@ -97,7 +98,8 @@ def fsck(data: Data, journal: JournalDirs = None, ledgers: LedgerDirs = None, js
     if found.problems:
         typer.echo(f"bookie {found.bookie or '?'} is damaged: {len(found.problems)} problems; {held} looked at")
         typer.echo(
-            "keep this folder, and start the bookie with an empty one: its ledgers are copied there from the other bookies"
+            "keep this folder, and start the bookie with an empty one: its ledgers are copied there from the other "
+            "bookies"
         )
         raise typer.Exit(1)
     typer.echo(f"bookie {found.bookie} is whole: {held} verified")
@@ -110,7 +112,8 @@ def _disks(data: Path, journals: list[Path] | None, ledgers: list[Path] | None) 
     for place in (place for places in kinds for place in places):
         if not place.is_dir():
             raise ConfigError(
-                f"{data} is not the data folder of a bookie: there is no folder {place}; give the folder that holds journal/ and ledgers/ with --data"
+                f"{data} is not the data folder of a bookie: there is no folder {place}; give the folder that holds "
+                "journal/ and ledgers/ with --data"
             )
     return [SystemDisk(place) for place in kinds[0]], [SystemDisk(place) for place in kinds[1]]
 
@@ -127,10 +130,12 @@ def _show(found: Examination, *, whole: bool) -> None:
     point = found.checkpoint
     deleted = sum(last - first + 1 for first, last in found.dead)
     console.print(
-        f"bookie [bold]{found.bookie or '?'}[/] of {found.instance or '?'}, start {point.start}, {deleted} ledgers deleted"
+        f"bookie [bold]{found.bookie or '?'}[/] of {found.instance or '?'}, start {point.start}, {deleted} ledgers "
+        "deleted"
     )
     console.print(
-        f"journal: {found.segments} segments, flushed through record {point.flushed_through}, {found.journal_records} records to replay"
+        f"journal: {found.segments} segments, flushed through record {point.flushed_through}, {found.journal_records} "
+        "records to replay"
     )
     if not whole:
         logs = Table("log", "ledgers", "blocks", "bytes", "live", title="entry logs", title_justify="left")

@@ -1,4 +1,5 @@
-"""The commands `follow-ledger` and `lacking-copies`: one ledger as its bookies confirm it, and what ledgers that lack copies wait for; without a broker.
+"""The commands `follow-ledger` and `lacking-copies`: one ledger as its bookies confirm it, and what ledgers that lack
+copies wait for; without a broker.
 
 Is: options, and what a person sees. Isn't: the reading (`storage.ledger.reading.ledger_follow`), or auto-recovery.
 Source: docs/operating/repair.md.
@@ -40,7 +41,9 @@ def follow_ledger(
     first: Annotated[int, typer.Option("--from", help="The first entry.", min=0)] = 0,
     json_output: JsonOption = False,
 ) -> None:
-    """Print what is confirmed of a ledger, read from its bookies, and go on as its writer adds to it; ends where it is closed."""
+    """Print what is confirmed of a ledger, read from its bookies, and go on as its writer adds to it; ends where it is
+    closed.
+    """
     try:
         asyncio.run(_run(address or _metadata_of(data, region), ledger, first, json_output))
     except HeliographError as error:
@@ -140,4 +143,7 @@ def _line(ledger: int, start: int, run: Run, json_output: bool) -> str:
         }
         return json.dumps({**row, "index": run.first_index, "time_ms": run.time_ms, "producers": producers})
     last = start + run.count - 1
-    return f"{ledger}:{start}-{last}  {run.messages} messages from index {run.first_index}, {run.size_bytes} bytes, {', '.join(producers) or '-'}"
+    return (
+        f"{ledger}:{start}-{last}  {run.messages} messages from index {run.first_index}, {run.size_bytes} bytes, "
+        f"{', '.join(producers) or '-'}"
+    )

@@ -1,8 +1,9 @@
 """RawProducer: publishes entries as they once lay on bookies, byte by byte, over the Pulsar protocol.
 
-Is: one producer on one connection, a bounded window, receipts in order. Isn't: a client with reconnection; who uses it begins again.
-Invariants: an entry's bytes (checksum, metadata, payload) are not changed; a name and sequences that are given again are duplicates to a topic that
-deduplicates, so repeating a call that broke off adds nothing twice there.
+Is: one producer on one connection, a bounded window, receipts in order. Isn't: a client with reconnection; who uses it
+begins again.
+Invariants: an entry's bytes (checksum, metadata, payload) are not changed; a name and sequences that are given again
+are duplicates to a topic that deduplicates, so repeating a call that broke off adds nothing twice there.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class RawProducer(PulsarConnection):
         self._all: asyncio.Event = asyncio.Event()
 
     async def begin(self, topic: str, name: str) -> None:
-        """Raises Refused, ConnectionLost, TimeoutError."""
+        """Makes the producer `name` of `topic`; returns once the broker has answered. Raises ServerRefused,
+        ConnectionLost, TimeoutError (after 30 s).
+        """
         command = BaseCommand(type=BaseCommand.PRODUCER)
         producer = command.producer
         producer.topic, producer.producer_id, producer.request_id, producer.producer_name = topic, 1, 1, name
@@ -43,7 +46,7 @@ class RawProducer(PulsarConnection):
             await self._made
 
     async def publish(self, first: int, run: Run) -> None:
-        """Raises Refused, ConnectionLost: some entries may have been published."""
+        """Raises ServerRefused, ConnectionLost: some entries may have been published."""
         for index, entry in enumerate(run.parts):
             await self._room()
             command = BaseCommand(type=BaseCommand.SEND)
@@ -100,7 +103,9 @@ class RawProducer(PulsarConnection):
 
 
 async def open_producer(url: str, topic: str, name: str) -> RawProducer:
-    """At the topic's owner, found from the broker at `url`. Raises NotFound (the address), Refused, ConnectionLost, TimeoutError."""
+    """At the topic's owner, found from the broker at `url`. Raises NotFound (the address), ServerRefused,
+    ConnectionLost, TimeoutError.
+    """
     address, authoritative = Address.parse(url), False
     for _ in range(_HOPS_MAX):
         asked = await PulsarConnection.connect(address)

@@ -1,7 +1,7 @@
 """The commands for tiered storage: `tier list`, `tier restore`, `tier offload`, `tier status`.
 
-Is: options, one request, and what a person sees. Isn't: an offload or a restore: those are a broker's. `tier list` alone asks the store itself, so that
-it works where no region is left.
+Is: options, one request, and what a person sees. Isn't: an offload or a restore: those are a broker's. `tier list`
+alone asks the store itself, so that it works where no region is left.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def list_store(
     timeout: Annotated[float, typer.Option(help="Seconds that one request may take.", min=1)] = 30.0,
     json_output: JsonOption = False,
 ) -> None:
-    """What topics an object store holds, of which region, and how old their manifests are. Credentials come from the environment or --option."""
+    """What topics an object store holds, of which region, and how old their manifests are. Credentials come from the
+    environment or --option.
+    """
     if store.startswith("file://") and not Path(store.removeprefix("file://")).is_dir():
         raise ConfigError(f"--store {store}: there is no such folder")
     rows = asyncio.run(_listed(store, _options(option or []), timeout))
@@ -123,7 +125,9 @@ def restore(
     token: TokenOption = "",
     json_output: JsonOption = False,
 ) -> None:
-    """Bring a topic back from an object store alone: entries under their positions, cursors, state, and what is missing of its policies."""
+    """Bring a topic back from an object store alone: entries under their positions, cursors, state, and what is missing
+    of its policies.
+    """
     TopicName.parse(topic)
     given = {"topic": topic, "store": store, "holder": holder}
     answer = _region(admin, token).post(
@@ -135,7 +139,8 @@ def restore(
     for one in answer:
         cursors = f", {len(one['cursors'])} subscriptions" if one["cursors"] else ""
         typer.echo(
-            f"restored {one['topic']}: {one['entries']} entries in {one['ledgers']} ledgers through {one['last']}{cursors}"
+            f"restored {one['topic']}: {one['entries']} entries in {one['ledgers']} ledgers through "
+            f"{one['last']}{cursors}"
         )
         made = datetime.fromtimestamp(one["manifest_ms"] / 1000, UTC).isoformat(timespec="seconds")
         typer.echo(f"subscriptions and policies are as of {made}, from {one['holder']}")
@@ -159,7 +164,9 @@ def offload(
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
 ) -> None:
-    """Copy closed ledgers of a topic to the object store, in the background; `heliograph tier status` says how far it is."""
+    """Copy closed ledgers of a topic to the object store, in the background; `heliograph tier status` says how far it
+    is.
+    """
     body = None
     if before:
         ledger, _, entry = before.partition(":")
@@ -171,7 +178,9 @@ def offload(
 
 
 def status(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
-    """Whether the last offload of a topic is done, and the first message that only bookies have; exit code 1 where it failed."""
+    """Whether the last offload of a topic is done, and the first message that only bookies have; exit code 1 where it
+    failed.
+    """
     answer = _region(admin, token).get(f"{topic_path(topic)}/offload")
     if json_output:
         typer.echo(json.dumps(answer))

@@ -1,8 +1,10 @@
-"""TLS of the commands that speak to metadata nodes and bookies themselves: `backup`, `restore`, `confirm-restore`, `unknown-ledgers`.
+"""TLS of the commands that speak to metadata nodes and bookies themselves: `backup`, `restore`, `confirm-restore`,
+`unknown-ledgers`.
 
-Is: the options with which a command is given certificates, and those that an instance on this machine has anyway. Isn't: a listener's side (`region_node.security.tls`).
-Invariants: a command that is given nothing speaks plainly; where an instance's processes speak TLS inside, it presents the broker's certificate of the
-region, which may ask metadata nodes, bookies, and configuration nodes.
+Is: the options with which a command is given certificates, and those that an instance on this machine has anyway.
+Isn't: a listener's side (`region_node.security.tls`).
+Invariants: a command that is given nothing speaks plainly; where an instance's processes speak TLS inside, it presents
+the broker's certificate of the region, which may ask metadata nodes, bookies, and configuration nodes.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ KeyOption = Annotated[str, typer.Option("--tls-key", envvar="HELIOGRAPH_TLS_KEY"
 
 
 def given(ca: str, cert: str, key: str) -> ssl.SSLContext | None:
-    """Of the options. None: none was given. Raises ConfigError."""
+    """Returns the TLS context that the options `--tls-ca`, `--tls-cert`, `--tls-key` ask for; None: none of them was
+    given. Raises ConfigError where only some are, or a file cannot be used.
+    """
     from region_node.security.tls import client_context
 
     if not (ca or cert or key):
@@ -43,7 +47,9 @@ def given(ca: str, cert: str, key: str) -> ssl.SSLContext | None:
 
 
 def of_instance(plan: InstancePlan, data: Path, region: str) -> ssl.SSLContext | None:
-    """Of an instance on this machine. None: it speaks plainly inside."""
+    """Returns the context with which an instance on this machine is asked, by its broker's certificate; None: it speaks
+    plainly inside.
+    """
     from region_node.security.tls import client_context
 
     folder = data / "tls"

@@ -1,6 +1,8 @@
-"""The command `unknown-ledgers`: what lies on bookies and is in no topic, because it was published after the backup that was restored.
+"""The command `unknown-ledgers`: what lies on bookies and is in no topic, because it was published after the backup
+that was restored.
 
-Is: options, and what a person sees. Isn't: the reading (`storage.ledger.reading.unknown_ledgers`), or the publishing (`region_node.commands.storage.raw_producer`).
+Is: options, and what a person sees. Isn't: the reading (`storage.ledger.reading.unknown_ledgers`), or the publishing
+(`region_node.commands.storage.raw_producer`).
 Source: docs/operating.md, "Backup and restore".
 """
 
@@ -89,7 +91,8 @@ async def _run(address: str, tls: SSLContext | None, wanted: int | None, topic: 
         held = await find(meta, bookies)
         if wanted is not None and wanted not in held:
             raise ConfigError(
-                f"ledger {wanted} is on no bookie, or the metadata knows it: `heliograph unknown-ledgers` lists those that it does not know"
+                f"ledger {wanted} is on no bookie, or the metadata knows it: `heliograph unknown-ledgers` lists those "
+                "that it does not know"
             )
         found: list[Unknown] = []
         for ledger, names in held.items():

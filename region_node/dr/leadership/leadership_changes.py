@@ -1,9 +1,10 @@
 """Switching: how the leadership of a namespace may change, and for whom that must wait.
 
-Is: the transitions as values, and their writes by compare-and-set. Isn't: an order of steps for an operator (`region_node.dr.operations.operation`).
-Invariants: the active region changes only out of `draining` or `fenced`, in a transaction which finds the leadership at the very version that every
-broker of the old region obeys, or whose lease has ended; the epoch rises with it. (A broker that comes between that look and the transaction reads the
-leadership behind its registration, and finds it closed.)
+Is: the transitions as values, and their writes by compare-and-set. Isn't: an order of steps for an operator
+(`region_node.dr.operations.operation`).
+Invariants: the active region changes only out of `draining` or `fenced`, in a transaction which finds the leadership at
+the very version that every broker of the old region obeys, or whose lease has ended; the epoch rises with it. (A broker
+that comes between that look and the transaction reads the leadership behind its registration, and finds it closed.)
 Source: docs/protocols/leadership.md.
 """
 
@@ -56,23 +57,26 @@ def waits_for(namespace: str, version: int, found: Mapping[str, Writer]) -> list
 
 
 class Switching:
-    """The writes, over a linearizable store of the global configuration. Every call raises MetadataUnavailable, OutcomeUnknown."""
+    """The writes, over a linearizable store of the global configuration. Every call raises MetadataUnavailable,
+    OutcomeUnknown.
+    """
 
     def __init__(self, store: MetadataStore, wall_ms: Callable[[], int], rng: Rng | None = None) -> None:
         """rng: spreads tries that collided."""
         self._store, self._wall_ms, self._rng = store, wall_ms, rng
 
     async def all(self) -> dict[str, tuple[Leadership, int]]:
-        """Namespace -> (leadership, version)."""
+        """Returns namespace -> (leadership, version of its key), of every one that is active-passive."""
         rows = await self._store.range(LEADERSHIP, prefix_end(LEADERSHIP))
         return {key.removeprefix(LEADERSHIP): (Leadership.decode(value), version) for key, value, version in rows}
 
     async def get(self, namespace: str) -> tuple[Leadership, int]:
-        """Raises NotFound."""
+        """Returns the leadership and the version of its key. Raises NotFound where the namespace is active-active."""
         found = await self._store.get(leadership(namespace))
         if found is None:
             raise NotFound(
-                f"namespace {namespace} is active-active: every region of it takes messages; `heliograph dr set` makes it active-passive"
+                f"namespace {namespace} is active-active: every region of it takes messages; `heliograph dr set` "
+                "makes it active-passive"
             )
         return Leadership.decode(found[0]), found[1]
 
@@ -85,7 +89,9 @@ class Switching:
         }
 
     async def begin(self, namespace: str, active: str, slo: dict[str, float]) -> Leadership:
-        """The namespace becomes active-passive, or promises something else. Raises NotAllowed (another region is the active one)."""
+        """The namespace becomes active-passive, or promises something else. Raises NotAllowed (another region is the
+        active one).
+        """
         async for _ in Tries(self._rng):
             found = await self._store.get(leadership(namespace))
             if found is None:
@@ -115,7 +121,9 @@ class Switching:
         raise _busy()
 
     async def forget(self, name: str) -> None:
-        """A topic, or a namespace, is gone in every region: what comes under its name begins anew. name: the topic's full name, or `tenant/namespace`."""
+        """A topic, or a namespace, is gone in every region: what comes under its name begins anew. name: the topic's
+        full name, or `tenant/namespace`.
+        """
         prefix = f"{SUBSCRIPTIONS}{name}/" if "://" in name else f"{SUBSCRIPTIONS}persistent://{name}/"
         for key, _, _ in await self._store.range(prefix, prefix_end(prefix)):
             await self._store.delete(key)
@@ -123,7 +131,9 @@ class Switching:
             await self._store.delete(leadership(name))
 
     async def change(self, namespace: str, change: Callable[[Leadership], Leadership]) -> tuple[Leadership, int]:
-        """What is stored then, with its version. Never of the active region: that is `flip`. Raises NotFound, NotAllowed."""
+        """What is stored then, with its version. Never of the active region: that is `flip`. Raises NotFound,
+        NotAllowed.
+        """
         async for _ in Tries(self._rng):
             old, version = await self.get(namespace)
             new = change(old)
@@ -140,9 +150,11 @@ class Switching:
         return waits_for(namespace, version, await self.writers(record.active))
 
     async def flip(self, namespace: str, to: str, since_ms: int | None = None) -> tuple[Leadership | None, list[str]]:
-        """(what is stored then, []); or (None, the brokers of the old region that must obey first, or whose lease must end).
+        """(what is stored then, []); or (None, the brokers of the old region that must obey first, or whose lease must
+        end).
 
-        Raises NotAllowed, also where it is closed for another region by now; since_ms: or was opened and closed again, for the same.
+        Raises NotAllowed, also where it is closed for another region by now; since_ms: or was opened and closed again,
+        for the same.
         """
         async for _ in Tries(self._rng):
             record, version = await self.get(namespace)

@@ -1,11 +1,13 @@
-"""SubscriptionTurns: subscriptions that are active in one region at a time, as this broker has them.
+"""SubscriptionLeadership: subscriptions that are active in one region at a time, as this broker has them.
 
-Is: which of its subscriptions have a turn, or shall have one (policy `oneRegionSubscriptions`); what a change means for their consumers, and for Kafka
-groups, whose position in a topic is a subscription of it; taking over from a region that is lost. Isn't: the rule (`region_node.dr.leadership.write_gates.Turn`), how a
-turn may change (`region_node.dr.leadership.leadership_changes`), or a command.
-Invariants: a subscription with a turn replicates what is acknowledged; where the turn is elsewhere its consumers stay connected and get nothing; when it
-is taken away here its consumers are closed, so that what they hold goes out again where it is now; only a region in which consumers wait takes over, and
-only once no broker of the active region has had a lease for `lost_after_s`.
+Is: which of its subscriptions have a leadership, or shall have one (policy `oneRegionSubscriptions`); what a change
+means for their consumers, and for Kafka groups, whose position in a topic is a subscription of it; taking over from a
+region that is lost. Isn't: the rule (`region_node.dr.leadership.write_gates.SubscriptionGate`), how a leadership may
+change (`region_node.dr.leadership.leadership_changes`), or a command.
+Invariants: a subscription with a leadership replicates what is acknowledged; where the leadership is elsewhere its
+consumers stay connected and get nothing; when it is taken away here its consumers are closed, so that what they hold
+goes out again where it is now; only a region in which consumers wait takes over, and only once no broker of the active
+region has had a lease for `lost_after_s`.
 Source: docs/protocols/leadership.md, "Subscriptions in one region".
 """
 
@@ -85,12 +87,14 @@ class SubscriptionTurns:
         self._lost_since: dict[str, float] = {}
         """Region without any -> since when, in the clock's monotonic seconds."""
         self._had: dict[str, None] = {}
-        """Whose turn was here when it last changed."""
+        """Whose leadership was here when it last changed."""
         self._unmade: dict[str, None] = {}
         self._asked: dict[str, float] = {}
         """Of groups that were turned away here -> when they asked last, in the clock's monotonic seconds."""
         self.group_members: Callable[[str], int] = lambda _: 0
-        """(subscription) -> members of the Kafka group whose position it is, that this broker coordinates: each holds what it has not committed."""
+        """(subscription) -> members of the Kafka group whose position it is, that this broker coordinates: each holds
+        what it has not committed.
+        """
         self._stop_watch: Callable[[], None] = lambda: None
         self._task: asyncio.Task[None] | None = None
 
@@ -119,7 +123,9 @@ class SubscriptionTurns:
         return _UNMADE
 
     def waits(self, topics: Iterable[TopicName], subscription: str) -> str:
-        """Why nobody may work on this subscription of these topics (no partitions) here now; "": they may. Who asks is taken for a consumer that waits."""
+        """Why nobody may work on this subscription of these topics (no partitions) here now; "": they may. Who asks is
+        taken for a consumer that waits.
+        """
         told = ""
         for topic in topics:
             turn = self.of(topic, subscription, self._topics().policies.of(topic).on("oneRegionSubscriptions"))
@@ -134,7 +140,7 @@ class SubscriptionTurns:
         return told
 
     def changed(self, name: str) -> None:
-        """The turn of that name is another's, is being moved, or there is none any more."""
+        """The leadership of that name is another's, is being moved, or there is none any more."""
         topic, _, subscription = name.rpartition("/")
         turn = self._leases.turn(name)
         if turn is not None:
@@ -245,7 +251,9 @@ class SubscriptionTurns:
         return self._leases.turn(name) is not None
 
     def status(self, namespace: str) -> list[dict[str, Any]]:
-        """Of one namespace, by name; as this broker knows it. consumers: those connected here, members of Kafka groups that work here among them."""
+        """Returns a row for each subscription with a leadership in the namespace, by name, as this broker knows it.
+        consumers: those connected here, members of Kafka groups that work here among them.
+        """
         out = []
         for turn in self._leases.core.turns():
             topic, _, subscription = turn.namespace.rpartition("/")

@@ -1,11 +1,12 @@
 """Writing: what one broker may confirm in active-passive namespaces, now.
 
-Is: the broker's lease as a deadline, the leadership of each namespace as last heard, and a gate a namespace that runs pass twice: when they are taken,
-and when their ack quorum is reached; and the turn of each subscription that is active in one region at a time. Isn't: a namespace that is active-active
-(it has no gate), a store, or a timer.
-Invariants: nothing is confirmed unless this region is the active one under the epoch in which the run was taken, and the lease holds *at that moment*;
-the lease's deadline counts from before the renewal was sent, less what two clocks may drift apart; what `obeyed` returns for a namespace is only as new
-as what this broker has done: after a drain was obeyed, nothing taken before it is confirmed any more.
+Is: the broker's lease as a deadline, the leadership of each namespace as last heard, and a gate a namespace that runs
+pass twice: when they are taken, and when their ack quorum is reached; and the leadership of each subscription that is
+active in one region at a time. Isn't: a namespace that is active-active (it has no gate), a store, or a timer.
+Invariants: nothing is confirmed unless this region is the active one under the epoch in which the run was taken, and
+the lease holds *at that moment*; the lease's deadline counts from before the renewal was sent, less what two clocks may
+drift apart; what `obeyed` returns for a namespace is only as new as what this broker has done: after a drain was
+obeyed, nothing taken before it is confirmed any more.
 Source: ARCHITECTURE "Leases of active-passive namespaces"; docs/protocols/leadership.md.
 """
 
@@ -35,13 +36,17 @@ class Writing:
         now: Callable[[], float],
         url_of: Callable[[str], str] = lambda _: "",
     ) -> None:
-        """drift: by which share of the lease this clock and the configuration's may be apart at its end. url_of: a region -> its service URL, "" unknown."""
+        """drift: by which share of the lease this clock and the configuration's may be apart at its end. url_of: a
+        region -> its service URL, "" unknown.
+        """
         self.region, self.now, self.url_of = region, now, url_of
         self._usable_s = ttl_s * (1.0 - drift)
         self.until = NEVER
         self.registered = False
         self.life = 0
-        """Which lease this is. What was taken under an earlier one is not confirmed: whoever closed the namespace meanwhile did not wait for it."""
+        """Which lease this is. What was taken under an earlier one is not confirmed: whoever closed the namespace
+        meanwhile did not wait for it.
+        """
         self._since = 0
         self._gates: dict[str, Gate] = {}
         self.refused = 0
@@ -59,7 +64,9 @@ class Writing:
         self.life += 1
 
     def on_registered(self, since: int, found: Iterable[tuple[str, Leadership, int]]) -> None:
-        """The lease stands in the configuration since version `since`, and `found` is every leadership as read after that."""
+        """The lease stands in the configuration since version `since`, and `found` is every leadership as read after
+        that.
+        """
         self._since, known = since, dict[str, None]()
         for namespace, record, version in found:
             known[namespace] = None
@@ -82,7 +89,7 @@ class Writing:
         return None if found is None or found.record is None else found
 
     def gates(self) -> list[Gate]:
-        """Of every active-passive namespace, by name."""
+        """Returns the gate of every active-passive namespace, by name."""
         return [
             gate for _, gate in sorted(self._gates.items()) if gate.record is not None and not isinstance(gate, Turn)
         ]
@@ -97,7 +104,9 @@ class Writing:
         return [turn for _, turn in sorted(self._gates.items()) if turn.record is not None and isinstance(turn, Turn)]
 
     def on_record(self, namespace: str, record: Leadership | None, version: int) -> bool:
-        """What the configuration says of a namespace since `version`. None: it is active-active. Returns whether it was news."""
+        """What the configuration says of a namespace since `version`. None: it is active-active. Returns whether it was
+        news.
+        """
         gate = self._gates.get(namespace)
         if gate is None:
             if record is None:
@@ -116,7 +125,7 @@ class Writing:
 
 
 class Gate:
-    """Of one namespace at one broker."""
+    """Decides at one broker, for one namespace, whether a run is taken, and whether it may be confirmed."""
 
     __slots__ = ("_in_flight", "_obeyed", "_writing", "namespace", "on_drained", "record", "version")
 
@@ -165,7 +174,8 @@ class Gate:
             )
         if not self._writing.holds:
             return RegionPassive(
-                f"region {record.active} has not renewed its lease of {self.namespace}: it may be cut off, nothing is confirmed here"
+                f"region {record.active} has not renewed its lease of {self.namespace}: it may be cut off, nothing is "
+                "confirmed here"
             )
         return None
 
@@ -178,7 +188,9 @@ class Gate:
         return Passage(self, 0 if self.record is None else self.record.epoch, self._writing.life, done, failed)
 
     def leave(self, epoch: int, life: int) -> RegionPassive | None:
-        """A run of `epoch`, taken in `life`, has reached its ack quorum, or failed: whether it may be confirmed at this very moment."""
+        """A run of `epoch`, taken in `life`, has reached its ack quorum, or failed: whether it may be confirmed at this
+        very moment.
+        """
         allowed = self._may_confirm(epoch, life)
         self._in_flight -= 1
         if not self._in_flight and self.record is not None and self.record.state != OPEN:

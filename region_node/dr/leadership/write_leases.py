@@ -1,8 +1,10 @@
-"""WriteLeases: one broker's lease in the global configuration, renewed while there is an active-passive namespace or subscription.
+"""WriteLeases: one broker's lease in the global configuration, renewed while there is an active-passive namespace or
+subscription.
 
-Is: the shell around `region_node.dr.leadership.write_gates`: grant, register, renew, tell what is obeyed. Isn't: a rule.
-Invariants: the time before a request is sent is what its success counts from; before anything is confirmed under a new lease, every leadership was read
-after it was registered; a broker that stops gives up first and revokes then.
+Is: the shell around `region_node.dr.leadership.write_gates`: grant, register, renew, tell what is obeyed. Isn't: a
+rule.
+Invariants: the time before a request is sent is what its success counts from; before anything is confirmed under a new
+lease, every leadership was read after it was registered; a broker that stops gives up first and revokes then.
 """
 
 from __future__ import annotations

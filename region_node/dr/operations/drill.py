@@ -1,10 +1,11 @@
 """Drill: a failover rehearsed, and the live data looked at, without touching the namespace itself.
 
-Is: the steps of an operation of kind `drill`: what would be lost now, whether what is there is right, and a real failover of a shadow namespace between
-the same regions, with their own brokers and leases. Isn't: a copy of the data: the shadow holds one message.
-Invariants: nothing of the namespace is written or closed by any step; the shadow is named `{namespace}-drill-{id}`, is never replicated, and is gone,
-with what is on record of it, when the drill has ended, or soon after it was given up; what was not measured is said to be so, and a drill with that does
-not pass.
+Is: the steps of an operation of kind `drill`: what would be lost now, whether what is there is right, and a real
+failover of a shadow namespace between the same regions, with their own brokers and leases. Isn't: a copy of the data:
+the shadow holds one message.
+Invariants: nothing of the namespace is written or closed by any step; the shadow is named `{namespace}-drill-{id}`, is
+never replicated, and is gone, with what is on record of it, when the drill has ended, or soon after it was given up;
+what was not measured is said to be so, and a drill with that does not pass.
 Source: docs/operating/disaster-recovery.md, "Drills".
 """
 
@@ -27,11 +28,13 @@ class Shadows(Protocol):
     """What a drill asks of the regions; each raises HeliographError."""
 
     async def audit(self, region: str, namespace: str, since_ms: int) -> dict[str, Any]:
-        """Looks at every topic of the region's copy, once after `since_ms`: topics, entries, ranges, unchecked, found, left, and what still runs."""
+        """Looks at every topic of the region's copy, once after `since_ms`: topics, entries, ranges, unchecked, found,
+        left, and what still runs.
+        """
         ...
 
     async def make(self, shadow: str, policies: NamespacePolicies) -> None:
-        """Idempotent."""
+        """Makes the namespace `shadow` with these policies, where it is not there yet; may be repeated."""
         ...
 
     async def probe(self, region: str, shadow: str) -> float:
@@ -39,7 +42,7 @@ class Shadows(Protocol):
         ...
 
     async def drop(self, shadow: str, region: str) -> None:
-        """Idempotent."""
+        """Deletes what `region` has of the namespace `shadow`, if it is there; may be repeated."""
         ...
 
     def here(self) -> list[str]:
@@ -75,7 +78,9 @@ class Drill:
         wall_ms: Callable[[], int],
         lease_s: float,
     ) -> None:
-        """lease_s: how long a lost region's leases count at most; that is waited for in earnest, and not in a drill where its brokers answer."""
+        """lease_s: how long a lost region's leases count at most; that is waited for in earnest, and not in a drill
+        where its brokers answer.
+        """
         self._shadows, self._conductor, self._policies, self._facts, self._wall_ms, self._lease_s = (
             shadows,
             conductor,
@@ -108,7 +113,10 @@ class Drill:
         found = await self._shadows.audit(op.target, op.namespace, since)
         if found["running"]:
             return with_report(op, audit_ms=since).waits(f"topics that are being compared: {len(found['running'])}")
-        text = f"{found['entries']} entries of {found['topics']} topics compared in {found['ranges']} ranges: {found['left']} differ"
+        text = (
+            f"{found['entries']} entries of {found['topics']} topics compared in {found['ranges']} ranges: "
+            f"{found['left']} differ"
+        )
         return op.passed(
             text,
             self._wall_ms(),
@@ -169,7 +177,9 @@ class Drill:
         return op.passed(f"{name} is gone", self._wall_ms())
 
     async def sweep(self, region: str) -> list[str]:
-        """Removes the shadows here of drills that are not under way any more: cancelled, or passed over by something else. region: this one."""
+        """Removes the shadows here of drills that are not under way any more: cancelled, or passed over by something
+        else. region: this one.
+        """
         removed = []
         for name in self._shadows.here():
             op, _ = await self._conductor.operation(
@@ -229,5 +239,5 @@ def judged(report: dict[str, Any], record: Leadership) -> dict[str, Any]:
 
 
 def shadow_of(op: Operation) -> str:
-    """Of a drill; anything else has no namespace of that name."""
+    """Returns the name of a drill's shadow namespace; the infix keeps it apart from every other one."""
     return f"{op.namespace}{_INFIX}{op.id}"

@@ -1,9 +1,11 @@
-"""DrillSchedule: drills that begin by themselves, their turns, and what they leave behind.
+"""DrillSchedule: drills that begin by themselves, when they are due, and what they leave behind.
 
-Is: which namespaces are drilled how often (in the global configuration), who runs one when it is due, going on with one whose broker has gone, removing
-the shadows of those that were given up. Isn't: a step of a drill (`region_node.dr.operations.drill`), or the operation (`region_node.dr.operations.operation_steps`).
-Invariants: a drill that is due is begun by one broker of all regions, by compare-and-set of when the next one is; one that was begun and not finished is
-gone on with by whichever broker looks next; a drill never begins while something else is under way.
+Is: which namespaces are drilled how often (in the global configuration), who runs one when it is due, going on with one
+whose broker has gone, removing the shadows of those that were given up. Isn't: a step of a drill
+(`region_node.dr.operations.drill`), or the operation (`region_node.dr.operations.operation_steps`).
+Invariants: a drill that is due is begun by one broker of all regions, by compare-and-set of when the next one is; one
+that was begun and not finished is gone on with by whichever broker looks next; a drill never begins while something
+else is under way.
 Keys: /dr/schedules/{tenant}/{namespace} (Schedule).
 """
 
@@ -32,7 +34,9 @@ EVERY_S_MIN, EVERY_S_MAX = 60.0, 366 * 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule(_Value):
-    """Of one namespace. `to`: the region that is to take over; "": the only other one."""
+    """How often one namespace is drilled, and when next (wall time). `to`: the region that is to take over; "": the
+    only other one.
+    """
 
     every_s: float
     next_ms: int
@@ -44,7 +48,8 @@ class Schedule(_Value):
     def __post_init__(self) -> None:
         if not EVERY_S_MIN <= self.every_s <= EVERY_S_MAX:
             raise NotAllowed(
-                f"a drill can be repeated every {EVERY_S_MIN:.0f} s to every {EVERY_S_MAX / 86_400:.0f} days, not every {self.every_s:g} s"
+                f"a drill can be repeated every {EVERY_S_MIN:.0f} s to every {EVERY_S_MAX / 86_400:.0f} days, not "
+                f"every {self.every_s:g} s"
             )
 
 
@@ -64,7 +69,9 @@ class DrillSchedule:
         region: str = "",
         look_s: float = 5.0,
     ) -> None:
-        """region: this broker's."""
+        """region: this broker's, where it removes the shadows that nobody needs any more. look_s: between two looks at
+        what is due.
+        """
         self.known: dict[str, tuple[Schedule, int]] = {}
         """Namespace -> (schedule, version)."""
         self._store, self._conductor, self._clock, self._region, self._look_s = store, conductor, clock, region, look_s
@@ -112,7 +119,7 @@ class DrillSchedule:
             log.info("drill.shadow_stays", extra={"error": str(error)})
 
     async def _due(self, namespace: str, found: Schedule, version: int) -> bool:
-        """Whether it is time, and this broker is the one that takes the turn."""
+        """Whether it is time, and this broker is the one that takes it."""
         now = self._clock.wall_ms()
         if now < found.next_ms:
             return False
@@ -168,4 +175,4 @@ class DrillSchedule:
             try:
                 await self._store.put(schedule(namespace), replace(known[0], said=why).encode(), expected=known[1])
             except VersionConflict:
-                pass  # its turn has been taken meanwhile; the log has it
+                pass  # another broker has taken it meanwhile; the log has it

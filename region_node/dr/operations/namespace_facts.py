@@ -1,6 +1,8 @@
-"""Facts: what a region knows of one namespace's topics: what other regions lack, what it lacks, its subscriptions, its own end.
+"""Facts: what a region knows of one namespace's topics: what other regions lack, what it lacks, its subscriptions, its
+own end.
 
-Is: numbers of the topics that one broker has loaded, the sum of several brokers, and counting the tail that another region lacks. Isn't: a decision.
+Is: numbers of the topics that one broker has loaded, the sum of several brokers, and counting the tail that another
+region lacks. Isn't: a decision.
 Invariants: a topic that no broker has loaded is named in `missing`, never counted as nothing.
 """
 
@@ -89,7 +91,9 @@ def own_affair(facts: Mapping[str, Any], target: str) -> list[str]:
 
 
 def not_in(facts: Mapping[str, Any], target: str) -> dict[str, Any]:
-    """What `target` lacks of what the region of `facts` published. down: topics whose link is not connected; stays: those that never go there, by policy."""
+    """What `target` lacks of what the region of `facts` published. down: topics whose link is not connected; stays:
+    those that never go there, by policy.
+    """
     out: dict[str, Any] = {
         "topics": 0,
         "entries": 0,
@@ -116,7 +120,9 @@ def not_in(facts: Mapping[str, Any], target: str) -> dict[str, Any]:
 
 
 def cut_off(facts: Mapping[str, Any], regions: Iterable[str]) -> dict[str, list[str]]:
-    """Region -> topics whose link to it, from the region of `facts`, is not connected; of regions without such a topic nothing."""
+    """Region -> topics whose link to it, from the region of `facts`, is not connected; of regions without such a topic
+    nothing.
+    """
     out = {
         region: [
             f"{name} ({link['cause']})"
@@ -129,7 +135,9 @@ def cut_off(facts: Mapping[str, Any], regions: Iterable[str]) -> dict[str, list[
 
 
 def lacking(facts: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """What the region of `facts` knows that it lacks of what `source` published. unheard: topics of which `source` never told anything."""
+    """What the region of `facts` knows that it lacks of what `source` published. unheard: topics of which `source`
+    never told anything.
+    """
     out: dict[str, Any] = {
         "topics": 0,
         "messages": 0,
@@ -158,8 +166,9 @@ def lacking(facts: Mapping[str, Any], source: str) -> dict[str, Any]:
 def out_of_step(
     source: Mapping[str, Any], target: Mapping[str, Any], source_name: str, target_name: str, since_s: float = 0.0
 ) -> list[str]:
-    """Replicated subscriptions of which `target` has not taken in everything that was acknowledged more than `since_s` ago. (Where consumers go on
-    acknowledging, there is always something newer.)"""
+    """Replicated subscriptions of which `target` has not taken in everything that was acknowledged more than `since_s`
+    ago. (Where consumers go on acknowledging, there is always something newer.)
+    """
     out: list[str] = []
     for name, topic in _linked(source):
         if _stays(topic, target_name):
@@ -184,7 +193,9 @@ def out_of_step(
 
 
 def tail_spans(topic: Topic, boundary: Mapping[str, list[int]]) -> list[Span]:
-    """What was first published here and lies above `boundary` (origin -> the last position that the other region held)."""
+    """What was first published here and lies above `boundary` (origin -> the last position that the other region
+    held).
+    """
     log = cast(ReplicatedLog, topic.log)
     out: list[Span] = []
     starts = BEFORE_ALL
@@ -197,7 +208,9 @@ def tail_spans(topic: Topic, boundary: Mapping[str, list[int]]) -> list[Span]:
 
 
 async def counted(topic: Topic, spans: Iterable[Span], spent: Callable[[], bool]) -> dict[str, Any]:
-    """The messages first published here that lie in `spans`, entry by entry. spent: asked after each read, ends it; `left` is then what was not read."""
+    """The messages first published here that lie in `spans`, entry by entry. spent: asked after each read, ends it;
+    `left` is then what was not read.
+    """
     log = cast(ReplicatedLog, topic.log)
     out: dict[str, Any] = {"entries": 0, "messages": 0, "bytes": 0, "first": None, "last": None, "left": []}
     for origin, after, end in spans:
@@ -238,7 +251,9 @@ def span_row(span: Span) -> list[Any]:
 
 
 def span_of(row: Any) -> Span:
-    """Raises NotAllowed."""
+    """Reads [origin, [ledger, entry], [ledger, entry]]: what lies behind the first position, up to the second. Raises
+    NotAllowed.
+    """
     try:
         text, (after, after_entry), (through, through_entry) = row
         origin, position = parse_coordinate(f"{text}:{through:d}:{through_entry:d}")
@@ -256,7 +271,9 @@ def added(before: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 def unsent(
     region: str, target: Mapping[str, Any], boundary: Mapping[str, Mapping[str, list[int]]]
 ) -> dict[str, list[list[Any]]]:
-    """Topic -> spans above `boundary` of which the region of the facts `target` was told that they never come. region: the origins' number, and a dot."""
+    """Topic -> spans above `boundary` of which the region of the facts `target` was told that they never come. region:
+    the origins' number, and a dot.
+    """
     out: dict[str, list[list[Any]]] = {}
     for name, topic in sorted(target["topics"].items()):
         known = boundary.get(name, {})

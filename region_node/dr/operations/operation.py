@@ -1,11 +1,13 @@
 """Operation: one switchover, failover, or rejoin of a namespace, as the global configuration keeps it.
 
-Is: what was asked, which step is next, what each step said, the numbers of the report. Isn't: the work of a step (`region_node.dr.operations.operation_steps`).
-Invariants: one unfinished operation a namespace; a step is recorded as done only after its effect is durable, and every step may be done again.
-Keys: /dr/operations/{tenant}/{namespace} (the one under way, or the last), /dr/history/{tenant}/{namespace}/{id:08} (finished ones),
-/dr/reports/{tenant}/{namespace}/{id:08} (signed reports of drills),
-/dr/boundaries/{tenant}/{namespace}/{epoch:08}/{index:06} (what the new active region held of each topic when it took over: JSON, at most 500 topics
-each; kept until the region that was lost is the active one again).
+Is: what was asked, which step is next, what each step said, the numbers of the report. Isn't: the work of a step
+(`region_node.dr.operations.operation_steps`).
+Invariants: one unfinished operation a namespace; a step is recorded as done only after its effect is durable, and every
+step may be done again.
+Keys: /dr/operations/{tenant}/{namespace} (the one under way, or the last), /dr/history/{tenant}/{namespace}/{id:08}
+(finished ones), /dr/reports/{tenant}/{namespace}/{id:08} (signed reports of drills),
+/dr/boundaries/{tenant}/{namespace}/{epoch:08}/{index:06} (what the new active region held of each topic when it took
+over: JSON, at most 500 topics each; kept until the region that was lost is the active one again).
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ class Operation(_Value):
 
     @classmethod
     def new(cls, number: int, kind: str, namespace: str, source: str, target: str, by: str, now_ms: int) -> Operation:
-        """Raises NotAllowed."""
+        """Returns one at the first step of its kind. Raises NotAllowed: no such kind, or `source` is `target`."""
         if kind not in STEPS:
             raise NotAllowed(f"there is no operation {kind!r}: {', '.join(STEPS)}")
         if source == target:
@@ -117,7 +119,9 @@ class Operation(_Value):
         return replace(self, state=CANCELLED, waiting="", ended_ms=now_ms)
 
     def left(self, now_ms: int) -> Operation:
-        """The regions were flipped, and the new one was not seen to take messages: another operation goes on from there."""
+        """The regions were flipped, and the new one was not seen to take messages: another operation goes on from
+        there.
+        """
         return replace(
             self,
             state=DONE,

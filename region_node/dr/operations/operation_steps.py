@@ -1,9 +1,10 @@
 """Conductor: does the next step of an operation, and says what it waits for.
 
-Is: beginning, advancing, cancelling; every step reads what is, does what is missing, and is safe to do again. Isn't: a loop or a timer: whoever asked for
-the operation asks for each step, so that one that was interrupted simply goes on when it is asked again, by anybody, at any broker.
-Invariants: a step counts as done when its effect is durable, and is then recorded by compare-and-set; between `drain` or `fence` and `flip` the namespace
-takes no messages, and the status says so; no message is deleted by any step.
+Is: beginning, advancing, cancelling; every step reads what is, does what is missing, and is safe to do again. Isn't: a
+loop or a timer: whoever asked for the operation asks for each step, so that one that was interrupted simply goes on
+when it is asked again, by anybody, at any broker.
+Invariants: a step counts as done when its effect is durable, and is then recorded by compare-and-set; between `drain`
+or `fence` and `flip` the namespace takes no messages, and the status says so; no message is deleted by any step.
 Source: docs/operating/disaster-recovery.md.
 """
 
@@ -40,7 +41,7 @@ from region_node.dr.operations.operation import (
 
 _BOUNDARY_TOPICS = 500
 _COUNTED_TOPICS = 200
-"""Of one request for counts; as many are in the operation's record at most while they are not done."""
+"""One request counts so many topics; no more are in the operation's record while they are not done."""
 _NAMED = 5
 _NAMED_TAILS = 1000
 _NOTHING_COUNTED = {
@@ -65,8 +66,9 @@ class Regions(Protocol):
 
 
 class Conductor:
-    """`facts_of(region, namespace)`, `counts_of(region, namespace, "tails", {topic: {origin: position}})` or `"spans", {topic: [[origin, after, through]]}`:
-    asked of the region itself; raise HeliographError."""
+    """`facts_of(region, namespace)`, `counts_of(region, namespace, "tails", {topic: {origin: position}})` or `"spans",
+    {topic: [[origin, after, through]]}`: asked of the region itself; raise HeliographError.
+    """
 
     def __init__(
         self,
@@ -118,7 +120,9 @@ class Conductor:
         return planned, cost
 
     async def begin(self, kind: str, namespace: str, target: str, by: str) -> Operation:
-        """Begins it, or goes on with one of the same kind and target that is not finished. Raises NotAllowed, NotFound."""
+        """Begins it, or goes on with one of the same kind and target that is not finished. Raises NotAllowed,
+        NotFound.
+        """
         for _ in range(4):
             old, version = await self.operation(namespace)
             record, _ = await self.switching.get(namespace)
@@ -174,7 +178,9 @@ class Conductor:
         return ended
 
     async def advance(self, namespace: str) -> Operation:
-        """Does the next step as far as it can be done now. Raises NotFound, and MetadataUnavailable where the configuration has no majority."""
+        """Does the next step as far as it can be done now. Raises NotFound, and MetadataUnavailable where the
+        configuration has no majority.
+        """
         found, version = await self.operation(namespace)
         if found is None:
             raise NotFound(f"no operation of {namespace} was ever begun")
@@ -237,7 +243,10 @@ class Conductor:
             return op.waits(f"no broker of {op.target} holds a lease: nobody there could confirm")
         producers = sum(topic["producers"] for topic in source["topics"].values())
         stays = f"; {_some(lag['stays'])} stays in {op.source}, by policy" if lag["stays"] else ""
-        text = f"{len(source['topics'])} topics, {producers} producers, {lag['messages']} messages not in {op.target} yet{stays}"
+        text = (
+            f"{len(source['topics'])} topics, {producers} producers, {lag['messages']} messages not in {op.target} "
+            f"yet{stays}"
+        )
         return op.passed(text, self._wall_ms(), cost=lag)
 
     async def _drain(self, op: Operation) -> Operation:
@@ -370,7 +379,8 @@ class Conductor:
             tail = {key: done[key] for key in ("entries", "messages", "bytes")}
             op = with_report(op, counting=None)
             return op.passed(
-                f"{tail['messages']} messages of {done['count']} topics were in {op.source} only when {op.target} took over",
+                f"{tail['messages']} messages of {done['count']} topics were in {op.source} only when {op.target} "
+                "took over",
                 self._wall_ms(),
                 boundary_epoch=epoch,
                 tail={**tail, "topics": done["with_tail"], "topics_count": done["count"]},
@@ -446,7 +456,8 @@ class Conductor:
             if rows and rows[0]["source"] == returned:
                 return {name: held for row in rows for name, held in row["topics"].items()}, epoch
         raise NotFound(
-            f"no failover of {namespace} away from {returned} is on record: there is no tail to rejoin; links bring what is missing"
+            f"no failover of {namespace} away from {returned} is on record: there is no tail to rejoin; links bring "
+            "what is missing"
         )
 
     async def away(self, namespace: str) -> dict[str, list[int]]:
@@ -491,8 +502,10 @@ def _filed(operation: Operation) -> str:
 
 
 def _gives_way(old: Operation, kind: str, target: str) -> bool:
-    """A failover does not wait for what a lost region cannot finish, be it the one that was left or the one that took over; a rejoin can be begun again
-    when the namespace was moved; a drill is in nobody's way, and takes nobody's place."""
+    """A failover does not wait for what a lost region cannot finish, be it the one that was left or the one that took
+    over; a rejoin can be begun again when the namespace was moved; a drill is in nobody's way, and takes nobody's
+    place.
+    """
     if DRILL in (old.kind, kind):
         return kind != DRILL
     if old.kind == REJOIN:
@@ -524,4 +537,7 @@ def _cut_off_text(away: Mapping[str, Sequence[str]], target: str) -> str:
     if not away:
         return ""
     regions = ", ".join(f"{region} ({len(topics)} topics)" for region, topics in away.items())
-    return f"; {target} has no link to {regions}: until it has, what it takes waits there, and acknowledgements of the two are not brought in step"
+    return (
+        f"; {target} has no link to {regions}: until it has, what it takes waits there, and acknowledgements of the "
+        "two are not brought in step"
+    )

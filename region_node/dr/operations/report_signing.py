@@ -1,8 +1,9 @@
 """Signing: a report that says later that it is the one that was made, and by which region.
 
-Is: one Ed25519 key a region, made by whoever needs it first; its public half stands in the global configuration. Isn't: a certificate, or a secret of
-anybody else: who can read the region's metadata can do everything there anyway.
-Format: the signature is over `canonical(report)`: JSON with sorted keys, no spaces, UTF-8, of everything but `signature`.
+Is: one Ed25519 key a region, made by whoever needs it first; its public half stands in the global configuration. Isn't:
+a certificate, or a secret of anybody else: who can read the region's metadata can do everything there anyway.
+Format: the signature is over `canonical(report)`: JSON with sorted keys, no spaces, UTF-8, of everything but
+`signature`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def canonical(report: Mapping[str, Any]) -> bytes:
 
 
 class Signer:
-    """Of one region."""
+    """Signs the reports of one region. The key is read, or made, in the region's metadata at each use: none is kept
+    here.
+    """
 
     def __init__(self, region: str, meta: MetadataStore, config: MetadataStore, rng: Rng) -> None:
         self._region, self._meta, self._config, self._rng = region, meta, config, rng

@@ -13,63 +13,66 @@ from heliograph.model.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSettings:
-    """Ports: -1 none, 0 any free one. Kafka's own names for what they mean stand behind each."""
+    """Bounds and defaults of one broker's listener. Ports: -1 none, 0 any free one. Kafka's own name for a setting
+    stands in parentheses.
+    """
 
     port: int = -1
-    """9092 is usual."""
+    """The plain port; 9092 is usual."""
     tls_port: int = -1
-    """9093 is usual; wants the broker's TLS."""
+    """The TLS port; 9093 is usual. It wants the broker's TLS."""
     advertised_host: str = ""
-    """advertised.listeners: empty, the broker's own."""
+    """The host that clients are told (advertised.listeners); empty: the broker's own."""
     namespace: str = "public/default"
-    """Where topics lie whose names give no tenant and namespace."""
+    """The tenant and namespace of topics whose names give none."""
     num_partitions: int = 1
-    """num.partitions: of topics that come into being because a client asks for them."""
+    """How many partitions a topic gets that comes into being because a client asks for it (num.partitions)."""
     message_bytes_max: int = 1_048_588
-    """message.max.bytes: of one record batch."""
+    """The largest record batch, where its topic says no other (message.max.bytes)."""
     request_bytes_max: int = 100 << 20
-    """socket.request.max.bytes."""
+    """The largest frame of a client that is known; a larger one closes the connection (socket.request.max.bytes)."""
     connections_max: int = 10_000
     inflight_bytes_max: int = 64 << 20
-    """Record batches that wait to be durable, in the whole broker; above it reading stops."""
+    """Bounds produce requests whose batches wait to be durable, in the whole broker; above it reading stops."""
     requests_max: int = 1000
-    """Requests of one connection that wait for their turn; above it reading stops."""
+    """Bounds requests of one connection that wait for their turn; above it reading stops."""
     idle_s: float = 600.0
-    """connections.max.idle.ms."""
+    """A connection that has been silent for longer is closed (connections.max.idle.ms)."""
     handshake_timeout_s: float = 10.0
-    """For a client that has to authenticate."""
+    """A client that has not authenticated by then is closed."""
     retention_ms: int = 604_800_000
-    """log.retention.ms, of topics that Kafka's clients use; -1: no limit."""
+    """How long topics that Kafka's clients use keep records (log.retention.ms); -1: no limit."""
     retention_bytes: int = -1
-    """log.retention.bytes, of one partition; -1: no limit."""
+    """How many bytes one partition of these keeps (log.retention.bytes); -1: no limit."""
     compaction_bytes: int = 64 << 20
-    """Of a topic with cleanup.policy=compact that says no segment.bytes: it is compacted once so much has come since the last time."""
+    """A topic with cleanup.policy=compact and no segment.bytes is compacted once so much is new."""
     retention_check_s: float = 60.0
-    """log.retention.check.interval.ms."""
+    """How often retention is applied (log.retention.check.interval.ms)."""
     session_timeout_min_ms: int = 6_000
-    """group.min.session.timeout.ms"""
+    """The shortest session time-out that a member may ask for (group.min.session.timeout.ms)."""
     session_timeout_max_ms: int = 1_800_000
-    """group.max.session.timeout.ms"""
+    """The longest session time-out that a member may ask for (group.max.session.timeout.ms)."""
     rebalance_delay_ms: int = 3_000
-    """group.initial.rebalance.delay.ms: how long the first rebalance of an empty group waits for more members."""
+    """How long the first rebalance of an empty group waits for more members (group.initial.rebalance.delay.ms)."""
     group_members_max: int = 10_000
-    """group.max.size"""
+    """A group that has so many members takes no more (group.max.size)."""
     offsets_retention_s: float = 604_800.0
-    """offsets.retention.minutes: offsets of a group without members."""
+    """How long offsets of a group without members are kept (offsets.retention.minutes); below 0: for ever."""
     offset_metadata_bytes_max: int = 4096
-    """offset.metadata.max.bytes"""
+    """How many bytes of text a commit may attach to an offset (offset.metadata.max.bytes)."""
     fetch_sessions_max: int = 1000
-    """max.incremental.fetch.session.cache.slots"""
+    """Beyond so many incremental fetch sessions the longest unused ends (max.incremental.fetch.session.cache.slots)."""
     transaction_timeout_max_ms: int = 900_000
-    """transaction.max.timeout.ms"""
+    """The longest time-out that a transactional producer may ask for (transaction.max.timeout.ms)."""
     transactional_id_expiration_s: float = 604_800.0
-    """transactional.id.expiration.ms: an id without a transaction for so long is forgotten; -1: none is."""
+    """An id without a transaction for so long is forgotten (transactional.id.expiration.ms); -1: none is."""
 
     def __post_init__(self) -> None:
         for name in ("port", "tls_port"):
             if not -1 <= getattr(self, name) <= 65535:
                 raise ConfigError(
-                    f"broker.kafka.{name} must be -1 (none), 0 (any free port), or up to 65535, not {getattr(self, name)}"
+                    f"broker.kafka.{name} must be -1 (none), 0 (any free port), or up to 65535, not "
+                    f"{getattr(self, name)}"
                 )
         if self.namespace.count("/") != 1 or not all(self.namespace.split("/")):
             raise ConfigError(f"broker.kafka.namespace must be tenant/namespace, not {self.namespace!r}")
@@ -86,7 +89,8 @@ class KafkaSettings:
             or min(self.connections_max, self.requests_max) < 1
         ):
             raise ConfigError(
-                "broker.kafka: idle_s, handshake_timeout_s, retention_check_s, connections_max, and requests_max must be above 0"
+                "broker.kafka: idle_s, handshake_timeout_s, retention_check_s, connections_max, and requests_max must "
+                "be above 0"
             )
         if self.compaction_bytes < 1:
             raise ConfigError(f"broker.kafka.compaction_bytes must be above 0, not {self.compaction_bytes}")

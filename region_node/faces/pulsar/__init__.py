@@ -1,0 +1,1 @@
+"""Pulsar's binary protocol: its connections, and a handler for each command."""

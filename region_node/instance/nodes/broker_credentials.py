@@ -1,7 +1,8 @@
-"""How the supervisor speaks to brokers that want authentication: as one of them, by the secret that the region's metadata keeps.
+"""How the supervisor speaks to brokers that want authentication: as one of them, by the secret that the region's
+metadata keeps.
 
-Is: that secret, read once a region, and headers signed with it. Isn't: a way in for anybody who has not the data folder: without TLS inside, the
-metadata's port on loopback is open to this machine's users anyway.
+Is: that secret, read once a region, and headers signed with it. Isn't: a way in for anybody who has not the data
+folder: without TLS inside, the metadata's port on loopback is open to this machine's users anyway.
 """
 
 from __future__ import annotations

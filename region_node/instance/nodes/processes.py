@@ -1,9 +1,9 @@
 """Processes: the children of one supervisor, from their start to their end.
 
-Is: starting them, restarting what dies (with backoff, unless told otherwise), ending them in order. Isn't: which ones there are, or what they are told
-(`supervisor`).
-Invariants: what was started here is ended here, by its process object, and nothing else is; a child that is *held* stays down until somebody wants it up;
-a start that is cancelled leaves no process that nobody knows.
+Is: starting them, restarting what dies (with backoff, unless told otherwise), ending them in order. Isn't: which ones
+there are, or what they are told (`supervisor`).
+Invariants: what was started here is ended here, by its process object, and nothing else is; a child that is *held*
+stays down until somebody wants it up; a start that is cancelled leaves no process that nobody knows.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class Child:
     revived: Callable[[], Awaitable[None]] | None = None
     """Called after it has died and was started again."""
     vital: bool = True
-    """The instance does not start without it. Once all have started, or of one that joined later: nothing depends on it."""
+    """The instance does not start without it. Once all have started, or of one that joined later: nothing depends on
+    it.
+    """
     held: bool = False
     """Not restarted when it dies: somebody wants it down."""
     killed: bool = False
@@ -78,9 +80,11 @@ class Child:
 
 
 def interpreter_of(node: NodePlan, children: Iterable[Child], own: str) -> str:
-    """Which one starts a node's process: after an upgrade its own from before, else that of its region's processes, else of all. own: the supervisor's.
+    """Which one starts a node's process: after an upgrade its own from before, else that of its region's processes,
+    else of all. own: the supervisor's.
 
-    Where they differ, in the middle of an upgrade, those of its role count, and the supervisor's own where these differ, too.
+    Where they differ, in the middle of an upgrade, those of its role count, and the supervisor's own where these
+    differ, too.
     """
     others = [child for child in children if child.region]  # no proxy of links
     near = [child for child in others if child.region == node.region]
@@ -152,8 +156,8 @@ class Processes:
     async def restart(self, child: Child, python: str) -> None:
         """Drains it, waits until it has ended, and starts it again. python: another interpreter, from now on.
 
-        Raises ConfigError with why it is not ready, OSError. Another interpreter has one try: a process that it does not start is started by the
-        one from before again.
+        Raises ConfigError with why it is not ready, OSError. Another interpreter has one try: a process that it does
+        not start is started by the one from before again.
         """
         async with self._turn(child):
             await self._restart_now(child, python)
@@ -165,7 +169,8 @@ class Processes:
         async with child.commanded:
             if child.kills != kills:
                 raise ConfigError(
-                    f"{child.name} was killed while this command waited for an earlier one; it stays down: give the command again to start it"
+                    f"{child.name} was killed while this command waited for an earlier one; it stays down: give the "
+                    "command again to start it"
                 )
             yield
 
@@ -221,7 +226,6 @@ class Processes:
             raise ConfigError(f"{child.name} {wrong}: {self.last_words(child)}; its log is {self.log_of(child)}")
 
     async def _drain(self, child: Child) -> None:
-        """Has it end."""
         child.send(signal.SIGTERM)
         if child.process is not None:
             try:
@@ -257,7 +261,7 @@ class Processes:
                     await asyncio.wait(late)
 
     async def end_all(self) -> None:
-        """Once `stopping` is set."""
+        """Ends every child and every watcher. `stopping` is set before, or they would be started again."""
         await self.end(list(self.children.values()))
         for watcher in list(self._watchers):
             watcher.cancel()

@@ -1,6 +1,7 @@
 """Provisioning: the regions of a plan in the global configuration, and the supervisor's way to the metadata of each.
 
-Is: what a start writes, and what a region that joins or leaves changes there. Isn't: the steps of joining and leaving (`growth`), or processes.
+Is: what a start writes, and what a region that joins or leaves changes there. Isn't: the steps of joining and leaving
+(`region_node.instance.plan.region_growth`), or processes.
 Invariants: repeated, it changes only what differs; it goes through a region whose configuration node runs.
 """
 
@@ -26,11 +27,11 @@ from region_node.security.tls import only
 
 _AGAIN_S = 0.5
 _COPIES = 2
-"""Of an entry, where no namespace wants more."""
+"""So many copies of an entry are counted on where no namespace wants more."""
 
 
 class Provisioning:
-    """plan: the present one."""
+    """Writes and reads an instance's configuration. plan: returns the present one; joining and leaving change it."""
 
     def __init__(self, data: Path, plan: Callable[[], InstancePlan], processes: Processes) -> None:
         self._data, self._plan, self._processes = data, plan, processes
@@ -38,7 +39,8 @@ class Provisioning:
     async def write(self) -> None:
         """The regions, and `public/default`, once the nodes that are needed for it are ready. Raises HeliographError.
 
-        On a busy machine a majority of the regions may be there long after the first of them: then it is tried again, for READY_S.
+        On a busy machine a majority of the regions may be there long after the first of them: then it is tried again,
+        for READY_S.
         """
         home, clock = self._home(), SystemClock()
         await self._ready(home)

@@ -1,10 +1,11 @@
 """A region of a running instance gets a broker or a bookie more, or has one less: the plan, and the steps.
 
-Is: the next plan; start, registration, drain, decommission, in an order that any crash leaves sane. Isn't: moving of copies or bundles (the brokers do
-that), or a region's joining (`growth`).
-Invariants: a name is used once; the plan is durable before a process that it adds is started, and loses one only after that has ended; a bookie ends only while
-no ledger names it, and is not begun to be emptied where too few would be left; what is under way is found again by the same command, for a bookie also by
-another supervisor: its mark lies in the region's metadata.
+Is: the next plan; start, registration, drain, decommission, in an order that any crash leaves sane. Isn't: moving of
+copies or bundles (the brokers do that), or a region's joining (`region_node.instance.plan.region_growth`).
+Invariants: a name is used once; the plan is durable before a process that it adds is started, and loses one only after
+that has ended; a bookie ends only while no ledger names it, and is not begun to be emptied where too few would be left;
+what is under way is found again by the same command, for a bookie also by another supervisor: its mark lies in the
+region's metadata.
 Source: docs/operating/scaling.md, "A broker or a bookie more, or one less".
 """
 
@@ -52,7 +53,8 @@ _PAGE = 1000
 
 
 def with_process(plan: InstancePlan, region: str, role: str) -> tuple[InstancePlan, NodePlan]:
-    """The plan with one broker or bookie more, and which. A broker that was alone gets ports of its own: the region's are shared from now on.
+    """The plan with one broker or bookie more, and which. A broker that was alone gets ports of its own: the region's
+    are shared from now on.
 
     Raises ConfigError.
     """
@@ -61,7 +63,8 @@ def with_process(plan: InstancePlan, region: str, role: str) -> tuple[InstancePl
     nodes = _nodes(there, role)
     if len(nodes) >= MOST:
         raise ConfigError(
-            f"region {region} has {len(nodes)} {role}s, and an instance on one machine has {MOST} at the most: spread it over hosts"
+            f"region {region} has {len(nodes)} {role}s, and an instance on one machine has {MOST} at the most: spread "
+            "it over hosts"
         )
     _remember(there)
     number = there.named[role]
@@ -146,7 +149,9 @@ def _own_ports(region: RegionPlan, broker: NodePlan, ports: Ports) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """What the supervisor lends. plan: the present one. adopt: makes another the present one, durably. child: writes what a process is told, too."""
+    """What the supervisor lends. plan: the present one. adopt: makes another the present one, durably. child: writes
+    what a process is told, too.
+    """
 
     data: Path
     plan: Callable[[], InstancePlan]
@@ -203,7 +208,8 @@ class Resize:
         }
 
     async def remove(self, name: str, *, dry_run: bool = False) -> dict[str, Any]:
-        """One look, and what can be done by now: `done` says whether that was all. Of a bookie that is being emptied: `ledgers_left`, `bytes_left`.
+        """One look, and what can be done by now: `done` says whether that was all. Of a bookie that is being emptied:
+        `ledgers_left`, `bytes_left`.
 
         Raises ConfigError with why it must stay, HeliographError, OSError.
         """
@@ -224,7 +230,8 @@ class Resize:
             others = await _ids(meta, keys.BROKERS) - {node.name}
         if not others:
             raise ConfigError(
-                f"none of the other brokers of {node.region} is registered, so nobody would take its bundles: start one (`heliograph status`)"
+                f"none of the other brokers of {node.region} is registered, so nobody would take its bundles: start "
+                "one (`heliograph status`)"
             )
         if dry_run:
             return {"ok": True, "done": False, "process": node.name}
@@ -290,12 +297,15 @@ class Resize:
         found = await self._instance.status.ask(node.region, f"/heliograph/v1/bookies/{node.name}/decommission")
         if found is None:
             raise ConfigError(
-                f"no broker of {node.region} answers, and they move what {node.name} has: start one (`heliograph status`), then again"
+                f"no broker of {node.region} answers, and they move what {node.name} has: start one (`heliograph "
+                "status`), then again"
             )
         return {name: found[name] for name in ("ledgers_left", "open_ledgers_left", "bytes_left", "done")}
 
     async def _share_ports(self, region: str) -> None:
-        """A broker that listens where the region's clients connect, as it was alone, is started again: it shares that port from now on."""
+        """A broker that listens where the region's clients connect, as it was alone, is started again: it shares that
+        port from now on.
+        """
         it = self._instance
         for node in it.plan().region(region).brokers:
             child = it.processes.children.get(node.name)
@@ -311,7 +321,8 @@ class Resize:
             while name not in await _ids(meta, prefix):
                 if clock.monotonic() > deadline:
                     raise ConfigError(
-                        f"{name} runs, and did not register within {READY_S:.0f} s: its log is {self._instance.processes.log_of(child)}"
+                        f"{name} runs, and did not register within {READY_S:.0f} s: its log is "
+                        f"{self._instance.processes.log_of(child)}"
                     )
                 await asyncio.sleep(_POLL_S)
 
@@ -347,7 +358,8 @@ class Resize:
             while bookie in await _ids(meta, keys.BOOKIES):
                 if clock.monotonic() > deadline:
                     raise ConfigError(
-                        f"{bookie} has ended, and is still registered: somebody else runs it; stop that, then give the command again"
+                        f"{bookie} has ended, and is still registered: somebody else runs it; stop that, then give "
+                        "the command again"
                     )
                 await asyncio.sleep(_POLL_S)
             if await meta.get(keys.decommission(bookie)) is not None:

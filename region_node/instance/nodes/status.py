@@ -1,6 +1,8 @@
-"""Status: what `heliograph status --json` prints: processes, links as the brokers see them, the configuration's members, the wide-area links.
+"""InstanceStatus: what `heliograph status --json` prints: processes, links as the brokers see them, the configuration's
+members, the wide-area links.
 
-Is: asking all brokers at once, and putting it together. Isn't: a decision by it. A broker that does not answer is shown by its process alone.
+Is: asking all brokers at once, and putting it together. Isn't: a decision by it. A broker that does not answer is shown
+by its process alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""A typed layer over Toxiproxy's HTTP interface: the proxies of an instance's wide-area links, and what is done to them.
+"""A typed layer over Toxiproxy's HTTP interface: the proxies of an instance's wide-area links, and what is done to
+them.
 
-Is: create, cut, heal, slow down, reset, for callers that may block (the supervisor's thread, tests). Isn't: the server; `make setup` builds it.
-A proxy stands for one direction of one link: its client side is the region that opened the connection. A latency toxic does not limit throughput.
+Is: create, cut, heal, slow down, reset, for callers that may block (the supervisor's thread, tests). Isn't: the server;
+`make setup` builds it.
+A proxy stands for one direction of one link: its client side is the region that opened the connection. A latency toxic
+does not limit throughput.
 Source: Toxiproxy's server, version 2.5.
 """
 

@@ -1,7 +1,8 @@
-"""WideArea: the wide-area links of an instance on this machine: a Toxiproxy that delays them, and cuts and heals them when it is told to.
+"""WideArea: the wide-area links of an instance on this machine: a Toxiproxy that delays them, and cuts and heals them
+when it is told to.
 
-Is: its process, its proxies, made again whenever it was started again (it remembers nothing). Isn't: Toxiproxy's own interface (`toxiproxy`), or which
-links there are (the plan).
+Is: its process, its proxies, made again whenever it was started again (it remembers nothing). Isn't: Toxiproxy's own
+interface (`toxiproxy_api`), or which links there are (the plan).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class WideArea:
         self._plan, self._processes, self._program = plan, processes, program
 
     async def start(self) -> None:
-        """Raises ConfigError."""
+        """Starts Toxiproxy and makes its proxies. Raises ConfigError where its program is not here."""
         if self._program is None or not self._program.exists():
             raise ConfigError(
                 "Toxiproxy's server is not here: run `make setup` in the checkout, or start with --wan none"
@@ -60,7 +61,9 @@ class WideArea:
             await asyncio.to_thread(self._client().delete, link.name)
 
     async def switch(self, verb: str, source: str, target: str, *, both: bool) -> list[str]:
-        """Cuts or heals what `source` opens to `target` (both: and the other way); returns the proxies' names. Raises ConfigError, OSError."""
+        """Cuts or heals what `source` opens to `target` (both: and the other way); returns the proxies' names. Raises
+        ConfigError, OSError.
+        """
         for name in (source, target):
             self._plan().region(name)
         client = self._client()

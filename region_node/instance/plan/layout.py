@@ -1,8 +1,10 @@
-"""Where everything of an instance on this machine lies: regions, nodes, ports, folders, wide-area links; and the settings of each process.
+"""Where everything of an instance on this machine lies: regions, nodes, ports, folders, wide-area links; and the
+settings of each process.
 
-Is: the plan, made once, kept in `instance.json` in the data folder, so that a second start continues where the first was.
-Isn't: running anything, or finding ports (`ports`). Invariants: a port is never given twice; the plan of an existing data folder is not changed by
-other options.
+Is: the plan, made once, kept in `instance.json` in the data folder, so that a second start continues where the first
+was.
+Isn't: running anything, or finding ports (`loopback_ports`). Invariants: a port is never given twice; the plan of an
+existing data folder is not changed by other options.
 """
 
 from __future__ import annotations
@@ -50,9 +52,12 @@ class RegionPlan:
     service_tls_port: int = 0
     """0: no TLS for clients."""
     health_port: int = 0
-    """For clients with a failover of their own: open while brokers can do their work. 0: the folder was made before there was one."""
+    """For clients with a failover of their own: open while brokers can do their work. 0: the folder was made before
+    there was one.
+    """
     voter: bool = True
-    """Of the global configuration; False: a learner, which has everything and decides nothing."""
+    """Whether it votes in the global configuration; False: it is a learner, which has everything and decides nothing.
+    """
     begun: list[int] = field(default_factory=list)
     """Brokers and bookies that it began with, which `up` is given for ever; empty: none was added or removed since."""
     named: dict[str, int] = field(default_factory=dict)
@@ -91,7 +96,9 @@ class InstancePlan:
     tls: bool = False
     """TLS for clients beside the plain ports, and mutual TLS between all processes."""
     founders: dict[str, int] = field(default_factory=dict)
-    """Regions that the instance began with -> their configuration's port, also of those that left; empty: none has joined or left."""
+    """Regions that the instance began with -> their configuration's port, also of those that left; empty: none has
+    joined or left.
+    """
     numbers: int = 0
     """The highest number that a region ever had; 0: as many as there are regions."""
     left: list[str] = field(default_factory=list)
@@ -119,7 +126,9 @@ class InstancePlan:
 
 
 def round_trips(profile: str, regions: list[str]) -> dict[tuple[str, str], tuple[int, int]]:
-    """(region, region) -> (round trip ms, jitter ms) for each pair. `profile`: default, or a JSON file like {"us-eu": {"rtt_ms": 80, "jitter_ms": 4}}."""
+    """(region, region) -> (round trip ms, jitter ms) for each pair. `profile`: default, or a JSON file like {"us-eu":
+    {"rtt_ms": 80, "jitter_ms": 4}}.
+    """
     table: dict[frozenset[str], tuple[int, int]] = {
         frozenset(k): (v, round(v * _JITTER_SHARE)) for k, v in ROUND_TRIPS_MS.items()
     }
@@ -199,7 +208,9 @@ def plan_region(
     linked: bool,
     tls: bool,
 ) -> RegionPlan:
-    """clients: where they reach the service and the admin interface; several brokers share these. linked: to other regions."""
+    """clients: where they reach the service and the admin interface; several brokers share these. linked: to other
+    regions.
+    """
     (service, admin), service_tls = clients, ports.free() if tls else 0
     own = (service, admin, service_tls) if brokers == 1 else None
     return RegionPlan(
@@ -223,7 +234,9 @@ def plan_region(
 def plan_broker(
     region: str, number: int, ports: Ports, *, clients: tuple[int, int, int] | None, linked: bool, tls: bool
 ) -> NodePlan:
-    """clients: of one that is alone, the region's ports (service, admin, service with TLS), which are its own; None: it shares them, beside its own."""
+    """clients: of one that is alone, the region's ports (service, admin, service with TLS), which are its own; None: it
+    shares them, beside its own.
+    """
     service, admin, service_tls = clients or (ports.free(), ports.free(), ports.free() if tls else 0)
     return NodePlan(
         name=f"{region}-broker-{number}",
@@ -302,7 +315,8 @@ def load_plan(data: Path) -> InstancePlan | None:
         ) from error
     if fields.get("format") != FORMAT:
         raise ConfigError(
-            f"the data folder {data} has format {fields.get('format')}, this version of heliograph reads format {FORMAT}: "
+            f"the data folder {data} has format {fields.get('format')}, this version of heliograph reads format "
+            f"{FORMAT}: "
             "run the version that wrote it, or choose another folder with --data"
         )
     regions = [
@@ -410,7 +424,8 @@ def node_settings(data: Path, plan: InstancePlan, node: NodePlan) -> dict[str, A
         }
     if "config" in node.roles:
         peers = {
-            r.name: f"{HOST}:{r.metadata.ports['raft'] if r is region else reach(plan, node.region, 'config', r.metadata)}"
+            r.name: f"{HOST}:"
+            f"{r.metadata.ports['raft'] if r is region else reach(plan, node.region, 'config', r.metadata)}"
             for r in plan.regions
         }
         joining = bool(plan.founders) and node.region not in plan.founders
@@ -427,7 +442,9 @@ def node_settings(data: Path, plan: InstancePlan, node: NodePlan) -> dict[str, A
 
 
 def cpus_of(plan: InstancePlan, node: NodePlan, cpus: list[int]) -> list[int]:
-    """The cores of one process: a broker is one loop, and has one of them, in turn; the others have those that no broker has, or all. cpus: of this machine."""
+    """The cores of one process: a broker is one loop, and has one of them, in turn; the others have those that no
+    broker has, or all. cpus: of this machine.
+    """
     brokers = [one.name for one in plan.nodes() if "broker" in one.roles]
     if node.name in brokers:
         return [cpus[brokers.index(node.name) % len(cpus)]]
@@ -435,7 +452,9 @@ def cpus_of(plan: InstancePlan, node: NodePlan, cpus: list[int]) -> list[int]:
 
 
 def _inside(folder: Path, region: str) -> dict[str, Any]:
-    """Of a process's TLS settings: what mutual TLS between all processes wants, and the certificate that clients see."""
+    """Returns the TLS settings of a process: what mutual TLS between all processes wants, and the certificate that
+    clients see.
+    """
     parts = (("cert", "pem"), ("key", "key"))
     files = {
         f"{role}_{part}": str(folder / f"{role}.{region}.{end}")

@@ -1,9 +1,10 @@
-"""Ports: free loopback ports, each kept from everybody else for as long as whoever asked for it lives.
+"""LoopbackPorts: free loopback ports, each kept from everybody else for as long as whoever asked for it lives.
 
 Is: finding them, and keeping them. Isn't: who listens there (`layout`), or a check of other machines' addresses.
-Why they are kept: a port that was looked up and let go may be given again before its server listens, or while that is down: to another instance that looks for
-one, or to a connection that somebody opens. So it stays bound here, without listening. With SO_REUSEADDR on both sides, which servers set, Linux lets
-a server listen there all the same, and gives the port to nobody who wants any.
+Why they are kept: a port that was looked up and let go may be given again before its server listens, or while that is
+down: to another instance that looks for one, or to a connection that somebody opens. So it stays bound here, without
+listening. With SO_REUSEADDR on both sides, which servers set, Linux lets a server listen there all the same, and gives
+the port to nobody who wants any.
 Source: bind(2), tcp(7); net/ipv4/inet_connection_sock.c, `inet_csk_find_open_port`.
 """
 
@@ -32,14 +33,16 @@ class Ports:
         self.close()
 
     def free(self) -> int:
-        """Any that nobody has."""
+        """Returns a port that nobody has, and keeps it. Raises OSError where there is none."""
         probe = _bound(0)
         port: int = probe.getsockname()[1]
         self._kept[port] = probe
         return port
 
     def claim(self, port: int, what: str, option: str) -> int:
-        """This one. Raises ConfigError where somebody listens there, or it is kept here already. option: by which another one is chosen."""
+        """This one. Raises ConfigError where somebody listens there, or it is kept here already. option: by which
+        another one is chosen.
+        """
         if port in self._kept:
             raise ConfigError(f"port {port} would be used twice; give {what} another one with {option}")
         try:
@@ -51,7 +54,9 @@ class Ports:
         return port
 
     def keep(self, ports: Iterable[int]) -> None:
-        """These, as far as they are free; where somebody listens, the process that wants the port will say so itself. 0 is none."""
+        """These, as far as they are free; where somebody listens, the process that wants the port will say so itself. 0
+        is none.
+        """
         for port in ports:
             if port and port not in self._kept:
                 with contextlib.suppress(OSError):
@@ -64,7 +69,6 @@ class Ports:
 
 
 def _bound(port: int) -> socket.socket:
-    """Raises OSError."""
     made = socket.socket()
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

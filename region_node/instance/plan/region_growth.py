@@ -1,10 +1,11 @@
 """A region joins a running instance, or leaves it: the plan, and the steps in the global configuration.
 
-Is: the next plan, and the calls that make a region's configuration node a voter, or take it out. Isn't: processes and proxies (`supervisor`), or what a
-region replicates (an operator adds it to namespaces, and takes it out of them, as ever).
-Invariants: a name and a number are used once; the regions that an instance began with stay the first voters in every node's settings; each step may be
-repeated, so that a command that was interrupted is given again; a region goes only while no tenant and no namespace names it, and while the rest keeps
-a quorum.
+Is: the next plan, and the calls that make a region's configuration node a voter, or take it out. Isn't: processes and
+proxies (`supervisor`), or what a region replicates (an operator adds it to namespaces, and takes it out of them, as
+ever).
+Invariants: a name and a number are used once; the regions that an instance began with stay the first voters in every
+node's settings; each step may be repeated, so that a command that was interrupted is given again; a region goes only
+while no tenant and no namespace names it, and while the rest keeps a quorum.
 Source: docs/operating.md, "A region joins, a region leaves".
 """
 
@@ -39,7 +40,8 @@ def with_region(plan: InstancePlan, name: str, *, brokers: int, bookies: int, vo
         raise ConfigError(str(error)) from error
     if plan.standalone or (len(plan.regions) == 1 and not plan.founders):
         raise ConfigError(
-            "this instance was begun with one region, whose configuration no other can reach: begin one with `heliograph up --regions a,b`"
+            "this instance was begun with one region, whose configuration no other can reach: begin one with "
+            "`heliograph up --regions a,b`"
         )
     if name in plan.left:
         raise ConfigError(
@@ -95,7 +97,9 @@ def address_of(plan: InstancePlan, region: RegionPlan) -> str:
 
 
 async def admit(store: MetaClient, plan: InstancePlan, region: RegionPlan, progress: Progress) -> None:
-    """Makes the region's configuration node, which runs, a voter, or a learner where the plan wants that. Raises ConfigError, HeliographError."""
+    """Makes the region's configuration node, which runs, a voter, or a learner where the plan wants that. Raises
+    ConfigError, HeliographError.
+    """
     report, _ = await store.members()
     roles = {row["member"]: row["role"] for row in report["members"]}
     if region.name not in roles:
@@ -106,7 +110,9 @@ async def admit(store: MetaClient, plan: InstancePlan, region: RegionPlan, progr
 
 
 async def dismiss(store: MetaClient, region: str, others: list[str]) -> None:
-    """Takes the region out of the configuration, and its node out of the voters. Raises NotAllowed with the reason, HeliographError."""
+    """Takes the region out of the configuration, and its node out of the voters. Raises NotAllowed with the reason,
+    HeliographError.
+    """
     await check_dismissal(store, region)
     with contextlib.suppress(NotFound):
         await ConfigAdmin(store).delete_region(region)
@@ -127,7 +133,8 @@ async def check_dismissal(store: MetaClient, region: str) -> None:
             )
             if region in regions:
                 raise NotAllowed(
-                    f"{what} {key.removeprefix(prefix)!r} is in region {region!r}: take it out there first (set-clusters, allowed clusters)"
+                    f"{what} {key.removeprefix(prefix)!r} is in region {region!r}: take it out there first "
+                    "(set-clusters, allowed clusters)"
                 )
     await _soon(lambda: store.members("dry-remove", region), "try again")
 

@@ -1,1 +1,1 @@
-"""Load balancing: what each broker carries, where bundles go, and which of them move."""
+"""Which bundle moves where, and which is split. It owns nothing itself."""

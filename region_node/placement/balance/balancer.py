@@ -1,9 +1,12 @@
-"""Balancer: reports what this broker carries, sees what the others do, says where bundles go, and, where it leads, has bundles moved.
+"""Balancer: reports what this broker carries, sees what the others do, says where bundles go, and, where it leads, has
+bundles moved.
 
-Is: the shell: the load report under the broker's lease, one leader among the brokers (a key under its lease) that runs the shedder, and the calls of
-`Ownership.transfer`. Isn't: on the way of a lookup: without a leader nothing is shed, and all else goes on.
-Invariants: a report is written at most every `report_s`, and only where it says something new; the leader acts on reports that are not older than
-three of them; while /balance/paused stands nothing moves; a bundle that its broker may not serve is moved before anything is shed.
+Is: the shell: the load report under the broker's lease, one leader among the brokers (a key under its lease) that runs
+the shedder, and the calls of `Ownership.transfer`. Isn't: on the way of a lookup: without a leader nothing is shed, and
+all else goes on.
+Invariants: a report is written at most every `report_s`, and only where it says something new; the leader acts on
+reports that are not older than three of them; while /balance/paused stands nothing moves; a bundle that its broker may
+not serve is moved before anything is shed.
 Source: docs/protocols/balancing.md.
 """
 
@@ -85,7 +88,8 @@ class Balancer:
         quotas: QuotaBook | None = None,
         upkeep: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """divider: by which bundles above their limits are split; None: none are. quotas: what is set aside for bundles; it is started and stopped here.
+        """divider: by which bundles above their limits are split; None: none are. quotas: what is set aside for
+        bundles; it is started and stopped here.
 
         upkeep: of the region, by whoever leads, each cycle that is not paused.
         """

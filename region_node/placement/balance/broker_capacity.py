@@ -1,6 +1,7 @@
 """What a broker carries, and what an operator says a bundle takes of it.
 
-Is: two values, Pulsar's ResourceQuota and a broker's capacity, and the share that one is of the other. Isn't: where they are kept (`quotas`).
+Is: two values, Pulsar's ResourceQuota and a broker's capacity, and the share that one is of the other. Isn't: where
+they are kept (`bundle_quotas`).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class ResourceQuota:
 
     @classmethod
     def decode(cls, blob: bytes) -> ResourceQuota:
-        """Raises CorruptData."""
+        """Reads what `encode` wrote. Raises CorruptData, also of another format and of values out of bounds."""
         try:
             fields = msgpack.unpackb(blob)
             if fields.pop("format") != FORMAT:

@@ -1,7 +1,9 @@
 """BrokerGauge: what a broker measures of itself for its load report.
 
-Is: the sums of its loaded topics by bundle, in slices of the loop's time, and the shares of core and memory in use. Isn't: the load score (`load`).
-Invariants: only topics that something happened on since the last report are looked at, and those of a namespace whose bundles have changed.
+Is: the sums of its loaded topics by bundle, in slices of the loop's time, and the shares of core and memory in use.
+Isn't: the load score (`load_score`).
+Invariants: only topics that something happened on since the last report are looked at, and those of a namespace whose
+bundles have changed.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from region_node.topics.topic import Topic
 
 _SLICE = 1000
-"""Topics that are summed up between two turns of the loop."""
+"""Topics that are summed up between two passes of the loop."""
 Counts = tuple[int, int, int, int]
 """Messages in and out, bytes in, bytes out, and clients' producers and consumers."""
 _NOTHING: Counts = (0, 0, 0, 0)
@@ -38,7 +40,9 @@ class _Space:
         self.rows: dict[int, dict[Topic, Counts]] = {}
 
     def change(self, table: BundleTable | None) -> list[Topic]:
-        """Topics of the bundles that have another range now, or are gone; what is known of them stays, to be taken over."""
+        """Topics of the bundles that have another range now, or are gone; what is known of them stays, to be taken
+        over.
+        """
         before, self.table = self.table, table
         if before is None or table is None:
             return [topic for rows in self.rows.values() for topic in rows]
@@ -49,7 +53,9 @@ class _Space:
 
 
 class BrokerGauge:
-    """bundles: of a namespace; None: it is not served. connections: share in use. Make it before any topic is loaded."""
+    """bundles: of a namespace; None: it is not served. connections: share in use. Make it before any topic is
+    loaded.
+    """
 
     def __init__(
         self,
@@ -70,8 +76,9 @@ class BrokerGauge:
         activity.since_report()
 
     def used(self) -> dict[str, float]:
-        """`cpu`: of one core, or of the part of one that its control group leaves it, since the last call; `memory`: of what this process may have;
-        `connections`: of those that it takes."""
+        """`cpu`: of one core, or of the part of one that its control group leaves it, since the last call; `memory`: of
+        what this process may have; `connections`: of those that it takes.
+        """
         cpu_s, now = process_usage.cpu_s(), self._clock.monotonic()
         share = (cpu_s - self._cpu_s) / max(1e-3, now - self._cpu_at) / self._core
         self._cpu_s, self._cpu_at = cpu_s, now
@@ -100,7 +107,9 @@ class BrokerGauge:
     async def _look(
         self, topics: Iterable[Topic], passed: dict[Bundle, list[int]], before: BundleTable | None = None
     ) -> None:
-        """passed: messages, bytes in, bytes out of each bundle, since its topics were last looked at; added to. before: the table that they were in."""
+        """passed: messages, bytes in, bytes out of each bundle, since its topics were last looked at; added to. before:
+        the table that they were in.
+        """
         for at, topic in enumerate(topics):
             if at % _SLICE == _SLICE - 1:
                 await asyncio.sleep(0)

@@ -1,6 +1,7 @@
-"""BundleDivider: cuts a bundle that this broker owns, in one of the ways of `splitting`.
+"""BundleDivider: cuts a bundle that this broker owns, in one of the ways of `bundle_splitting`.
 
-Is: the listing of the bundle's topics and what each works on; then one `Ownership.split`. Isn't: the choice of a cut, or of a bundle.
+Is: the listing of the bundle's topics and what each works on; then one `Ownership.split`. Isn't: the choice of a cut,
+or of a bundle.
 Invariants: nothing is unloaded; where anything fails the bundle is as it was.
 Source: docs/protocols/balancing.md, "Splitting".
 """
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from region_node.topics.topic import Topic
 
 _SLICE = 1000
-"""Topics that are looked at between two turns of the loop."""
+"""Topics that are looked at between two passes of the loop."""
 
 
 class Splits(Protocol):
@@ -46,14 +47,17 @@ class BundleDivider:
     def __init__(
         self, ownership: Splits, loaded: Loaded, names: Names, allowed: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """allowed: returns where bundles may be split in this region; raises NotAllowed where an older broker would not understand it."""
+        """allowed: returns where bundles may be split in this region; raises NotAllowed where an older broker would not
+        understand it.
+        """
         self.splits = 0
         """Bundles that were cut here."""
         self._allowed = allowed
         self._ownership, self._loaded, self._names = ownership, loaded, names
 
     async def split(self, bundle: Bundle, way: str, positions: Sequence[int] = ()) -> dict[Bundle, float]:
-        """Cuts it. Returns the bundles that there are in its place, the old number among them, with the share of its traffic (sum 1) that each has now.
+        """Cuts it. Returns the bundles that there are in its place, the old number among them, with the share of its
+        traffic (sum 1) that each has now.
 
         Raises NotAllowed (no such way, nothing to cut, not served here), and what `Ownership.split` raises.
         """

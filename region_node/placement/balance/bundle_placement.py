@@ -1,6 +1,7 @@
 """Where a bundle goes that nobody has: by chance among the brokers below the average, the emptier the likelier.
 
-Is: one choice, by the same load as shedding. Isn't: a queue: two brokers that choose at the same time do not hear of each other, and need not.
+Is: one choice, by the same load as shedding. Isn't: a queue: two brokers that choose at the same time do not hear of
+each other, and need not.
 Source: docs/protocols/balancing.md.
 """
 
@@ -16,7 +17,9 @@ _SAME = 0.02
 
 
 def choose(candidates: Sequence[str], loads: Mapping[str, float], rng: Rng) -> str:
-    """candidates: at least one, in an order that all brokers share. loads: what is known; a broker that has said nothing yet counts as empty."""
+    """candidates: at least one, in an order that all brokers share. loads: what is known; a broker that has said
+    nothing yet counts as empty.
+    """
     known = [loads.get(name, 0.0) for name in candidates]
     average = sum(known) / len(known)
     room = [max(0.0, average + _SAME - load) for load in known]

@@ -1,9 +1,10 @@
 """QuotaBook: what an operator sets aside for bundles, whatever they use.
 
-Is: the quotas of the region's local metadata (/quotas/), and what each bundle has of them. Isn't: a limit of traffic: that is a rate of the
-namespace, or a resource group.
-Rule: a quota that is not `dynamic` counts as load from the first moment: a bundle weighs at least that, where it is placed and where bundles are shed; so
-room is kept for what is to come. A `dynamic` one says what was expected; what is measured counts alone.
+Is: the quotas of the region's local metadata (/quotas/), and what each bundle has of them. Isn't: a limit of traffic:
+that is a rate of the namespace, or a resource group.
+Rule: a quota that is not `dynamic` counts as load from the first moment: a bundle weighs at least that, where it is
+placed and where bundles are shed; so room is kept for what is to come. A `dynamic` one says what was expected; what is
+measured counts alone.
 A quota belongs to a hash range. After a split each part has its part of it, by its width.
 Invariants: a value that cannot be read (of a newer version, or damaged) leaves the last good one in place.
 Source: Pulsar's ResourceQuota and /admin/v2/resource-quotas; docs/protocols/balancing.md, "Quotas".
@@ -41,11 +42,13 @@ class QuotaBook:
         self._stop()
 
     def of(self, namespace: str, bounds: tuple[int, int]) -> ResourceQuota:
-        """Of exactly that range; the region's default where it has none."""
+        """Returns the quota of exactly that hash range, [low, high); the region's default where it has none."""
         return self._quotas.get(namespace, {}).get(bounds, self.default)
 
     def share(self, bundle: Bundle) -> float:
-        """What is set aside for a bundle, of a broker: its own quota, or its part of one that a larger bundle had before a split."""
+        """What is set aside for a bundle, of a broker: its own quota, or its part of one that a larger bundle had
+        before a split.
+        """
         table = self._table(bundle[0])
         if table is None or bundle[1] >= table.count:
             return 0.0

@@ -1,8 +1,11 @@
 """Where a bundle is cut in two: the four ways of Pulsar, and which bundle is due.
 
-Is: decisions, from the hashes and traffic of a bundle's topics. Isn't: the split itself (`ownership.service`), or the listing of topics (`divider`).
-Invariants: a cut lies inside the bundle's range, with a topic on either side, wherever the way looks at topics; topics of one hash are never parted.
-Source: Pulsar's NamespaceBundleSplitAlgorithm (range, topic count, specified positions, flow or QPS); docs/protocols/balancing.md, "Splitting".
+Is: decisions, from the hashes and traffic of a bundle's topics. Isn't: the split itself
+(`region_node.placement.ownership.ownership_service`), or the listing of topics (`bundle_divider`).
+Invariants: a cut lies inside the bundle's range, with a topic on either side, wherever the way looks at topics; topics
+of one hash are never parted.
+Source: Pulsar's NamespaceBundleSplitAlgorithm (range, topic count, specified positions, flow or QPS);
+docs/protocols/balancing.md, "Splitting".
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ FLOW = "flow_or_qps_equally_divide"
 
 
 class Weighed(NamedTuple):
-    """A topic's place in its bundle, and what it works on (`Traffic.weight`)."""
+    """A topic's place in its bundle, and what it works on (`BundleTraffic.weight`)."""
 
     hash: int
     weight: float
@@ -50,7 +53,8 @@ def _at_positions(bounds: tuple[int, int], topics: Sequence[Weighed], positions:
     inside = sorted({at for at in positions if bounds[0] < at < bounds[1]})
     if not inside:
         raise NotAllowed(
-            f"none of the positions {list(positions)} is inside ({bounds[0]}, {bounds[1]}): give hashes as whole numbers (splitBoundaries)"
+            f"none of the positions {list(positions)} is inside ({bounds[0]}, {bounds[1]}): give hashes as whole "
+            "numbers (splitBoundaries)"
         )
     return inside
 
@@ -76,7 +80,9 @@ WAYS: dict[str, Callable[[tuple[int, int], Sequence[Weighed], Sequence[int]], li
 
 
 def cuts(way: str, bounds: tuple[int, int], topics: Sequence[Weighed], positions: Sequence[int] = ()) -> list[int]:
-    """The hashes before which the bundle [low, high) shall be cut. Raises NotAllowed: no such way, or it finds nothing to cut."""
+    """The hashes before which the bundle [low, high) shall be cut. Raises NotAllowed: no such way, or it finds nothing
+    to cut.
+    """
     if way not in WAYS:
         raise NotAllowed(f"there is no way {way!r} to split a bundle: there are {', '.join(WAYS)}")
     return WAYS[way](bounds, topics, positions)
@@ -91,7 +97,9 @@ class Due(NamedTuple):
 
 
 class Splitter:
-    """Says which of this broker's bundles are above their limits, once they have been for some reports in a row. Times are monotonic seconds."""
+    """Says which of this broker's bundles are above their limits, once they have been for some reports in a row. Times
+    are monotonic seconds.
+    """
 
     def __init__(self, settings: SplitSettings) -> None:
         self.settings = settings

@@ -1,6 +1,7 @@
 """What a broker writes about its load, and how balancing is stopped for a while.
 
-Is: the values of /load/{broker} (under the broker's lease) and /balance/paused, msgpack maps with a format number. Isn't: who decides by them.
+Is: the values of /load/{broker} (under the broker's lease) and /balance/paused, msgpack maps with a format number.
+Isn't: who decides by them.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from region_node.placement.balance.load_shedding import Bundle, Carried
 FORMAT = 1
 MEMORY, CONNECTIONS = "memory", "connections"
 HELD_MAX = 0.85
-"""Of its memory: to a broker that has more in use nothing is shed."""
+"""Nothing is shed to a broker that has a larger share of its memory in use."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """`carried`: its work, and that of its bundles; `at_ms`: wall clock of the broker; `used`: the shares that it measured, by their names."""
+    """`carried`: its work, and that of its bundles; `at_ms`: wall clock of the broker; `used`: the shares that it
+    measured, by their names.
+    """
 
     carried: Carried
     at_ms: int = 0
@@ -52,7 +55,7 @@ class LoadReport:
 
     @classmethod
     def decode(cls, blob: bytes) -> LoadReport:
-        """Raises CorruptData."""
+        """Reads a value of /load/{broker}. Raises CorruptData, also of a format that this version does not know."""
         try:
             fields = msgpack.unpackb(blob)
             if fields["format"] != FORMAT:
@@ -67,7 +70,9 @@ class LoadReport:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Nothing is shed while this stands. `until_ms`: wall clock; it ends by itself, so that whoever paused and died does no harm."""
+    """Nothing is shed while this stands. `until_ms`: wall clock; it ends by itself, so that whoever paused and died
+    does no harm.
+    """
 
     by: str
     until_ms: int
@@ -78,7 +83,7 @@ class Pause:
 
     @classmethod
     def decode(cls, blob: bytes) -> Pause:
-        """Raises CorruptData."""
+        """Reads the value of /balance/paused. Raises CorruptData."""
         try:
             fields = msgpack.unpackb(blob)
             return cls(fields["by"], fields["until"])

@@ -1,11 +1,12 @@
 """LoadBook: what one broker carries, bundle by bundle, with history weighed.
 
 Is: the one load score by which bundles are shed and placed. Isn't: where the counters come from.
-The load of a broker is the largest of its shares: of its core (1.0: a whole one), of its network, of its connections, of its memory. All but the last is
-work, and is divided among its bundles by their traffic (a message costs as much as a kibibyte does), connections by their producers and consumers. Each
-bundle's part is smoothed with a half-life, and goes with the bundle when that moves: so a move is seen at once on both sides, and nobody decides by the load
-of a bundle that has left. Memory stays with the broker, whatever leaves it (caches, what the allocator keeps): it is no part of any bundle
-(`records.LoadReport.held`).
+The load of a broker is the largest of its shares: of its core (1.0: a whole one), of its network, of its connections,
+of its memory. All but the last is work, and is divided among its bundles by their traffic (a message costs as much as a
+kibibyte does), connections by their producers and consumers. Each bundle's part is smoothed with a half-life, and goes
+with the bundle when that moves: so a move is seen at once on both sides, and nobody decides by the load of a bundle
+that has left. Memory stays with the broker, whatever leaves it (caches, what the allocator keeps): it is no part of any
+bundle (`load_report.LoadReport.held`).
 Source: docs/protocols/balancing.md.
 """
 
@@ -36,7 +37,7 @@ class Traffic(NamedTuple):
 
 
 class LoadBook:
-    """Of one broker. Times are seconds on any clock that goes forward."""
+    """Keeps the smoothed load of each bundle that one broker owns. Times are seconds on any clock that goes forward."""
 
     def __init__(self, half_life_s: float = HALF_LIFE_S) -> None:
         self._half_life_s = half_life_s
@@ -72,7 +73,8 @@ class LoadBook:
     ) -> Carried:
         """used: the largest share of work since the last sample. traffic: of the bundles that are here now; others have left.
 
-        reserved: what is set aside for bundles of this broker: each counts for at least that. by_sessions: their number takes the share, not traffic.
+        reserved: what is set aside for bundles of this broker: each counts for at least that. by_sessions: their number
+        takes the share, not traffic.
         """
         keep = 0.0 if self._at is None else 0.5 ** ((now - self._at) / self._half_life_s)
         self._at = now

@@ -2,18 +2,22 @@
 
 Is: the decision, from what the brokers report; one cycle is one call. Isn't: measuring, or moving.
 Invariants:
-- a move makes the fuller of its two brokers emptier than the fuller one was before; so no pair of moves undoes itself at constant load;
+- a move makes the fuller of its two brokers emptier than the fuller one was before; so no pair of moves undoes itself
+  at constant load;
 - a bundle that moved rests for `cool_down_s`;
-- in any quarter of an hour no more moves start than `moves_per_minute` allows on the average; in any minute no more than that, or than one for each two brokers
-  where those are more: a large region that has lost its balance is not slower to find it than a small one, and one that never finds it does not move for ever;
-- a broker is relieved, or filled, when its distance from the average has lasted: it is summed up over time until it reaches a price. So a severe overload
-  is met within half a minute, a slight one within minutes, and a burst that ends by itself mostly not at all; one whose load falls is left alone, unless it is
-  far above;
-- the price doubles with the moves of late, so that a load which keeps changing is not chased; a new leader begins with the plain price;
-- a broker is relieved down to half the threshold above the average, or not at all, unless it has been too full for very long: what costs reconnects and
-  leaves it overloaded all the same is not done for a burst.
-Why so: brokers with the same number of bundles are not equally loaded, so their number is never looked at; the receiver is drawn among all below
-the average, weighed by their room, since whoever sends all to the emptiest one makes the next overloaded broker.
+- in any quarter of an hour no more moves start than `moves_per_minute` allows on the average; in any minute no more
+  than that, or than one for each two brokers where those are more: a large region that has lost its balance is not
+  slower to find it than a small one, and one that never finds it does not move for ever;
+- a broker is relieved, or filled, when its distance from the average has lasted: it is summed up over time until it
+  reaches a price. So a severe overload is met within half a minute, a slight one within minutes, and a burst that ends
+  by itself mostly not at all; one whose load falls is left alone, unless it is far above;
+- the price doubles with the moves of late, so that a load which keeps changing is not chased; a new leader begins with
+  the plain price;
+- a broker is relieved down to half the threshold above the average, or not at all, unless it has been too full for very
+  long: what costs reconnects and leaves it overloaded all the same is not done for a burst.
+Why so: brokers with the same number of bundles are not equally loaded, so their number is never looked at; the receiver
+is drawn among all below the average, weighed by their room, since whoever sends all to the emptiest one makes the next
+overloaded broker.
 Source: docs/protocols/balancing.md.
 """
 
@@ -44,9 +48,13 @@ _NEVER_WELL = 0.5
 _DOWN_TO = 0.5
 """Shares of the threshold above the average: a broker is relieved until it is below."""
 _AIM, _FIRST_AIM = _DOWN_TO, 0.0
-"""The same, of what a single bundle should bring it to; the second, where the broker never was well: what comes on top later finds room."""
+"""The same, of what a single bundle should bring it to; the second, where the broker never was well: what comes on top
+later finds room.
+"""
 _SEVERE = 4.0
-"""Thresholds above the average from which on a broker is relieved although its load falls: it falls for long then, being smoothed."""
+"""Thresholds above the average from which on a broker is relieved although its load falls: it falls for long then,
+being smoothed.
+"""
 _FORGETS_S = 300.0
 """Half-life of an overload that is over."""
 _CYCLE_S = 60.0
@@ -79,7 +87,9 @@ def drawn(rng: Rng, weights: Sequence[float]) -> int:
 
 @dataclass(slots=True)
 class _Seen:
-    """A broker, as of the last look: when, its load, whether it has been falling, and what its distances from the average sum up to."""
+    """A broker, as of the last look: when, its load, whether it has been falling, and what its distances from the
+    average sum up to.
+    """
 
     at: float
     load: float
@@ -112,7 +122,6 @@ class _Plan:
         }
 
     def by_load(self) -> list[str]:
-        """The fullest first."""
         return sorted(self.loads, key=lambda name: (-self.loads[name], name))
 
     def take(self, source: str, to: str, place: int) -> Move:
@@ -145,7 +154,9 @@ class Shedder:
         pinned: Mapping[Bundle, Sequence[str]] | None = None,
         full: Collection[str] = (),
     ) -> list[Move]:
-        """The moves to begin now. pinned: the brokers that may serve a bundle, for those that not all may. full: these get none, whatever their load."""
+        """The moves to begin now. pinned: the brokers that may serve a bundle, for those that not all may. full: these
+        get none, whatever their load.
+        """
         self._forget(now)
         if len(brokers) < 2:
             return []
@@ -203,7 +214,9 @@ class Shedder:
         seen.under = seen.under - above * passed if above < -1 else seen.under * keep
 
     def _price(self, brokers: Collection[str]) -> float:
-        """What the distances have to sum up to. The more brokers, the more moves are usual; from 30 on by the root: there is always a burst somewhere."""
+        """What the distances have to sum up to. The more brokers, the more moves are usual; from 30 on by the root:
+        there is always a burst somewhere.
+        """
         usual = min(0.7 * len(brokers), 3.84 * len(brokers) ** 0.5)
         lately = sum(self._seen[name].moves for name in brokers)
         return float(self.settings.patience_s * 2 ** min(lately / usual, _DOUBLED_MAX))
@@ -259,8 +272,10 @@ class Shedder:
         return None
 
     def _fitting(self, source: str, to: str, plan: _Plan, wanted: float) -> int | None:
-        """Which of the source's bundles: the smallest that is enough, else the largest, of those that leave the source above the average, and the receiver
-        at most a quarter of the threshold above; else the smallest that still helps."""
+        """Which of the source's bundles: the smallest that is enough, else the largest, of those that leave the source
+        above the average, and the receiver at most a quarter of the threshold above; else the smallest that still
+        helps.
+        """
         fits = min(plan.average + self.settings.threshold / 4 - plan.loads[to], plan.loads[source] - plan.average)
         found = helps = None
         for index, (load, bundle) in enumerate(plan.left[source]):

@@ -1,4 +1,9 @@
-"""Settings of load balancing."""
+"""Settings of load balancing: when bundles are moved between a region's brokers, when one is split, and how often loads
+are reported.
+
+Is: frozen values, checked when they are made. Isn't: a decision by them (`load_shedding`, `bundle_splitting`).
+Source: docs/protocols/balancing.md.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +26,14 @@ class SheddingSettings:
     least: float = 0.002
     """A bundle of less load is not worth a move."""
     patience_s: float = 110.0
-    """How long a broker may be above the average by the threshold before it is relieved; by twice of it half as long; longer where much moved of late."""
+    """How long a broker may be above the average by the threshold before it is relieved; by twice of it half as long;
+    longer where much moved of late.
+    """
     cool_down_s: float = 300.0
     moves_per_minute: int = 10
-    """On the average of a quarter of an hour; 0: nothing is shed. A region of more than twice as many brokers may begin half their number in a minute."""
+    """On the average of a quarter of an hour; 0: nothing is shed. A region of more than twice as many brokers may begin
+    half their number in a minute.
+    """
 
     def __post_init__(self) -> None:
         shares = (("threshold", 0.01, 1.0), ("floor", 0.0, 1.0), ("gain", 0.0, 0.5), ("least", 0.0, 0.5))
@@ -37,20 +46,22 @@ class SheddingSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitSettings:
-    """A bundle above one of these is cut in two by its owner, without anybody being disconnected; Pulsar's limits, and one of load."""
+    """A bundle above one of these is cut in two by its owner, without anybody being disconnected; Pulsar's limits, and
+    one of load.
+    """
 
     enabled: bool = True
     topics: int = 1000
-    """Loaded ones."""
+    """Counts the topics that are loaded, not those that are only stored."""
     sessions: int = 1000
-    """Producers and consumers."""
+    """Counts producers and consumers of the bundle's topics together."""
     messages_s: float = 30_000.0
-    """In and out together."""
+    """Counts what is published and what is delivered together."""
     bandwidth_mb_s: float = 100.0
     load: float = 0.25
-    """Of what a broker can carry: what is heavier can hardly be placed well."""
+    """A share of what a broker can carry: a heavier bundle can hardly be placed well."""
     bundles_max: int = 128
-    """Of a namespace; by command there may be more."""
+    """No namespace gets more by itself; by command there may be more."""
     reports: int = 3
     """So many in a row have to say so."""
     rest_s: float = 120.0

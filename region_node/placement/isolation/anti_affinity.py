@@ -1,10 +1,13 @@
-"""Anti-affinity: how the namespaces of one group share the failure domains of a region, so that no domain's loss takes all of them.
+"""Anti-affinity: how the namespaces of one group share the failure domains of a region, so that no domain's loss takes
+all of them.
 
-Is: the division, from who may serve each namespace and which broker stands in which domain. Isn't: where either is stored (`rules`).
+Is: the division, from who may serve each namespace and which broker stands in which domain. Isn't: where either is
+stored (`isolation_rules`).
 Invariants:
 - each namespace keeps at least one of its permitted brokers, and gets no other;
 - no two namespaces share a domain, as long as the domains suffice for one each;
-- no domain that some namespace could use is left over; where there are fewer domains than namespaces, they are shared as evenly as can be seen;
+- no domain that some namespace could use is left over; where there are fewer domains than namespaces, they are shared
+  as evenly as can be seen;
 - whoever divides the same finds the same.
 A broker in no domain is a domain of its own.
 Source: Pulsar's anti-affinity groups and failure domains; docs/protocols/balancing.md, "Anti-affinity".
@@ -33,7 +36,6 @@ class FailureDomain:
     brokers: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Raises NotAllowed."""
         if len(self.brokers) > BROKERS_MAX or not all(self.brokers):
             raise NotAllowed(f"a failure domain has at most {BROKERS_MAX} brokers, each with a name")
 
@@ -43,7 +45,7 @@ class FailureDomain:
 
     @classmethod
     def decode(cls, blob: bytes) -> FailureDomain:
-        """Raises CorruptData."""
+        """Reads what `encode` wrote. Raises CorruptData, also of a format that this version does not know."""
         try:
             fields: dict[str, Any] = msgpack.unpackb(blob)
             if fields["format"] != FORMAT:
@@ -54,16 +56,18 @@ class FailureDomain:
 
 
 def divide(permitted: Mapping[str, Sequence[str]], domain_of: Mapping[str, str]) -> dict[str, list[str]]:
-    """permitted: namespace -> the brokers that may serve it, at least one. domain_of: of the brokers that are in one."""
+    """permitted: namespace -> the brokers that may serve it, at least one. domain_of: of the brokers that are in
+    one.
+    """
     brokers: dict[str, dict[tuple[int, str], list[str]]] = {}
     for namespace in sorted(permitted):
         mine = brokers[namespace] = {}
         for broker in sorted(permitted[namespace]):
             mine.setdefault((1, domain_of[broker]) if broker in domain_of else (0, broker), []).append(broker)
     wishes = {
-        namespace: sorted(mine, key=lambda domain, namespace=namespace: _wish(namespace, domain))
+        namespace: sorted(mine, key=lambda domain, namespace=namespace: _wish(namespace, domain))  # type: ignore[misc]
         for namespace, mine in brokers.items()
-    }  # type: ignore[misc]
+    }
     taken = _matched(wishes)
     shares: dict[str, list[tuple[int, str]]] = {namespace: [] for namespace in wishes}
     for domain, namespace in taken.items():
@@ -89,7 +93,9 @@ def _wish(namespace: str, domain: tuple[int, str]) -> tuple[int, tuple[int, str]
 
 
 def _matched(wishes: Mapping[str, Sequence[tuple[int, str]]]) -> dict[tuple[int, str], str]:
-    """Domain -> a namespace, as many as can have one of their own (Kuhn's augmenting paths; a group has few namespaces)."""
+    """Domain -> a namespace, as many as can have one of their own (Kuhn's augmenting paths; a group has few
+    namespaces).
+    """
     taken: dict[tuple[int, str], str] = {}
 
     def place(namespace: str, tried: set[tuple[int, str]]) -> bool:

@@ -1,11 +1,14 @@
 """Isolation: which of the live brokers may serve the bundles of a namespace.
 
-Is: the decision, from the region's isolation policies and the names of its brokers. Isn't: where the policies lie (`rules`), or which of the permitted
-brokers it shall be (`placement`).
+Is: the decision, from the region's isolation policies and the names of its brokers. Isn't: where the policies lie
+(`isolation_rules`), or which of the permitted brokers it shall be (`region_node.placement.balance.bundle_placement`).
 Invariants:
-- some live broker may always serve a namespace, as long as any lives: a policy whose brokers are all gone leaves the choice to all;
-- two brokers with the same policies and the same live brokers find the same answer: the policies count in the order of their names;
-- a primary broker of any policy serves no namespace without a policy, as long as another broker lives that is nobody's primary one.
+- some live broker may always serve a namespace, as long as any lives: a policy whose brokers are all gone leaves the
+  choice to all;
+- two brokers with the same policies and the same live brokers find the same answer: the policies count in the order of
+  their names;
+- a primary broker of any policy serves no namespace without a policy, as long as another broker lives that is nobody's
+  primary one.
 Source: Pulsar's namespace isolation policies (`NamespaceIsolationData`); docs/protocols/balancing.md, "Isolation".
 """
 
@@ -27,7 +30,9 @@ POLICIES_MAX = 1000
 _REMEMBERED_MAX = 50_000
 
 Live = Mapping[str, Sequence[str]]
-"""Live broker -> the names that a regex may call it by: its id, and host and port and host alone of its admin interface."""
+"""Live broker -> the names that a regex may call it by: its id, and host and port and host alone of its admin
+interface.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +50,6 @@ class IsolationPolicy:
     usage_threshold: int = 100
 
     def __post_init__(self) -> None:
-        """Raises NotAllowed."""
         for what, regexes in (
             ("namespaces", self.namespaces),
             ("primary", self.primary),
@@ -66,7 +70,7 @@ class IsolationPolicy:
         return _fits(self.namespaces, (namespace,))
 
     def is_primary(self, names: Sequence[str]) -> bool:
-        """names: of one broker."""
+        """Whether a primary regex fits one of `names`: all that a regex may call one broker."""
         return _fits(self.primary, names)
 
     def is_secondary(self, names: Sequence[str]) -> bool:
@@ -81,7 +85,7 @@ class IsolationPolicy:
 
     @classmethod
     def decode(cls, blob: bytes) -> IsolationPolicy:
-        """Raises CorruptData."""
+        """Reads what `encode` wrote. Raises CorruptData, also of a format that this version does not know."""
         try:
             fields: dict[str, Any] = msgpack.unpackb(blob)
             if fields["format"] != FORMAT:
@@ -109,7 +113,7 @@ class Isolation:
         """Namespace -> the name of its policy; "": none."""
 
     def put(self, name: str, policy: IsolationPolicy | None) -> None:
-        """None: it is gone."""
+        """Sets, or with None removes, the policy `name`, and forgets which policy covers which namespace."""
         if policy is None:
             self.policies.pop(name, None)
         else:
@@ -151,7 +155,9 @@ class Isolation:
 
 
 def together(brokers: Iterable[str], permitted: Iterable[Sequence[str]]) -> list[list[str]]:
-    """The brokers in the groups between which no bundle may move, each in order: those of one set of permitted brokers are in one group."""
+    """The brokers in the groups between which no bundle may move, each in order: those of one set of permitted brokers
+    are in one group.
+    """
     root = {broker: broker for broker in brokers}
 
     def find(broker: str) -> str:

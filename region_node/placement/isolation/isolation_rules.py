@@ -1,8 +1,11 @@
-"""IsolationRules: the isolation policies and failure domains as they stand in the region's local metadata, and the anti-affinity groups of its namespaces.
+"""IsolationRules: the isolation policies and failure domains as they stand in the region's local metadata, and the
+anti-affinity groups of its namespaces.
 
-Is: the watches, what is remembered of the answers, and the writes. Isn't: the decision (`isolation`, `affinity`).
+Is: the watches, what is remembered of the answers, and the writes. Isn't: the decision (`broker_isolation`,
+`anti_affinity`).
 Invariants: a value that cannot be read (of a newer version, or damaged) leaves the last good one in place.
-Why in the local metadata: a policy or domain names brokers of one region, and must be changeable while that one is cut off from the others.
+Why in the local metadata: a policy or domain names brokers of one region, and must be changeable while that one is cut
+off from the others.
 Source: docs/protocols/balancing.md, "Isolation".
 """
 
@@ -95,7 +98,7 @@ class IsolationRules:
         return self._answers[policy]
 
     def _domain_of(self) -> dict[str, str]:
-        """Of the live brokers; of two domains that name one the first by its name counts."""
+        """Returns live broker -> its failure domain; of two domains that name one the first by its name counts."""
         found: dict[str, str] = {}
         for name, domain in sorted(self.domains.items(), reverse=True):
             found |= {

@@ -1,1 +1,1 @@
-"""Who owns which bundle of topics in this region, and how anybody finds that out."""
+"""Who owns a bundle, by compare-and-set under a lease. It knows no load."""

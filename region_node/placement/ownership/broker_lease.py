@@ -1,7 +1,10 @@
-"""BrokerLease: keeps a broker registered under a lease of its region's metadata, and says when it has one and when that is lost.
+"""BrokerLease: keeps a broker registered under a lease of its region's metadata, and says when it has one and when that
+is lost.
 
-Is: the grant, the registration, the renewals, and the judgement that a lease is gone. Isn't: what a broker does with its bundles then (`service`).
-Invariants: a broker that was told to end is not registered again; who does not know whether its lease lives counts it as lost after `lease_grace_s`.
+Is: the grant, the registration, the renewals, and the judgement that a lease is gone. Isn't: what a broker does with
+its bundles then (`ownership_service`).
+Invariants: a broker that was told to end is not registered again; who does not know whether its lease lives counts it
+as lost after `lease_grace_s`.
 Source: docs/protocols/ownership.md, "Leases".
 """
 
@@ -24,7 +27,7 @@ log = logging.getLogger("region_node.ownership.lease")
 
 
 class BrokerLease:
-    """`keep` is its task."""
+    """Registers one broker for as long as the task that runs `keep` does."""
 
     def __init__(
         self,
@@ -38,12 +41,16 @@ class BrokerLease:
         granted: Callable[[BrokerRecord], None],
         lost: Callable[[], None],
     ) -> None:
-        """ending: whether the broker was told to end; holds: whether it has bundles still, which hang on the lease. granted: told once it is registered."""
+        """ending: whether the broker was told to end; holds: whether it has bundles still, which hang on the lease.
+        granted: told once it is registered.
+        """
         self._meta, self._settings, self._clock, self._rng = meta, settings, clock, rng
         self._ending, self._holds, self._granted, self._lost = ending, holds, granted, lost
 
     async def keep(self, record: BrokerRecord) -> None:
-        """Registers the broker as `record`, anew whenever the lease was lost; returns once it was told to end and holds nothing any more."""
+        """Registers the broker as `record`, anew whenever the lease was lost; returns once it was told to end and holds
+        nothing any more.
+        """
         while not self._ending():
             try:
                 lease = await self._meta.grant(self._settings.lease_ttl_ms)
@@ -63,7 +70,9 @@ class BrokerLease:
                 self._lost()
 
     async def _renew_until_lost(self, record: BrokerRecord) -> None:
-        """Returns when the lease is gone, or the metadata has not answered for so long that others have surely followed."""
+        """Returns when the lease is gone, or the metadata has not answered for so long that others have surely
+        followed.
+        """
         renewed = self._clock.monotonic()
         while not (self._ending() and not self._holds()):
             await asyncio.sleep(self._settings.lease_ttl_ms / 3000)

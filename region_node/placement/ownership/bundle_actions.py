@@ -1,8 +1,9 @@
 """BundleActions: carries out what the core decides about bundles, and wakes those who wait for it.
 
-Is: the tasks, the timer, and the next event of one broker's bundles: owner keys by compare-and-set, topics loaded and closed. Isn't: a decision (`core`), or
-what others ask for (`service`).
-Invariants: a bundle's topics are closed before its key is deleted; the outcome of a compare-and-set is always found out; the core hears of each.
+Is: the tasks, the timer, and the next event of one broker's bundles: owner keys by compare-and-set, topics loaded and
+closed. Isn't: a decision (`ownership_core`), or what others ask for (`ownership_service`).
+Invariants: a bundle's topics are closed before its key is deleted; the outcome of a compare-and-set is always found
+out; the core hears of each.
 Source: docs/protocols/ownership.md.
 """
 
@@ -40,7 +41,7 @@ class BundleHost(Protocol):
 
 
 class BundleActions:
-    """Of one broker. `stop` ends what is under way."""
+    """Does the work on one broker's bundles, a task for each action. `stop` ends what is under way."""
 
     def __init__(
         self,
@@ -168,7 +169,9 @@ class BundleActions:
         return (record.listeners.get("", ""), record.listeners.get("tls", "")) if record is not None else None
 
     async def _assign(self, action: Close) -> int:
-        """Writes the next owner, under its own lease: it owns the bundle from then on. Returns the version, or -1: it is gone, or was not reached."""
+        """Writes the next owner, under its own lease: it owns the bundle from then on. Returns the version, or -1: it
+        is gone, or was not reached.
+        """
         assert action.to is not None
         try:
             return await self._meta.put(
@@ -198,7 +201,9 @@ class BundleActions:
             log.error("ownership.bug", exc_info=error)
 
     async def tried(self, work: Coroutine[Any, Any, Any], *harmless: type[HeliographError]) -> bool:
-        """What may fail: the lease or the next event makes up for it. Returns whether it did not, or by something harmless."""
+        """What may fail: the lease or the next event makes up for it. Returns whether it did not, or by something
+        harmless.
+        """
         try:
             await work
         except harmless:

@@ -1,8 +1,9 @@
 """BundleBook: the hash ranges of each namespace's bundles in this region, as the metadata shows them.
 
-Is: a watch on /bundles/, and the answer to "which bundle". Isn't: a split (`service`), or who owns what.
-Rule: a namespace begins in every region with the number of equal ranges that its policies name; a split changes the table of one region, in that region's
-local metadata, so each region's bundles go their own way. A table that began with another number is of an earlier namespace of that name, and is ignored.
+Is: a watch on /bundles/, and the answer to "which bundle". Isn't: a split (`ownership_service`), or who owns what.
+Rule: a namespace begins in every region with the number of equal ranges that its policies name; a split changes the
+table of one region, in that region's local metadata, so each region's bundles go their own way. A table that began with
+another number is of an earlier namespace of that name, and is ignored.
 Invariants: a value that cannot be read (of a newer version, or damaged) leaves the last good one in place.
 Source: docs/protocols/ownership.md, "Split".
 """
@@ -45,7 +46,9 @@ class BundleBook:
         self._stop: Callable[[], None] = lambda: None
 
     async def start(self, on_change: Callable[[str], None]) -> None:
-        """Returns once all tables are known; on_change(namespace) after each change from then on, and for each that is there."""
+        """Returns once all tables are known; on_change(namespace) after each change from then on, and for each that is
+        there.
+        """
         self._on_change = on_change
         self._stop = self._meta.watch(keys.BUNDLES, self._on_key)
         await self._meta.synced(keys.BUNDLES)
@@ -66,12 +69,14 @@ class BundleBook:
         return equal
 
     def version(self, namespace: str) -> int:
-        """Of its key; -1: there is none."""
+        """Returns the version of the namespace's key; -1: no table is stored, so its ranges are equal."""
         return self._stored.get(namespace, (None, -1))[1]
 
     @contextmanager
     def held_back(self, namespace: str) -> Iterator[None]:
-        """While this broker splits: a new table may be told of before the owner keys that were written with it, and its topics would seem another's."""
+        """While this broker splits: a new table may be told of before the owner keys that were written with it, and its
+        topics would seem another's.
+        """
         self._held_back[namespace] = []
         try:
             yield

@@ -1,6 +1,6 @@
 """What a lookup answers: an address of a broker, under the name of a listener.
 
-Is: the choice among what a broker says of itself. Isn't: which broker it is (`service`).
+Is: the choice among what a broker says of itself. Isn't: which broker it is (`ownership_service`).
 Source: docs/protocols/ownership.md, "Lookup".
 """
 
@@ -13,7 +13,9 @@ from region_node.placement.ownership.broker_records import BrokerRecord
 
 
 class LookupAnswer(NamedTuple):
-    """Where to go: `url` without TLS, `url_tls` with it; one of them may be empty. `redirect`: ask there again, authoritatively."""
+    """Where to go: `url` without TLS, `url_tls` with it; one of them may be empty. `redirect`: ask there again,
+    authoritatively.
+    """
 
     url: str
     url_tls: str

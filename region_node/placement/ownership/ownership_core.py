@@ -1,10 +1,12 @@
 """OwnershipCore: says which bundles this broker owns, wants, and gives up.
 
-Is: the decisions of one broker, from what it sees of the local metadata (live brokers, owner keys, its own lease, namespaces).
-Isn't: I/O, time-outs of calls, or safety of the data: a lease decides who tries, fencing of the ledger decides who wins.
+Is: the decisions of one broker, from what it sees of the local metadata (live brokers, owner keys, its own lease,
+namespaces).
+Isn't: I/O, time-outs of calls, or safety of the data: a lease decides who tries, fencing of the ledger decides who
+wins.
 Invariants:
-- a bundle is OWNED only at a version whose value names this broker under its present lease: its own compare-and-set wrote it, or the
-  hand-over of the owner before;
+- a bundle is OWNED only at a version whose value names this broker under its present lease: its own compare-and-set
+  wrote it, or the hand-over of the owner before;
 - a bundle that is being closed is not taken again before its topics are closed;
 - a lost lease, or an owner key that another wrote later, closes the bundle without touching the key;
 - a draining broker takes nothing;
@@ -36,7 +38,9 @@ _ASK_AGAIN_S = 1.0
 class OwnershipSettings:
     lease_ttl_ms: int = 3000
     lease_grace_s: float = 30.0
-    """How long loaded topics are served while the local metadata does not answer at all. A lease that is said to be lost ends them at once."""
+    """How long loaded topics are served while the local metadata does not answer at all. A lease that is said to be
+    lost ends them at once.
+    """
     takeover_delay_s: float = 0.2
     """A vanished owner is followed after a random time up to this, so that not all brokers try at once."""
     hand_over_s: float = 0.5
@@ -111,7 +115,7 @@ Action = Acquire | Load | Close | Forget
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """This broker owns it."""
+    """This broker owns the bundle, and answers for its topics itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,9 @@ class OwnershipCore:
         place: Place | None = None,
         permit: Permit | None = None,
     ) -> None:
-        """place: where a bundle that nobody has shall go; by chance where it is not given. permit: who may serve it; everybody where it is not given."""
+        """place: where a bundle that nobody has shall go; by chance where it is not given. permit: who may serve it;
+        everybody where it is not given.
+        """
         self.broker, self.settings = broker, settings
         self._permit: Permit = permit if permit is not None else lambda namespace, live: sorted(live)
         self._place: Place = place if place is not None else lambda candidates, bundle: rng.choice(candidates)
@@ -186,9 +192,11 @@ class OwnershipCore:
             self.brokers[broker] = record
 
     def on_namespace(self, namespace: str, bundles: int, standing: bool, now: float) -> list[Action]:
-        """`bundles`: 0 where it is not served here (any more). `standing`: its bundles are owned at all times, for links that run without clients.
+        """`bundles`: 0 where it is not served here (any more). `standing`: its bundles are owned at all times, for
+        links that run without clients.
 
-        Also after a split: `bundles` is one more then, and the new one is owned by whoever split it. Fewer: the namespace was made anew.
+        Also after a split: `bundles` is one more then, and the new one is owned by whoever split it. Fewer: the
+        namespace was made anew.
         """
         if not bundles:
             self._served.pop(namespace, None)
@@ -248,7 +256,9 @@ class OwnershipCore:
         return []
 
     def on_acquired(self, bundle: Bundle, version: int, lease: int, now: float) -> list[Action]:
-        """Our compare-and-set wrote the key under `lease`. Meanwhile that may have been lost, or another broker have followed us."""
+        """Our compare-and-set wrote the key under `lease`. Meanwhile that may have been lost, or another broker have
+        followed us.
+        """
         held = self.held.get(bundle)
         if lease != self.lease or (held is not None and held.state is not Holding.ACQUIRING):
             return []
@@ -272,7 +282,8 @@ class OwnershipCore:
                 self._claim(bundle, now, self.settings.hand_over_s)
 
     def on_closed(self, bundle: Bundle, released: bool, now: float, handed: int = -1) -> list[Action]:
-        """The bundle's topics are closed. `released`: its key is deleted; else it went with the lease, or will, or is another's.
+        """The bundle's topics are closed. `released`: its key is deleted; else it went with the lease, or will, or is
+        another's.
 
         handed: the version at which the next owner was written; -1: nobody was.
         """
@@ -330,7 +341,9 @@ class OwnershipCore:
         return self._close(bundle, release=True)
 
     def drain(self) -> list[Action]:
-        """Gives everything up and takes nothing any more. Each bundle is handed to a broker of choice, where there is one."""
+        """Gives everything up and takes nothing any more. Each bundle is handed to a broker of choice, where there is
+        one.
+        """
         self.draining = True
         self._claims.clear()
         actions: list[Action] = []
@@ -344,7 +357,9 @@ class OwnershipCore:
         return self._permit(bundle[0], self._live())
 
     def misplaced(self) -> list[tuple[Bundle, str]]:
-        """The bundles whose owner lives and may not serve them, with that owner; without those that are on their way to another."""
+        """The bundles whose owner lives and may not serve them, with that owner; without those that are on their way to
+        another.
+        """
         live, may, found = self._live(), dict[str, Sequence[str]](), []
         for bundle, owner in self._owners.items():
             if bundle[0] not in may:
@@ -354,7 +369,8 @@ class OwnershipCore:
         return found
 
     def transfer(self, bundle: Bundle, to: str) -> tuple[OwnerRecord, int] | None:
-        """The value to write over the owner key at that version, under the value's lease, so that the owner hands the bundle to `to`.
+        """The value to write over the owner key at that version, under the value's lease, so that the owner hands the
+        bundle to `to`.
 
         None: nobody owns it, or it is in motion, or there already, or `to` is not here.
         """
@@ -364,7 +380,9 @@ class OwnershipCore:
         return OwnerRecord(owner.broker, owner.lease, to), self._seen[bundle]
 
     def divisible(self, bundle: Bundle) -> tuple[int, int] | None:
-        """(version of the owner key, lease) under which this broker may split a bundle; None: it does not own it, or is giving it up."""
+        """(version of the owner key, lease) under which this broker may split a bundle; None: it does not own it, or is
+        giving it up.
+        """
         held, owner = self.held.get(bundle), self._owners.get(bundle)
         if (
             held is None
@@ -392,7 +410,9 @@ class OwnershipCore:
         return None if owner is None or owner.broker == self.broker else self.brokers.get(owner.broker)
 
     def find(self, bundle: Bundle, authoritative: bool) -> tuple[Found, list[Action]]:
-        """Who answers for a bundle. `authoritative`: another broker has chosen this one, which shall not choose again."""
+        """Who answers for a bundle. `authoritative`: another broker has chosen this one, which shall not choose
+        again.
+        """
         held = self.held.get(bundle)
         if held is not None:
             return (

@@ -1,7 +1,8 @@
 """Ownership: one broker's bundles for everybody else: lookups, unloads, transfers, and splits.
 
-Is: the shell around OwnershipCore: what it is told (watches, commands) and what it is asked. Isn't: a decision about a bundle (`core`), carrying one out
-(`actions`), or the lease that all of a broker's keys hang on (`lease`).
+Is: the shell around OwnershipCore: what it is told (watches, commands) and what it is asked. Isn't: a decision about a
+bundle (`ownership_core`), carrying one out (`bundle_actions`), or the lease that all of a broker's keys hang on
+(`broker_lease`).
 Invariants: every wait is bounded; who waits for a bundle asks the core again after each event.
 Source: docs/protocols/ownership.md.
 """
@@ -59,7 +60,8 @@ class Ownership:
         permit: Permit | None = None,
         book: BundleBook | None = None,
     ) -> None:
-        """place: where a bundle that nobody has shall go; by chance where it is not given. permit: who may serve it; everybody where it is not given.
+        """place: where a bundle that nobody has shall go; by chance where it is not given. permit: who may serve it;
+        everybody where it is not given.
 
         book: the hash ranges of bundles, where others need it before this is made; it is started and stopped here.
         """
@@ -109,7 +111,9 @@ class Ownership:
         await self._registered
 
     async def drain(self, timeout_s: float) -> None:
-        """Gives all bundles up, topics closed first, so that other brokers follow at once. Takes at most `timeout_s`."""
+        """Gives all bundles up, topics closed first, so that other brokers follow at once. Takes at most
+        `timeout_s`.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 self._stopping = True
@@ -166,12 +170,16 @@ class Ownership:
         return self._core.permitted(bundle)
 
     async def lookup(self, topic: str, listener: str, authoritative: bool) -> LookupAnswer:
-        """Raises NotFound (no such namespace), NotAllowed (not served in this region), NotOwner (try again; or an unknown listener)."""
+        """Raises NotFound (no such namespace), NotAllowed (not served in this region), NotOwner (try again; or an
+        unknown listener).
+        """
         record, redirect = await self.find(topic, authoritative)
         return answer_of(record, listener, redirect)
 
     async def find(self, topic: str, authoritative: bool) -> tuple[BrokerRecord, bool]:
-        """(a broker, whether it is only the one to ask, authoritatively, and not the owner yet). Raises as `lookup` does."""
+        """(a broker, whether it is only the one to ask, authoritatively, and not the owner yet). Raises as `lookup`
+        does.
+        """
         found = await self._find(self._bundle(topic), authoritative)
         return (self.record, False) if isinstance(found, Here) else (found.broker, found.redirect)
 
@@ -196,7 +204,9 @@ class Ownership:
         return 0 if name.partition >= 0 else self._view.partitions(str(name))
 
     async def unload_bundle(self, namespace: str, bundle: int) -> None:
-        """Gives an owned bundle up and waits until its topics are closed and its key is gone. No owner: nothing to do. Raises NotOwner (still at it)."""
+        """Gives an owned bundle up and waits until its topics are closed and its key is gone. No owner: nothing to do.
+        Raises NotOwner (still at it).
+        """
         self._actions.carry_out(self._core.release((namespace, bundle)))
         try:
             async with asyncio.timeout(self.settings.unload_timeout_s + self.settings.lookup_timeout_s):
@@ -206,10 +216,11 @@ class Ownership:
             raise NotOwner(f"bundle {namespace}/{bundle} is still being unloaded: look at it again") from None
 
     async def transfer(self, namespace: str, bundle: int, to: str) -> bool:
-        """Has the owner, whoever it is, hand a bundle to the live broker `to`, and waits until that is so. Returns whether it is.
+        """Has the owner, whoever it is, hand a bundle to the live broker `to`, and waits until that is so. Returns
+        whether it is.
 
-        Raises NotFound (no such broker), NotAllowed (that one may not serve it), NotOwner (nobody owns it, or another move of it came first),
-        MetadataUnavailable.
+        Raises NotFound (no such broker), NotAllowed (that one may not serve it), NotOwner (nobody owns it, or another
+        move of it came first), MetadataUnavailable.
         """
         if to not in self._core.brokers:
             raise NotFound(
@@ -226,7 +237,8 @@ class Ownership:
         order = self._core.transfer(where, to)
         if order is None:
             raise NotOwner(
-                f"bundle {namespace}/{bundle} has no owner that could hand it over now: look its topics up, then try again"
+                f"bundle {namespace}/{bundle} has no owner that could hand it over now: look its topics up, then try "
+                "again"
             )
         value, version = order
         try:
@@ -244,17 +256,20 @@ class Ownership:
         return owner.broker == to
 
     async def split(self, namespace: str, bundle: int, at: Sequence[int]) -> list[int]:
-        """Cuts a bundle that this broker owns before each of the hashes `at`, and owns the new ones too. Returns their numbers.
+        """Cuts a bundle that this broker owns before each of the hashes `at`, and owns the new ones too. Returns their
+        numbers.
 
-        One transaction: the table at its version, the new owner keys where they are absent, and the old one at its version. So either all is as it was,
-        or all is divided; topics stay loaded and clients connected. Raises NotOwner (not its owner, or it is in motion, or another split came first:
-        try again), NotAllowed (a cut outside its range, too many bundles), MetadataUnavailable, OutcomeUnknown (the watches tell).
+        One transaction: the table at its version, the new owner keys where they are absent, and the old one at its
+        version. So either all is as it was, or all is divided; topics stay loaded and clients connected. Raises
+        NotOwner (not its owner, or it is in motion, or another split came first: try again), NotAllowed (a cut outside
+        its range, too many bundles), MetadataUnavailable, OutcomeUnknown (the watches tell).
         """
         self._policies(namespace)
         table, order = self._book.of(namespace), self._core.divisible((namespace, bundle))
         if table is None or order is None:
             raise NotOwner(
-                f"bundle {namespace}/{bundle} is not split here: this broker does not own it, or is giving it up; try again at its owner"
+                f"bundle {namespace}/{bundle} is not split here: this broker does not own it, or is giving it up; try "
+                "again at its owner"
             )
         divided, (version, lease) = table.split(bundle, at), order
         new, owner = list(range(table.count, divided.count)), OwnerRecord(self.record.broker, lease).encode()
@@ -263,7 +278,8 @@ class Ownership:
             Check(keys.owner(namespace, bundle), version),
         ]
         conflict = NotOwner(
-            f"bundle {namespace}/{bundle} was moved, or another one of its namespace was split, at this moment: try again"
+            f"bundle {namespace}/{bundle} was moved, or another one of its namespace was split, at this moment: try "
+            "again"
         )
         if namespace in self._splitting:
             raise conflict
@@ -286,7 +302,9 @@ class Ownership:
         return new
 
     async def arrival(self, topic: str) -> None:
-        """Returns when a bundle that is on its way to this broker has come, or gone elsewhere; at once where none is."""
+        """Returns when a bundle that is on its way to this broker has come, or gone elsewhere; at once where none
+        is.
+        """
         name = TopicName.parse(topic)
         table = self._book.of(name.namespace)
         if table is None:

@@ -1,6 +1,7 @@
 """How authentication went: counters for metrics.
 
-Is: successes and refusals by method, tokens that came too late, and how long accepted ones were still good. Isn't: a log of who came.
+Is: successes and refusals by method, tokens that came too late, and how long accepted ones were still good. Isn't: a
+log of who came.
 Invariants: labels come from a fixed set, whatever a client sends: a method that is not open counts as `other`.
 Source: Pulsar's metrics of authentication and tokens.
 """

@@ -1,8 +1,11 @@
 """Authentication: which plug-in a client's credentials belong to, and who it is in the end.
 
-Is: the plug-ins by their method, the anonymous role, and proxies that speak for others. Isn't: a plug-in, or a right (`authorization`).
-Invariants: where any method is open, nobody is let in without a role; a role that is no proxy speaks for itself alone, and a proxy only for others.
-A plug-in of another package: an entry point of the group `heliograph.authentication`, called with (its settings, clock), gives a `Provider`.
+Is: the plug-ins by their method, the anonymous role, and proxies that speak for others. Isn't: a plug-in, or a right
+(`region_node.security.authorization`).
+Invariants: where any method is open, nobody is let in without a role; a role that is no proxy speaks for itself alone,
+and a proxy only for others.
+A plug-in of another package: an entry point of the group `heliograph.authentication`, called with (its settings,
+clock), gives a `Provider`.
 Source: docs/protocols/security.md.
 """
 
@@ -49,7 +52,9 @@ class Ports:
 
 
 class Authentication:
-    """`open`: nothing is authenticated, everybody is nobody in particular. `internal`: how this region's brokers know each other."""
+    """`open`: nothing is authenticated, everybody is nobody in particular. `internal`: how this region's brokers know
+    each other.
+    """
 
     def __init__(
         self,
@@ -107,7 +112,7 @@ class Authentication:
         return found
 
     def own_header(self) -> dict[str, str]:
-        """Of this broker's requests to others of its region."""
+        """Returns the header of this broker's requests to others of its region; {}: they need none."""
         return {"Authorization": self._internal.header()} if self._internal is not None else {}
 
     def of_header(self, authorization: str, certificate: dict[str, Any] | None) -> Credentials:
@@ -166,7 +171,8 @@ def _plugin(name: str) -> PluginFactory:
     found = list(metadata.entry_points(group=PLUGINS, name=name))
     if len(found) != 1:
         raise ConfigError(
-            f"security.plugins.{name}: {len(found)} installed packages have that entry point in the group {PLUGINS}; one is wanted"
+            f"security.plugins.{name}: {len(found)} installed packages have that entry point in the group {PLUGINS}; "
+            "one is wanted"
         )
     factory: PluginFactory = found[0].load()
     return factory

@@ -20,7 +20,9 @@ class CertificateProvider:
 
 
 def common_name(certificate: dict[str, Any]) -> str:
-    """Of `getpeercert()`. Raises Unauthenticated."""
+    """Returns the role that a verified certificate names. certificate: as `getpeercert()` gives it. Raises
+    Unauthenticated.
+    """
     names = [str(value) for part in certificate.get("subject", ()) for name, value in part if name == "commonName"]
     if len(names) != 1 or not names[0]:
         raise Unauthenticated(f"the certificate has {len(names)} common names; one is wanted, it is the role")

@@ -1,7 +1,10 @@
-"""How a region's brokers know each other on the admin interface: short-lived tokens from a secret that the region's metadata keeps.
+"""How a region's brokers know each other on the admin interface: short-lived tokens from a secret that the region's
+metadata keeps.
 
-Is: making the secret once, signing, verifying. Isn't: a way in for anybody else; the secret never leaves the metadata and the brokers' memory.
-Invariants: a token counts `LIFETIME_S`, in its own region only; who can read the region's metadata can do everything there anyway.
+Is: making the secret once, signing, verifying. Isn't: a way in for anybody else; the secret never leaves the metadata
+and the brokers' memory.
+Invariants: a token counts `LIFETIME_S`, in its own region only; who can read the region's metadata can do everything
+there anyway.
 """
 
 from __future__ import annotations
@@ -38,18 +41,23 @@ async def region_secret(meta: MetadataStore, rng: Rng) -> bytes:
 
 
 class InternalTokens:
-    """One broker's side."""
+    """Makes and verifies tokens at one node. secret: the region's, from its metadata; node: whom the tokens name."""
 
     def __init__(self, secret: bytes, region: str, node: str, clock: Clock) -> None:
         self._key, self._region, self._node, self._clock = OctKey.import_key(secret), region, node, clock
 
     def header(self) -> str:
-        """What goes into Authorization."""
+        """Returns a new token as the value of Authorization; it holds for LIFETIME_S."""
         claims = {"region": self._region, "node": self._node, "until_ms": self._clock.wall_ms() + LIFETIME_S * 1000}
-        return f"{METHOD} {jws.serialize_compact({'alg': 'HS512'}, json.dumps(claims).encode(), self._key, algorithms=['HS512'])}"
+        return (
+            f"{METHOD} "
+            f"{jws.serialize_compact({'alg': 'HS512'}, json.dumps(claims).encode(), self._key, algorithms=['HS512'])}"
+        )
 
     async def identify(self, credentials: Credentials) -> Principal:
-        """Raises Unauthenticated."""
+        """Returns the internal principal that a token names. Raises Unauthenticated: forged, expired, or of another
+        region.
+        """
         try:
             claims = json.loads(
                 jws.deserialize_compact(credentials.data.decode("ascii"), self._key, algorithms=["HS512"]).payload

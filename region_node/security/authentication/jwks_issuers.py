@@ -1,8 +1,9 @@
 """Key sets at an address: fetched when they are needed, by whoever needs them first.
 
-Is: the shell around `keys.KeySetCache`, an issuer's discovery document, and a bounded GET. Isn't: when to fetch (the cache says).
-Invariants: one fetch at a time, and whoever needs its keys waits for it; a fetch that fails leaves the keys that are there; no redirect is followed,
-and an answer has at most `_BYTES_MAX` bytes.
+Is: the shell around `token_keys.KeySetCache`, an issuer's discovery document, and a bounded GET. Isn't: when to fetch
+(the cache says).
+Invariants: one fetch at a time, and whoever needs its keys waits for it; a fetch that fails leaves the keys that are
+there; no redirect is followed, and an answer has at most `_BYTES_MAX` bytes.
 Source: RFC 7517; OpenID Connect Discovery 1.0.
 """
 
@@ -29,7 +30,9 @@ _TIMEOUT_S = 5.0
 
 
 class AddressKeys:
-    """A key set at `url`, or where the discovery document of `issuer` says (checked by `check_url`, which raises ConfigError)."""
+    """A key set at `url`, or where the discovery document of `issuer` says (checked by `check_url`, which raises
+    ConfigError).
+    """
 
     def __init__(
         self, url: str, issuer: str, cache: KeySetCache, fetch: Fetch, clock: Clock, check_url: Callable[[str], None]

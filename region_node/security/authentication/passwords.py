@@ -1,9 +1,11 @@
 """Users and passwords from an htpasswd file.
 
-Is: the plug-in `basic`; bcrypt and {SHA} lines, the file read again when it has changed. Isn't: MD5 (apr1) or crypt lines, which are refused by name:
-no well-kept library makes them, and a graphics card tries billions of them in a second.
-Invariants: bcrypt never runs on the event loop (a check costs up to a quarter of a second of processor time); a password that was right is remembered only as a
-keyed hash, and forgotten with its line; an unknown user costs as much as a known one.
+Is: the plug-in `basic`; bcrypt and {SHA} lines, the file read again when it has changed. Isn't: MD5 (apr1) or crypt
+lines, which are refused by name: no well-kept library makes them, and a graphics card tries billions of them in a
+second.
+Invariants: bcrypt never runs on the event loop (a check costs up to a quarter of a second of processor time); a
+password that was right is remembered only as a keyed hash, and forgotten with its line; an unknown user costs as much
+as a known one.
 Source: Apache httpd, htpasswd(1).
 """
 
@@ -113,11 +115,13 @@ def read_users(text: str) -> dict[str, str]:
         found = _BCRYPT.match(hashed)
         if not separator or not user or not (found or _SHA.match(hashed)):
             raise ConfigError(
-                f"security.basic_file, line {number}: expected user:hash with a bcrypt or {{SHA}} hash; make the line again with `htpasswd -B`"
+                f"security.basic_file, line {number}: expected user:hash with a bcrypt or {{SHA}} hash; make the line "
+                "again with `htpasswd -B`"
             )
         if found and not 4 <= int(found[1]) <= _COST_MAX:
             raise ConfigError(
-                f"security.basic_file, line {number}: a bcrypt cost of {found[1]}; 10 is usual, {_COST_MAX} the most that is taken"
+                f"security.basic_file, line {number}: a bcrypt cost of {found[1]}; 10 is usual, {_COST_MAX} the most "
+                "that is taken"
             )
         users[user] = hashed
     return users

@@ -1,6 +1,7 @@
 """Who somebody is, as the plug-ins found out, and what a plug-in is.
 
-Is: the values that travel from a face to a plug-in and back, and the plug-in's interface. Isn't: a plug-in, or a right (`authorization`).
+Is: the values that travel from a face to a plug-in and back, and the plug-in's interface. Isn't: a plug-in, or a right
+(`region_node.security.authorization`).
 Source: docs/protocols/security.md.
 """
 
@@ -16,7 +17,9 @@ ROLE_CHARS_MAX = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What a client presented. `method`: Pulsar's auth_method_name; `certificate`: as `ssl.getpeercert` shows a verified one, None without."""
+    """What a client presented. `method`: Pulsar's auth_method_name; `certificate`: as `ssl.getpeercert` shows a
+    verified one, None without.
+    """
 
     method: str = ""
     data: bytes = b""
@@ -25,7 +28,9 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """A role. `proxy`: the role that speaks for it, which must be allowed the same; `expires_ms`: wall clock, 0 never."""
+    """A role. `proxy`: the role that speaks for it, which must be allowed the same; `expires_ms`: wall clock, 0
+    never.
+    """
 
     role: str
     proxy: str = ""
@@ -47,7 +52,9 @@ NOBODY = ""
 
 
 class Provider(Protocol):
-    """One way to authenticate. Made once a broker; a plug-in of another package is found by its entry point (`authentication`)."""
+    """One way to authenticate. Made once a broker; a plug-in of another package is found by its entry point
+    (`authentication_service`).
+    """
 
     async def identify(self, credentials: Credentials) -> Principal:
         """Raises Unauthenticated with a sentence that gives nothing away about what would be right."""

@@ -1,7 +1,8 @@
 """Issuing tokens: keys, key sets, and the tokens themselves, for an operator without an identity provider.
 
-Is: what `heliograph tokens` does, as functions of bytes. Isn't: verification (`tokens`, `keys`), files, or a server.
-A public key's id is its RFC 7638 thumbprint, so that the id in a token and in a key set agree without anybody keeping it.
+Is: what `heliograph tokens` does, as functions of bytes. Isn't: verification (`tokens`, `token_keys`), files, or a
+server. A public key's id is its RFC 7638 thumbprint, so that the id in a token and in a key set agree without anybody
+keeping it.
 Source: RFC 7515, RFC 7517, RFC 7518, RFC 7638.
 """
 
@@ -56,7 +57,9 @@ def new_key_pair(algorithm: str) -> tuple[bytes, bytes]:
 
 
 def with_key(key_set: bytes, public: bytes) -> bytes:
-    """A key set (empty: a new one) with this public key in it; tokens of the others stay good until they are taken out."""
+    """A key set (empty: a new one) with this public key in it; tokens of the others stay good until they are taken
+    out.
+    """
     keys: list[Key] = read_key_set(key_set, secrets=False) if key_set else []
     (added,) = read_public_key(public)
     added.ensure_kid()
@@ -65,7 +68,9 @@ def with_key(key_set: bytes, public: bytes) -> bytes:
 
 
 def without_key(key_set: bytes, kid: str) -> bytes:
-    """A key set without one key: what it signed is good no more. Raises ConfigError where it is not there, or the last one."""
+    """A key set without one key: what it signed is good no more. Raises ConfigError where it is not there, or the last
+    one.
+    """
     keys = read_key_set(key_set, secrets=False)
     kept = [key for key in keys if key.kid != kid]
     if len(kept) == len(keys):
@@ -101,7 +106,8 @@ def signed(key: Key, algorithm: str, claims: dict[str, Any]) -> str:
     if isinstance(key, OctKey):
         if algorithm not in SECRET_BYTES_MIN or len(key.raw_value) < SECRET_BYTES_MIN[algorithm]:
             raise ConfigError(
-                f"a secret of {len(key.raw_value)} bytes cannot sign {algorithm}; make one with `heliograph tokens keys --algorithm {algorithm}`"
+                f"a secret of {len(key.raw_value)} bytes cannot sign {algorithm}; make one with `heliograph tokens "
+                f"keys --algorithm {algorithm}`"
             )
     else:
         key.ensure_kid()

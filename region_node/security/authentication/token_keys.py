@@ -1,9 +1,11 @@
 """Keys that verify tokens: a secret, a public key, or a key set (JWKS), in a file or at an address.
 
-Is: reading them, which key may serve which algorithm, and the cache of a key set (a core: when it is fetched, how long it counts).
-Isn't: claims (`tokens`), or HTTP (`issuers`).
-Invariants: a key serves an algorithm only where its kind, curve, `use`, and `alg` agree, so that a public key never verifies an HMAC; a key set from
-an address holds no secrets; an unknown key id makes at most one fetch in `UNKNOWN_WAIT_S`, whoever sends how many tokens.
+Is: reading them, which key may serve which algorithm, and the cache of a key set (a core: when it is fetched, how long
+it counts).
+Isn't: claims (`tokens`), or HTTP (`jwks_issuers`).
+Invariants: a key serves an algorithm only where its kind, curve, `use`, and `alg` agree, so that a public key never
+verifies an HMAC; a key set from an address holds no secrets; an unknown key id makes at most one fetch in
+`UNKNOWN_WAIT_S`, whoever sends how many tokens.
 Source: RFC 7517, RFC 7518.
 """
 
@@ -61,11 +63,13 @@ def chosen(keys: list[Key], kid: str | None, algorithm: str) -> list[Key]:
     return fitting if kid is None else [key for key in fitting if key.kid in (kid, None)]
 
 
-# -- reading --------------------------------------------------------------------------------------------------------------
+# -- reading ----------------------------------------------------------------------------------------------------------
 
 
 def read_secret(data: bytes, bytes_min: int) -> list[Key]:
-    """Raises ConfigError for a short one: a file that is being written is empty for a moment, and anybody can sign with an empty secret."""
+    """Raises ConfigError for a short one: a file that is being written is empty for a moment, and anybody can sign with
+    an empty secret.
+    """
     if len(data) < bytes_min:
         raise ConfigError(f"the secret has {len(data)} bytes, at least {bytes_min} are wanted")
     return [OctKey.import_key(data)]
@@ -119,11 +123,13 @@ def key_set_of(keys: list[Key]) -> dict[str, Any]:
     return dict(KeySet(list(keys)).as_dict(private=False))
 
 
-# -- sources --------------------------------------------------------------------------------------------------------------
+# -- sources ----------------------------------------------------------------------------------------------------------
 
 
 class FileKeys:
-    """A file, read again when it has changed. A new one that cannot be read leaves the old keys in place, and is logged."""
+    """A file, read again when it has changed. A new one that cannot be read leaves the old keys in place, and is
+    logged.
+    """
 
     def __init__(self, path: str, read: Callable[[bytes], list[Key]]) -> None:
         self._path, self._read = Path(path), read

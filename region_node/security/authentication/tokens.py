@@ -1,8 +1,10 @@
 """JSON web tokens: from the text to a role.
 
-Is: the plug-in `token`; which source of keys a token belongs to, its signature, its claims. Isn't: keys (`keys`), or issuing (`token_commands`).
-Invariants: the algorithm is one of the source's pinned ones before a key is looked at, and `none` is none of them; the signature is verified before a
-claim counts (the issuer alone is read before, to choose the source; the source then checks it); a token that has run out is refused whatever else holds.
+Is: the plug-in `token`; which source of keys a token belongs to, its signature, its claims. Isn't: keys (`token_keys`),
+or issuing (`token_commands`).
+Invariants: the algorithm is one of the source's pinned ones before a key is looked at, and `none` is none of them; the
+signature is verified before a claim counts (the issuer alone is read before, to choose the source; the source then
+checks it); a token that has run out is refused whatever else holds.
 Source: RFC 7515, RFC 7519, RFC 8725 (best practices).
 """
 
@@ -121,7 +123,9 @@ def _text(data: bytes) -> str:
 
 
 def _unverified(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Header and claims as they stand there. Raises Unauthenticated unless it is three parts of base64 with JSON objects."""
+    """Header and claims as they stand there. Raises Unauthenticated unless it is three parts of base64 with JSON
+    objects.
+    """
     parts = text.split(".")
     try:
         if len(parts) != 3:

@@ -1,10 +1,12 @@
 """Authorization: what a role may do with a topic, a namespace, a tenant.
 
-Is: super users, admins of a tenant, grants at namespaces and topics, subscriptions that only some roles may use; answered from the watch-fed copy of
-the global configuration, so a check is a few look-ups and never waits. Isn't: identity (`authentication`), or where a check is made (each face does).
-Invariants: what no rule allows is refused; a proxy gets only what it and the role it speaks for are both allowed; a check is made when something is
-opened, and again for what is open when the rules change, never for a message.
-Grants, in the namespace's value: role -> actions; topic -> role -> actions (a partitioned topic's hold for its partitions); subscription -> roles.
+Is: super users, admins of a tenant, grants at namespaces and topics, subscriptions that only some roles may use;
+answered from the watch-fed copy of the global configuration, so a check is a few look-ups and never waits. Isn't:
+identity (`region_node.security.authentication`), or where a check is made (each face does).
+Invariants: what no rule allows is refused; a proxy gets only what it and the role it speaks for are both allowed; a
+check is made when something is opened, and again for what is open when the rules change, never for a message.
+Grants, in the namespace's value: role -> actions; topic -> role -> actions (a partitioned topic's hold for its
+partitions); subscription -> roles.
 Source: docs/protocols/security.md, "Rights".
 """
 
@@ -90,22 +92,22 @@ class Authorization:
     # -- the same, as an error ----------------------------------------------------------------------------------------
 
     def check(self, principal: Principal, action: Action, topic: TopicName) -> None:
-        """Raises Unauthorized."""
+        """Raises Unauthorized where `may` says no."""
         if not self.may(principal, action, topic):
             raise refusal(principal, action, str(topic))
 
     def check_subscribe(self, principal: Principal, topic: TopicName, subscription: str) -> None:
-        """Raises Unauthorized."""
+        """Raises Unauthorized where `may_subscribe` says no."""
         if not self.may_subscribe(principal, topic, subscription):
             raise refusal(principal, Action.CONSUME, f"{topic} by the subscription {subscription!r}")
 
     def check_look_up(self, principal: Principal, topic: TopicName) -> None:
-        """Raises Unauthorized."""
+        """Raises Unauthorized where `may_look_up` says no."""
         if not self.may_look_up(principal, topic):
             raise refusal(principal, "produce to or consume", str(topic))
 
     def check_list(self, principal: Principal, namespace: str) -> None:
-        """Raises Unauthorized."""
+        """Raises Unauthorized where `may_list` says no."""
         if not self.may_list(principal, namespace):
             raise refusal(principal, "list the topics of", namespace)
 

@@ -1,6 +1,7 @@
 """Security: what the faces of a broker ask: who is this, and may it.
 
-Is: authentication and authorisation side by side, as one thing to hand around, and how a broker's are built. Isn't: either of them.
+Is: authentication and authorisation side by side, as one thing to hand around, and how a broker's are built. Isn't:
+either of them.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def authentication_of(
     clock: Clock,
     rng: Rng,
 ) -> Authentication:
-    """Of any process. Raises ConfigError."""
+    """Builds the authentication of any process, with the work on passwords on `offload`. Raises ConfigError."""
 
     async def beside(work: Callable[[bytes, bytes], bool], first: bytes, second: bytes) -> bool:
         try:

@@ -1,7 +1,7 @@
 """Grants that end with their topic, whoever deleted it: an admin, or its inactivity.
 
-Is: taking a deleted topic's grants out of its namespace's policies. Isn't: what a grant opens (`authorization`), or giving one
-(`region_node.faces.admin.tenancy.permissions`).
+Is: taking a deleted topic's grants out of its namespace's policies. Isn't: what a grant opens
+(`authorization_service`), or giving one (`region_node.faces.admin.tenancy.permissions`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def without_topic(policies: NamespacePolicies, name: TopicName) -> NamespacePoli
 
 
 async def forget(config: ConfigAdmin, view: View, name: TopicName) -> bool:
-    """A topic that was deleted leaves no grants: who makes one of that name later decides anew. Of a partition: its partitioned topic's stay.
+    """A topic that was deleted leaves no grants: who makes one of that name later decides anew. Of a partition: its
+    partitioned topic's stay.
 
     Returns whether there were any. Raises what a write of the configuration raises.
     """

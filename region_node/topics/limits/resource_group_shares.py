@@ -1,9 +1,9 @@
 """Shares: how the brokers of a region divide the rates of a resource group among them.
 
-Is: the share of one broker by what each of them last said it uses, and the value that says so (/group-use/{broker}, msgpack with a format number). Isn't:
-the buckets (`rates`), or who writes and hears (`group_use`).
-Invariants: for one and the same set of reports the shares of all brokers add up to the rate, never to more; a broker that asks for little keeps a
-floor, so that it can begin at once; a broker alone has the whole rate.
+Is: the share of one broker by what each of them last said it uses, and the value that says so (/group-use/{broker},
+msgpack with a format number). Isn't: the buckets (`topic_rates`), or who writes and hears (`resource_group_usage`).
+Invariants: for one and the same set of reports the shares of all brokers add up to the rate, never to more; a broker
+that asks for little keeps a floor, so that it can begin at once; a broker alone has the whole rate.
 
 Max-min fair: who needs less than an equal part gets what it needs, and those that were held up divide what is left.
 """
@@ -20,7 +20,7 @@ from heliograph.model.errors import CorruptData
 
 FORMAT = 1
 _FLOOR = 0.1
-"""Of an equal part."""
+"""A broker that asks for nothing keeps this part of an equal share."""
 _HEADROOM = 1.1
 """Who was not held up may have so much more than it used."""
 
@@ -31,7 +31,9 @@ Uses = tuple[Use, Use, Use, Use]
 
 
 def share(rate: float, mine: Use, others: Sequence[Use]) -> float:
-    """What this broker may have of `rate`; others: the uses of all the others that serve the group. `rate` is above 0."""
+    """What this broker may have of `rate`; others: the uses of all the others that serve the group. `rate` is above
+    0.
+    """
     count = len(others) + 1
     floor = rate / count * _FLOOR
     needs = [_need(use, floor) for use in (mine, *others)]
@@ -64,7 +66,7 @@ class UseReport:
 
     @classmethod
     def decode(cls, blob: bytes) -> UseReport:
-        """Raises CorruptData."""
+        """Reads a value of /group-use/{broker}. Raises CorruptData, also of an unknown format."""
         try:
             fields: Any = msgpack.unpackb(blob)
             if fields["format"] != FORMAT:
@@ -82,7 +84,9 @@ def _uses(given: Any) -> Uses:
 
 
 def is_news(before: Mapping[str, Uses], after: Mapping[str, Uses]) -> bool:
-    """Whether the others should hear of it: a group came or went, somebody is held up or not any more, or a use changed by a tenth."""
+    """Whether the others should hear of it: a group came or went, somebody is held up or not any more, or a use changed
+    by a tenth.
+    """
     if before.keys() != after.keys():
         return True
     pairs = ((old, new) for name in after for old, new in zip(before[name], after[name], strict=True))

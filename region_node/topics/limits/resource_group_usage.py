@@ -1,8 +1,11 @@
-"""GroupUse: says to the other brokers what is used of resource groups here, hears what they use, and sets this broker's shares.
+"""GroupUse: says to the other brokers what is used of resource groups here, hears what they use, and sets this broker's
+shares.
 
-Is: the shell around `shares`: a key under the broker's lease in the region's metadata, written at most every `EVERY_S` and only where it says something new.
+Is: the shell around `resource_group_shares`: a key under the broker's lease in the region's metadata, written at most
+every `EVERY_S` and only where it says something new.
 Isn't: on the way of a message: buckets are changed in place.
-Invariants: without metadata the last shares stay; a broker that dies is forgotten with its lease, and the others divide its share.
+Invariants: without metadata the last shares stay; a broker that dies is forgotten with its lease, and the others divide
+its share.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Limits: whom a topic lets in, and what it refuses to store, by its policies.
 
-Is: checks before a producer, a consumer, a subscription, or a run is taken, in Pulsar's words and with its codes. Isn't: rates of messages
-(`region_node.subscriptions.rate_limits`), or what is done on a tick (`keeping`).
-A limit that is lowered throws nobody out; it holds for whoever comes next.
+Is: checks before a producer, a consumer, a subscription, or a run is taken, in Pulsar's words and with its codes.
+Isn't: rates of messages (`region_node.subscriptions.rate_limits`), or what is done on a tick
+(`region_node.topics.policies.policy_maintenance`). A limit that is lowered throws nobody out; it holds for whoever
+comes next.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ if TYPE_CHECKING:
 
 _CLIENTS_MAX = 10_000
 NAME_BYTES_MAX = 1000
-"""Of producers and subscriptions: both are parts of what the metadata holds, key or value."""
+"""Names of producers and subscriptions are not longer: both are parts of what the metadata holds, key or value."""
 
 
 def check_producer(topic: Topic, name: str, *, encrypted: bool) -> None:
-    """Raises NotAllowed (a shadow, a name that is too long), EncryptionRequired, ProducerBusy (too many), BacklogQuotaHold, BacklogQuotaExceeded."""
+    """Raises NotAllowed (a shadow, a name that is too long), EncryptionRequired, ProducerBusy (too many),
+    BacklogQuotaHold, BacklogQuotaExceeded.
+    """
     check_source(topic)
     _check_name("producer", name)
     if topic.policies.on("encryptionRequired") and not encrypted:
@@ -52,15 +55,17 @@ def check_source(topic: Topic) -> None:
 
 
 def check_backlog(topic: Topic) -> None:
-    """Raises BacklogQuotaHold, BacklogQuotaExceeded."""
+    """Raises BacklogQuotaExceeded (also where the tenant's storage is full), BacklogQuotaHold (the producer waits)."""
     if topic.policies.on("storageFull"):
         raise BacklogQuotaExceeded(
-            f"tenant {topic.name.tenant} stores as much as it may in this region: delete topics, or keep less (retention, time to live), "
+            f"tenant {topic.name.tenant} stores as much as it may in this region: delete topics, or keep less "
+            "(retention, time to live), "
             "or ask an operator for a larger quota"
         )
     if topic.over_quota == "producer_request_hold":
         raise BacklogQuotaHold(
-            f"Cannot create producer on topic {topic.text} with backlog quota exceeded: it waits until consumers have caught up"
+            f"Cannot create producer on topic {topic.text} with backlog quota exceeded: it waits until consumers have "
+            "caught up"
         )
     if topic.over_quota == "producer_exception":
         raise BacklogQuotaExceeded(f"Cannot create producer on topic {topic.text} with backlog quota exceeded")
@@ -80,7 +85,7 @@ def check_type(topic: Topic, kind: SubscriptionType) -> None:
 
 
 def check_new_subscription(topic: SubscribingTopic, name: str) -> None:
-    """Raises NotAllowed."""
+    """Raises NotAllowed: the name is too long, or the topic has as many as it may have."""
     _check_name("subscription", name)
     most = topic.policies.limit("maxSubscriptions")
     if most and len(topic.subscriptions) >= most:

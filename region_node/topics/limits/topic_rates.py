@@ -1,8 +1,10 @@
 """Rates of topics: what policies and resource groups let in and out, as buckets on live topics.
 
-Is: buckets made from policies, the gate before a topic's publishers, the throttle of each subscription. Isn't: the buckets themselves
-(`region_node.subscriptions.rate_limits`), or how brokers divide a group's rates (`shares`). Invariants: topics of one resource group share its buckets on
-this broker; a rate that did not change keeps what was spent of it.
+Is: buckets made from policies, the gate before a topic's publishers, the throttle of each subscription. Isn't: the
+buckets themselves (`region_node.subscriptions.rate_limits`), or how brokers divide a group's rates
+(`resource_group_shares`).
+Invariants: topics of one resource group share its buckets on this broker; a rate that did not change keeps what was
+spent of it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ GroupRates = tuple[Bucket | None, Bucket | None]
 """(in, out) of a resource group; None: no limit."""
 NO_GROUP: GroupRates = (None, None)
 IDLE_S = 30.0
-"""Who has not used a group for so long does not count among those that divide it; it begins anew with the floor of a share."""
+"""Who has not used a group for so long does not count among those that divide it; it begins anew with the floor of a
+share.
+"""
 KINDS = ("publish_messages", "publish_bytes", "dispatch_messages", "dispatch_bytes")
 """In the order of Uses."""
 _NOTHING_USED: Uses = ((0.0, False),) * 4
@@ -39,7 +43,7 @@ def has_rates(policies: Applied, groups: GroupRates) -> bool:
 
 
 class TopicRates:
-    """Of one topic. `readers`: the connections of its producers."""
+    """Holds one topic's publishers and subscriptions to its rates. `readers`: the connections of its producers."""
 
     __slots__ = ("_clock", "_group_out", "_out", "_policies", "_readers", "_wheel", "gate")
 
@@ -77,7 +81,7 @@ class TopicRates:
         return Throttle(buckets, self._clock, self._wheel) if buckets else None
 
     def open(self) -> None:
-        """Nobody waits any more."""
+        """Lets all publishers go on that wait at the gate, when the rates change, or the topic is disconnected."""
         if self.gate is not None:
             self.gate.open()
 
@@ -134,7 +138,7 @@ class Groups:
         self._others: Sequence[Mapping[str, Uses]] = ()
 
     def rates(self, name: str) -> GroupRates:
-        """name: "" for none."""
+        """Returns this broker's buckets of a resource group; NO_GROUP for "", and for one that does not exist."""
         group = self._find(name) if name else None
         if group is None:
             return NO_GROUP
@@ -152,7 +156,9 @@ class Groups:
         return {name: uses for name, uses in measured if uses is not None}
 
     def divide(self, others: Sequence[Mapping[str, Uses]]) -> None:
-        """others: what each other broker of the region uses, by group. From now on this broker's buckets have its shares."""
+        """others: what each other broker of the region uses, by group. From now on this broker's buckets have its
+        shares.
+        """
         self._others = others
         for name, group in self._known.items():
             self._divide(name, group)

@@ -1,6 +1,7 @@
 """Creation: which topics come into being because a client asks for them, and how.
 
-Is: the policies `autoTopicCreation` and `maxTopics`. Isn't: the making of a topic (`service`), or of partitions (the global configuration).
+Is: the policies `autoTopicCreation` and `maxTopics`. Isn't: the making of a topic
+(`region_node.topics.serving.topic_service`), or of partitions (the global configuration).
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ class Creation:
         )
 
     async def make_partitions(self, topic: str) -> int:
-        """A client asks how many partitions a topic has: one that is not there is made with as many as its namespace says; 0: plain."""
+        """A client asks how many partitions a topic has: one that is not there is made with as many as its namespace
+        says; 0: plain.
+        """
         name = TopicName.parse(topic)
         count = self._view.partitions(topic)
         wanted = self._policies.of_namespace(name.namespace)
@@ -79,7 +82,8 @@ class Creation:
                 count += await self._count(namespace)
             if count >= quota.max_topics:
                 raise TooManyTopics(
-                    f"tenant {name.tenant} has {count} topics, partitions each, and may have {quota.max_topics}: ask an operator for more"
+                    f"tenant {name.tenant} has {count} topics, partitions each, and may have {quota.max_topics}: ask "
+                    "an operator for more"
                 )
         most = self._policies.of_namespace(name.namespace).limit("maxTopics")
         if most and name.persistent and not await self._exists(str(name)) and await self._count(name.namespace) >= most:

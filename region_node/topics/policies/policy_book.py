@@ -1,12 +1,15 @@
 """PolicyBook: what holds for each topic, put together from every level, and told to whoever follows a topic.
 
-Is: copies of what is set (of topics and brokers in the region's metadata, of namespaces and topics in the global configuration), fed by watches;
-and the writes of the region's own levels, by compare-and-set. Isn't: the table of policies (`heliograph.model.configuration.policy_table`), or what obeys them.
-Invariants: a topic and its partitions have the same policies; a value that cannot be read leaves the last good one in place; what a tenant has to do
-comes before what is set for its namespaces and topics.
+Is: copies of what is set (of topics and brokers in the region's metadata, of namespaces and topics in the global
+configuration), fed by watches;
+and the writes of the region's own levels, by compare-and-set. Isn't: the table of policies
+(`heliograph.model.configuration.policy_table`), or what obeys them.
+Invariants: a topic and its partitions have the same policies; a value that cannot be read leaves the last good one in
+place; what a tenant has to do comes before what is set for its namespaces and topics.
 
-Why two places: a topic's own policies are the region's (Pulsar's non-global kind), so they can be changed while the region is cut off; namespaces,
-and the global kind, hold in all regions and need a majority of them. Keys: `local_meta.keys`; values: TopicPolicies.
+Why two places: a topic's own policies are the region's (Pulsar's non-global kind), so they can be changed while the
+region is cut off; namespaces, and the global kind, hold in all regions and need a majority of them. Keys:
+`local_meta.keys`; values: TopicPolicies.
 """
 
 from __future__ import annotations
@@ -54,7 +57,9 @@ class PoliciesView(Protocol):
 
 
 class PolicyBook:
-    """`brokers`: what the settings file of this broker says. rng: spreads tries that collided. Make it on the event loop."""
+    """`brokers`: what the settings file of this broker says. rng: spreads tries that collided. Make it on the event
+    loop.
+    """
 
     def __init__(self, meta: MetadataStore, view: PoliciesView, brokers: Level, rng: Rng | None = None) -> None:
         self._meta, self._view, self._rng = meta, view, rng
@@ -86,9 +91,11 @@ class PolicyBook:
             stop()
 
     def on_change(self, callback: Callable[[str, str], None]) -> Callable[[], None]:
-        """callback(namespace, topic): of one topic (its name without a partition), of a whole namespace (topic ""), or of all (both "").
+        """callback(namespace, topic): of one topic (its name without a partition), of a whole namespace (topic ""), or
+        of all (both "").
 
-        Returns "stop"."""
+        Returns "stop".
+        """
         self._listeners.append(callback)
 
         def stop() -> None:
@@ -163,11 +170,13 @@ class PolicyBook:
     async def change_brokers(
         self, change: Callable[[TopicPolicies], TopicPolicies]
     ) -> tuple[TopicPolicies, TopicPolicies]:
-        """Of every broker of the region, above what their settings files say."""
+        """Changes what holds at every broker of the region, above their settings files. Returns and raises as
+        `change_topic`.
+        """
         return await self._change(keys.BROKER_POLICIES, change)
 
     async def forget(self, base: str) -> None:
-        """The topic is deleted."""
+        """Deletes what is set for a topic in this region, once the topic is deleted. base: as in `topic`."""
         if base in self._topics:
             await self._meta.delete(keys.topic_policies(base))
 

@@ -1,10 +1,11 @@
-"""Keeper: what policies want done as time goes by, on the broker's tick.
+"""PolicyMaintenance: what policies want done as time goes by, on the broker's tick.
 
-Is: time to live, backlog quotas, compaction, subscriptions and topics that nobody uses. Isn't: retention (the managed ledger does that), or a timer of its
-own.
-Invariants: a topic without such a policy costs nothing, and one with it nothing between two events: it is looked at when something has happened on it, and
-when the time comes that the last look has named; one look at a topic at a time, and a bounded number of them in the whole broker; cursors of links are
-never moved from here; a topic that other regions hold too is never deleted by its inactivity.
+Is: time to live, backlog quotas, compaction, subscriptions and topics that nobody uses. Isn't: retention (the managed
+ledger does that), or a timer of its own.
+Invariants: a topic without such a policy costs nothing, and one with it nothing between two events: it is looked at
+when something has happened on it, and when the time comes that the last look has named; one look at a topic at a time,
+and a bounded number of them in the whole broker; cursors of links are never moved from here; a topic that other regions
+hold too is never deleted by its inactivity.
 Source: docs/protocols/admin.md, "Policies".
 """
 
@@ -29,11 +30,15 @@ log = logging.getLogger("region_node.topics")
 
 NEVER = math.inf
 KAFKA_CURSOR = "pulsar.kafka"
-"""Keeps what Kafka's retention wants kept. A topic that has it is used by Kafka's clients, which come and go without a session: it is never inactive."""
+"""Keeps what Kafka's retention wants kept. A topic that has it is used by Kafka's clients, which come and go without a
+session: it is never inactive.
+"""
 LOOK_AGAIN_S = 600.0
 """Who waits for a time is looked at as often as that at least: clocks on the wall are set anew."""
 _DUE_MIN = 1000
-"""Beyond that, and two a topic, what waits for a time that is no topic's any more is thrown away: a topic that is busy names another one each second."""
+"""Beyond that, and two a topic, what waits for a time that is no topic's any more is thrown away: a topic that is busy
+names another one each second.
+"""
 _EVICT_TO = 0.9
 """Eviction goes on until the backlog is this part of its quota, as Pulsar's does."""
 
@@ -76,7 +81,9 @@ class Keeper:
         self._looking: dict[Topic, bool] = {}
         """Whether something has happened meanwhile."""
         self._snapshots: dict[Topic, float] = {}
-        """Of topics whose policy says how often, and that something happened on since the last one: when the next is due."""
+        """Of topics whose policy says how often, and that something happened on since the last one: when the next is
+        due.
+        """
 
     def follow(self, topic: Topic) -> None:
         """Its policies are known, or have changed."""
@@ -89,7 +96,7 @@ class Keeper:
             self._snapshots.pop(topic, None)
 
     def look_at_all(self) -> None:
-        """Whatever they wait for."""
+        """Begins a look at every topic it follows, whatever time each waits for."""
         for topic in list(self._topics):
             self._begin(topic)
 
@@ -224,7 +231,7 @@ class Keeper:
             log.info("topic.within_quota", extra={"topic": topic.text})
             topic.over_quota = over
 
-    # -- what nobody uses -----------------------------------------------------------------------------------------------
+    # -- what nobody uses ---------------------------------------------------------------------------------------------
 
     async def _drop_unused(self, topic: Topic) -> None:
         now = self._clock.monotonic()
@@ -275,7 +282,9 @@ class Keeper:
 
 
 def _unused(subscription: Subscription, now: float) -> bool:
-    """Of a durable one: remembers since when it has had no consumers. One that is replicated may have them in another region, and would not come back."""
+    """Whether a durable subscription has no consumers; remembers since when. One that is replicated may have them in
+    another region, and would not come back.
+    """
     if not subscription.durable or subscription.consumers or subscription.replicated:
         subscription.unused_since = 0.0
         return False

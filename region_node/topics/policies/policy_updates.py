@@ -1,8 +1,9 @@
 """Applying: brings what policies say to loaded topics, when they are loaded and when the policies change.
 
-Is: which topics a change concerns, and what is told to each: its limits and rates, its log, its links. Isn't: where policies come from (`policies`), or
-what is done as time goes by (`keeping`).
-Invariants: each topic gets what holds when its turn comes, so that changes may overtake each other; a change of many topics gives way to others.
+Is: which topics a change concerns, and what is told to each: its limits and rates, its log, its links. Isn't: where
+policies come from (`policy_book`), or what is done as time goes by (`policy_maintenance`).
+Invariants: each topic gets what holds when its turn comes, so that changes may overtake each other; a change of many
+topics gives way to others.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ class PolicyApplier:
         self._links.obey(topic.log, policies.values)
 
     def _behind(self, own: str, clusters: Sequence[str], wanted: Sequence[str] | None) -> list[str]:
-        """The Pulsar clusters of a topic that this region is the gateway of. wanted: what a policy of the topic leaves of them."""
+        """The Pulsar clusters of a topic that this region is the gateway of. wanted: what a policy of the topic leaves
+        of them.
+        """
         known = (self._view.cluster(name) for name in clusters if not wanted or name in wanted)
         return [cluster.name for cluster in known if cluster is not None and cluster.gateway == own]
 

@@ -1,7 +1,9 @@
 """Many topics at once: their metadata is written many to a transaction, and none of them is loaded.
 
-Is: the first metadata of each topic, as loading it for the first time would make it. Isn't: policies, limits, or who may do it.
-Invariants: a topic that is there already is left as it is; a crash leaves some of them made and the others not, and repeating the call makes the rest.
+Is: the first metadata of each topic, as loading it for the first time would make it. Isn't: policies, limits, or who
+may do it.
+Invariants: a topic that is there already is left as it is; a crash leaves some of them made and the others not, and
+repeating the call makes the rest.
 Bounds: TOPICS_A_WRITE topics a transaction, WRITES_AT_ONCE of them under way.
 Source: docs/protocols/metadata.md, "Limits".
 """
@@ -24,11 +26,15 @@ from replicator.log.topic_state import TopicState
 
 TOPICS_A_WRITE = 250
 WRITES_AT_ONCE = 2
-"""A read waits for all writes before it. With four of 500 the slowest hundredth of reads took two to three times as long, and no more topics were made."""
+"""A read waits for all writes before it. With four of 500 the slowest hundredth of reads took two to three times as
+long, and no more topics were made.
+"""
 
 
 async def create_topics(meta: MetadataStore, names: Iterable[str], region: RegionInfo, rng: Rng) -> int:
-    """names: full names of persistent topics, each once. Returns how many were not there before. Raises NotAllowed (a name), what the metadata raises."""
+    """names: full names of persistent topics, each once. Returns how many were not there before. Raises NotAllowed (a
+    name), what the metadata raises.
+    """
     rest, made = iter(names), 0
     lock = asyncio.Lock()
 
@@ -59,7 +65,9 @@ def _puts(names: Iterable[str], region: RegionInfo, rng: Rng) -> Iterator[Put]:
 
 
 async def _create(meta: MetadataStore, puts: list[Put]) -> int:
-    """Those that are there already, or were written by a try whose answer was lost, are left out one after the other."""
+    """Those that are there already, or were written by a try whose answer was lost, are left out one after the
+    other.
+    """
     while puts:
         try:
             ops: list[Op] = list(puts)

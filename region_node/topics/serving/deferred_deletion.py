@@ -1,11 +1,14 @@
-"""Tombstones: a topic, or a namespace, that was deleted in two steps: at once nobody can use it in any region, and only after a grace period its data goes.
+"""Tombstones: a topic, or a namespace, that was deleted in two steps: at once nobody can use it in any region, and only
+after a grace period its data goes.
 
-Is: the deletions that the global configuration lists, what they mean at this broker, and purging what is due. Isn't: the immediate deletion of Pulsar's
-interface, or a preview (`region_node.faces.admin.dr.two_step_deletion`).
-Invariants: nothing is deleted before the grace period has ended by the configuration's own record, by the clock of this broker and of every region that it
-hears, and, where it was there when the deletion was made, by the time that has passed since; so one wrong clock ends nothing. While a tombstone stands,
-neither a client, nor a link, nor auto-creation brings the topic back; it goes only once every region has purged its copy, so that a region that was cut off
-cannot bring it back; taken away before that, the topic is as it was, with its data and its subscriptions, in every region that has not purged.
+Is: the deletions that the global configuration lists, what they mean at this broker, and purging what is due. Isn't:
+the immediate deletion of Pulsar's interface, or a preview (`region_node.faces.admin.dr.two_step_deletion`).
+Invariants: nothing is deleted before the grace period has ended by the configuration's own record, by the clock of this
+broker and of every region that it hears, and, where it was there when the deletion was made, by the time that has
+passed since; so one wrong clock ends nothing. While a tombstone stands, neither a client, nor a link, nor auto-creation
+brings the topic back; it goes only once every region has purged its copy, so that a region that was cut off cannot
+bring it back; taken away before that, the topic is as it was, with its data and its subscriptions, in every region that
+has not purged.
 Key: /tombstones/{topic's full name, without a partition, or tenant/namespace} (Tombstone).
 """
 
@@ -32,7 +35,8 @@ TOMBSTONES = "/tombstones/"
 class Tombstone(_Value):
     """`topic`: its full name without a partition; of a whole namespace `tenant/namespace`.
 
-    `regions`: where there were copies. `purging`: where the data is being deleted: it is too late to bring it back. `purged`: where there is none.
+    `regions`: where there were copies. `purging`: where the data is being deleted: it is too late to bring it back.
+    `purged`: where there is none.
     """
 
     topic: str
@@ -46,12 +50,15 @@ class Tombstone(_Value):
 
     @property
     def whole(self) -> bool:
-        """Of a namespace, with every topic in it."""
+        """Whether a whole namespace was deleted, with every topic in it."""
         return "://" not in self.topic
 
     @property
     def reason(self) -> str:
-        return f"{self.topic} was deleted by {self.by or 'somebody'}; until its data goes, `heliograph dr undelete {self.topic}` brings it back"
+        return (
+            f"{self.topic} was deleted by {self.by or 'somebody'}; until its data goes, `heliograph dr undelete "
+            f"{self.topic}` brings it back"
+        )
 
 
 def tombstone(topic: str) -> str:
@@ -65,7 +72,9 @@ class TombstoneSettings:
 
 
 class Tombstones:
-    """One broker's. `unload(topic)`, `purge(topic)`: of a full name, partitions one by one; purge says whether this region has nothing of it any more."""
+    """One broker's. `unload(topic)`, `purge(topic)`: of a full name, partitions one by one; purge says whether this
+    region has nothing of it any more.
+    """
 
     def __init__(
         self,
@@ -80,8 +89,10 @@ class Tombstones:
         offsets_ms: Callable[[], Iterable[float]] = tuple,
         settings: TombstoneSettings | None = None,
     ) -> None:
-        """forget: what the configuration has of the topic beside the tombstone goes, once no region has anything. back: it was undeleted.
-        offsets_ms: how far the clocks of other regions are ahead of this one's, as far as they are known."""
+        """forget: what the configuration has of the topic beside the tombstone goes, once no region has anything. back:
+        it was undeleted.
+        offsets_ms: how far the clocks of other regions are ahead of this one's, as far as they are known.
+        """
         self.settings = settings or TombstoneSettings()
         self.known: dict[str, tuple[Tombstone, int]] = {}
         self._store, self._region, self._clock, self._unload, self._purge, self._forget = (
@@ -94,7 +105,9 @@ class Tombstones:
         )
         self._back, self._offsets_ms = back, offsets_ms
         self._made_at: dict[str, float] = {}
-        """Topic -> this broker's monotonic time when it heard of its tombstone; of those that were made since it started."""
+        """Topic -> this broker's monotonic time when it heard of its tombstone; of those that were made since it
+        started.
+        """
         self._started = False
         self._returned: list[Tombstone] = []
         self._stop_watch: Callable[[], None] = lambda: None
@@ -118,7 +131,9 @@ class Tombstones:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def of(self, topic: TopicName) -> Tombstone | None:
-        """Of a topic, of the partitioned topic that it is a part of, or of its namespace."""
+        """Returns what deleted the topic: a tombstone of its namespace, of itself, or of the partitioned topic that it
+        is a part of.
+        """
         if not self.known:
             return None
         found = self.known.get(topic.namespace) or self.known.get(str(topic.partitioned))
@@ -163,7 +178,9 @@ class Tombstones:
                 pass
 
     async def settle(self, found: Tombstone, version: int) -> None:
-        """Purges it here where that is due, and takes the tombstone away where it was the last. Raises HeliographError."""
+        """Purges it here where that is due, and takes the tombstone away where it was the last. Raises
+        HeliographError.
+        """
         if self._region in found.regions and self._region not in found.purged:
             if not self._over(found):
                 return

@@ -48,7 +48,7 @@ class Loaded(dict[str, "Topic"]):
         return found
 
     def of(self, namespace: str) -> list[Topic]:
-        """Of a namespace, by hash."""
+        """Returns the loaded topics of a namespace, by rising hash."""
         return list(self._spaces[namespace][1]) if namespace in self._spaces else []
 
     def between(self, namespace: str, low: int, high: int) -> list[Topic]:

@@ -1,6 +1,7 @@
 """NamedTopics: what is asked of topics by their names, of those that are loaded and of those that are only stored.
 
-Is: lists of a namespace, schemas, and the calls that load a topic and hand the question on to it. Isn't: loading, unloading, or deletion (`service`).
+Is: lists of a namespace, schemas, and the calls that load a topic and hand the question on to it. Isn't: loading,
+unloading, or deletion (`topic_service`).
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class NamedTopics(ABC):
         """The loaded topic; see `TopicService`."""
 
     async def get_for_client(self, topic: str, *, create: bool = True) -> Topic:
-        """As `get`; one that is not there is made where its namespace lets clients do so. Raises RegionPassive where it would be, and is another cluster's."""
+        """As `get`; one that is not there is made where its namespace lets clients do so. Raises RegionPassive where it
+        would be, and is another cluster's.
+        """
         create = create and self.creation.may_create(topic)
         sent_on = self.gates.sent_on(TopicName.parse(topic).namespace) if create else None
         try:
@@ -87,7 +90,9 @@ class NamedTopics(ABC):
         return sorted(topic.text for topic in self.loaded.of(namespace) if topic.volatile)
 
     async def count(self, namespace: str) -> int:
-        """Of its persistent topics, loaded or not; it costs no more than one key."""
+        """Counts a namespace's persistent topics, loaded or not, partitions one by one. It costs one question to the
+        metadata.
+        """
         return await self._factory.count(namespace)
 
     async def exists(self, topic: str) -> bool:
@@ -108,7 +113,9 @@ class NamedTopics(ABC):
         return number
 
     async def schema_of_consumer(self, topic: Topic, schema: Schema) -> None:
-        """A consumer's schema is checked against the topic's; it becomes the topic's where there is nothing yet. Raises as `new_schema`."""
+        """A consumer's schema is checked against the topic's; it becomes the topic's where there is nothing yet. Raises
+        as `new_schema`.
+        """
         if topic.unused and not await self.schemas.versions(topic.name):
             await self.new_schema(topic.name, schema)
         else:

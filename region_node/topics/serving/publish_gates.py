@@ -1,11 +1,12 @@
 """Gates: whether the topics of this broker take messages now, and when their clients are sent on to another cluster.
 
-Is: what stands before the publishers of each loaded topic, an active-passive namespace's gate or, above it, a migration that an operator began for this
-region or for a namespace in it; which clients of a migrated topic go on, and when. Isn't: who is active (`region_node.dr`), the record of a migration
-(`global_config.cluster_migrations`), or frames.
-Invariants: from the moment this broker hears of a migration nothing is published; a producer goes on once no link has anything left of its topic, a
-consumer once its subscription has acknowledged all that was appended until then: what was published here is replicated, and read, before what is
-published there. What links bring later does not hold consumers: it is where it came from, too.
+Is: what stands before the publishers of each loaded topic, an active-passive namespace's gate or, above it, a migration
+that an operator began for this region or for a namespace in it; which clients of a migrated topic go on, and when.
+Isn't: who is active (`region_node.dr`), the record of a migration (`global_config.cluster_migrations`), or frames.
+Invariants: from the moment this broker hears of a migration nothing is published; a producer goes on once no link has
+anything left of its topic, a consumer once its subscription has acknowledged all that was appended until then: what was
+published here is replicated, and read, before what is published there. What links bring later does not hold consumers:
+it is where it came from, too.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ VISITS_MAX = 2000
 
 
 class Migration:
-    """Of one topic: a gate that stays shut, and says where to go instead. `target`: what it was made from."""
+    """Stands before one topic: a gate that stays shut, and says where to go. `target`: what it was made from."""
 
     __slots__ = ("_end", "_index", "_links", "_topic", "_undrained", "target")
 
@@ -52,7 +53,8 @@ class Migration:
         self._settle()  # a producer is told behind its receipts, and publishes nothing elsewhere before
         if any(link.backlog_entries for link in self._links.stats(self._topic.text)):
             return RegionPassive(
-                f"{self._topic.text} is migrated to another cluster once its links have delivered their backlog: try again"
+                f"{self._topic.text} is migrated to another cluster once its links have delivered their backlog: try "
+                "again"
             )
         return elsewhere(self._topic.text, self.target)
 
@@ -60,7 +62,9 @@ class Migration:
         return self.refusal()
 
     def check_consumer(self, name: str, *, new_ends_here: bool) -> None:
-        """Raises RegionPassive where there is nothing for it here. new_ends_here: a subscription that is made now would begin at the end."""
+        """Raises RegionPassive where there is nothing for it here. new_ends_here: a subscription that is made now would
+        begin at the end.
+        """
         found = self._topic.subscriptions.get(name)
         if found is None:
             self._undrained[self._topic] = None
@@ -82,7 +86,9 @@ class Migration:
         return self._end is None or (cursor.mark_delete < self._end and bool(cursor.backlog_entries))
 
     def _settle(self) -> None:
-        """The end is known as soon as nothing is on its way any more: later, what links bring would be before it, too."""
+        """The end is known as soon as nothing is on its way any more: later, what links bring would be before it,
+        too.
+        """
         if self._end is None and not self._topic.volatile and self._topic.ledger.confirmed_index >= self._index:
             self._end = self._topic.ledger.last_confirmed
 
@@ -128,7 +134,9 @@ class Gates:
         topic.gate = topic.migration or gate
 
     def leadership_changed(self, namespace: str) -> None:
-        """Another region may be the active one of a namespace: producers that would not be heard here are closed, behind their receipts."""
+        """Another region may be the active one of a namespace: producers that would not be heard here are closed,
+        behind their receipts.
+        """
         self._give_all(self._loaded.of(namespace))
 
     def tick(self) -> None:

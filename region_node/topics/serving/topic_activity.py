@@ -1,9 +1,9 @@
 """Activity: which topics of a broker the tick has to visit.
 
-Is: a set of topics that something has happened on, or that wait for a time; what was visited since the last load report. Isn't: what a visit does
-(`Topic.tick`), or a timer.
-Invariants: a topic on which nothing happens is not in it, and costs nothing, however many there are; whatever changes a counter, a cursor, or who is
-connected touches its topic, so that no rate stands still and no time passes unseen.
+Is: a set of topics that something has happened on, or that wait for a time; what was visited since the last load
+report. Isn't: what a visit does (`Topic.tick`), or a timer.
+Invariants: a topic on which nothing happens is not in it, and costs nothing, however many there are; whatever changes a
+counter, a cursor, or who is connected touches its topic, so that no rate stands still and no time passes unseen.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class Activity:
         self._ticked_at = now
 
     def tick(self, now: float) -> list[Topic]:
-        """Visits those that are busy, and returns them; a rate is over the time since the last tick, however long a topic was idle before."""
+        """Visits those that are busy, and returns them; a rate is over the time since the last tick, however long a
+        topic was idle before.
+        """
         elapsed_s, self._ticked_at = now - self._ticked_at, now
         visited = list(self.busy)
         self.busy.clear()
@@ -39,6 +41,8 @@ class Activity:
         return visited
 
     def since_report(self) -> Mapping[Topic, None]:
-        """Topics that anything happened on since the last call, also those that are closed by now; at the first call since a while."""
+        """Topics that anything happened on since the last call, also those that are closed by now; at the first call
+        since a while.
+        """
         found, self._reported = {**(self._reported or {}), **self.busy}, {}
         return found

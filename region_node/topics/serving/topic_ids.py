@@ -1,9 +1,12 @@
 """TopicIds: one id for each incarnation of a topic in this region, for clients that know topics by ids.
 
-Is: the table of names and ids, kept in the region's metadata and followed by every broker; making ids that are missing. Isn't: whether a topic exists.
-Invariants: a topic keeps its id until it is deleted, wherever it is served; one that is made again under the same name gets another id; an id is never
-given twice. An id that was given to an earlier incarnation of a partitioned topic is nobody's, also where no broker saw the deletion.
-Key: /topic-ids/{full name}; value: a version byte, then msgpack [16 bytes, incarnation]; an earlier version has written no incarnation, and reads none.
+Is: the table of names and ids, kept in the region's metadata and followed by every broker; making ids that are missing.
+Isn't: whether a topic exists.
+Invariants: a topic keeps its id until it is deleted, wherever it is served; one that is made again under the same name
+gets another id; an id is never given twice. An id that was given to an earlier incarnation of a partitioned topic is
+nobody's, also where no broker saw the deletion.
+Key: /topic-ids/{full name}; value: a version byte, then msgpack [16 bytes, incarnation]; an earlier version has written
+no incarnation, and reads none.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ _TRIES = 3
 
 
 def topic_id_key(topic: TopicName) -> str:
-    """topic: without a partition."""
+    """Returns the metadata key of a topic's id. topic: without a partition, as all partitions share one id."""
     return f"{IDS}{topic}"
 
 
@@ -34,7 +37,9 @@ class TopicIds:
     """As one broker knows them. Make it on the event loop."""
 
     def __init__(self, meta: MetadataStore, rng: Rng, incarnation: Callable[[str], int] = lambda topic: 0) -> None:
-        """incarnation: of a partitioned topic by its full name, as `ConfigView.incarnation`; it only grows, and 0 is not known."""
+        """incarnation: of a partitioned topic by its full name, as `ConfigView.incarnation`; it only grows, and 0 is
+        not known.
+        """
         self._meta, self._rng, self._incarnation = meta, rng, incarnation
         self._ids: dict[str, tuple[bytes, int, int]] = {}
         """full name -> (id, version of its key, incarnation that it was given to)"""
@@ -96,7 +101,9 @@ class TopicIds:
         return ABSENT if found is None else found[1]
 
     async def forget(self, topic: TopicName) -> None:
-        """The topic is deleted, or about to be made. An id that was given since this broker heard of the last one stays."""
+        """The topic is deleted, or about to be made. An id that was given since this broker heard of the last one
+        stays.
+        """
         found = self._ids.get(str(topic))
         if found is None:
             return
@@ -107,7 +114,7 @@ class TopicIds:
         if self._ids.get(str(topic)) == found:
             self._lose(str(topic))
 
-    # -- the watch ------------------------------------------------------------------------------------------------------------
+    # -- the watch ----------------------------------------------------------------------------------------------------
 
     def _on_key(self, key: str, value: bytes | None, version: int) -> None:
         text = key.removeprefix(IDS)

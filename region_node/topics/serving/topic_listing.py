@@ -1,8 +1,10 @@
 """Lists of topics that are watched: which names of a namespace match a pattern, and what comes and goes.
 
 Is: one watch of the metadata a namespace, whoever asks; patterns; the hash of a list. Isn't: frames.
-Invariants: a watcher gets its list first, then each name that came or went since, each once; changes of one loop turn come together.
-A pattern cannot keep the broker busy: it is short, and what backtracks badly is refused (the client then polls and matches by itself).
+Invariants: a watcher gets its list first, then each name that came or went since, each once; changes of one loop pass
+come together.
+A pattern cannot keep the broker busy: it is short, and what backtracks badly is refused (the client then polls and
+matches by itself).
 Source: docs/protocols/pulsar.md, "Topic lists".
 """
 
@@ -36,7 +38,9 @@ def topics_hash(names: Iterable[str]) -> str:
 
 
 def topic_pattern(text: str) -> Callable[[str], bool]:
-    """Whether a topic's full name matches, its domain and its partition left away, as Pulsar does it. Raises NotAllowed."""
+    """Whether a topic's full name matches, its domain and its partition left away, as Pulsar does it. Raises
+    NotAllowed.
+    """
     if len(text) > PATTERN_CHARS_MAX:
         raise NotAllowed(f"a topics pattern has at most {PATTERN_CHARS_MAX} characters here, not {len(text)}")
     bare = text.partition("://")[2] or text
@@ -144,4 +148,4 @@ class TopicLists:
 
 
 def _nothing(came: list[str], gone: list[str]) -> None:
-    """Of a watcher that does not have its list yet."""
+    """Stands for a watcher that does not have its list yet."""

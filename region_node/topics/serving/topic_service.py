@@ -1,8 +1,10 @@
 """TopicService: all topics that this broker has loaded.
 
-Is: loading (once, whoever asks), unloading, deletion, policies that change while a topic is loaded, the broker's one tick for statistics.
-Isn't: what is asked of topics by their names (`named`), the decision who owns a bundle, frames, or storage.
-Invariants: a topic is loaded at most once at a time; it is loaded only while `owns` says so; what is being unloaded, or deleted, is not handed out.
+Is: loading (once, whoever asks), unloading, deletion, policies that change while a topic is loaded, the broker's one
+tick for statistics.
+Isn't: what is asked of topics by their names (`named_topics`), the decision who owns a bundle, frames, or storage.
+Invariants: a topic is loaded at most once at a time; it is loaded only while `owns` says so; what is being unloaded, or
+deleted, is not handed out.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ class TopicSettings:
     loads_max: int = 64
     """Topics that are loaded at once; others wait for their turn, as they came."""
     tick_s: float = 1.0
-    """Period of rates."""
+    """Period of the one tick: rates, statistics, and what policies want done. Above 0."""
     auto_create: bool = True
     batch_index_acks: bool = True
     """Single messages of a batch can be acknowledged; else an entry only once all its messages are."""
@@ -84,7 +86,7 @@ class TopicSettings:
     """How long unloading waits for appends under way."""
     compaction: CompactorSettings = field(default_factory=CompactorSettings)
     policies: Level = field(default_factory=dict)
-    """Of this broker's settings: what holds where nothing is set."""
+    """What this broker's settings say: it holds where nothing else is set."""
 
     def __post_init__(self) -> None:
         assert self.reads_max > 0 and self.tick_s > 0 and self.loads_max > 0
@@ -113,7 +115,8 @@ class TopicService(NamedTopics):
         bundles: Callable[[str], BundleTable | None] | None = None,
         yielding: Yielding | None = None,
     ) -> None:
-        """arrival: waits while a topic's bundle is on its way to this broker. bundles: of a namespace; as it was made, where nobody splits any.
+        """arrival: waits while a topic's bundle is on its way to this broker. bundles: of a namespace; as it was made,
+        where nobody splits any.
 
         yielding: to whom subscriptions give way that catch up; None: to nobody.
         """
@@ -121,7 +124,9 @@ class TopicService(NamedTopics):
         self.loaded = Loaded()
         self.activity = Activity(clock.monotonic())
         self.tombstones: Mapping[str, object] = {}
-        """Of topics that were deleted and still have their data; mostly there are none, and then nobody asks further."""
+        """Of topics that were deleted and still have their data; mostly there are none, and then nobody asks
+        further.
+        """
         self.tombstone_of: Callable[[TopicName], str] = lambda _: ""
         """Why a topic that was deleted is not to be had, though its data is still there; "": it was not."""
         self.on_held: Callable[[Topic], None] | None = None
@@ -133,7 +138,9 @@ class TopicService(NamedTopics):
         self.forget_grants: Callable[[TopicName], Awaitable[object]] | None = None
         """Called when a topic was deleted for its inactivity; an admin's deletion does the same itself."""
         self.on_deleting: Callable[[TopicName], Awaitable[None]] | None = None
-        """Called with each topic, partitions one by one, right before its data goes: what another face keeps of it goes too."""
+        """Called with each topic, partitions one by one, right before its data goes: what another face keeps of it goes
+        too.
+        """
         self.visitors: list[Callable[[Sequence[Topic]], None]] = []
         """Each is called on the tick, with the topics that something has happened on."""
         self.load_times = Recent()
@@ -182,13 +189,17 @@ class TopicService(NamedTopics):
         self._timer = self._loop.call_later(self.settings.tick_s, self._tick)
 
     def share_groups(self, broker: str, lease: Callable[[], int]) -> None:
-        """From now on the rates of resource groups hold over all brokers of the region. lease: what this broker's keys hang on, 0 while there is none."""
+        """From now on the rates of resource groups hold over all brokers of the region. lease: what this broker's keys
+        hang on, 0 while there is none.
+        """
         self._group_use = GroupUse(
             self._applier.groups, broker=broker, lease=lease, meta=self._meta, tasks=self.tasks, clock=self._clock
         )
 
     def group_samples(self) -> Iterable[Sample]:
-        """Metrics of resource groups on this broker, and of what non-persistent topics did not send to other regions."""
+        """Metrics of resource groups on this broker, and of what non-persistent topics did not send to other
+        regions.
+        """
         yield from self._applier.groups.samples(self._region().name)
         for region, messages in sorted(self._unsent.items()):
             yield (
@@ -346,7 +357,9 @@ class TopicService(NamedTopics):
         self.tasks.spawn(self.unload(topic.text))
 
     async def unload(self, topic: str) -> None:
-        """Clients are told to look the topic up again; appends under way are waited for. A topic that is not loaded is no error."""
+        """Clients are told to look the topic up again; appends under way are waited for. A topic that is not loaded is
+        no error.
+        """
         text = str(TopicName.parse(topic))
         if (loading := self._loading.get(text)) is not None:
             await asyncio.gather(asyncio.shield(loading), return_exceptions=True)
@@ -375,7 +388,9 @@ class TopicService(NamedTopics):
             log.warning("topic.close_failed", extra={"error": str(error)})
 
     async def unload_bundle(self, namespace: str, bundle: int, next_owner: tuple[str, str] | None = None) -> None:
-        """next_owner: its URLs without and with TLS, "" where it has none: clients are sent there, and need not look the topics up."""
+        """next_owner: its URLs without and with TLS, "" where it has none: clients are sent there, and need not look
+        the topics up.
+        """
         table = self._bundles(namespace)
         loaded = self.loaded.of(namespace) if table is None else self._in_bundle(namespace, table, bundle)
         for topic in loaded:
@@ -384,7 +399,9 @@ class TopicService(NamedTopics):
         await asyncio.gather(*(self.unload(name) for name in (*(topic.text for topic in loaded), *coming)))
 
     async def unload_strays(self, namespace: str) -> None:
-        """What is loaded of a namespace whose bundles have changed, and is another broker's by now. Nothing is looked at but one topic a bundle."""
+        """What is loaded of a namespace whose bundles have changed, and is another broker's by now. Nothing is looked
+        at but one topic a bundle.
+        """
         table = self._bundles(namespace)
         if table is None:
             strays = [topic.text for topic in self.loaded.of(namespace) if not self._owns(topic.text)]
@@ -407,7 +424,7 @@ class TopicService(NamedTopics):
         return [name for name in self._loading if TopicName.parse(name).namespace == namespace]
 
     async def close(self) -> None:
-        """Unloads everything."""
+        """Unloads every topic and ends the tick, the watches, and all tasks; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -431,7 +448,9 @@ class TopicService(NamedTopics):
         await self.get(text, create=True)
 
     async def delete_topic(self, topic: str, *, force: bool = False) -> None:
-        """Raises NotFound, NotOwner; ProducerBusy or ConsumerBusy while producers or consumers are connected, unless `force`."""
+        """Raises NotFound, NotOwner; ProducerBusy or ConsumerBusy while producers or consumers are connected, unless
+        `force`.
+        """
         loaded = await self.get(topic, create=False)
         if not force:
             if loaded.producers.producers:
@@ -450,7 +469,9 @@ class TopicService(NamedTopics):
 
     @asynccontextmanager
     async def _kept_out(self, text: str) -> AsyncIterator[None]:
-        """Unloads it; who asks for it waits until this is over. A topic that was loaded again while it is deleted would be left with a log that has failed."""
+        """Unloads it; who asks for it waits until this is over. A topic that was loaded again while it is deleted would
+        be left with a log that has failed.
+        """
         await self.unload(text)
         while (
             text in self.loaded or text in self._loading or text in self._unloading
@@ -464,7 +485,9 @@ class TopicService(NamedTopics):
             over.set_result(None)
 
     async def unload_deleted(self, topic: str) -> None:
-        """A topic that has a tombstone, with its partitions, or a whole namespace (`tenant/namespace`): clients and links are closed."""
+        """A topic that has a tombstone, with its partitions, or a whole namespace (`tenant/namespace`): clients and
+        links are closed.
+        """
         if "://" not in topic:
             for found in self.loaded.of(topic):
                 await self.unload(found.text)
@@ -482,7 +505,9 @@ class TopicService(NamedTopics):
         await self._forget(name)
 
     async def _leave(self, name: TopicName) -> None:
-        """Before its data goes: a crash behind this leaves data without an id, and not an id, or a committed offset, that speaks of other data later."""
+        """Before its data goes: a crash behind this leaves data without an id, and not an id, or a committed offset,
+        that speaks of other data later.
+        """
         await self._drop_id(name)
         if self.on_deleting is not None:
             await self.on_deleting(name)

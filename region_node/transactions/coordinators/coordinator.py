@@ -1,12 +1,17 @@
-"""Coordinator: the transactions of one coordinator: which are open, what takes part in them, and how they end.
+"""TransactionCoordinator: the transactions of one coordinator: which are open, what takes part in them, and how they
+end.
 
-Is: the states of a transaction and the rules between them, its stored form. Isn't: storage, time, or the way to a participant (`keeping`, `service`).
-Invariants: a transaction that was told to commit never aborts, and the other way round; nothing joins one that is ending; a transaction at or above
-`low_watermark` may still be open, none below it is. Asking for the same again is no error.
+Is: the states of a transaction and the rules between them, its stored form. Isn't: storage, time, or the way to a
+participant (`stored_coordinator`, `transaction_service`).
+Invariants: a transaction that was told to commit never aborts, and the other way round; nothing joins one that is
+ending; a transaction at or above `low_watermark` may still be open, none below it is. Asking for the same again is no
+error.
 
-    OPEN -> COMMITTING -> COMMITTED, OPEN -> ABORTING -> ABORTED; a participant has ended it for good before the last step
+    OPEN -> COMMITTING -> COMMITTED
+    OPEN -> ABORTING -> ABORTED         every participant has ended it for good before the last step
 
-Stored, msgpack behind a version byte (1): [status, ttl ms, opened ms, ended ms, owner, [topic ...], [[topic, subscription] ...]]
+Stored, msgpack behind a version byte (1):
+    [status, ttl ms, opened ms, ended ms, owner, [topic ...], [[topic, subscription] ...]]
 Source: docs/protocols/transactions.md, "The coordinator".
 """
 
@@ -93,7 +98,7 @@ class Txn:
 
     @classmethod
     def decode(cls, number: int, blob: bytes) -> Txn:
-        """Raises CorruptData."""
+        """Reads what is stored under the transaction's number. Raises CorruptData."""
         fields = unpack("transaction", blob)
         try:
             status, ttl_ms, opened_ms, ended_ms, owner, partitions, subscriptions = fields[:7]
@@ -127,13 +132,14 @@ class Coordinator:
         """No transaction below this number has not ended."""
         return next(iter(self.open), self.next_number)
 
-    # -- requests: each returns the transaction that is to be stored, or None where nothing has changed -------------------
+    # -- requests: each returns the transaction that is to be stored, or None where nothing has changed ---------------
 
     def begin(self, number: int, ttl_ms: int, owner: str, now_ms: int) -> Txn:
         """number: at or above `next_number`. Raises NotAllowed: too many are open."""
         if len(self.open) >= self.settings.open_max:
             raise NotAllowed(
-                f"{len(self.open)} transactions of this coordinator are open, and no more are allowed: end some, or use another coordinator"
+                f"{len(self.open)} transactions of this coordinator are open, and no more are allowed: end some, or "
+                "use another coordinator"
             )
         assert number >= self.next_number
         self.next_number = number + 1
@@ -195,7 +201,7 @@ class Coordinator:
         self.aborted += not commit
         return txn
 
-    # -- as time goes by ---------------------------------------------------------------------------------------------------
+    # -- as time goes by ----------------------------------------------------------------------------------------------
 
     def expired(self, now_ms: int) -> list[Txn]:
         """Open ones whose time is over."""

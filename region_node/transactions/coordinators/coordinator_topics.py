@@ -1,7 +1,9 @@
 """Where coordinators are found: the topic that clients look them up by, and the namespace that is there only for it.
 
-Is: Pulsar's names, and a view of the configuration in which they exist. Isn't: a topic with entries: nothing is ever published to it.
-Invariants: the namespace is each region's own, never replicated; where somebody has made it in the configuration, its bundles are what is set there.
+Is: Pulsar's names, and a view of the configuration in which they exist. Isn't: a topic with entries: nothing is ever
+published to it.
+Invariants: the namespace is each region's own, never replicated; where somebody has made it in the configuration, its
+bundles are what is set there.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ def is_assign(topic: str) -> bool:
 
 
 class RegionView(ConfigView):
-    """The configuration, with the namespace of coordinators. coordinators 0: transactions are off, and there is none."""
+    """The configuration, with the namespace of coordinators. coordinators 0: transactions are off, and there is
+    none.
+    """
 
     def __init__(self, store: MetadataStore, region: str, coordinators: int) -> None:
         super().__init__(store)

@@ -1,10 +1,13 @@
-"""Arrivals: when what another region committed over several topics is shown here: once every topic has its part, so that all show it at once.
+"""Arrivals: when what another region committed over several topics is shown here: once every topic has its part, so
+that all show it at once.
 
-Is: asking the owners of the other topics, being asked, and giving up. Isn't: what readers see meanwhile (`replicator.log.transaction_buffer`), or the end of a
-transaction in a topic (`participant`).
-Invariants: a topic shows a held transaction when each topic that its marker names has its own marker stored in this region, is not replicated here (as this
-region's policies or the source's say), takes nothing more (deleted, terminated), had no part in it after all, or was waited for `wait_s`; nothing is kept
-beside the topics' logs, so whoever loads a topic asks again, and waits for what is left of that time.
+Is: asking the owners of the other topics, being asked, and giving up. Isn't: what readers see meanwhile
+(`replicator.log.transaction_buffer`), or the end of a transaction in a topic
+(`region_node.transactions.participants.topic_participant`).
+Invariants: a topic shows a held transaction when each topic that its marker names has its own marker stored in this
+region, is not replicated here (as this region's policies or the source's say), takes nothing more (deleted,
+terminated), had no part in it after all, or was waited for `wait_s`; nothing is kept beside the topics' logs, so
+whoever loads a topic asks again, and waits for what is left of that time.
 Source: docs/protocols/transactions.md, "Over several topics".
 """
 
@@ -36,11 +39,15 @@ SOON_S = 0.02
 AGAIN_S = 5.0
 """Whoever loads a topic waits so long at least: the owners of the others may have to load them too."""
 ASKED_MAX = 500
-"""Transactions in one question."""
+"""A question names so many transactions at most; the others are asked about in the next round."""
 Abroad = tuple[int, int, int, int]
-"""Of another region: number and epoch of the region, coordinator, transaction. Incarnations differ from topic to topic."""
+"""Names a transaction of another region: (region's number, region's epoch, coordinator, transaction). Incarnations
+differ from topic to topic.
+"""
 Ask = Callable[["BrokerRecord", str, str, Sequence[Abroad]], Awaitable[list[bool]]]
-"""(the owner, topic, the topic that asks, transactions): whether each has ended there. Raises NotFound where the topic is not there."""
+"""(the owner, topic, the topic that asks, transactions): whether each has ended there. Raises NotFound where the topic
+is not there.
+"""
 
 
 def abroad(key: Key) -> Abroad:
@@ -49,7 +56,9 @@ def abroad(key: Key) -> Abroad:
 
 
 class Arrivals:
-    """Of one broker. `shown_alone`: how many it gave up waiting for."""
+    """Shows what other regions committed, at one broker. `shown_alone`: how often a topic showed its part of a
+    transaction without waiting any longer for the others.
+    """
 
     def __init__(
         self,
@@ -115,7 +124,7 @@ class Arrivals:
                 self._arrived(loaded, key, held.waits, by)
         return [loaded.terminated or buffer.has_ended_abroad(*one) for one in transactions]
 
-    # -- rounds -----------------------------------------------------------------------------------------------------------
+    # -- rounds -------------------------------------------------------------------------------------------------------
 
     def _soon(self) -> None:
         if self._closed:
@@ -192,7 +201,9 @@ class Arrivals:
         return {topic: None for topic, regions in named if regions is None or self._region in regions}
 
     def _comes_here(self, other: str) -> bool:
-        """Whether a topic of that name may be replicated to this region, as far as the configuration of all regions says."""
+        """Whether a topic of that name may be replicated to this region, as far as the configuration of all regions
+        says.
+        """
         try:
             name = TopicName.parse(other)
         except HeliographError:  # no name, as far as this version knows

@@ -1,4 +1,6 @@
-"""TransactionSettings: how a broker's coordinators are set. `CoordinatorSettings` are beside the rules that they limit."""
+"""TransactionSettings: how a broker's coordinators are set. `CoordinatorSettings` are beside the rules that they
+limit.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,14 @@ from region_node.transactions.coordinators.coordinator import CoordinatorSetting
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings:
     coordinators: int = 16
-    """Partitions of the topic that clients look coordinators up by, the same on all brokers of a region. Must never become less."""
+    """Partitions of the topic that clients look coordinators up by, the same on all brokers of a region. Must never
+    become less.
+    """
     tick_s: float = 1.0
     topics_wait_s: float = 60.0
-    """How long a topic holds back what another region committed, until the other topics of that transaction have it too; then it shows its part alone."""
+    """How long a topic holds back what another region committed, until the other topics of that transaction have it
+    too; then it shows its part alone.
+    """
     limits: CoordinatorSettings = field(default_factory=CoordinatorSettings)
 
     def __post_init__(self) -> None:

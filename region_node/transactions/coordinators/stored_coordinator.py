@@ -1,11 +1,14 @@
-"""KeptCoordinator: one coordinator on the broker that owns it: its state in the region's metadata, and the way of each transaction to its end.
+"""StoredCoordinator: one coordinator on the broker that owns it: its state in the region's metadata, and the way of
+each transaction to its end.
 
-Is: loading, writes in groups, telling participants until each has it, timeouts. Isn't: the rules (`coordinator`), or who owns it (`service`).
-Invariants: no answer before what it says is stored; every write checks the epoch that this owner set when it loaded, so an owner of before writes nothing;
-a write that failed ends this object: the next request loads what is stored. A transaction is ended for good only after every participant has
-said that it is durable there.
+Is: loading, writes in groups, telling participants until each has it, timeouts. Isn't: the rules (`coordinator`), or
+who owns it (`transaction_service`).
+Invariants: no answer before what it says is stored; every write checks the epoch that this owner set when it loaded, so
+an owner of before writes nothing; a write that failed ends this object: the next request loads what is stored. A
+transaction is ended for good only after every participant has said that it is durable there.
 
-    /transactions/coordinators/{number:04}          u8 version (1), msgpack [epoch]: raised by each owner, which all its writes check
+    /transactions/coordinators/{number:04}          u8 version (1), msgpack [epoch]: raised by each owner; all its
+                                                    writes check it
     /transactions/open/{number:04}/{txn:020}        a transaction (`coordinator`)
     counter transactions/{number:04}                numbers of transactions, taken in blocks
 """
@@ -44,19 +47,25 @@ def open_key(txn: TxnId) -> str:
 
 
 async def as_stored(meta: MetadataStore, txn: TxnId) -> Txn | None:
-    """A transaction as every broker can read it; None: it has ended for good. Raises CorruptData, and what the metadata raises."""
+    """A transaction as every broker can read it; None: it has ended for good. Raises CorruptData, and what the metadata
+    raises.
+    """
     found = await meta.get(open_key(txn))
     return None if found is None else Txn.decode(txn[1], found[0])
 
 
 class Participants(Protocol):
-    """The way to a topic or subscription, wherever it is. Raises NotFound where it is gone; what is retryable is tried again."""
+    """The way to a topic or subscription, wherever it is. Raises NotFound where it is gone; what is retryable is tried
+    again.
+    """
 
     async def end_partition(
         self, topic: str, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = (), again: bool = False
     ) -> bool:
-        """others: the topics that it commits in beside this one. again: it has ended there, and named topics that had no part in it.
-        False: this topic has none, and never will."""
+        """others: the topics that it commits in beside this one. again: it has ended there, and named topics that had
+        no part in it.
+        False: this topic has none, and never will.
+        """
         ...
 
     async def end_subscription(self, topic: str, subscription: str, txn: TxnId, *, commit: bool, low: int) -> None: ...
@@ -131,10 +140,12 @@ class KeptCoordinator:
         self._fail(NoCoordinator(f"coordinator {self.number} has moved: look it up again"))
         await self._tasks.close()
 
-    # -- requests -----------------------------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------------
 
     async def begin(self, ttl_ms: int, owner: str = "") -> TxnId:
-        """Raises NoCoordinator, NotAllowed."""
+        """Opens a transaction; returns once it is stored. Raises NoCoordinator, NotAllowed (too many are open). A ttl
+        above the settings' is shortened.
+        """
         started = self._clock.monotonic()
         while not self._numbers:
             self._check()
@@ -191,7 +202,7 @@ class KeptCoordinator:
         for number in self.core.forget(now_ms):
             self._append(Delete(self._txn_key(number)))
 
-    # -- to the end -----------------------------------------------------------------------------------------------------------
+    # -- to the end ---------------------------------------------------------------------------------------------------
 
     def _finish_soon(self, number: int) -> asyncio.Future[None]:
         """Done when the transaction has ended everywhere."""
@@ -282,7 +293,7 @@ class KeptCoordinator:
         self.latencies.told(commit, (self._clock.monotonic() - began) * 1000, well=True)
         return True
 
-    # -- storing --------------------------------------------------------------------------------------------------------------
+    # -- storing ------------------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
         if self.failed is not None:

@@ -1,6 +1,7 @@
 """Latencies: how long transactions were open, how long they took to begin, and participants to hear of their end.
 
-Is: Pulsar's buckets of `pulsar_txn_execution_latency`. Isn't: a metric's name or labels (`transaction_metrics`).
+Is: Pulsar's buckets of `pulsar_txn_execution_latency`. Isn't: a metric's name or labels
+(`region_node.metrics.transaction_metrics`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ BUCKETS_MS = (10, 20, 50, 100, 500, 1000, 5000, 15000, 30000, 60000, 300000, 150
 
 
 class Latencies:
-    """Of one coordinator since it was loaded. `counts`: one for each bucket, and one beyond the last."""
+    """Counts what one coordinator did since it was loaded. `counts`: how long transactions were open, one count for
+    each of BUCKETS_MS, and one beyond the last.
+    """
 
     __slots__ = (
         "aborts_ms",

@@ -1,9 +1,11 @@
 """Transactions: all coordinators and participants of one broker.
 
-Is: which coordinators are here, loading and leaving them, this broker's topics as participants, the way to those of other brokers.
-Isn't: the rules of a transaction (`coordinator`, `keeping`), frames, or HTTP.
-Invariants: a coordinator runs only where the topic that names it is owned (its owner is found as that of any topic); one that moves is loaded by its
-new owner, which fences the old one; a coordinator that has transactions runs somewhere at all times, so that their time ends.
+Is: which coordinators are here, loading and leaving them, this broker's topics as participants, the way to those of
+other brokers.
+Isn't: the rules of a transaction (`coordinator`, `stored_coordinator`), frames, or HTTP.
+Invariants: a coordinator runs only where the topic that names it is owned (its owner is found as that of any topic);
+one that moves is loaded by its new owner, which fences the old one; a coordinator that has transactions runs somewhere
+at all times, so that their time ends.
 Source: docs/protocols/transactions.md.
 """
 
@@ -38,7 +40,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("region_node.transactions")
 
 Elsewhere = Callable[["BrokerRecord", str, str | None, TxnId, bool, int, Sequence[str], bool], Awaitable[bool]]
-"""(the owner, topic, subscription or None, transaction, commit, low watermark, its other topics, again): ends it there, as `Participants` does."""
+"""(the owner, topic, subscription or None, transaction, commit, low watermark, its other topics, again): ends it there,
+as `Participants` does.
+"""
 
 
 class Transactions:
@@ -96,7 +100,7 @@ class Transactions:
             await coordinator.close()
         await self._tasks.close()
 
-    # -- coordinators -------------------------------------------------------------------------------------------------------
+    # -- coordinators -------------------------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
@@ -151,14 +155,16 @@ class Transactions:
                 loading.set_exception(NoCoordinator("the broker is stopping"))
                 loading.exception()
 
-    # -- a transaction --------------------------------------------------------------------------------------------------------
+    # -- a transaction ------------------------------------------------------------------------------------------------
 
     async def begin(self, number: int, ttl_ms: int, owner: str = "") -> TxnId:
         """Raises NoCoordinator, NotAllowed (too many are open)."""
         return await (await self.coordinator(number)).begin(ttl_ms, owner)
 
     async def add_partitions(self, txn: TxnId, topics: list[str], owner: str | None = None) -> None:
-        """topics: names that parse, kept as they are given. Raises NoCoordinator, NoSuchTransaction, TransactionState, NotAllowed."""
+        """topics: names that parse, kept as they are given. Raises NoCoordinator, NoSuchTransaction, TransactionState,
+        NotAllowed.
+        """
         await (await self.coordinator(txn[0])).join(txn[1], topics, [], owner)
 
     async def add_subscriptions(self, txn: TxnId, pairs: list[tuple[str, str]], owner: str | None = None) -> None:
@@ -166,15 +172,19 @@ class Transactions:
         await (await self.coordinator(txn[0])).join(txn[1], [], pairs, owner)
 
     async def end(self, txn: TxnId, *, commit: bool, owner: str | None = None) -> None:
-        """Returns when every participant has it durably; the same again succeeds. Raises NoCoordinator, NoSuchTransaction, TransactionState."""
+        """Returns when every participant has it durably; the same again succeeds. Raises NoCoordinator,
+        NoSuchTransaction, TransactionState.
+        """
         await (await self.coordinator(txn[0])).end(txn[1], commit=commit, owner=owner)
 
-    # -- participants -----------------------------------------------------------------------------------------------------------
+    # -- participants -------------------------------------------------------------------------------------------------
 
     async def end_partition(
         self, topic: str, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = (), again: bool = False
     ) -> bool:
-        """Ends it in a topic of this region, wherever that is owned. Raises NotFound, TransactionState, and what may be tried again."""
+        """Ends it in a topic of this region, wherever that is owned. Raises NotFound, TransactionState, and what may be
+        tried again.
+        """
         topic, others = str(TopicName.parse(topic)), [str(TopicName.parse(other)) for other in others]
         owner = await self._ownership().owner(topic)
         if owner is not self._ownership().record:
@@ -216,7 +226,9 @@ class Transactions:
         others: Sequence[str] = (),
         again: bool = False,
     ) -> bool:
-        """In a topic of this broker; False: it is terminated, and has no part in it. Raises NotOwner, NotFound, TransactionState, and what storage raises."""
+        """In a topic of this broker; False: it is terminated, and has no part in it. Raises NotOwner, NotFound,
+        TransactionState, and what storage raises.
+        """
         loaded = await self._topics().get(topic, create=False)
         if subscription is None:
             named = [name for other in others if (name := self._as_sent(other))]
@@ -229,7 +241,9 @@ class Transactions:
         return True
 
     def _as_sent(self, topic: str) -> str:
-        """How a marker names a topic to other regions: with those that it goes to, where policies choose among them; "": to none."""
+        """How a marker names a topic to other regions: with those that it goes to, where policies choose among them;
+        "": to none.
+        """
         name = TopicName.parse(topic)
         values, namespace = self._topics().policies.of(name).values, self._view.namespace(name.namespace)
         wanted, routes, topology = (
@@ -244,7 +258,7 @@ class Transactions:
         regions = targets(routes, self._region, wanted or (namespace.regions if namespace is not None else ()))
         return only_to(topic, regions) if regions else ""
 
-    # -- as time goes by ------------------------------------------------------------------------------------------------------------
+    # -- as time goes by ----------------------------------------------------------------------------------------------
 
     def _on_coordinator(self, key: str, value: bytes | None, _version: int) -> None:
         """A coordinator was used in this region: from now on it must run somewhere."""

@@ -1,7 +1,8 @@
 """CommittedView: a topic's log as readers of committed data see it.
 
-Is: the reading half of a managed ledger, ended before the first open or held transaction, with aborted entries hidden. Isn't: a copy, or a decision (the
-`TransactionBuffer` of the topic's state has it). A topic without transactions is read without it.
+Is: the reading half of a managed ledger, ended before the first open or held transaction, with aborted entries hidden.
+Isn't: a copy, or a decision (the `TransactionBuffer` of the topic's state has it). A topic without transactions is read
+without it.
 Invariants: nothing at or behind the first entry of an open or held transaction comes out; positions are the log's own.
 """
 
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 
 class CommittedView(LedgerPort):
-    """Implements LedgerPort."""
+    """Reads `ledger` as far as `buffer` lets readers see it. Where nothing is held back it is `ledger`, less what was
+    aborted.
+    """
 
     __slots__ = ("_before", "_buffer", "_first", "_ledger")
 

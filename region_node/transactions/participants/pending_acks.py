@@ -1,14 +1,17 @@
 """PendingAcks: what open transactions have acknowledged of one subscription, and what happens to it when they end.
 
-Is: who holds which entry, or which messages of a batch; conflicts; the form in which it is stored. Isn't: the cursor, which hears of an
-acknowledgement only when its transaction is committed, or who decides that.
-Invariants: an entry (a message of a batch) is held by one transaction at most; what is held is not delivered to anybody; a commit moves what is held
-to the cursor and out of here in one change, which is stored in one write with it; an abort gives it back.
+Is: who holds which entry, or which messages of a batch; conflicts; the form in which it is stored. Isn't: the cursor,
+which hears of an acknowledgement only when its transaction is committed, or who decides that.
+Invariants: an entry (a message of a batch) is held by one transaction at most; what is held is not delivered to
+anybody; a commit moves what is held to the cursor and out of here in one change, which is stored in one write with it;
+an abort gives it back.
 
 Stored as a property of the cursor, base64 of msgpack: [1, [transaction ...], [[coordinator, low watermark] ...]]
-    transaction: coordinator, number, cumulative (list or nil), [[ledger, first, stop, first, stop ...] ...], [[ledger, entry, bits, messages] ...]
+    transaction: coordinator, number, cumulative (list or nil), [[ledger, first, stop, first, stop ...] ...],
+                 [[ledger, entry, bits, messages] ...]
 bits (bytes, little endian): message i of the batch is acknowledged by it.
-Bounds: POSITIONS_MAX entries in all transactions of a subscription; a subscription with transactions costs its cursor 250 KiB at most.
+Bounds: POSITIONS_MAX entries in all transactions of a subscription; a subscription with transactions costs its cursor
+250 KiB at most.
 Source: docs/protocols/transactions.md, "Acknowledgements".
 """
 
@@ -45,18 +48,20 @@ class Held:
 
 
 def part_of(position: Position, left: int, size: int) -> Part:
-    """Of an acknowledgement as clients send it: `left`: bits of the messages that are not acknowledged; size 0: not told."""
+    """Turns an acknowledgement round, as clients send it: `left`: bits of the messages that are not acknowledged; size:
+    messages in the batch, 0: not told.
+    """
     size = size or left.bit_length() + 1  # whoever leaves nothing out at the end has acknowledged the last message
     return position, ~left & (1 << size) - 1, size
 
 
 def left_of(acked: int, size: int) -> int:
-    """The other way round."""
+    """Returns bits of the messages that are not acknowledged, of `size` in the batch: what `part_of` turned round."""
     return ~acked & (1 << size) - 1
 
 
 class PendingAcks:
-    """Of one subscription."""
+    """Keeps what open transactions hold of one subscription."""
 
     __slots__ = ("_ended", "_low", "_partly", "_whole", "held")
 
@@ -67,10 +72,12 @@ class PendingAcks:
         self._low: dict[int, int] = {}
         self._ended: dict[TxnId, None] = {}
 
-    # -- acknowledging --------------------------------------------------------------------------------------------------
+    # -- acknowledging ------------------------------------------------------------------------------------------------
 
     def check(self, txn: TxnId, whole: Iterable[Position], partly: Iterable[Part]) -> None:
-        """Raises TransactionConflict where another transaction holds one of them, NotAllowed where there are too many."""
+        """Raises TransactionConflict where another transaction holds one of them, NotAllowed where there are too
+        many.
+        """
         self._check_open(txn)
         count = 0
         for position in whole:
@@ -84,11 +91,13 @@ class PendingAcks:
             overlap = any(other != txn and acked & theirs for other, theirs in self._partly.get(position, {}).items())
             if self._whole.get(position, txn) != txn or overlap:
                 raise TransactionConflict(
-                    f"a message of {position[0]}:{position[1]} is acknowledged by another transaction that has not ended"
+                    f"a message of {position[0]}:{position[1]} is acknowledged by another transaction that has not "
+                    "ended"
                 )
         if len(self._whole) + len(self._partly) + count > POSITIONS_MAX:
             raise NotAllowed(
-                f"more than {POSITIONS_MAX} entries are acknowledged by transactions that have not ended: commit, or acknowledge cumulatively"
+                f"more than {POSITIONS_MAX} entries are acknowledged by transactions that have not ended: commit, or "
+                "acknowledge cumulatively"
             )
 
     def add(self, txn: TxnId, whole: Iterable[Position], partly: Iterable[Part]) -> None:
@@ -107,7 +116,9 @@ class PendingAcks:
             self._partly.setdefault(position, {})[txn] = before | acked
 
     def add_cumulative(self, txn: TxnId, position: Position, mark_delete: Position) -> None:
-        """Raises TransactionConflict where another transaction has acknowledged cumulatively, or this much is acknowledged already."""
+        """Raises TransactionConflict where another transaction has acknowledged cumulatively, or this much is
+        acknowledged already.
+        """
         self._check_open(txn)
         for other, held in self.held.items():
             if other != txn and held.cumulative is not None:
@@ -123,7 +134,7 @@ class PendingAcks:
         if txn in self._ended or (txn[1] < self._low.get(txn[0], 0) and txn not in self.held):
             raise TransactionConflict(f"transaction {txn[0]}:{txn[1]} has ended: begin another one")
 
-    # -- ending ---------------------------------------------------------------------------------------------------------
+    # -- ending -------------------------------------------------------------------------------------------------------
 
     def take(self, txn: TxnId, low: int = 0) -> Held | None:
         """The transaction ends: what it held is held no more. None: it held nothing. `low`: everything of its coordinator below has ended."""
@@ -134,7 +145,9 @@ class PendingAcks:
         return self._remove(txn)
 
     def stale(self, coordinator: int, low: int) -> list[TxnId]:
-        """Transactions that hold something, and have ended elsewhere without this subscription: they were never told of it."""
+        """Transactions that hold something, and have ended elsewhere without this subscription: they were never told of
+        it.
+        """
         return [txn for txn in self.held if txn[0] == coordinator and txn[1] < low]
 
     def _remove(self, txn: TxnId) -> Held | None:
@@ -154,7 +167,9 @@ class PendingAcks:
                 del self._partly[position]
 
     def name_each(self, positions: Sequence[Position]) -> None:
-        """What is acknowledged cumulatively is `positions` from now on, without what other transactions hold of them; too many: it goes out again."""
+        """What is acknowledged cumulatively is `positions` from now on, without what other transactions hold of them;
+        too many: it goes out again.
+        """
         for txn, held in self.held.items():
             if held.cumulative is not None:
                 held.cumulative = None
@@ -173,7 +188,7 @@ class PendingAcks:
         """The cursor was moved: what transactions held of it is forgotten, and goes out again."""
         self.held, self._whole, self._partly = {}, {}, {}
 
-    # -- questions ------------------------------------------------------------------------------------------------------
+    # -- questions ----------------------------------------------------------------------------------------------------
 
     @property
     def low_watermarks(self) -> Mapping[int, int]:
@@ -203,7 +218,7 @@ class PendingAcks:
     def __bool__(self) -> bool:
         return bool(self.held)
 
-    # -- storing --------------------------------------------------------------------------------------------------------
+    # -- storing ------------------------------------------------------------------------------------------------------
 
     def encode(self) -> str:
         held = [
@@ -219,13 +234,14 @@ class PendingAcks:
 
     @classmethod
     def decode(cls, text: str) -> PendingAcks:
-        """Raises CorruptData."""
+        """Reads the property that `encode` wrote. Raises CorruptData, also of another format."""
         made = cls()
         try:
             version, held, low = msgpack.unpackb(base64.b64decode(text, validate=True))
             if version != VERSION:
                 raise CorruptData(
-                    f"pending acknowledgements: format {version} is not known here (this version reads format {VERSION})"
+                    f"pending acknowledgements: format {version} is not known here (this version reads format "
+                    f"{VERSION})"
                 )
             for coordinator, number, cumulative, ranges, partly in held:
                 txn = (int(coordinator), int(number))

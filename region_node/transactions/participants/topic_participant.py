@@ -1,9 +1,11 @@
-"""TopicTransactions: one topic as a participant: what may be published into a transaction, and its end in the topic's log.
+"""TopicTransactions: one topic as a participant: what may be published into a transaction, and its end in the topic's
+log.
 
-Is: refusals, markers, waiting for them to be durable. Isn't: which entries readers see (`replicator.log.transaction_buffer`, `reading`), or whether a
-transaction commits (the coordinator).
-Invariants: a marker stands behind every entry of its transaction that was taken, and nothing is taken behind it; ending again is answered by what the
-log holds; an end that could not be stored is as if it had not been asked for, but for publishes, which stay refused until it is.
+Is: refusals, markers, waiting for them to be durable. Isn't: which entries readers see
+(`replicator.log.transaction_buffer`, `committed_view`), or whether a transaction commits (the coordinator).
+Invariants: a marker stands behind every entry of its transaction that was taken, and nothing is taken behind it; ending
+again is answered by what the log holds; an end that could not be stored is as if it had not been asked for, but for
+publishes, which stay refused until it is.
 Source: docs/protocols/transactions.md, "The end in a topic".
 """
 
@@ -83,9 +85,11 @@ class TopicTransactions:
         return 0 if self.buffer is None else len(self.buffer.open)
 
     async def end(self, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = (), again: bool = False) -> bool:
-        """Returns once that is durable; False: the topic is terminated, and has no part in it. low: everything of that coordinator below it has ended.
-        others: the topics that it commits in beside this one. again: it has ended here, and had named more of them: it is said once more for other regions.
-        Raises TransactionState, and what storage raises."""
+        """Returns once that is durable; False: the topic is terminated, and has no part in it. low: everything of that
+        coordinator below it has ended.
+        others: the topics that it commits in beside this one. again: it has ended here, and had named more of them: it
+        is said once more for other regions. Raises TransactionState, and what storage raises.
+        """
         action = COMMIT if commit else ABORT
         buffer = self.buffer
         for key in [
@@ -99,21 +103,24 @@ class TopicTransactions:
         if buffer is not None and (ended := buffer.ended(txn)) is not None:
             if ended != action:
                 raise TransactionState(
-                    f"transaction {txn[0]}:{txn[1]} was {'aborted' if ended == ABORT else 'committed'} in {self._topic.text}"
+                    f"transaction {txn[0]}:{txn[1]} was {'aborted' if ended == ABORT else 'committed'} in "
+                    f"{self._topic.text}"
                 )
             if again and not self._topic.terminated:
                 await self._stored(marker_run(txn, action, low, others), lambda: None)
             return True
         if self._topic.terminated and (buffer is None or (None, *txn) not in buffer.open):
-            # Nothing of it is open here, and nothing can come. Was it told before a coordinator's crash, and forgotten since? Then other regions still wait
-            # for this topic's part; where there is none, they wait in vain, which ends.
+            # Nothing of it is open here, and nothing can come. Was it told before a coordinator's crash, and forgotten
+            # since? Then other regions still wait for this topic's part; where there is none, they wait in vain, which
+            # ends.
             return buffer is not None and commit and buffer.may_have_committed(txn)
         await self._append(txn, action, low, others)
         return True
 
     async def decide(self, origin: Origin, txn: TxnId, *, commit: bool) -> None:
-        """Ends a transaction of another region in this region's log; returns once that is durable. Raises NotFound where it is not open here, and what
-        storage raises."""
+        """Ends a transaction of another region in this region's log; returns once that is durable. Raises NotFound
+        where it is not open here, and what storage raises.
+        """
         if self.buffer is None or (origin, *txn) not in self.buffer.open:
             raise NotFound(f"transaction {txn[0]}:{txn[1]} of that region is not open in {self._topic.text}")
         await self._stored(verdict_run(origin, txn, COMMIT if commit else ABORT), lambda: None)

@@ -6,7 +6,7 @@ from heliograph.model.errors import TopicError
 
 
 class TransactionError(TopicError):
-    """Root."""
+    """The root of these errors; each leaf is answered with a code of Pulsar's own."""
 
 
 class NoCoordinator(TransactionError):

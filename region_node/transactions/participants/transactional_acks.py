@@ -1,9 +1,10 @@
-"""SubscriptionTransactions: a subscription as a participant of transactions; and its cursor as dispatchers see it meanwhile.
+"""SubscriptionTransactions: a subscription as a participant of transactions; and its cursor as dispatchers see it
+meanwhile.
 
-Is: acknowledging in a transaction, ending one, what is stored with the cursor. Isn't: the rules of who holds what (`pending`), or a wait: whoever
-answers a client awaits `stored`.
-Invariants: a commit and the acknowledgements it brings are one change of the cursor, stored in one write; nothing that a transaction holds goes out
-again before it is aborted. A subscription without transactions has none of this.
+Is: acknowledging in a transaction, ending one, what is stored with the cursor. Isn't: the rules of who holds what
+(`pending_acks`), or a wait: whoever answers a client awaits `stored`.
+Invariants: a commit and the acknowledgements it brings are one change of the cursor, stored in one write; nothing that
+a transaction holds goes out again before it is aborted. A subscription without transactions has none of this.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ class SubscriptionTransactions:
         if subscription.dispatcher is not None:
             subscription.dispatcher.cursor = delivering
 
-    # -- acknowledging --------------------------------------------------------------------------------------------------
+    # -- acknowledging ------------------------------------------------------------------------------------------------
 
     def ack(self, txn: TxnId, whole: list[Position], partly: list[Part]) -> None:
-        """Raises TransactionConflict (another transaction holds one of them, or one is acknowledged already), NotAllowed. Then nothing was taken."""
+        """Raises TransactionConflict (another transaction holds one of them, or one is acknowledged already),
+        NotAllowed. Then nothing was taken.
+        """
         subscription, cursor = self._subscription, self._subscription.cursor
         last = subscription.ledger.last_confirmed
         for position in [*whole, *(part[0] for part in partly)]:
@@ -68,10 +71,12 @@ class SubscriptionTransactions:
         )
         self._unstored = True
 
-    # -- ending ---------------------------------------------------------------------------------------------------------
+    # -- ending -------------------------------------------------------------------------------------------------------
 
     def end(self, txn: TxnId, *, commit: bool, low: int) -> None:
-        """What it held is acknowledged, or goes out again. Again, or of one that held nothing: nothing happens. Durable after `stored`."""
+        """What it held is acknowledged, or goes out again. Again, or of one that held nothing: nothing happens. Durable
+        after `stored`.
+        """
         for stale in self.pending.stale(txn[0], low):
             if stale != txn:
                 self._give_back(self.pending.take(stale))
@@ -114,7 +119,9 @@ class SubscriptionTransactions:
             self._keep()
 
     def begin_earlier(self, never: Sequence[tuple[int, int, int]]) -> None:
-        """Before the cursor does: what a transaction acknowledged cumulatively was behind the old beginning, and does not take in what comes before it."""
+        """Before the cursor does: what a transaction acknowledged cumulatively was behind the old beginning, and does
+        not take in what comes before it.
+        """
         through, after = self.pending.cumulative, self._subscription.cursor.mark_delete
         if through is None:
             return
@@ -135,7 +142,7 @@ class SubscriptionTransactions:
         self._unstored = True
         self._keep()
 
-    # -- storing --------------------------------------------------------------------------------------------------------
+    # -- storing ------------------------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
         if self._unstored:

@@ -1,12 +1,13 @@
 """Cookies: which bookie a directory belongs to, which of its directories it is, and which of them were dropped.
 
 Is: the check before a start touches anything. Isn't: what the directories hold.
-Invariants: a directory with a wrong cookie is never written to; a bookie starts with all of its directories, each in its place, or not at all; one
-that was dropped after a failure is never used again, and what a ledger had in it is never said to be absent.
+Invariants: a directory with a wrong cookie is never written to; a bookie starts with all of its directories, each in
+its place, or not at all; one that was dropped after a failure is never used again, and what a ledger had in it is never
+said to be absent.
 
-A cookie is the file `cookie` (`checkpoint.write_small`): version 1 of a bookie with one journal and one ledger directory, [instance, bookie, salt];
-version 2 of any other, [instance, bookie, salt, kind, index, journal directories, ledger directories]. `dropped`, in the directories that are left,
-is [[kind, index, reason]...].
+A cookie is the file `cookie` (`checkpoint.write_small`): version 1 of a bookie with one journal and one ledger
+directory, [instance, bookie, salt]; version 2 of any other, [instance, bookie, salt, kind, index, journal directories,
+ledger directories]. `dropped`, in the directories that are left, is [[kind, index, reason]...].
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _COOKIE, _DROPPED = "cookie", "dropped"
 _VERSIONS = (1, 2)
 
 Where = tuple[str, int]
-"""(JOURNAL or LEDGER, index)."""
+"""(JOURNAL or LEDGER, index): names one directory of a bookie, counted from 0 within its kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,9 @@ def load_cookie(disk: Disk) -> Cookie | None:
 
 
 def load_dropped(disk: Disk) -> dict[Where, str]:
-    """Raises OSError, CorruptData."""
+    """Returns the directories that this one's file names as dropped -> why; {} where there is no file. Blocking; raises
+    OSError, CorruptData.
+    """
     found = read_small(disk, _DROPPED)
     return {(str(kind), int(index)): str(reason) for kind, index, reason in found[1]} if found else {}
 
@@ -86,7 +89,7 @@ def save_dropped(disk: Disk, dropped: dict[Where, str]) -> None:
 @dataclass(frozen=True, slots=True)
 class Claim:
     salt: int
-    """Of the journals' checksums."""
+    """Seeds the checksums of all journals of this bookie; drawn at its first start."""
     dropped: dict[Where, str]
     """Directories that are not to be used any more, and why."""
 
@@ -126,7 +129,8 @@ class _Claiming:
         known = [cookie.salt for cookie in held.values() if cookie is not None]
         if any(salt != known[0] for salt in known):
             raise ConfigError(
-                f"bookie {self.bookie}: the directories belong to two different lives of this bookie; give it those that belong together"
+                f"bookie {self.bookie}: the directories belong to two different lives of this bookie; give it those "
+                "that belong together"
             )
         salt = known[0] if known else rng.getrandbits(32)
         self._complete(held, salt)
@@ -154,16 +158,20 @@ class _Claiming:
             return None
         if (cookie.instance, cookie.bookie) != (self.instance, self.bookie):
             raise ConfigError(
-                f"bookie {self.bookie} of {self.instance}: the {called} belongs to bookie {cookie.bookie} of {cookie.instance}; give it its own"
+                f"bookie {self.bookie} of {self.instance}: the {called} belongs to bookie {cookie.bookie} of "
+                f"{cookie.instance}; give it its own"
             )
         if (cookie.journals, cookie.ledgers) != self.shape:
             raise ConfigError(
-                f"bookie {self.bookie} was made with {cookie.journals} journal and {cookie.ledgers} ledger directories, and is given {self.shape[0]} and "
-                f"{self.shape[1]}; they stay as they are: give it those, or start another bookie with the new ones and decommission this one"
+                f"bookie {self.bookie} was made with {cookie.journals} journal and {cookie.ledgers} ledger "
+                f"directories, and is given {self.shape[0]} and "
+                f"{self.shape[1]}; they stay as they are: give it those, or start another bookie with the new ones "
+                "and decommission this one"
             )
         if cookie.where is not None and cookie.where != where:
             raise ConfigError(
-                f"bookie {self.bookie}: the {called} is in the place of {cookie.where[0]} directory {cookie.where[1] + 1}; list them in the order they had"
+                f"bookie {self.bookie}: the {called} is in the place of {cookie.where[0]} directory "
+                f"{cookie.where[1] + 1}; list them in the order they had"
             )
         return cookie
 
@@ -175,7 +183,8 @@ class _Claiming:
         for where in held:
             if foreign := [name for name in self.places[where].disk.names() if name not in (_COOKIE, _COOKIE + NEW)]:
                 raise ConfigError(
-                    f"bookie {self.bookie}: the {self._called(missing[0])} has no cookie, but the {self._called(where)} holds {foreign[0]!r}; "
+                    f"bookie {self.bookie}: the {self._called(missing[0])} has no cookie, but the "
+                    f"{self._called(where)} holds {foreign[0]!r}; "
                     "give it the directory it had, or empty ones"
                 )
         for where in missing:
@@ -189,7 +198,7 @@ class _Claiming:
 def claim(journals: Sequence[Place], ledgers: Sequence[Place], instance: str, bookie: str, rng: Rng) -> Claim:
     """Makes sure that all directories belong to this bookie, each in its place.
 
-    Empty ones become this bookie's. Raises ConfigError in one sentence where one is another's, of another format, in the wrong place, or has lost
-    its fellows; OSError where the only one of its kind cannot be read.
+    Empty ones become this bookie's. Raises ConfigError in one sentence where one is another's, of another format, in
+    the wrong place, or has lost its fellows; OSError where the only one of its kind cannot be read.
     """
     return _Claiming(journals, ledgers, instance, bookie).run(rng)

@@ -1,9 +1,11 @@
 """Directories: the journal and ledger directories of one bookie together.
 
-Is: their start and end, which ledger lies where, and the state they are in: full, failed, dropped and written down as such, or not whole. Isn't: what a
-frame does (`bookie`), one directory (`ledger_dir`, `journal_dir`), or the start after a crash (`opening`).
-Invariants: a ledger has one ledger directory for ever (`cookie.home_of`), and that one journal: number d of the ledger directories goes with journal d
-modulo their number; a directory that failed is used no more, and the journal keeps what it lacks until another one has written that down.
+Is: their start and end, which ledger lies where, and the state they are in: full, failed, dropped and written down as
+such, or not whole. Isn't: what a frame does (`bookie`), one directory (`ledger_dir`, `journal_dir`), or the start after
+a crash (`startup`).
+Invariants: a ledger has one ledger directory for ever (`cookie.home_of`), and that one journal: number d of the ledger
+directories goes with journal d modulo their number; a directory that failed is used no more, and the journal keeps what
+it lacks until another one has written that down.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from storage.bookie.journal.journal import is_full
 
 
 class Directories(ABC):
-    """Attributes are for reading."""
+    """Holds all directories of one bookie. Its attributes are for reading only."""
 
     def __init__(
         self,
@@ -42,8 +44,10 @@ class Directories(ABC):
     ) -> None:
         if not 1 <= len(journals) <= len(ledgers):
             raise ConfigError(
-                f"bookie {bookie_id}: {len(journals)} journal and {len(ledgers)} ledger directories; at least one of each is needed, and a ledger "
-                "directory writes to one journal, so further journals would lie idle: give fewer of those, or more ledger directories"
+                f"bookie {bookie_id}: {len(journals)} journal and {len(ledgers)} ledger directories; at least one of "
+                "each is needed, and a ledger "
+                "directory writes to one journal, so further journals would lie idle: give fewer of those, or more "
+                "ledger directories"
             )
         self.bookie_id, self.settings = bookie_id, settings
         self._instance, self._rng, self._now = instance, rng, clock.monotonic
@@ -82,7 +86,9 @@ class Directories(ABC):
     # -- start and end ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Blocking: checks the cookies, loads footers, replays the journals. Raises ConfigError, OSError. To be called on the event loop."""
+        """Blocking: checks the cookies, loads footers, replays the journals. Raises ConfigError, OSError. To be called
+        on the event loop.
+        """
         opening = Opening(self.journals, self.dirs, bookie_id=self.bookie_id, instance=self._instance, rng=self._rng)
         self.limbo, self.metadata_instance = opening.limbo, opening.metadata_instance
         self._dead, self._dropped = opening.dead, opening.dropped
@@ -136,7 +142,9 @@ class Directories(ABC):
 
     @property
     def lost_dirs(self) -> tuple[int, list[int]]:
-        """(ledger directories, those of them that were dropped): what `cookie.home_of` puts there is not whole here any more."""
+        """(ledger directories, those of them that were dropped): what `cookie.home_of` puts there is not whole here any
+        more.
+        """
         return len(self.dirs), [at for at, one in enumerate(self.dirs) if one.failure]
 
     @property
@@ -156,7 +164,9 @@ class Directories(ABC):
         return sum(len(one.table.last) for one in self.dirs)
 
     def free_bytes(self) -> int:
-        """That new ledgers may fill: they spread evenly, so the fullest ledger directory says when it ends. Raises OSError."""
+        """That new ledgers may fill: they spread evenly, so the fullest ledger directory says when it ends. Raises
+        OSError.
+        """
         left = [one.place.disk.free_bytes() for one in self.dirs if not one.gone]
         return min(left, default=0) * len(left)
 
@@ -168,7 +178,9 @@ class Directories(ABC):
             self._home(ledger).watched[ledger] = None
 
     def forget(self, ledger: int) -> bool:
-        """Gives up what is held of a watched ledger; False, and nothing is done, where something of it has come since."""
+        """Gives up what is held of a watched ledger; False, and nothing is done, where something of it has come
+        since.
+        """
         home = self._home(ledger)
         if ledger not in home.watched or home.gone:
             return False
@@ -197,7 +209,9 @@ class Directories(ABC):
             one.place.disk.submit(partial(save_metadata_instance, one.place.disk, instance), partial(saved, one))
 
     def tick(self, elapsed_s: float = 1.0) -> None:
-        """About once a second: looks at the free space, tries again what a full disk stopped, and goes on with work in the background."""
+        """About once a second: looks at the free space, tries again what a full disk stopped, and goes on with work in
+        the background.
+        """
         if self.limbo:
             return
         self._look_at_space()
@@ -225,7 +239,9 @@ class Directories(ABC):
         self._unblock()
 
     def _write_down_dropped(self) -> None:
-        """So that the next start does without it as well. Not the last one of its kind: without it there is nothing to protect from it."""
+        """So that the next start does without it as well. Not the last one of its kind: without it there is nothing to
+        protect from it.
+        """
         failed = {(JOURNAL, at): journal.failure for at, journal in enumerate(self.journals)}
         failed |= {(LEDGER, at): one.failure for at, one in enumerate(self.dirs)}
         for kind in (JOURNAL, LEDGER):
@@ -262,7 +278,9 @@ class Directories(ABC):
         return None
 
     def home(self, ledger: int) -> LedgerDir:
-        """Its directory, for ever."""
+        """Returns the directory that a ledger lies in. The answer never changes: it follows from the id and the number
+        of directories.
+        """
         return self._home(ledger)
 
     def _home(self, ledger: int) -> LedgerDir:

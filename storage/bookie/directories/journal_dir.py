@@ -1,8 +1,9 @@
-"""JournalDir: one journal directory, and the record that the frames of this loop turn become.
+"""JournalDir: one journal directory, and the record that the frames of this loop pass become.
 
-Is: what waits for the record, who is told once it is durable or failed, and what a failure means. Isn't: the record (`storage.bookie.journal.journal`), or
-what a frame does.
-Invariants: nobody is told before the record is durable; after a failed write or sync nothing goes to this directory any more.
+Is: what waits for the record, who is told once it is durable or failed, and what a failure means. Isn't: the record
+(`storage.bookie.journal.journal`), or what a frame does.
+Invariants: nobody is told before the record is durable; after a failed write or sync nothing goes to this directory any
+more.
 Several ledger directories may share a journal; each has one.
 """
 
@@ -28,7 +29,9 @@ Answer = Callable[[BaseException | None], None]
 
 
 class JournalDir:
-    """Attributes are for reading. who: names the bookie. now: seconds. changed: full or failed; room: something is durable."""
+    """Attributes are for reading. who: names the bookie. now: seconds. changed: full or failed; room: something is
+    durable.
+    """
 
     def __init__(
         self,
@@ -77,7 +80,7 @@ class JournalDir:
 
     @property
     def open_bytes(self) -> int:
-        """Kept for this turn's record."""
+        """Kept for this pass's record."""
         return self._pending_bytes
 
     @property
@@ -116,7 +119,9 @@ class JournalDir:
         self._changed()
 
     def recycle(self) -> None:
-        """Segments that every ledger directory has written to its logs may be taken again. One that was let go writes no more."""
+        """Segments that every ledger directory has written to its logs may be taken again. One that was let go writes
+        no more.
+        """
         through = [one.logs.point.flushed_through for one in self.dirs if not one.let_go]
         if self.journal is not None and not self.failure:
             self.journal.recycle(min(through, default=self.journal.next_sequence - 1))
@@ -124,7 +129,7 @@ class JournalDir:
     # -- records ------------------------------------------------------------------------------------------------------
 
     def keep(self, piece: memoryview) -> None:
-        """Puts whole frames into the record of this loop turn."""
+        """Puts whole frames into the record of this loop pass."""
         if piece:
             self._pending.append(piece)
             self._pending_bytes += len(piece)

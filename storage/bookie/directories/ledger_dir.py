@@ -1,9 +1,9 @@
 """LedgerDir: one directory of entry logs, and what is on its way there.
 
-Is: its share of the ledgers, from the write cache to an entry log, and its work in the background. Isn't: which ledgers are its own
-(`cookie.home_of`), or what makes an add durable (its `JournalDir`).
-Invariants: a generation goes from memory only once entry log and checkpoint are synced; after a failed write or sync nothing is written here any more:
-the directory is dropped, and nothing is said to be absent that may have been in it.
+Is: its share of the ledgers, from the write cache to an entry log, and its work in the background. Isn't: which ledgers
+are its own (`cookie.home_of`), or what makes an add durable (its `JournalDir`).
+Invariants: a generation goes from memory only once entry log and checkpoint are synced; after a failed write or sync
+nothing is written here any more: the directory is dropped, and nothing is said to be absent that may have been in it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class LedgerDir:
         self.active = Generation()
         self.flushing: Generation | None = None
         self.watched: dict[int, None] = {}
-        """Of the ledgers that were put here, those of which nothing has come since."""
+        """Ledgers that may be given up as surplus copies, and of which no entry came since they were put here; `store`
+        takes one out.
+        """
         self._flush_failed = self._closed = False
         self._write_log: Callable[[], None] = _nothing
 
@@ -93,17 +95,19 @@ class LedgerDir:
 
     @property
     def log_bytes(self) -> int:
-        """Of all blocks in entry logs."""
+        """The bytes of all blocks in entry logs, wanted or not."""
         return sum(log.block_bytes for log in self.table.logs.values())
 
     @property
     def entries(self) -> int:
-        """In entry logs and in memory; also those that nobody wants any more, until compaction writes their logs anew."""
+        """In entry logs and in memory; also those that nobody wants any more, until compaction writes their logs
+        anew.
+        """
         return sum(log.entries for log in self.table.logs.values()) + sum(one.entries for one in self.generations())
 
     @property
     def live_bytes(self) -> int:
-        """Of those that are still wanted."""
+        """The bytes of those blocks in entry logs that are still wanted."""
         return sum(map(self.table.live_bytes, self.table.logs))
 
     def look_at_space(self) -> None:
@@ -114,7 +118,7 @@ class LedgerDir:
                 self.fail(error)
 
     def fail(self, error: BaseException) -> None:
-        """For good."""
+        """Marks the directory as failed, for good; only the first error is kept. Nothing is written here any more."""
         if not self.failure:
             self.failure = f"the ledger directory failed{on(self.place)}: {error}"
             self._changed()

@@ -1,9 +1,10 @@
 """Opening: the start of a bookie on its directories, after a stop, a crash, or a failure.
 
-Is: cookies, checkpoints, footers, the replay of the journals, and the new life that is written down before anything is stored. Isn't: what a frame does
-later (`storage.bookie.serving.bookie`).
-Invariants: nothing is written where a cookie is wrong or something is lost (limbo); a record is applied to the directory of its ledger, and only where
-that directory's checkpoint is below it; the number of a life and what it voids are durable in every ledger directory before its journal is written to.
+Is: cookies, checkpoints, footers, the replay of the journals, and the new life that is written down before anything is
+stored. Isn't: what a frame does later (`storage.bookie.serving.bookie`).
+Invariants: nothing is written where a cookie is wrong or something is lost (limbo); a record is applied to the
+directory of its ledger, and only where that directory's checkpoint is below it; the number of a life and what it voids
+are durable in every ledger directory before its journal is written to.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Opening:
                 one.let_go = True
         if all(one.failure for one in self._dirs):
             raise ConfigError(
-                f"bookie {self._bookie_id}: every ledger directory was dropped after failures; start another bookie, and decommission this one"
+                f"bookie {self._bookie_id}: every ledger directory was dropped after failures; start another bookie, "
+                "and decommission this one"
             )
         if self.dropped:
             for place in [j.place for j in self._journals if not j.failure] + [
@@ -118,7 +120,8 @@ class Opening:
         if found.stray_through >= found.next_sequence:
             forks += ((start, found.next_sequence, found.stray_through),)
         for one in dirs:
-            # A flush may have been faster than the journal's sync: what it was ahead is not in the journal, whose numbers begin there anew.
+            # A flush may have been faster than the journal's sync: what it was ahead is not in the journal, whose
+            # numbers begin there anew.
             through = min(one.logs.point.flushed_through, found.next_sequence - 1)
             one.logs.begin(start, through, tuple(fork for fork in forks if fork[2] > through))
         journal.open(found, start=start, salt=self._salt)

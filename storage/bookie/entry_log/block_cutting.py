@@ -1,8 +1,11 @@
-"""Cutting: where the same entries were stored twice, the newest counts; of the older block the rest is a block of its own.
+"""Cutting: where the same entries were stored twice, the newest counts; of the older block the rest is a block of its
+own.
 
-Is: a block of a range of another one's entries, and which ranges of older blocks newer ones leave over. Isn't: which block is newer (`ledgers`).
-Invariants: an entry's content and all that its run says of it are those of the block it is cut from. Entries are seldom stored twice: by a writer that
-was cut off, a recovery, a repair; so nothing here is on the way of an ordinary add or read.
+Is: a block of a range of another one's entries, and which ranges of older blocks newer ones leave over. Isn't: which
+block is newer (`ledger_table`).
+Invariants: an entry's content and all that its run says of it are those of the block it is cut from. Entries are seldom
+stored twice: by a writer that was cut off, a recovery, a repair; so nothing here is on the way of an ordinary add or
+read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Fetching: blocks of one answer, from memory and from entry logs.
 
 Is: which blocks answer a read, the job that brings them, and which entries there are. Isn't: the answer, or a thread.
-Invariants: every block that comes from a disk is verified; an answer stops before the first that is bad, and is an error where that is the first.
+Invariants: every block that comes from a disk is verified; an answer stops before the first that is bad, and is an
+error where that is the first.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from storage.bookie.entry_log.ledger_table import LedgerTable
 from storage.bookie.entry_log.write_cache import NEVER, Generation
 
 Piece = memoryview | tuple[EntryLog, int, int] | tuple[EntryLog, int, int, int, int]
-"""A block in memory, or (log, offset, size), or (log, offset, size, low, high): of that block entries [low, high) alone."""
+"""A block in memory, or (log, offset, size), or (log, offset, size, low, high): of that block entries [low, high)
+alone.
+"""
 
 
 def choose(
     generations: Sequence[Generation], table: LedgerTable, ledger: int, first: int, last: int, bytes_max: int
 ) -> tuple[list[Piece], int]:
-    """(blocks that cover the ledger from `first` on, the entry behind them), up to a hole, `last`, or the bound, but at least one where there is one.
+    """(blocks that cover the ledger from `first` on, the entry behind them), up to a hole, `last`, or the bound, but at
+    least one where there is one.
 
     generations: the newest first. Of entries that were stored more than once, what was stored last.
     """
@@ -43,7 +47,9 @@ def choose(
 def held(
     generations: Sequence[Generation], table: LedgerTable, ledger: int, first: int, last: int, looks_max: int
 ) -> tuple[list[tuple[int, int]], int]:
-    """([first, last] of what the index has of these entries, ascending and apart; the entry behind what was looked at: it stops after so many looks)."""
+    """([first, last] of what the index has of these entries, ascending and apart; the entry behind what was looked at:
+    it stops after so many looks).
+    """
     ranges: list[tuple[int, int]] = []
     at = first
     while at <= last and looks_max:
@@ -102,7 +108,8 @@ def _find_newest(
 
 
 def fetch(disk: Disk, pieces: Sequence[Piece], goes_on: bool = False) -> list[Buffer]:
-    """The blocks, in order; neighbours in a log are read at once. Blocking; raises OSError, CorruptData where the first is bad.
+    """The blocks, in order; neighbours in a log are read at once. Blocking; raises OSError, CorruptData where the first
+    is bad.
 
     goes_on: what lies behind them will be read next, and nobody minds if the disk brings it meanwhile.
     """

@@ -1,10 +1,13 @@
-"""Compactor: writes what is still wanted of mostly dead entry logs into a new one, and gives their space back.
+"""EntryLogCompactor: writes what is still wanted of mostly dead entry logs into a new one, and gives their space back.
 
-Is: which logs are worth it, the copying at a bounded rate, suspend and resume. Isn't: the change itself (`EntryLogs.swap`), or a thread.
-Invariants: a source stays until a synced log with all that is wanted of it is named by a durable checkpoint; blocks are verified before they are
-copied, and a log with a bad one stays as it is; a log's LAC and fence marks go along; of an entry that was stored more than once nothing but what was
-stored last is written. Until the swap a crash leaves a file that no checkpoint names.
-Minor rounds take logs of which little lives, often; major ones take more, seldom. Driven by `tick`: nothing here reads a clock.
+Is: which logs are worth it, the copying at a bounded rate, suspend and resume. Isn't: the change itself
+(`EntryLogs.swap`), or a thread.
+Invariants: a source stays until a synced log with all that is wanted of it is named by a durable checkpoint; blocks are
+verified before they are copied, and a log with a bad one stays as it is; a log's LAC and fence marks go along; of an
+entry that was stored more than once nothing but what was stored last is written. Until the swap a crash leaves a file
+that no checkpoint names.
+Minor rounds take logs of which little lives, often; major ones take more, seldom. Driven by `tick`: nothing here reads
+a clock.
 """
 
 from __future__ import annotations
@@ -79,7 +82,7 @@ class Compactor:
         self.suspended = False
 
     def run(self, *, major: bool = False) -> None:
-        """A round now."""
+        """Asks for a round; the next `tick` begins it. major: with the higher bound on the share of bytes that live."""
         self._live_max = self._settings.major_live_max if major else self._settings.minor_live_max
 
     def rewrite(self, number: int) -> None:
@@ -185,7 +188,9 @@ class Compactor:
                 yield log, offset, size, first, count, first, first + count
 
     def _newest(self, ledger: int, sources: set[int]) -> Iterator[_Block]:
-        """Of a ledger of which something came again: what no younger log has, be it a source or not. (What is in memory will be in a younger one.)"""
+        """Yields, for a ledger of which something came again, what the sources have and no younger log has, be that a
+        source or not. (What is in memory will be in a younger one.)
+        """
         covered = Covered()
         blocks: list[tuple[int, int, int, int, int, int, EntryLog]] = []
         for log in self._logs.table.logs_of(ledger):
@@ -259,7 +264,9 @@ class Compactor:
 
 
 def _copy_steps(disk: Disk, writer: LogWriter, steps: Sequence[_Step]) -> None:
-    """Blocking; raises OSError, _BadSource."""
+    """Copies the blocks, neighbours in one read, and verifies each. Blocking; raises _BadSource where a source cannot
+    be read or is bad, OSError where the new log cannot be written.
+    """
     index = 0
     while index < len(steps):
         step = steps[index]

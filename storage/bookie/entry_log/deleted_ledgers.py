@@ -1,9 +1,9 @@
 """DeadLedgers: the ids of ledgers that were deleted on a bookie, kept for ever.
 
 Is: a set of integers as sorted, disjoint ranges. Isn't: what still lies in entry logs.
-Why for ever: a writer that was paused may add to its ledger long after a recovery closed it and retention deleted it. A bookie that had forgotten the
-ledger would take the add for a new one and acknowledge it, and the writer would confirm what nobody can read. Ids are never reused, and neighbours
-merge, so that the set stays small.
+Why for ever: a writer that was paused may add to its ledger long after a recovery closed it and retention deleted it. A
+bookie that had forgotten the ledger would take the add for a new one and acknowledge it, and the writer would confirm
+what nobody can read. Ids are never reused, and neighbours merge, so that the set stays small.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DeadLedgers:
 
     @classmethod
     def union(cls, ranges: Iterable[tuple[int, int]]) -> DeadLedgers:
-        """Of ranges in any order, that may overlap."""
+        """Makes a set of (first, last) ranges of ids, inclusive, in any order; they may overlap."""
         merged: list[tuple[int, int]] = []
         for first, last in sorted(ranges):
             if merged and first <= merged[-1][1] + 1:

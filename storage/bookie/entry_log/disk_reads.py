@@ -1,10 +1,14 @@
-"""CatchUp: the reads from disk of one ledger directory, a slice at a time, behind what its journal is about to make durable.
+"""CatchUp: the reads from disk of one ledger directory, a slice at a time, behind what its journal is about to make
+durable.
 
-Is: the order in which slices of reads go to the thread that reads, and when one has to wait. Isn't: which blocks answer a read (`reading`), or a thread.
-Invariants: while records come one slice is under way at most, so a sync that comes now waits for no more than that; none is begun while a record is on
-its way to the journal, except one behind each record that became durable: publishers wait for a slice at most, and readers for a record. A journal that
-stands still holds no reader up for longer than two ticks. Reads take turns, slice by slice. `behind` runs what must not pass a read that was begun before.
-While nobody publishes slices are longer, the thread has the next one before it is done with one, and the disk brings what a long read wants next
+Is: the order in which slices of reads go to the thread that reads, and when one has to wait. Isn't: which blocks answer
+a read (`block_reads`), or a thread.
+Invariants: while records come one slice is under way at most, so a sync that comes now waits for no more than that;
+none is begun while a record is on its way to the journal, except one behind each record that became durable: publishers
+wait for a slice at most, and readers for a record. A journal that stands still holds no reader up for longer than two
+ticks. Reads take turns, slice by slice. `behind` runs what must not pass a read that was begun before. While nobody
+publishes slices are longer, the thread has the next one before it is done with one, and the disk brings what a long
+read wants next
 meanwhile: a record that comes then waits for that too, once.
 """
 
@@ -21,8 +25,9 @@ SLICE_BYTES = (256 << 10) - 64
 """Unless a single block is larger. About as much as a disk of today reads in the time that it takes to sync."""
 
 _QUIET_UNDER_WAY = _QUIET_TIMES = 2
-"""Then so many slices are under way, each at most so many times as large: what is done once a slice is half as often in the way. Two of them, with the
-heads of their frames, fill one slab of whoever reads (`heliograph.wire.bookie_frames`): one that was larger would be moved to memory of its own each second time.
+"""Then so many slices are under way, each at most so many times as large: what is done once a slice is half as often in
+the way. Two of them, with the heads of their frames, fill one slab of whoever reads (`heliograph.wire.bookie_frames`):
+one that was larger would be moved to memory of its own each second time.
 """
 _QUIET_SLICES = 8
 """After so many slices without a record nobody publishes."""
@@ -82,7 +87,9 @@ class CatchUp:
             self._next()
 
     def tick(self) -> None:
-        """About once a second. A record that has been on its way since the last call stands still: reads wait for it no more."""
+        """About once a second. A record that has been on its way since the last call stands still: reads wait for it no
+        more.
+        """
         if self._held and self._stuck:
             self._held = False
             self._next()

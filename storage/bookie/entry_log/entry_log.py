@@ -1,7 +1,9 @@
 """Entry logs: blocks sorted by (ledger, first entry), sealed by a footer that is their index.
 
-Is: the writing of one log in one go, its columns in memory, look-up. Isn't: which logs exist (the checkpoint says), reading ahead, compaction.
-Invariants: a log is written once, synced, and never changed; a footer holds nothing per entry but what a block of one entry needs.
+Is: the writing of one log in one go, its columns in memory, look-up. Isn't: which logs exist (the checkpoint says),
+reading ahead, compaction.
+Invariants: a log is written once, synced, and never changed; a footer holds nothing per entry but what a block of one
+entry needs.
 
 A log is a file `log-NNNNNNNNNNNN`, little endian:
 
@@ -9,7 +11,8 @@ A log is a file `log-NNNNNNNNNNNN`, little endian:
     16  blocks (`heliograph.wire.block`), one behind another
     F   groups, by ledger:  u64 ledgers, i64 LACs, u32 fenced, u32 runs of each      (columns, one behind another)
         runs, in file order: i64 firsts, u32 sizes, u16 counts
-    end u64 F, u32 groups, u32 runs, u64 number of the log, 3s "HLF", u8 version (1), u32 crc32c of everything from F on but itself
+    end u64 F, u32 groups, u32 runs, u64 number of the log, 3s "HLF", u8 version (1), u32 crc32c of everything from F on
+    but itself
 """
 
 from __future__ import annotations
@@ -102,7 +105,7 @@ class EntryLog:
         return last
 
     def group_bytes(self, group: int) -> int:
-        """Of the blocks of the ledger at `group`."""
+        """The bytes of the blocks that the ledger at `group` has in this log."""
         low, high = self._range(group)
         return self._offsets[high] - self._offsets[low]
 
@@ -112,7 +115,7 @@ class EntryLog:
 
     @property
     def block_bytes(self) -> int:
-        """Of all blocks."""
+        """The bytes of all blocks in this log, without its head and footer."""
         return self._offsets[-1] - self._offsets[0]
 
     def runs(self, group: int) -> Iterator[tuple[int, int, int, int]]:
@@ -170,7 +173,8 @@ class EntryLog:
         if self._file is None:
             self._file = disk.open(name_of(self.number))
             self._in_sequence = False
-            self._file.expect_scattered()  # the system's own megabytes ahead would lie before the next sync of a journal on the same disk
+            # the system's own megabytes ahead would lie before the next sync of a journal on the same disk
+            self._file.expect_scattered()
         return self._file
 
     def close(self) -> None:
@@ -201,7 +205,9 @@ def write(disk: Disk, number: int, generation: Generation, marks: Sequence[Ledge
 
 
 class LogWriter:
-    """A new log: `begin` a ledger, `put` its blocks, then the next, ascending; `finish` makes it durable. Blocking; everything raises OSError."""
+    """A new log: `begin` a ledger, `put` its blocks, then the next, ascending; `finish` makes it durable. Blocking;
+    everything raises OSError.
+    """
 
     def __init__(self, disk: Disk, number: int) -> None:
         self._disk, self.number = disk, number
@@ -317,7 +323,9 @@ def load(disk: Disk, number: int) -> EntryLog:
 
 
 class _PageWriter:
-    """Appends to a new file in large writes of whole pages, the last one excepted, so that they may go around the page cache."""
+    """Appends to a new file in large writes of whole pages, the last one excepted, so that they may go around the page
+    cache.
+    """
 
     def __init__(self, file: File) -> None:
         self._file = file

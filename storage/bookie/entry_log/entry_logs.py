@@ -1,9 +1,10 @@
 """EntryLogs: the entry logs of one directory, and the checkpoint that names them.
 
-Is: the steps log, checkpoint, table, removal, in this order, one change at a time. Isn't: when to flush or compact, or what a failure means.
-Invariants: the checkpoint names only logs that were synced before it, the oldest first (`LedgerTable`: age); a log is removed only after a checkpoint
-without it is durable, and behind the reads that still use it; a file that no checkpoint names is of a change that never came to its end, and goes at
-the next start.
+Is: the steps log, checkpoint, table, removal, in this order, one change at a time. Isn't: when to flush or compact, or
+what a failure means.
+Invariants: the checkpoint names only logs that were synced before it, the oldest first (`LedgerTable`: age); a log is
+removed only after a checkpoint without it is durable, and behind the reads that still use it; a file that no checkpoint
+names is of a change that never came to its end, and goes at the next start.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ Done = Callable[[BaseException | None], None]
 
 
 class EntryLogs:
-    """reads: a Disk over the same directory, whose thread reads. behind(job): on that thread, behind all reads that were begun."""
+    """reads: a Disk over the same directory, whose thread reads. behind(job): on that thread, behind all reads that
+    were begun.
+    """
 
     def __init__(self, disk: Disk, reads: Disk, behind: Callable[[Callable[[], None]], None]) -> None:
         self.disk, self.reads = disk, reads
@@ -54,7 +57,9 @@ class EntryLogs:
         return ""
 
     def load_logs(self, dead: DeadLedgers) -> str:
-        """Then this. `dead`: of all directories together. Blocking; raises OSError. Returns why something is lost, or ""."""
+        """Then this. `dead`: of all directories together. Blocking; raises OSError. Returns why something is lost, or
+        "".
+        """
         trouble = ""
         self.table = LedgerTable(dead)
         for number in self.point.logs:
@@ -81,7 +86,7 @@ class EntryLogs:
             log.close()
 
     def take_number(self) -> int:
-        """For a new log."""
+        """Takes the number of the next log, which is never given again while the bookie runs."""
         self._next += 1
         return self._next - 1
 

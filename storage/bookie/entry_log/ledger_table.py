@@ -1,10 +1,12 @@
 """LedgerTable: what a bookie knows of the ledgers of one directory, in memory.
 
-Is: per ledger the last entry, LAC, and fence; which entry logs hold some of it; which ledgers are dead; how much of each log is still wanted.
+Is: per ledger the last entry, LAC, and fence; which entry logs hold some of it; which ledgers are dead; how much of
+each log is still wanted.
 Isn't: blocks that are in no log yet (`storage.bookie.entry_log.write_cache`), or I/O.
-Invariants: a dead ledger is held no more and never again; a log counts as empty only when nothing in it is wanted, a fence included; nothing is
-kept per entry. Logs have an age: what the younger one holds of an entry is what was stored last. A log that compaction wrote is as old as the youngest
-of those it was made of, and leaves out what a younger one has.
+Invariants: a dead ledger is held no more and never again; a log counts as empty only when nothing in it is wanted, a
+fence included; nothing is kept per entry. Logs have an age: what the younger one holds of an entry is what was stored
+last. A log that compaction wrote is as old as the youngest of those it was made of, and leaves out what a younger one
+has.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from storage.bookie.entry_log.entry_log import EntryLog
 
 
 class LedgerTable:
-    """Attributes are for reading."""
+    """Knows the ledgers of one directory. Its attributes are for reading only."""
 
     def __init__(self, dead: DeadLedgers | None = None) -> None:
         """dead: shared by the tables of all directories of a bookie."""
@@ -26,7 +28,7 @@ class LedgerTable:
         self.lac: dict[int, int] = {}
         self.fenced: dict[int, None] = {}
         self.dead = DeadLedgers() if dead is None else dead
-        """Deleted, for ever."""
+        """Ids of deleted ledgers: they are refused for ever."""
         self.logs: dict[int, EntryLog] = {}
         self.mixed: dict[int, None] = {}
         """Ledgers of which something came again: two logs, or a log and the write cache, may hold the same entry."""
@@ -79,7 +81,9 @@ class LedgerTable:
         return True
 
     def forget(self, ledger: int) -> None:
-        """Its blocks are not wanted here. It may come again, and its fence stays; until compaction has written its logs anew, a start finds it again."""
+        """Its blocks are not wanted here. It may come again, and its fence stays; until compaction has written its logs
+        anew, a start finds it again.
+        """
         fenced = ledger in self.fenced
         self.mixed.pop(ledger, None)
         for number in self._logs_of.pop(ledger, ()):
@@ -111,7 +115,9 @@ class LedgerTable:
         self.install(log)
 
     def install(self, log: EntryLog, made_of: Sequence[int] = ()) -> None:
-        """From now on its blocks are found in it. It is the youngest, or as old as the youngest of those that it was made of."""
+        """From now on its blocks are found in it. It is the youngest, or as old as the youngest of those that it was
+        made of.
+        """
         self.logs[log.number] = log
         self._age[log.number] = max(
             (self._age[number] for number in made_of), default=max(self._age.values(), default=-1) + 1
@@ -160,5 +166,5 @@ class LedgerTable:
         return not self._live[number]
 
     def live_bytes(self, number: int) -> int:
-        """Of the blocks of a log that are still wanted."""
+        """The bytes of the blocks of log `number` that are still wanted."""
         return self._live_bytes[number]

@@ -1,8 +1,9 @@
 """Scrubber: reads every block of the entry logs again, slowly, so that rot is found while other copies are whole.
 
-Is: one round after another at a bounded rate, and the list of what is bad. Isn't: the way back from another copy (`storage.bookie.maintenance.block_refill`).
-Invariants: at most one read is under way; what is not wanted any more is not read; a finding stays until its ledger or its log is gone, or it reads
-well again. Driven by `tick`: nothing here reads a clock.
+Is: one round after another at a bounded rate, and the list of what is bad. Isn't: the way back from another copy
+(`storage.bookie.maintenance.block_refill`).
+Invariants: at most one read is under way; what is not wanted any more is not read; a finding stays until its ledger or
+its log is gone, or it reads well again. Driven by `tick`: nothing here reads a clock.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _BAD_MAX = 10_000
 Block = tuple[int, int, int, int, int]
 """(offset, size, ledger, first entry, count)."""
 Spot = tuple[int, int, int]
-"""(log, ledger, first entry)."""
+"""(log, ledger, first entry) of a block: what a finding is kept under."""
 Finding = tuple[int, int, int, str]
 """(log, ledger, first entry, what is wrong); ledger and entry are -1 for what is bad but no block: the footer."""
 
@@ -39,7 +40,7 @@ class Scrubber:
         self.suspended = False
         self.rounds = self.checked_bytes = self.bad_blocks = 0
         self.bad: dict[Spot, str] = {}
-        """What is wrong where."""
+        """Findings by block -> what is wrong there; at most `_BAD_MAX`."""
         self.on_bad: Callable[[], None] | None = None
         """Called when something was found that was not known to be bad."""
         self._now, self._next_at = 0.0, min(_FIRST_ROUND_S, settings.scrub_interval_s)
@@ -62,7 +63,7 @@ class Scrubber:
         self.suspended = False
 
     def run(self) -> None:
-        """A round now."""
+        """Asks for a round; the next `tick` begins it, unless one is under way."""
         self._next_at = self._now
 
     def look_at(self, log: EntryLog, block: Block) -> None:

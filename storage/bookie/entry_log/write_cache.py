@@ -1,8 +1,10 @@
-"""Generation: the blocks that are in the journal but in no entry log yet.
+"""CacheGeneration: the blocks that are in the journal but in no entry log yet.
 
-Is: per ledger, blocks in entry order; look-up; the order in which a flush writes them. Isn't: a bound (the bookie keeps that), or durability.
+Is: per ledger, blocks in entry order; look-up; the order in which a flush writes them. Isn't: a bound (the bookie keeps
+that), or durability.
 Invariants: nothing is stored an entry; a frozen generation never changes, so the flush may walk it on another thread.
-No entry is there twice: what comes again takes the place of what was there, also under other cuts, and the rest of that is cut.
+No entry is there twice: what comes again takes the place of what was there, also under other cuts, and the rest of that
+is cut.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from heliograph.wire.run import COUNT_MAX
 from storage.bookie.entry_log.block_cutting import cut_block
 
 NEVER = 1 << 63
-"""Behind every entry."""
+"""Stands for an entry that is never reached: it is greater than every entry id."""
 BLOCK_OVERHEAD_BYTES = 256
 """What a block costs beside its bytes: views, numbers, list slots."""
 
@@ -53,7 +55,9 @@ class Tail:
             behind = firsts[high - 1] + counts[high - 1]
             if behind > end:
                 new.append((end, behind - end, cut_block(blocks[high - 1], end, behind)))
-        firsts[low:high], counts[low:high], blocks[low:high] = ([row[column] for row in new] for column in range(3))  # type: ignore[assignment]
+        firsts[low:high], counts[low:high], blocks[low:high] = (  # type: ignore[assignment]
+            [row[column] for row in new] for column in range(3)
+        )
         return True
 
     def next_start(self, entry: int) -> int:
@@ -96,7 +100,9 @@ class Generation:
 
 
 def find_run(firsts: list[int], counts: list[int], entry: int, low: int, high: int) -> int:
-    """Index in [low, high) of a run that holds `entry`, or -1. A run is at most COUNT_MAX long, so the search backwards is bounded."""
+    """Index in [low, high) of a run that holds `entry`, or -1. A run is at most COUNT_MAX long, so the search backwards
+    is bounded.
+    """
     at = bisect_right(firsts, entry, low, high) - 1
     while at >= low and firsts[at] > entry - COUNT_MAX:
         if firsts[at] + counts[at] > entry:

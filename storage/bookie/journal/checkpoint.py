@@ -1,9 +1,11 @@
-"""What a ledger directory says of itself: the checkpoint (what is in entry logs), and the metadata that garbage is judged by.
+"""What a ledger directory says of itself: the checkpoint (what is in entry logs), and the metadata that garbage is
+judged by.
 
 Is: small files, each replaced whole, by rename. Isn't: anything that grows with entries.
 Invariant: a checkpoint names only logs that were synced before it.
 
-Each is u32 crc32c, then a version byte and msgpack of a list. `checkpoint` is a Checkpoint, `metadata` the instance id of the region's metadata.
+Each is u32 crc32c, then a version byte and msgpack of a list. `checkpoint` is a Checkpoint, `metadata` the instance id
+of the region's metadata.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ NEW = ".new"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """flushed_through: sequence, in this directory's journal, up to which `logs` hold everything of it. start: number of the last start of the process."""
+    """flushed_through: sequence, in this directory's journal, up to which `logs` hold everything of it. start: number
+    of the last start of the process.
+    """
 
     flushed_through: int = 0
     start: int = 0

@@ -1,22 +1,30 @@
 """The journal: what makes an add, a fence, or a deletion durable before it is answered.
 
-Is: records in pre-written segments of one directory, which one a record goes to, and the replay after a crash. Isn't: what a record's frames mean.
-Invariants: a record is durable before `done(None)`; a segment is taken again only after `recycle` said that its records are not needed; a record of
-an earlier lap of a segment, or of a life of the process whose end was lost, never passes for one of this lap.
-Source: ARCHITECTURE "Ledgers and journal".
+Is: records in pre-written segments of one directory, which one a record goes to, and the replay after a crash. Isn't:
+what a record's frames mean.
+Invariants: a record is durable before `done(None)`; a segment is taken again only after `recycle` said that its records
+are not needed; a record of an earlier lap of a segment, or of a life of the process whose end was lost, never passes
+for one of this lap.
+Source: docs/protocols/ledger.md, "Journal record".
 
-A segment is a file `segment-NNNNNN` of fixed size, zero-written before its first use, so that a sync writes no metadata. A record, big endian,
-begins at a multiple of 4096 (no page is written by two records, and it may go around the page cache) and never crosses the end of its segment:
+A segment is a file `segment-NNNNNN` of fixed size, zero-written before its first use, so that a sync writes no
+metadata. A record, big endian, begins at a multiple of 4096 (no page is written by two records, and it may go around
+the page cache) and never crosses the end of its segment:
 
-    0  2s magic "HJ"             8  u64 segment number, never reused: (start of the process << 32) + count
-    2  u8 version (1)            16 u64 sequence, of all records, consecutive, from 1
-    3  u8 0                      24 u64 synced-through (0: none): every record up to this sequence was synced when this one was written
-    4  u32 size of the record    32 u32 crc32c of all but itself, seeded with the directory's salt, segment number, and offset
-                                 36 frames as they came (`heliograph.wire.bookie_frames`)
+    0   2s magic "HJ"
+    2   u8 version (1)
+    3   u8 0
+    4   u32 size of the record
+    8   u64 segment number, never reused: (start of the process << 32) + count
+    16  u64 sequence, of all records, consecutive, from 1
+    24  u64 synced-through (0: none): every record up to this sequence was synced when this one was written
+    32  u32 crc32c of all but itself, seeded with the directory's salt, segment number, and offset
+    36  frames as they came (`heliograph.wire.bookie_frames`)
 
-Replay takes consecutive sequences and ends at the first record that is missing or bad. What lies behind it was never acknowledged, unless a later
-record claims that it was synced: then the disk has lost what it had promised, and the bookie starts in limbo. A start that found such a rest writes
-down at which sequence it goes on ("fork"), which voids what earlier starts left from there on.
+Replay takes consecutive sequences and ends at the first record that is missing or bad. What lies behind it was never
+acknowledged, unless a later record claims that it was synced: then the disk has lost what it had promised, and the
+bookie starts in limbo. A start that found such a rest writes down at which sequence it goes on ("fork"), which voids
+what earlier starts left from there on.
 """
 
 from __future__ import annotations
@@ -39,7 +47,9 @@ _ZEROS = bytes(1 << 16)
 _PREFIX = "segment-"
 
 Fork = tuple[int, int, int]
-"""(number of a start, first sequence it wrote, last sequence it found behind the end): records of earlier starts from the first on are void."""
+"""(number of a start, first sequence it wrote, last sequence it found behind the end): records of earlier starts from
+the first on are void.
+"""
 Done = Callable[[BaseException | None], None]
 
 
@@ -80,7 +90,8 @@ class Replay:
 class Journal:
     """The writing half. Only the event loop calls it.
 
-    zeroing: a Disk over the same directory whose thread pre-writes segments, so that the sync thread never waits for that.
+    zeroing: a Disk over the same directory whose thread pre-writes segments, so that the sync thread never waits for
+    that.
     """
 
     def __init__(
@@ -124,7 +135,7 @@ class Journal:
 
     @property
     def used_segments(self) -> int:
-        """Full, and still needed."""
+        """How many segments are full and still hold records that are not flushed to entry logs."""
         return len(self._used)
 
     @property
@@ -132,7 +143,8 @@ class Journal:
         return len(self._used) + len(self._free) + (self._current is not None)
 
     def append(self, frames: Sequence[Buffer], size_bytes: int, done: Done) -> None:
-        """Writes one record; `done` is called in order, from within this call where the record came alone and its disk is fast.
+        """Writes one record; `done` is called in order, from within this call where the record came alone and its disk
+        is fast.
 
         A full disk refuses it (OSError ENOSPC) without harm; other failures are final.
         """
@@ -147,9 +159,11 @@ class Journal:
             self._want_segment()
 
     def recycle(self, through: int) -> None:
-        """Entry logs, index, and checkpoint hold everything up to sequence `through` durably: those segments may be written again.
+        """Entry logs, index, and checkpoint hold everything up to sequence `through` durably: those segments may be
+        written again.
 
-        A flush may be faster than the journal: a segment whose last record is still on its way to the disk waits for that.
+        A flush may be faster than the journal: a segment whose last record is still on its way to the disk waits for
+        that.
         """
         self._flushed_through = max(self._flushed_through, through)
         self._recycle()
@@ -160,7 +174,10 @@ class Journal:
             if len(self._free) < self._spare:
                 self._free.append(segment)
             else:
-                self._zeroing.submit(lambda gone=segment: self._drop(gone), lambda _result, _error: None)  # type: ignore[misc]
+                self._zeroing.submit(
+                    lambda gone=segment: self._drop(gone),  # type: ignore[misc]
+                    lambda _result, _error: None,
+                )
         self._write_waiting()
 
     def close(self) -> None:
@@ -172,7 +189,9 @@ class Journal:
     # -- records ------------------------------------------------------------------------------------------------------
 
     def _write(self, frames: Sequence[Buffer], size_bytes: int, done: Done, *, alone: bool = False) -> bool:
-        """False where there is no segment for it. alone: nothing else is on its way; then `done` may be called from within."""
+        """False where there is no segment for it. alone: nothing else is on its way; then `done` may be called from
+        within.
+        """
         segment = self._current
         size = _HEAD.size + size_bytes
         padded = -(-size // _ALIGN) * _ALIGN
@@ -292,7 +311,8 @@ def replay(disk: Disk, *, salt: int, flushed_through: int, forks: Sequence[Fork]
         if not name.startswith(_PREFIX):
             continue
         file = disk.open(name)
-        file.datasync()  # what is read here may not have been synced before the process died, and is relied upon from now on
+        # what is read here may not have been synced before the process died, and is relied upon from now on
+        file.datasync()
         data = file.pread(file.size_bytes(), 0)
         file.close()
         records, end = _records(data, salt)

@@ -1,9 +1,11 @@
 """Refill: brings a block that a disk has spoilt from another copy.
 
-Is: the shell that takes what the scrub and readers found bad, reads the entries from the other bookies, and stores them here again. Isn't: the finding
-(`storage.bookie.entry_log.scrub`), or the copy of what a lost bookie held (`storage.ledger.repair.ledger_repair`).
-Invariants: nothing is taken for good before it is durable here; the spoilt block stays in its log until then, and goes when that log is written anew;
-what no other copy has stays named as bad. An entry has the same content wherever it is, so a block of an open ledger may be refilled as well.
+Is: the shell that takes what the scrub and readers found bad, reads the entries from the other bookies, and stores them
+here again. Isn't: the finding (`storage.bookie.entry_log.scrub`), or the copy of what a lost bookie held
+(`storage.ledger.repair.ledger_repair`).
+Invariants: nothing is taken for good before it is durable here; the spoilt block stays in its log until then, and goes
+when that log is written anew; what no other copy has stays named as bad. An entry has the same content wherever it is,
+so a block of an open ledger may be refilled as well.
 Source: docs/protocols/storage.md, "Scrub".
 """
 

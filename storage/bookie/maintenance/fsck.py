@@ -1,7 +1,7 @@
 """Examination of a stopped bookie's directories: what they hold, and whether it is whole.
 
-Is: a look that changes nothing. Isn't: repair (an empty bookie in its place is filled by re-replication), or for a bookie that runs: what it is just
-writing looks like damage.
+Is: a look that changes nothing. Isn't: repair (an empty bookie in its place is filled by re-replication), or for a
+bookie that runs: what it is just writing looks like damage.
 Invariants: every sentence in `problems` names a file or a ledger; a directory without problems starts without limbo.
 """
 
@@ -59,9 +59,9 @@ class Examination:
     instance: str = ""
     bookie: str = ""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    """Of the first ledger directory."""
+    """The checkpoint of the first ledger directory; an empty one where it cannot be read."""
     dead: tuple[tuple[int, int], ...] = ()
-    """Ranges of deleted ledgers."""
+    """The ids of deleted ledgers, of all ledger directories together, as (first, last), ascending and disjoint."""
     logs: list[LogSummary] = field(default_factory=list)
     ledgers: list[LedgerSummary] = field(default_factory=list)
     segments: int = 0
@@ -80,12 +80,14 @@ def examine(
     verify_blocks: bool,
     progress: Progress = lambda _done, _all: None,
 ) -> Examination:
-    """Blocking; raises OSError where a directory cannot be read at all. In the order that the bookie's settings have."""
+    """Blocking; raises OSError where a directory cannot be read at all. In the order that the bookie's settings
+    have.
+    """
     return _Examiner(journals, ledgers).run(verify_blocks, progress)
 
 
 class _Dir:
-    """One ledger directory."""
+    """Holds what was read of one ledger directory: its checkpoint, and the table of its ledgers."""
 
     def __init__(self, disk: Disk, name: str) -> None:
         self.disk, self.name = disk, name
@@ -162,7 +164,8 @@ class _Examiner:
             cookies.append(cookie)
             if (cookie.journals, cookie.ledgers) != shape:
                 self._problem(
-                    f"the bookie has {cookie.journals} journal and {cookie.ledgers} ledger directories; give all of them, in their order"
+                    f"the bookie has {cookie.journals} journal and {cookie.ledgers} ledger directories; give all of "
+                    "them, in their order"
                 )
             elif cookie.where not in (None, where):
                 self._problem(f"the {what} is in the place of another one; give them in their order")
@@ -201,7 +204,8 @@ class _Examiner:
         strays = [name for name in files if name not in named]
         if strays and one.point.start:
             found.notes.append(
-                f"{len(strays)} entry logs are of a flush or compaction that did not end; the next start removes them: {', '.join(strays[:5])}"
+                f"{len(strays)} entry logs are of a flush or compaction that did not end; the next start removes "
+                f"them: {', '.join(strays[:5])}"
             )
         for number in one.point.logs:
             try:
@@ -249,7 +253,9 @@ class _Examiner:
             self._tails.setdefault(ledger, []).append((first, count, len(body)))
 
     def _verify(self, one: _Dir, log: EntryLog, step: Callable[[], None]) -> None:
-        """Of dead ledgers too: that costs nothing and says something about the disk, but is no problem."""
+        """Verifies every block of a log. Those of dead ledgers too: that costs nothing and says something about the
+        disk, but is no problem.
+        """
         batch: list[Block] = []
         size = 0
         for group, ledger in enumerate(log.ledgers):

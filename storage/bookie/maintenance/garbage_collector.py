@@ -1,16 +1,18 @@
-"""Collector: deletes on a bookie the ledgers that the region's metadata does not know any more, and gives up copies that it does not name.
+"""GarbageCollector: deletes on a bookie the ledgers that the region's metadata does not know any more, and gives up
+copies that it does not name.
 
-Is: the rules when a ledger may go (`GarbageRules`, a core), and the shell that asks the metadata and tells the bookie. Isn't: the removal of blocks
-(a deleted ledger's bytes go with its logs, or by compaction).
-Invariants: a ledger goes only where two passes in a row, some time apart, each linearizable and of the same instance id, did not find it; never where
-more than a fifth of what is here would go, or where the metadata is another than the one this bookie knew, until an operator confirms; what goes is
-journalled, and its id stays dead.
-A copy that was made elsewhere while this bookie was away is *surplus*. It goes by the same passes, but without a tombstone, and its fence stays: the
-bookie may be its spare tomorrow. Nothing goes that has a mark of auto-recovery, read before the metadata, or of which an entry came since before that:
-the mark stands from before the first copied entry until after the copy is named.
-A ledger is in the metadata before its first entry is sent, and the ledgers here are listed before the metadata is read: what is not found was deleted.
-A restore of the metadata must put another text at the key `/instance`.
-Source: ARCHITECTURE "Ledgers and journal"; docs/protocols/storage.md, "Auto-recovery" and "Garbage".
+Is: the rules when a ledger may go (`GarbageRules`, a core), and the shell that asks the metadata and tells the bookie.
+Isn't: the removal of blocks (a deleted ledger's bytes go with its logs, or by compaction).
+Invariants: a ledger goes only where two passes in a row, some time apart, each linearizable and of the same instance
+id, did not find it; never where more than a fifth of what is here would go, or where the metadata is another than the
+one this bookie knew, until an operator confirms; what goes is journalled, and its id stays dead.
+A copy that was made elsewhere while this bookie was away is *surplus*. It goes by the same passes, but without a
+tombstone, and its fence stays: the bookie may be its spare tomorrow. Nothing goes that has a mark of auto-recovery,
+read before the metadata, or of which an entry came since before that: the mark stands from before the first copied
+entry until after the copy is named.
+A ledger is in the metadata before its first entry is sent, and the ledgers here are listed before the metadata is read:
+what is not found was deleted. A restore of the metadata must put another text at the key `/instance`.
+Source: docs/protocols/storage.md, "Auto-recovery" and "Garbage".
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _FIRST_PASS_S = 60.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorSettings:
     interval_s: float = 900.0
-    """Between two passes."""
+    """How long it waits between two passes."""
     apart_s: float = 60.0
     """At least so long must a ledger be missing from the metadata."""
     page_ledgers: int = 10_000
@@ -53,7 +55,9 @@ class CollectorSettings:
 
 
 class GarbageRules:
-    """What one pass after another allows. `instance`: the id of the metadata that this bookie knows; "" before the first contact."""
+    """What one pass after another allows. `instance`: the id of the metadata that this bookie knows; "" before the
+    first contact.
+    """
 
     def __init__(self, instance: str, apart_s: float = 0.0) -> None:
         self.instance, self._apart_s = instance, apart_s
@@ -65,16 +69,24 @@ class GarbageRules:
         self._confirmed: dict[int, float] = {}
 
     def on_pass(self, instance: str, held: int, absent: Sequence[int], now: float = 0.0) -> list[int]:
-        """One pass that began at `now` found `absent` of the `held` ledgers to be gone from the metadata. Returns those that may be deleted now."""
+        """One pass that began at `now` found `absent` of the `held` ledgers to be gone from the metadata. Returns those
+        that may be deleted now.
+        """
         self._seen = instance
         if instance != self.instance:
             self.suspects = {}
-            self.refusal = f"the metadata is instance {instance}, this bookie knows {self.instance}: it was restored or is another region's; confirm it"
+            self.refusal = (
+                f"the metadata is instance {instance}, this bookie knows {self.instance}: it was restored or is "
+                "another region's; confirm it"
+            )
             return []
         before = self.suspects
         self.suspects = {ledger: before.get(ledger, now) for ledger in absent}
         if len(absent) * 5 > held and any(ledger not in self._confirmed for ledger in absent):
-            self.refusal = f"{len(absent)} of {held} ledgers are gone from the metadata, more than a fifth: look there, then confirm it"
+            self.refusal = (
+                f"{len(absent)} of {held} ledgers are gone from the metadata, more than a fifth: look there, then "
+                "confirm it"
+            )
             return []
         self.refusal = ""
         return [ledger for ledger in absent if ledger in before and now - before[ledger] >= self._apart_s]
@@ -84,7 +96,9 @@ class GarbageRules:
         self.suspects = {}
 
     def confirm(self) -> str:
-        """An operator takes the last refusal back, for exactly what was refused. Returns the instance id to know from now on."""
+        """An operator takes the last refusal back, for exactly what was refused. Returns the instance id to know from
+        now on.
+        """
         self.instance, self._confirmed, self.refusal = self._seen, self.suspects, ""
         return self.instance
 
@@ -129,7 +143,7 @@ class Collector:
         await end(task)
 
     def run_soon(self) -> None:
-        """A pass now."""
+        """Wakes the task, so that the next pass begins at once, or right after the one that runs."""
         self._wake.set()
 
     async def confirm(self) -> None:
@@ -138,7 +152,9 @@ class Collector:
         self.run_soon()
 
     async def learn(self) -> None:
-        """Which metadata this bookie belongs to, long before the first pass: learnt after a restore, a restored one would be taken for it."""
+        """Which metadata this bookie belongs to, long before the first pass: learnt after a restore, a restored one
+        would be taken for it.
+        """
         if not self.rules.instance:
             self.rules.instance = await self._instance()
             await self._know(self.rules.instance)
@@ -187,7 +203,9 @@ class Collector:
             self.trouble = str(error)
 
     async def _look(self) -> tuple[str, int, list[int], list[int]]:
-        """(instance id, ledgers held here, those of them that the metadata does not know, those whose copies are elsewhere)."""
+        """(instance id, ledgers held here, those of them that the metadata does not know, those whose copies are
+        elsewhere).
+        """
         here = self._bookie.ledgers()
         instance = await self._instance()
         marked = await self._marked()

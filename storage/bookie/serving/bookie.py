@@ -1,11 +1,14 @@
 """Bookie: stores blocks of ledgers, and says so once they are durable.
 
-Is: what a frame does (add, fence, read, delete), and when a connection is read no further. Isn't: sockets, timers, threads (`storage.bookie.serving.bookie_server`, and
-the `Disk`s given), or the directories and what state they are in (`directories`).
-Invariants: nothing is acknowledged before the journal has it; a fenced ledger takes adds of a recovery only; a segment of a journal is recycled only
-after entry log, footer, and checkpoint are synced; "no such entry" is said only where nothing was lost, elsewhere "unknown"; after a failed write or
-sync nothing is acknowledged any more by way of that directory.
-Nothing here is done an entry: a frame is a run, and stays a view of the bytes that came from the socket until an entry log has it.
+Is: what a frame does (add, fence, read, delete), and when a connection is read no further. Isn't: sockets, timers,
+threads (`storage.bookie.serving.bookie_server`, and the `Disk`s given), or the directories and what state they are in
+(`directories`).
+Invariants: nothing is acknowledged before the journal has it; a fenced ledger takes adds of a recovery only; a segment
+of a journal is recycled only after entry log, footer, and checkpoint are synced; "no such entry" is said only where
+nothing was lost, elsewhere "unknown"; after a failed write or sync nothing is acknowledged any more by way of that
+directory.
+Nothing here is done an entry: a frame is a run, and stays a view of the bytes that came from the socket until an entry
+log has it.
 """
 
 from __future__ import annotations
@@ -59,7 +62,8 @@ class Bookie(Directories):
 
     @property
     def full(self) -> bool:
-        """Both generations of a directory, the journals' queues, or reads from disk have their bound: stop reading from connections.
+        """Both generations of a directory, the journals' queues, or reads from disk have their bound: stop reading from
+        connections.
 
         Directories that refuse adds hold nobody up.
         """
@@ -79,7 +83,9 @@ class Bookie(Directories):
     # -- frames -------------------------------------------------------------------------------------------------------
 
     def on_frames(self, view: memoryview, ends: Sequence[int], peer: Peer) -> None:
-        """Whole frames one behind another. Raises PeerError, which is the end of that connection. `commit` must follow in this loop turn."""
+        """Whole frames one behind another. Raises PeerError, which is the end of that connection. `commit` must follow
+        in this loop pass.
+        """
         start = kept = 0  # [kept, start) goes to one journal as one piece
         into = self.journals[0]
         try:
@@ -241,7 +247,7 @@ class Bookie(Directories):
         return Code.NO_SUCH_LEDGER, 0, 0, [f"no ledger {ledger} here".encode()]
 
     def commit(self) -> None:
-        """The end of a loop turn: what was received becomes one record a journal; a full generation is flushed."""
+        """The end of a loop pass: what was received becomes one record a journal; a full generation is flushed."""
         for journal in self.journals:
             journal.commit()
         for one in self.dirs:
@@ -257,7 +263,9 @@ class Bookie(Directories):
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def read_ranges(self, ledger: int, ranges: Iterable[tuple[int, int]], max_bytes: int, peer: Peer) -> None:
-        """As a read in parts of these [first, last], ascending and apart, of which `peer` gets the blocks without what lies between them; up to a hole."""
+        """As a read in parts of these [first, last], ascending and apart, of which `peer` gets the blocks without what
+        lies between them; up to a hole.
+        """
         home = self._home(ledger)
         pieces: list[Piece] = []
         first, behind, left = -1, 0, max_bytes

@@ -1,8 +1,10 @@
 """BookieServer: the listener of a bookie.
 
-Is: the shell that cuts frames from connections, gives them to the `Bookie`, and coalesces what goes back. Isn't: a decision about a ledger.
-Invariants: one record a loop turn, whatever connections it came from (a lone frame of the only connection is one at once); one frame of acks a connection
-and sync batch; a bad frame closes its connection and nothing else; a connection is not read while the bookie is full, or while its own answers are not taken.
+Is: the shell that cuts frames from connections, gives them to the `Bookie`, and coalesces what goes back. Isn't: a
+decision about a ledger.
+Invariants: one record a loop pass, whatever connections it came from (a lone frame of the only connection is one at
+once); one frame of acks a connection and sync batch; a bad frame closes its connection and nothing else; a connection
+is not read while the bookie is full, or while its own answers are not taken.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from storage.bookie.serving.bookie import Bookie
 _TICK_S = 1.0
 _WRITE_HIGH_BYTES = 8 << 20
 _ALONE_BYTES = 1 << 16
-"""A read that is smaller is the only one of its turn."""
+"""A read that is smaller is the only one of its pass."""
 
 
 class BookieServer:
@@ -68,11 +70,11 @@ class BookieServer:
             self._on_bad_peer(bad)
 
     def only(self, connection: BookieConnection) -> bool:
-        """Whether nobody else is connected, and nothing waits for the end of this turn."""
+        """Whether nobody else is connected, and nothing waits for the end of this pass."""
         return not self._committing and len(self._connections) == 1 and connection in self._connections
 
     def commit_soon(self) -> None:
-        """At the end of this loop turn."""
+        """At the end of this loop pass."""
         if not self._committing:
             self._committing = True
             self._loop.call_soon(self._commit)
@@ -119,7 +121,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._gone = True
             ends = []
         if len(ends) == 1 and nbytes < _ALONE_BYTES and self._server.only(self):
-            self._bookie.commit()  # nothing else can have come in this turn
+            self._bookie.commit()  # nothing else can have come in this pass
         else:
             self._server.commit_soon()
         if self._bookie.full and not self._blocked and not self._gone:

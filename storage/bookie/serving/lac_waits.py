@@ -1,8 +1,9 @@
 """LacWaits: readers that wait until a ledger is confirmed beyond what they know.
 
 Is: which requests wait, and when they are answered. Isn't: what is confirmed (the ledgers' table), or a timer.
-Invariants: each is answered once; its time-out is an answer like any other, and tells what is known by then; no more than `WAITING_MAX` wait, the
-oldest is answered for a new one; a ledger that nobody waits for costs one look-up in an empty dict.
+Invariants: each is answered once; its time-out is an answer like any other, and tells what is known by then; no more
+than `WAITING_MAX` wait, the oldest is answered for a new one; a ledger that nobody waits for costs one look-up in an
+empty dict.
 Source: docs/protocols/storage.md, "Readers of an open ledger".
 """
 

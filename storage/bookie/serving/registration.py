@@ -1,7 +1,9 @@
 """Registration: says in the region's metadata that a bookie is alive, where it is, and whether it takes adds.
 
-Is: one key under a lease, renewed, and put again where the lease was lost. Isn't: a reason to trust a bookie; fencing and quorums decide that.
-Invariants: the key goes within one lease of the end of the process; nothing here stops the bookie where the metadata is away.
+Is: one key under a lease, renewed, and put again where the lease was lost. Isn't: a reason to trust a bookie; fencing
+and quorums decide that.
+Invariants: the key goes within one lease of the end of the process; nothing here stops the bookie where the metadata is
+away.
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ _FREE_STEP = 0.1
 class Registration:
     """One bookie's key. `writable` is asked whenever the key is put; call `changed` when its answer is another.
 
-    rack: its label for placement. free_bytes: asked once a second. dropped: why each directory that has failed is not used any more.
-    lost_dirs: how many ledger directories there are, and which of them were dropped: auto-recovery copies what was there.
+    rack: its label for placement. free_bytes: asked once a second. dropped: why each directory that has failed is not
+    used any more.
+    lost_dirs: how many ledger directories there are, and which of them were dropped: auto-recovery copies what was
+    there.
     gives_entries: over HTTP, to who has a permit.
     """
 
@@ -121,4 +125,4 @@ class Registration:
             self._lease = 0
             self._wake.set()
         except MetadataError:
-            pass  # unavailable: the next turn tries again
+            pass  # unavailable: the next pass tries again

@@ -1,10 +1,12 @@
 """BookieClient: one pipelined connection to one bookie, shared by every ledger that lies there.
 
-Is: the shell that sends frames, and hands each answer to whoever waits for it. Isn't: quorums, placement, or retries; it decides nothing.
-Invariants: frames leave in the order of the calls, one gathered write a loop turn, but for an add that is alone, which is written at once; when the
-connection goes, every writer hears `on_lost` once and every request fails, so nothing waits for an answer that cannot come; an ack counts only for a
-writer that is open.
-The connection is made by the first call, and made again by the first call after the backoff; calls in between fail at once.
+Is: the shell that sends frames, and hands each answer to whoever waits for it. Isn't: quorums, placement, or retries;
+it decides nothing.
+Invariants: frames leave in the order of the calls, one gathered write a loop pass, but for an add that is alone, which
+is written at once; when the connection goes, every writer hears `on_lost` once and every request fails, so nothing
+waits for an answer that cannot come; an ack counts only for a writer that is open.
+The connection is made by the first call, and made again by the first call after the backoff; calls in between fail at
+once.
 Source: `heliograph.wire.bookie_frames`.
 """
 
@@ -36,7 +38,9 @@ from heliograph.wire.bookie_frames import (
 from heliograph.wire.run import Buffer
 
 _PINS_MAX = 3
-"""Two long parts of an answer share a slab mostly. One that would pin more than so many times its size is copied out of its slab."""
+"""Two long parts of an answer share a slab mostly. One that would pin more than so many times its size is copied out of
+its slab.
+"""
 _BODY_BYTES = HEAD.size
 
 
@@ -65,7 +69,9 @@ class _Writer:
 
 
 class _Request:
-    """What is asked, until it is answered. parts: takes the bodies of the answers before the last; None: there is one."""
+    """What is asked, until it is answered. parts: takes the bodies of the answers before the last; None: there is
+    one.
+    """
 
     __slots__ = ("asked_at", "future", "on_end", "parts")
 
@@ -103,7 +109,9 @@ class BookieClient:
         self.backlog_bytes = 0
         """Bytes added and not yet acknowledged."""
         self.slabs = SlabPool()
-        """What answers are read into: long ones come in parts, which are copied out, so that the same memory is used again and again."""
+        """What answers are read into: long ones come in parts, which are copied out, so that the same memory is used
+        again and again.
+        """
         self._ssl, self._rng, self._settings = ssl, rng, settings or BookieClientSettings()
         self._connection: _Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -124,14 +132,16 @@ class BookieClient:
         """From now on `add` sends to `ledger`; a writer that was open there is forgotten.
 
         on_ack(through): every entry added here up to `through` is durable on this bookie.
-        on_lost(error): called once, never from within this call; no ack follows. LedgerFenced is final; otherwise the bookie failed.
+        on_lost(error): called once, never from within this call; no ack follows. LedgerFenced is final; otherwise the
+        bookie failed.
         """
         self.close_writer(ledger)
         self._writers[ledger] = _Writer(on_ack, on_lost)
         if not self._ready():
             error = self._unavailable()
         elif (unsent := self._unsent_bytes()) > self._settings.unsent_bytes_max:
-            # what writers before this one have left there: each would leave as much again, for as long as the bookie reads so slowly
+            # what writers before this one have left there: each would leave as much again, for as long as the bookie
+            # reads so slowly
             error = BookieUnavailable(
                 f"bookie {self.bookie_id}: {unsent} bytes are not sent yet; it takes no more until it has read them"
             )
@@ -141,7 +151,9 @@ class BookieClient:
         asyncio.get_running_loop().call_soon(self._lose_writer, ledger, self._writers[ledger], error)
 
     def add(self, ledger: int, first: int, count: int, block: Sequence[Buffer], lac: int) -> None:
-        """Sends one run. Does nothing where the ledger has no open writer: its `on_lost` was called or is about to be."""
+        """Sends one run. Does nothing where the ledger has no open writer: its `on_lost` was called or is about to
+        be.
+        """
         writer = self._writers.get(ledger)
         if writer is None:
             return
@@ -152,7 +164,7 @@ class BookieClient:
         self.backlog_bytes += size
         if (
             alone and self._connection is not None
-        ):  # nothing to gather: what follows in this turn goes together at its end
+        ):  # nothing to gather: what follows in this pass goes together at its end
             self._connection.transport.writelines([head, *block])
             self._heed()
             return
@@ -179,11 +191,13 @@ class BookieClient:
     async def read(
         self, ledger: int, first: int, last: int, max_bytes: int, on_end: Callable[[int], None] | None = None
     ) -> list[memoryview]:
-        """Blocks in order that cover from `first` on; they stop at `last`, a hole, or `max_bytes` (never before the first one).
+        """Blocks in order that cover from `first` on; they stop at `last`, a hole, or `max_bytes` (never before the
+        first one).
 
-        The first may begin before `first` and the last may end behind `last`; neighbours may overlap. Raises NoSuchEntry or NoSuchLedger
-        (explicit: this bookie does not hold `first`), BookieUnavailable (says nothing).
-        on_end: called with the entry behind them as soon as that is known, of an answer in parts; fewer may come, where a block is bad.
+        The first may begin before `first` and the last may end behind `last`; neighbours may overlap. Raises
+        NoSuchEntry or NoSuchLedger (explicit: this bookie does not hold `first`), BookieUnavailable (says nothing).
+        on_end: called with the entry behind them as soon as that is known, of an answer in parts; fewer may come, where
+        a block is bad.
         """
         parts: list[memoryview] = []
         answer = await self._ask(
@@ -199,7 +213,9 @@ class BookieClient:
         return [block for part in (*parts, answer.body) for block in split_blocks(part)]
 
     async def fence(self, ledger: int) -> tuple[int, int]:
-        """From its return on, this bookie takes no `add` to the ledger any more. Returns (LAC known there, last entry held there), -1: none."""
+        """From its return on, this bookie takes no `add` to the ledger any more. Returns (LAC known there, last entry
+        held there), -1: none.
+        """
         answer = await self._ask(Kind.FENCE, ledger=ledger)
         return answer.value, answer.entry
 
@@ -207,12 +223,16 @@ class BookieClient:
         return (await self._ask(Kind.READ_LAC, ledger=ledger)).value
 
     async def wait_lac(self, ledger: int, known: int, wait_s: float) -> int:
-        """The LAC as this bookie knows it, once it is above `known`, or after about so long; at most half of what an answer may take."""
+        """The LAC as this bookie knows it, once it is above `known`, or after about so long; at most half of what an
+        answer may take.
+        """
         wait_ms = int(1000 * min(wait_s, self._settings.answer_timeout_s / 2, 60.0))
         return (await self._ask(Kind.READ_LAC, number=max(wait_ms, 1), ledger=ledger, entry=known)).value
 
     async def held(self, ledger: int, first: int, last: int) -> list[tuple[int, int]] | None:
-        """[first, last] of what this bookie has of these entries, ascending; None from one of a version that can't say. Raises NoSuchLedger (explicit)."""
+        """[first, last] of what this bookie has of these entries, ascending; None from one of a version that can't say.
+        Raises NoSuchLedger (explicit).
+        """
         ranges: list[tuple[int, int]] = []
         while first <= last:
             answer = await self._ask(Kind.READ_LAC, [RANGE.pack(first, last)], ledger=ledger)
@@ -443,7 +463,7 @@ class BookieClient:
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """Bytes in, frames out."""
+    """The protocol of one connection: it cuts received bytes into frames for its client, and ends with its socket."""
 
     def __init__(self, client: BookieClient) -> None:
         self._client = client

@@ -1,6 +1,7 @@
 """Labels: where an operator says a bookie stands, above what it says of itself: its rack, and its group.
 
-Is: the value at `/bookie-labels/{id}` in the region's metadata. Isn't: obeying it (`pool`). It outlives the bookie's registration, and may come before it.
+Is: the value at `/bookie-labels/{id}` in the region's metadata. Isn't: obeying it (`bookie_pool`). It outlives the
+bookie's registration, and may come before it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Labels:
 
     @classmethod
     def decode(cls, blob: bytes) -> Labels:
-        """Raises CorruptData."""
+        """Reads the stored value. Raises CorruptData where it is damaged or of a format that is not known."""
         try:
             fields = msgpack.unpackb(blob)
             if fields["format"] != FORMAT:

@@ -1,6 +1,6 @@
-"""Latency: how long something that bookies do takes, lately: a read, an ack.
+"""BookieLatency: how long something that bookies do takes, lately: a read, an ack.
 
-Is: a window of the last samples, and a percentile of it. Isn't: a clock, or a decision.
+Is: a percentile of the newest samples. Isn't: a clock, or a decision.
 Invariants: a percentile is computed once in `_WINDOW` / 8 samples, not with each.
 """
 

@@ -1,9 +1,10 @@
 """BookiePool: the bookies of the region as one broker sees them.
 
 Is: a watch on their registrations, one client each, and the placement of new ensembles. Isn't: quorum logic.
-Invariants: a bookie is chosen only while it is registered as writable and is not being emptied; one that has just failed is chosen only where
-there is no other.
-A client of a bookie whose registration is gone stays usable: its lease may have ended while its data is still there to be read.
+Invariants: a bookie is chosen only while it is registered as writable and is not being emptied; one that has just
+failed is chosen only where there is no other.
+A client of a bookie whose registration is gone stays usable: its lease may have ended while its data is still there to
+be read.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ class BookiePool:
         return bookie in self._writable
 
     def lacks(self, bookie: str, ledger: int) -> bool:
-        """Whether a directory of that bookie failed in which it had that ledger: what it still has of it is no copy to count on."""
+        """Whether a directory of that bookie failed in which it had that ledger: what it still has of it is no copy to
+        count on.
+        """
         directories, lost = self._lost_dirs.get(bookie, (1, ()))
         return bool(lost) and home_of(ledger, directories) in lost
 
@@ -116,11 +119,15 @@ class BookiePool:
         return sorted(b for b, writable in self._writable.items() if writable and b not in self._draining)
 
     def best_first(self, bookies: Sequence[str]) -> list[str]:
-        """For a read: those that are there, then those that have just failed, then those that are not registered; else in the order given."""
+        """For a read: those that are there, then those that have just failed, then those that are not registered; else
+        in the order given.
+        """
         return sorted(bookies, key=lambda b: (b not in self._writable, self._suspicious(b)))
 
     def pick(self, count: int, write_quorum: int = 0, affinity: Affinity = ANYWHERE) -> tuple[str, ...]:
-        """`count` writable bookies, as `placement` chooses; of a striped ensemble at least `write_quorum`. Raises NotEnoughBookies."""
+        """`count` writable bookies, as `placement` chooses; of a striped ensemble at least `write_quorum`. Raises
+        NotEnoughBookies.
+        """
         found, least = self._allowed((), affinity), write_quorum or count
         if len(found) < least:
             kept = f" of the groups {', '.join((*affinity.primary, *affinity.secondary))}" if affinity.primary else ""
@@ -133,7 +140,8 @@ class BookiePool:
         for places in Striping(width, least).sets:
             if (lies := racks((chosen[place] for place in places), self.rack)) < min(self.racks_min, least):
                 raise NotEnoughBookies(
-                    f"the copies of an entry would lie on {lies} racks, and broker.racks_min is {self.racks_min}: start bookies on other racks, or lower it"
+                    f"the copies of an entry would lie on {lies} racks, and broker.racks_min is {self.racks_min}: "
+                    "start bookies on other racks, or lower it"
                 )
         return tuple(chosen)
 
@@ -186,7 +194,9 @@ class BookiePool:
         return self._suspicious(bookie)
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Calls back whenever a registration comes, goes, or changes. Returns "stop". For those who wait for a bookie."""
+        """Calls back whenever a registration comes, goes, or changes. Returns "stop". For those who wait for a
+        bookie.
+        """
         token = object()
         self._waiting[token] = callback
 

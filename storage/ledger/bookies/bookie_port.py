@@ -22,7 +22,9 @@ class BookiePort(Protocol):
     """Bytes added and not yet acknowledged."""
 
     def open_writer(self, ledger: int, on_ack: Callable[[int], None], on_lost: Callable[[Exception], None]) -> None:
-        """on_ack(through): the adds of this writer are durable through that entry, cumulatively. on_lost: this writer gets no more acks."""
+        """on_ack(through): the adds of this writer are durable through that entry, cumulatively. on_lost: this writer
+        gets no more acks.
+        """
         ...
 
     def add(self, ledger: int, first: int, count: int, block: Sequence[Buffer], lac: int) -> None: ...
@@ -36,14 +38,18 @@ class BookiePort(Protocol):
     async def read(
         self, ledger: int, first: int, last: int, max_bytes: int, on_end: Callable[[int], None] | None = None
     ) -> Sequence[Buffer]:
-        """Blocks in order that cover from `first` on, at least one, up to a hole or `max_bytes`. Raises NoSuchEntry, NoSuchLedger (explicit).
+        """Blocks in order that cover from `first` on, at least one, up to a hole or `max_bytes`. Raises NoSuchEntry,
+        NoSuchLedger (explicit).
 
-        on_end: may be called before, with the entry behind those that are on their way: who reads on can ask for the next ones already.
+        on_end: may be called before, with the entry behind those that are on their way: who reads on can ask for the
+        next ones already.
         """
         ...
 
     async def fence(self, ledger: int) -> tuple[int, int]:
-        """Refuses adds from now on, also after a restart. Returns (the LAC known there, the last entry held there or -1)."""
+        """Refuses adds from now on, also after a restart. Returns (the LAC known there, the last entry held there or
+        -1).
+        """
         ...
 
     def write_lac(self, ledger: int, lac: int) -> None: ...
@@ -55,7 +61,9 @@ class BookiePort(Protocol):
         ...
 
     async def held(self, ledger: int, first: int, last: int) -> Sequence[tuple[int, int]] | None:
-        """[first, last] of what it has of these entries, ascending; None where it can't say. Raises NoSuchLedger (explicit)."""
+        """[first, last] of what it has of these entries, ascending; None where it can't say. Raises NoSuchLedger
+        (explicit).
+        """
         ...
 
     async def delete(self, ledger: int) -> None: ...

@@ -1,8 +1,9 @@
 """Placement: which bookies get the copies of an entry.
 
 Is: one choice among candidates, as plain values. Isn't: who is a candidate, or a bookie's state.
-Invariants: a bookie that has just failed is chosen only where there is no other; then, as far as there are racks enough, no two of one rack (soft:
-too few racks are no reason to refuse); then by chance, in proportion to free space. A bookie without a label is a rack of its own.
+Invariants: a bookie that has just failed is chosen only where there is no other; then, as far as there are racks
+enough, no two of one rack (soft: too few racks are no reason to refuse); then by chance, in proportion to free space. A
+bookie without a label is a rack of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.runtime.clock import Rng
 
 _WEIGHT_MAX = 8.0
-"""A bookie is chosen at most so much more often than one with the least space: else a new one would get every ledger, and all their traffic."""
+"""A bookie is chosen at most so much more often than one with the least space: else a new one would get every ledger,
+and all their traffic.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,7 @@ class Candidate:
     bookie: str
     rack: str = ""
     free_bytes: int = 0
-    """0: not known."""
+    """What the bookie said last of its free space; 0 where it is not known."""
     suspicious: bool = False
     secondary: bool = False
     """Only where the others do not suffice."""
@@ -33,8 +36,8 @@ def choose(
 ) -> list[str]:
     """`count` of the candidates, or all where there are fewer; the racks in `racks` have a copy already.
 
-    write_quorum: where it is less than `count`, the ensemble is striped: then so many neighbours, also over the end, lie on different racks
-    as far as can be.
+    write_quorum: where it is less than `count`, the ensemble is striped: then so many neighbours, also over the end,
+    lie on different racks as far as can be.
     """
     left, taken, chosen = list(candidates), list(racks), list[Candidate]()
     while left and len(chosen) < count:
@@ -57,7 +60,9 @@ def racks(bookies: Iterable[str], rack: Callable[[str], str]) -> int:
 def adheres(
     metadata: LedgerMetadata, wanted: int, rack: Callable[[str], str], group: Callable[[str], str | None]
 ) -> bool:
-    """Whether each write set lies on so many racks, and all bookies are of the ledger's groups. group: None of a bookie that is not there."""
+    """Whether each write set lies on so many racks, and all bookies are of the ledger's groups. group: None of a bookie
+    that is not there.
+    """
     for _, ensemble in metadata.fragments:
         if any(found is not None and not metadata.affinity.allows(found) for found in map(group, ensemble)):
             return False

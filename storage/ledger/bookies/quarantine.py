@@ -1,8 +1,10 @@
 """Quarantine: which bookies have failed lately, and for how long nothing new is put on them.
 
-Is: a memory of failures with backoff. Isn't: a judgement that a bookie is lost, or a refusal: where nobody else is left, it is chosen all the same.
-Invariants: a failure within a quarantine, however many ledgers notice it, makes it no longer; one after it doubles it, up to LONGEST_S; a bookie that
-was well for as long again, and a minute at least, begins anew. A new registration ends a quarantine, and is forgiven nothing.
+Is: a memory of failures with backoff. Isn't: a judgement that a bookie is lost, or a refusal: where nobody else is
+left, it is chosen all the same.
+Invariants: a failure within a quarantine, however many ledgers notice it, makes it no longer; one after it doubles it,
+up to LONGEST_S; a bookie that was well for as long again, and a minute at least, begins anew. A new registration ends a
+quarantine, and is forgiven nothing.
 """
 
 from __future__ import annotations

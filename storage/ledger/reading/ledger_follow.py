@@ -1,9 +1,10 @@
 """Following: the entries of a ledger as they are confirmed, read from its bookies by somebody who is not its writer.
 
-Is: a long poll on what the bookies know of the last confirmed entry, and the reads up to it. Isn't: a broker's way of reading (that knows what it has
-confirmed), or a recovery: nothing is fenced.
-Invariants: nothing beyond a LAC that a bookie was told of, or the last entry of a closed ledger, is read; entries come in order, each once. A bookie
-that does not answer costs the wait of one poll, and the next one is asked. The writer tells its LAC with each add, and within 100 ms of idleness.
+Is: a long poll on what the bookies know of the last confirmed entry, and the reads up to it. Isn't: a broker's way of
+reading (that knows what it has confirmed), or a recovery: nothing is fenced.
+Invariants: nothing beyond a LAC that a bookie was told of, or the last entry of a closed ledger, is read; entries come
+in order, each once. A bookie that does not answer costs the wait of one poll, and the next one is asked. The writer
+tells its LAC with each add, and within 100 ms of idleness.
 Source: docs/protocols/storage.md, "Readers of an open ledger".
 """
 
@@ -24,7 +25,9 @@ _PAUSE_S = 0.1
 
 
 async def wait_for_lac(context: LedgerContext, metadata: LedgerMetadata, known: int, wait_s: float = WAIT_S) -> int:
-    """The LAC of an open ledger once it is above `known`, or after about `wait_s` whatever is known by then. Raises BookieUnavailable."""
+    """The LAC of an open ledger once it is above `known`, or after about `wait_s` whatever is known by then. Raises
+    BookieUnavailable.
+    """
     bookies = context.pool.best_first(metadata.fragments[-1][1])
     polls = {
         asyncio.ensure_future(context.pool.client(bookie).wait_lac(metadata.ledger, known, wait_s)): bookie

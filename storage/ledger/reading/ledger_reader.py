@@ -1,9 +1,9 @@
 """LedgerReader: ranges of confirmed entries, from whichever copy can be read.
 
-Is: one read, from one bookie after the other, or from a second one while the first is late. Isn't: a cache, or a judge of what is confirmed: the
-caller never asks beyond LAC.
-Invariants: what it returns is verified, starts at the first entry asked for, and has no hole. A late bookie is no failed one: the second read
-counts only as what it brings.
+Is: one read, from one bookie after the other, or from a second one while the first is late. Isn't: a cache, or a judge
+of what is confirmed: the caller never asks beyond LAC.
+Invariants: what it returns is verified, starts at the first entry asked for, and has no hole. A late bookie is no
+failed one: the second read counts only as what it brings.
 Source: docs/protocols/ledger.md.
 """
 
@@ -26,7 +26,9 @@ OnEnd = Callable[[int], None]
 async def read_open(
     context: LedgerContext, metadata: LedgerMetadata, first: int, last: int, max_bytes: int, on_end: OnEnd | None = None
 ) -> list[tuple[int, Run]]:
-    """As `read_entries`, for who wants what is in the entries: runs that were sealed are opened. Raises KeyMissing too."""
+    """As `read_entries`, for who wants what is in the entries: runs that were sealed are opened. Raises KeyMissing
+    too.
+    """
     return await opened(context, metadata.ledger, await read_entries(context, metadata, first, last, max_bytes, on_end))
 
 
@@ -43,10 +45,12 @@ async def opened(context: LedgerContext, ledger: int, runs: list[tuple[int, Run]
 async def read_entries(
     context: LedgerContext, metadata: LedgerMetadata, first: int, last: int, max_bytes: int, on_end: OnEnd | None = None
 ) -> list[tuple[int, Run]]:
-    """[(first entry, run)]: entries from `first` on, at most to `last`; at least one, up to about `max_bytes`. As they are stored, to be copied.
+    """[(first entry, run)]: entries from `first` on, at most to `last`; at least one, up to about `max_bytes`. As they
+    are stored, to be copied.
 
-    on_end: may be called, while nothing has been returned yet. What is returned may end before that, where a block is bad or another bookie answers.
-    Raises CorruptData, BookieUnavailable, or NoSuchEntry where no copy can be read, in that order of preference.
+    on_end: may be called, while nothing has been returned yet. What is returned may end before that, where a block is
+    bad or another bookie answers. Raises CorruptData, BookieUnavailable, or NoSuchEntry where no copy can be read, in
+    that order of preference.
     """
     assert first <= last
     for start, _ in metadata.fragments:
@@ -140,7 +144,9 @@ def _cut(ledger: int, first: int, last: int, blocks: Sequence[Buffer]) -> list[t
 
 
 async def delete_on_bookies(context: LedgerContext, metadata: LedgerMetadata) -> None:
-    """Frees the space of a ledger whose metadata is gone already. A bookie that does not answer finds out by its own garbage collection."""
+    """Frees the space of a ledger whose metadata is gone already. A bookie that does not answer finds out by its own
+    garbage collection.
+    """
     bookies = dict.fromkeys(bookie for _, ensemble in metadata.fragments for bookie in ensemble)
     for bookie in bookies:
         try:
@@ -150,7 +156,9 @@ async def delete_on_bookies(context: LedgerContext, metadata: LedgerMetadata) ->
 
 
 async def ledger_metadata(context: LedgerContext, ledger: int) -> LedgerMetadata:
-    """Raises NoSuchLedger."""
+    """Reads a ledger's metadata from the region's store. Raises NoSuchLedger where there is none, and what the store
+    raises.
+    """
     found = await context.meta.get(keys.ledger(ledger))
     if found is None:
         raise NoSuchLedger(f"ledger {ledger} has no metadata")

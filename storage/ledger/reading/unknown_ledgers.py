@@ -1,8 +1,11 @@
-"""Ledgers that lie on bookies and that the metadata does not know: what was published after the backup that a metadata was restored from.
+"""Ledgers that lie on bookies and that the metadata does not know: what was published after the backup that a metadata
+was restored from.
 
-Is: finding them, and reading one from whichever bookies hold it. Isn't: a judge of which topic it belonged to (only the lost metadata knew), or a deletion.
-Invariants: what is read is the gapless beginning of the ledger, each entry once and verified, from any copy; it is fenced first,
-so that a writer of before adds nothing behind. It may hold entries that were never acknowledged, as any recovery may.
+Is: finding them, and reading one from whichever bookies hold it. Isn't: a judge of which topic it belonged to (only the
+lost metadata knew), or a deletion.
+Invariants: what is read is the gapless beginning of the ledger, each entry once and verified, from any copy; it is
+fenced first, so that a writer of before adds nothing behind. It may hold entries that were never acknowledged, as any
+recovery may.
 Source: docs/operating.md, "Backup and restore".
 """
 
@@ -47,7 +50,9 @@ class Unknown:
 
 
 async def unknown_ledgers(meta: MetadataStore, bookies: Mapping[str, ListingBookie]) -> dict[int, list[str]]:
-    """Ledger -> who holds it. The bookies are asked before the metadata, so a ledger that was just made is not taken for unknown."""
+    """Ledger -> who holds it. The bookies are asked before the metadata, so a ledger that was just made is not taken
+    for unknown.
+    """
     held: dict[int, list[str]] = {}
     for name, client in sorted(bookies.items()):
         for ledger in await client.ledgers():
@@ -61,9 +66,11 @@ async def unknown_ledgers(meta: MetadataStore, bookies: Mapping[str, ListingBook
 
 
 async def read_unknown(ledger: int, holders: Iterable[BookiePort], found: Unknown) -> AsyncIterator[tuple[int, Run]]:
-    """(first entry, run), from entry 0 to the first that nobody holds. Fences the ledger first; `found` counts what was given out.
+    """(first entry, run), from entry 0 to the first that nobody holds. Fences the ledger first; `found` counts what was
+    given out.
 
-    Raises BookieUnavailable where a bookie that does not answer may hold what is next, CorruptData where every copy of it is damaged.
+    Raises BookieUnavailable where a bookie that does not answer may hold what is next, CorruptData where every copy of
+    it is damaged.
     """
     bookies, at = list(holders), 0
     last = max([(await bookie.fence(ledger))[1] for bookie in bookies], default=-1)

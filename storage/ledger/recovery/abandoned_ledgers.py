@@ -1,9 +1,10 @@
 """Abandoned: open ledgers that name a lost bookie, and whose writer does not leave it: there is none any more.
 
-Is: since when each of them has been found so, and its recovery after a while. Isn't: the judgement of who is lost, or the copies: once it is closed, a
-ledger is marked and repaired as any other.
-Invariants: a writer that lives goes to a spare within seconds, so that nothing is closed under it. Were it alive all the same, it would be fenced: its topic is
-opened again, and nothing is lost. Without a spare nothing is done: no copy could be made either.
+Is: since when each of them has been found so, and its recovery after a while. Isn't: the judgement of who is lost, or
+the copies: once it is closed, a ledger is marked and repaired as any other.
+Invariants: a writer that lives goes to a spare within seconds, so that nothing is closed under it. Were it alive all
+the same, it would be fenced: its topic is opened again, and nothing is lost. Without a spare nothing is done: no copy
+could be made either.
 Source: docs/protocols/storage.md, "Auto-recovery".
 """
 
@@ -30,9 +31,11 @@ class Abandoned:
         self._since: dict[int, float] = {}
 
     async def on_scanned(self, waiting: Iterable[int], gone: Callable[[str, int], bool], now: float) -> None:
-        """Closes what has waited for its writer in every scan for `after_s`; the first that fails ends it until the next scan.
+        """Closes what has waited for its writer in every scan for `after_s`; the first that fails ends it until the
+        next scan.
 
-        waiting: ledgers whose last fragment names a lost bookie. gone: whether a bookie is lost for a ledger. Raises what the metadata raises.
+        waiting: ledgers whose last fragment names a lost bookie. gone: whether a bookie is lost for a ledger. Raises
+        what the metadata raises.
         """
         self._since = {ledger: self._since.get(ledger, now) for ledger in waiting}
         for ledger in [ledger for ledger, since in self._since.items() if now - since >= self._after_s]:

@@ -2,8 +2,9 @@
 
 Is: the shell around LedgerRecovery: fence, read the tail, write it to the whole write quorum, close by compare-and-set.
 Isn't: repair of older entries.
-Invariants: the metadata is marked IN_RECOVERY before the first fence, so that the writer can change the ensemble no more; the ensemble that the
-tail was written to is published only with the closing compare-and-set; whoever loses that race takes the winner's result.
+Invariants: the metadata is marked IN_RECOVERY before the first fence, so that the writer can change the ensemble no
+more; the ensemble that the tail was written to is published only with the closing compare-and-set; whoever loses that
+race takes the winner's result.
 Source: docs/protocols/ledger.md.
 """
 
@@ -47,7 +48,8 @@ async def recover_ledger(
     """The metadata of the closed ledger. Idempotent; two may try at once, and both return the same end.
 
     marked: (metadata, version), where the caller has just marked it IN_RECOVERY.
-    Raises NoSuchLedger; BookieUnavailable where too many bookies have not answered for `recovery_timeout_s`; what the metadata raises.
+    Raises NoSuchLedger; BookieUnavailable where too many bookies have not answered for `recovery_timeout_s`; what the
+    metadata raises.
     """
     deadline = asyncio.get_running_loop().time() + context.settings.recovery_timeout_s
     attempt = 0
@@ -156,7 +158,9 @@ async def _read_tail(context: LedgerContext, core: LedgerRecovery, ledger: int) 
 
 
 def _pieces(ledger: int, at: int, blocks: Sequence[Buffer]) -> list[_Block]:
-    """The blocks from entry `at` on, verified, cut where the first begins earlier. Raises CorruptData where not even the first is good."""
+    """The blocks from entry `at` on, verified, cut where the first begins earlier. Raises CorruptData where not even
+    the first is good.
+    """
     pieces: list[_Block] = []
     for block in blocks:
         try:
@@ -179,7 +183,9 @@ def _pieces(ledger: int, at: int, blocks: Sequence[Buffer]) -> list[_Block]:
 
 
 def _cut_at_stripes(metadata: LedgerMetadata, tail: list[_Block]) -> list[_Block]:
-    """The same, so that no block lies in two stripes: a writer of ours sends none, but what was found need not be ours."""
+    """The same, so that no block lies in two stripes: a writer of ours sends none, but what was found need not be
+    ours.
+    """
     if not metadata.stride:
         return tail
     pieces: list[_Block] = []
@@ -200,7 +206,8 @@ def _cut_at_stripes(metadata: LedgerMetadata, tail: list[_Block]) -> list[_Block
 async def _write_tail(
     context: LedgerContext, metadata: LedgerMetadata, tail: list[_Block]
 ) -> tuple[tuple[str, ...], dict[str, None]]:
-    """Writes the tail to the write quorum, with spares in the places of bookies that fail. Returns who is to be recorded, and who of them lacks some of it.
+    """Writes the tail to the write quorum, with spares in the places of bookies that fail. Returns who is to be
+    recorded, and who of them lacks some of it.
 
     Where no spare is left, the ack quorum is enough: the rest is repair. Raises BookieUnavailable.
     """

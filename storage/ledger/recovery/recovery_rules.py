@@ -1,9 +1,9 @@
 """LedgerRecovery: where an open ledger ends whose writer is gone.
 
 Is: what fencing and reading have shown so far, and what follows from it. Isn't: I/O, or the metadata.
-Invariants: nothing is decided before so many bookies are fenced that no ack quorum can do without them; only a fenced bookie is asked, because
-one that is not may get the entry after it said no; an entry is absent only after Qw - Qa + 1 explicit "no such entry": a time-out is not
-absence. Entries are decided in order, so the end is the first absent one.
+Invariants: nothing is decided before so many bookies are fenced that no ack quorum can do without them; only a fenced
+bookie is asked, because one that is not may get the entry after it said no; an entry is absent only after Qw - Qa + 1
+explicit "no such entry": a time-out is not absence. Entries are decided in order, so the end is the first absent one.
 Of a striped ledger each write set is fenced so, and of each entry only its own write set is asked.
 Source: the BookKeeper protocol, "ledger recovery"; docs/protocols/ledger.md.
 """
@@ -19,7 +19,9 @@ class LedgerRecovery:
     def __init__(self, metadata: LedgerMetadata) -> None:
         first, self.ensemble = metadata.fragments[-1]
         self.next = first
-        """The next entry to be decided: everything below is confirmed, or found. (An ensemble changes at LAC + 1, so all before it is confirmed.)"""
+        """The next entry to be decided: everything below is confirmed, or found. (An ensemble changes at LAC + 1, so
+        all before it is confirmed.)
+        """
         self._quorum = metadata.write_quorum - metadata.ack_quorum + 1
         self._striping = metadata.striping
         self._fenced: dict[str, None] = {}

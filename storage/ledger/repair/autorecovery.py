@@ -1,9 +1,11 @@
 """AutoRecovery: one broker's part in keeping every ledger at its full number of copies.
 
-Is: the shell: the election of the auditor, its scans, and this broker's worker, which repairs one marked ledger at a time. Isn't: the judgement
-of what lacks a copy (`audit`), the check of what bookies hold (`copies`), the end of a ledger without a writer (`abandoned`), or the copy (`repair`).
-Invariants: nothing here is needed for safety; two auditors at once, or two workers on one ledger, cost work only. A broker whose lease has ended
-gives its work up. The marks in the metadata are all that an auditor or a worker leaves behind: whoever comes next goes on from them.
+Is: the shell: the election of the auditor, its scans, and this broker's worker, which repairs one marked ledger at a
+time. Isn't: the judgement of what lacks a copy (`lost_bookies`), the check of what bookies hold (`replica_check`), the
+end of a ledger without a writer (`abandoned_ledgers`), or the copy (`ledger_repair`).
+Invariants: nothing here is needed for safety; two auditors at once, or two workers on one ledger, cost work only. A
+broker whose lease has ended gives its work up. The marks in the metadata are all that an auditor or a worker leaves
+behind: whoever comes next goes on from them.
 Source: docs/protocols/storage.md, "Auto-recovery".
 """
 
@@ -36,25 +38,29 @@ _RENEW_S = 1.0
 _BATCH = 64
 _ABANDONED_MAX = 1000
 _WAITING_FACTOR = 30
-"""Of `rescan_s`: the pause of a mark that only waits for bookies which are away."""
+"""So many times `rescan_s` a mark pauses that only waits for bookies which are away."""
 MISPLACED_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Emptying:
-    """How far the decommission of a bookie is. `done`: no fragment with an entry names it, and nothing more will be put there."""
+    """How far the decommission of a bookie is. `done`: no fragment with an entry names it, and nothing more will be put
+    there.
+    """
 
     bookie: str
     ledgers_left: int
     open_ledgers_left: int
-    """Of those: where the last fragment waits for its writer to leave the bookie."""
+    """How many of those `ledgers_left` are open: their last fragment waits for its writer to leave the bookie."""
     bytes_left: int
     """An estimate: the sizes of those ledgers."""
     done: bool
 
 
 class AutoRecovery:
-    """Made by the composition, over the context of the broker's managed ledgers. `also`: more work of the auditor, once a scan."""
+    """Made by the composition, over the context of the broker's managed ledgers. `also`: more work of the auditor, once
+    a scan.
+    """
 
     def __init__(
         self,
@@ -68,7 +74,9 @@ class AutoRecovery:
         self.repair = LedgerRepair(context, settings.bytes_per_s)
         self.scans = 0
         self.misplaced: list[int] = []
-        """Ledgers found by the last scan, the first MISPLACED_MAX of them, whose copies lie on fewer racks than there are, or outside of their groups."""
+        """Ledgers found by the last scan, the first MISPLACED_MAX of them, whose copies lie on fewer racks than there
+        are, or outside of their groups.
+        """
         self.misplaced_count = 0
         self._context, self._node, self._settings, self._also = context, node.encode(), settings, also
         self._loop = asyncio.get_running_loop()
@@ -278,7 +286,9 @@ class AutoRecovery:
         return dict(self._context.pool.labels)
 
     async def set_labels(self, bookie: str, labels: Labels | None) -> None:
-        """Rack and group of a bookie, above its own; None: its own again. Of copies that lie too close together then, the audit finds out."""
+        """Rack and group of a bookie, above its own; None: its own again. Of copies that lie too close together then,
+        the audit finds out.
+        """
         if labels is None:
             await self._context.meta.delete(keys.bookie_labels(bookie))
         else:
@@ -293,7 +303,9 @@ class AutoRecovery:
         await self._context.meta.delete(keys.decommission(bookie))
 
     async def emptying(self, bookie: str) -> Emptying:
-        """Looks at every ledger."""
+        """Says how much of `bookie` is still to be moved. Reads the metadata of every ledger of the region, so it takes
+        a while.
+        """
         left = open_left = size = 0
         async for metadata in self.ledgers():
             waits = waits_for_its_writer(metadata, (bookie,))
@@ -316,7 +328,9 @@ class AutoRecovery:
         self._wake.set()
 
     def _waits(self, mark: Mark) -> bool:
-        """Whether it names no lost bookie, and only such as are away: nothing can be copied before they are back, or lost."""
+        """Whether it names no lost bookie, and only such as are away: nothing can be copied before they are back, or
+        lost.
+        """
         return not mark.lost and bool(mark.lacking) and not any(map(self._context.pool.registered, mark.lacking))
 
     async def _work(self) -> None:

@@ -1,13 +1,16 @@
-"""In-place repair: a closed ledger whose copies are lost or damaged gets its entries back under the same ids, from wherever they still are.
+"""In-place repair: a closed ledger whose copies are lost or damaged gets its entries back under the same ids, from
+wherever they still are.
 
-Is: for each fragment, spares for the bookies that are gone or refuse the ledger, entries from the copies that can be read, and all others from a
-`Source`: another region of a replicated topic, or an object store; and which entries no copy can be read of. Isn't: the source, or the choice of
-ledgers (`storage.managed_ledger.log.damaged_ledgers`); where the copies suffice, auto-recovery does the same alone.
-Invariants: a spare is recorded, by compare-and-set, only once everything that its place holds of the fragment is durable on it. What the source
-gives goes to the whole write set: adds are idempotent by entry, so a copy that was only out of reach loses nothing by it. Nothing beyond the
-ledger's last entry, and nothing of a ledger that is not closed, is ever written: so nothing is confirmed here that was not. What a source gives is
-written only where it fits between its neighbours here: the message index goes on without a gap. A crash leaves entries on bookies and the metadata
-as it was, or all of it done: the next attempt goes on from there.
+Is: for each fragment, spares for the bookies that are gone or refuse the ledger, entries from the copies that can be
+read, and all others from a `Source`: another region of a replicated topic, or an object store; and which entries no
+copy can be read of. Isn't: the source, or the choice of ledgers (`storage.managed_ledger.log.damaged_ledgers`); where
+the copies suffice, auto-recovery does the same alone.
+Invariants: a spare is recorded, by compare-and-set, only once everything that its place holds of the fragment is
+durable on it. What the source gives goes to the whole write set: adds are idempotent by entry, so a copy that was only
+out of reach loses nothing by it. Nothing beyond the ledger's last entry, and nothing of a ledger that is not closed, is
+ever written: so nothing is confirmed here that was not. What a source gives is written only where it fits between its
+neighbours here: the message index goes on without a gap. A crash leaves entries on bookies and the metadata as it was,
+or all of it done: the next attempt goes on from there.
 Source: docs/protocols/storage.md, "In-place repair".
 """
 
@@ -45,14 +48,16 @@ class Source(Protocol):
     async def read(self, topic: str, ledger: int, first: int, last: int, max_bytes: int) -> Sequence[tuple[int, Run]]:
         """(first entry, run) from entry `first` on, without a hole, at most to `last`; [] where it has not got `first`.
 
-        An entry's bytes, and what its run says of it (times, coordinate, producers), are those that were stored here. A `first_index` below 0 is
-        counted from the entry before; a `time_ms` of 0 becomes that of the origin.
+        An entry's bytes, and what its run says of it (times, coordinate, producers), are those that were stored here. A
+        `first_index` below 0 is counted from the entry before; a `time_ms` of 0 becomes that of the origin.
         """
         ...
 
 
 class Runs:
-    """A Source of runs that were fetched already. runs: (first entry, run), of one ledger, in order; holes are allowed."""
+    """A Source of runs that were fetched already. runs: (first entry, run), of one ledger, in order; holes are
+    allowed.
+    """
 
     def __init__(self, runs: Iterable[tuple[int, Run]]) -> None:
         self._runs = list(runs)
@@ -88,7 +93,9 @@ class Refilled:
 async def unreadable(
     context: LedgerContext, metadata: LedgerMetadata, throttle: Throttle, first: int = 0, last: int | None = None
 ) -> list[tuple[int, int]]:
-    """[first, last] of the entries in that range of a closed ledger of which no copy can be read. Reads all of it; BookieUnavailable counts as well."""
+    """[first, last] of the entries in that range of a closed ledger of which no copy can be read. Reads all of it;
+    BookieUnavailable counts as well.
+    """
     at, end, found = (
         first,
         metadata.last_entry if last is None else min(last, metadata.last_entry),
@@ -125,11 +132,13 @@ async def refill(
 ) -> Refilled:
     """Idempotent; two may try at once.
 
-    first, last: which entries are looked at; where a bookie is gone, its whole fragment. first_index: of the ledger's first message; -1: not known.
+    first, last: which entries are looked at; where a bookie is gone, its whole fragment. first_index: of the ledger's
+    first message; -1: not known.
     closed_ms: when the ledger was closed, for what is to be encrypted; 0: not known.
 
-    Raises NoSuchLedger; NotAllowed where it is not closed (recover it first); NotEnoughBookies without a spare; what bookies, the source, and
-    the metadata raise: then it is tried again later, and goes on where it stopped, because what was written is there.
+    Raises NoSuchLedger; NotAllowed where it is not closed (recover it first); NotEnoughBookies without a spare; what
+    bookies, the source, and the metadata raise: then it is tried again later, and goes on where it stopped, because
+    what was written is there.
     """
     for attempt in range(1, _ATTEMPTS_MAX + 1):
         found = await context.meta.get(keys.ledger(ledger))
@@ -151,7 +160,9 @@ async def refill(
 
 
 class _Filling:
-    """One attempt."""
+    """One attempt to fill a ledger: it writes entries, and returns the metadata to be recorded; it records nothing
+    itself.
+    """
 
     def __init__(
         self,
@@ -168,7 +179,9 @@ class _Filling:
         self._context, self._metadata, self._source, self._throttle = context, metadata, source, throttle
         self._first, self._last = first, last
         self._index_at = 0, first_index
-        """(entry, index of its first message): behind what was read or written last. New places are in no metadata yet, so they can't be read from."""
+        """(entry, index of its first message): behind what was read or written last. New places are in no metadata yet,
+        so they can't be read from.
+        """
         self._refusing: dict[str, None] = {}
         """Bookies that take nothing of this ledger any more: it was deleted there."""
         self._striping = metadata.striping
@@ -244,14 +257,17 @@ class _Filling:
         for start, run in await self._source.read(metadata.topic, metadata.ledger, first, last, READ_BYTES):
             if start != at or start + run.count - 1 > last:
                 raise CorruptData(
-                    f"ledger {metadata.ledger}: asked for entries {at} to {last}, the source answered {start} to {start + run.count - 1}"
+                    f"ledger {metadata.ledger}: asked for entries {at} to {last}, the source answered {start} to "
+                    f"{start + run.count - 1}"
                 )
             runs.append((start, run))
             at += run.count
         return await self._fitting(first, runs) if runs else []
 
     async def _fitting(self, first: int, runs: list[tuple[int, Run]]) -> list[tuple[int, Run]]:
-        """With the message index that belongs to them. Raises CorruptData where they do not fit between what is here."""
+        """With the message index that belongs to them. Raises CorruptData where they do not fit between what is
+        here.
+        """
         index = await self._index_before(first)
         if index < 0:
             index = runs[0][1].first_index
@@ -265,20 +281,22 @@ class _Filling:
                 runs[at] = start, run
             if run.first_index != index:
                 raise CorruptData(
-                    f"ledger {self._metadata.ledger}: the source's entry {start} begins at message {run.first_index}, and here it is {index}: it is another's"
+                    f"ledger {self._metadata.ledger}: the source's entry {start} begins at message {run.first_index}, "
+                    f"and here it is {index}: it is another's"
                 )
             index += run.messages
         after = start + run.count
         following = await self._entry(after) if after <= self._metadata.last_entry else None
         if following is not None and following.first_index != index:
             raise CorruptData(
-                f"ledger {self._metadata.ledger}: with the source's entries {first} to {after - 1} entry {after} would begin at message {index}, and it "
+                f"ledger {self._metadata.ledger}: with the source's entries {first} to {after - 1} entry {after} "
+                f"would begin at message {index}, and it "
                 f"begins at {following.first_index}: they are others"
             )
         return runs
 
     async def _index_before(self, entry: int) -> int:
-        """Of the first message of `entry`; -1 where it can't be told from what is here."""
+        """The index of the first message of `entry`; -1 where it can't be told from what is here."""
         if self._index_at[0] == entry:
             return self._index_at[1]
         before = await self._entry(entry - 1) if entry else None

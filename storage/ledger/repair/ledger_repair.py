@@ -1,10 +1,12 @@
-"""Repair: copies what lost bookies held of one ledger to spares, and records the new place; and to bookies that are there what they lack.
+"""Repair: copies what lost bookies held of one ledger to spares, and records the new place; and to bookies that are
+there what they lack.
 
-Is: the shell around `storage.ledger.repair.lost_bookies.repairs` and `storage.ledger.repair.replica_holdings` for one ledger that is marked. Isn't: the choice of
-ledgers, or the judgement of who is lost.
-Invariants: a spare is recorded, by compare-and-set, only once it has made every entry durable that the lost one had there; the mark of the ledger
-stands, unchanged, from before the first copied entry until after the record (a bookie's garbage collection keeps a marked ledger). Two that repair the
-same ledger at once disturb each other's progress, not the ledger.
+Is: the shell around `storage.ledger.repair.lost_bookies.repairs` and `storage.ledger.repair.replica_holdings` for one
+ledger that is marked. Isn't: the choice of ledgers, or the judgement of who is lost.
+Invariants: a spare is recorded, by compare-and-set, only once it has made every entry durable that the lost one had
+there; the mark of the ledger stands, unchanged, from before the first copied entry until after the record (a bookie's
+garbage collection keeps a marked ledger). Two that repair the same ledger at once disturb each other's progress, not
+the ledger.
 Source: docs/protocols/storage.md, "Auto-recovery".
 """
 
@@ -61,10 +63,11 @@ class LedgerRepair:
         self._context, self._throttle = context, Throttle(bytes_per_s)
 
     async def run(self, ledger: int, mark: int, said: Mark) -> None:
-        """Repairs it, and takes the mark (of version `mark`) away. said: what the mark says; a lost bookie that is back gets what it lacks.
+        """Repairs it, and takes the mark (of version `mark`) away. said: what the mark says; a lost bookie that is back
+        gets what it lacks.
 
-        Raises NotEnoughBookies without a spare; BookieUnavailable where one that may lack entries can't be asked; VersionConflict where somebody else
-        has changed the mark; what reads and the metadata raise.
+        Raises NotEnoughBookies without a spare; BookieUnavailable where one that may lack entries can't be asked;
+        VersionConflict where somebody else has changed the mark; what reads and the metadata raise.
         """
         pool, meta = self._context.pool, self._context.meta
         refused: dict[str, None] = {}
@@ -129,7 +132,8 @@ class LedgerRepair:
     async def _copy(self, metadata: LedgerMetadata, repair: Repair, spare: str) -> None:
         """Raises NoSuchLedger where the spare takes this ledger no more."""
         at, striping, place = repair.first, metadata.striping, repair.ensemble.index(repair.lost[0])
-        # of an open ledger its writer alone says how far readers may go: a fragment may end within a run that is not confirmed as a whole
+        # of an open ledger its writer alone says how far readers may go: a fragment may end within a run that is not
+        # confirmed as a whole
         lac = repair.last if metadata.state == LedgerState.CLOSED else -1
         while at <= repair.last:
             if not striping.holds(place, at):  # another stripe: the lost bookie never had it
@@ -159,7 +163,8 @@ class LedgerRepair:
         for attempt in range(1, 10):
             wanted = with_copy(metadata, repair, lost, spare)
             if wanted is None:
-                return  # somebody else was faster, or the entries were recorded already by an attempt whose outcome was unknown
+                # somebody else was faster, or the entries were recorded already by an attempt whose outcome was unknown
+                return
             try:
                 await meta.txn([Put(key, wanted.encode(), version), Check(keys.underreplicated(metadata.ledger), mark)])
                 return

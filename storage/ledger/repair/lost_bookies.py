@@ -1,8 +1,9 @@
 """Audit: which bookies count as lost, and which fragments of a ledger have to be copied because of that.
 
 Is: the decisions of auto-recovery, as plain values. Isn't: I/O, the copy, or who decides.
-Invariants: only a fragment that can grow no more is copied: of a ledger that is not closed the last one belongs to its live writer, or to its
-recovery; everything in an earlier one is confirmed. A copy is recorded only in the fragment that it was made of.
+Invariants: only a fragment that can grow no more is copied: of a ledger that is not closed the last one belongs to its
+live writer, or to its recovery; everything in an earlier one is confirmed. A copy is recorded only in the fragment that
+it was made of.
 Source: docs/protocols/storage.md, "Auto-recovery".
 """
 
@@ -29,10 +30,14 @@ class AutoRecoverySettings:
     check_s: float = 86400.0
     """How long the check takes that asks each bookie whether it holds what it should of every ledger."""
     rescan_s: float = 10.0
-    """How often, while an open ledger still names a lost bookie; and the pause before a copy that failed is tried again."""
+    """How often, while an open ledger still names a lost bookie; and the pause before a copy that failed is tried
+    again.
+    """
     tick_s: float = 1.0
     abandoned_after_s: float = 600.0
-    """An open ledger that still names a lost bookie after so long, although there is a spare, has no writer any more: it is closed by recovery."""
+    """An open ledger that still names a lost bookie after so long, although there is a spare, has no writer any more:
+    it is closed by recovery.
+    """
     orphan_grace_s: float = 3600.0
     """A ledger that no topic names is deleted after so long."""
 
@@ -79,7 +84,9 @@ class LostBookies:
                 self._away.setdefault(bookie, now)
 
     def lost(self, now: float) -> list[str]:
-        """Nobody is lost while nobody at all is registered: then it is the metadata that was away, or the whole region."""
+        """Nobody is lost while nobody at all is registered: then it is the metadata that was away, or the whole
+        region.
+        """
         if not self._registered:
             return []
         return sorted(b for b, since in self._away.items() if now - since >= self._lost_after_s)
@@ -120,7 +127,9 @@ def waits_for_its_writer(metadata: LedgerMetadata, lost: Collection[str]) -> boo
 
 
 def with_copy(metadata: LedgerMetadata, repair: Repair, lost: str, spare: str) -> LedgerMetadata | None:
-    """The metadata with `spare`, which holds every entry of `repair`, in the place of `lost`; None where that fragment is another one by now."""
+    """The metadata with `spare`, which holds every entry of `repair`, in the place of `lost`; None where that fragment
+    is another one by now.
+    """
     for current in repairs(metadata, (lost,)):
         if (current.first, current.last) == (repair.first, repair.last) and spare not in current.ensemble:
             ensemble = tuple(spare if b == lost else b for b in current.ensemble)
@@ -131,5 +140,7 @@ def with_copy(metadata: LedgerMetadata, repair: Repair, lost: str, spare: str) -
 
 
 def is_surplus(metadata: LedgerMetadata, bookie: str) -> bool:
-    """Whether what `bookie` holds of this ledger is no copy any more. Whoever deletes it sees first that no copy to it is under way."""
+    """Whether what `bookie` holds of this ledger is no copy any more. Whoever deletes it sees first that no copy to it
+    is under way.
+    """
     return metadata.state == LedgerState.CLOSED and all(bookie not in ensemble for _, ensemble in metadata.fragments)

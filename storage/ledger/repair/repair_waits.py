@@ -1,6 +1,7 @@
 """Waiting: what a ledger that lacks copies waits for, in words for an operator.
 
-Is: one sentence from its mark, its metadata, and who is registered. Isn't: the judgement that it lacks them, or the repair.
+Is: one sentence from its mark, its metadata, and who is registered. Isn't: the judgement that it lacks them, or the
+repair.
 Source: docs/operating/repair.md, "Ledgers that lack copies".
 """
 

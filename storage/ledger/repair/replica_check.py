@@ -1,8 +1,10 @@
 """CopyCheck: asks the bookies, ledger by ledger, whether they hold what they should, and marks what lacks a copy.
 
-Is: the auditor's walk over all ledgers, spread over its period. Isn't: the questions (`holdings`), the repair (`repair`), or the election.
-Invariants: it reads indexes, not data, and changes nothing but marks. How far it came is written down, so that whoever is elected next goes on from
-there. What an open ledger seems to lack may be on its way: it is marked only if it is missing still when an ack would be overdue.
+Is: the auditor's walk over all ledgers, spread over its period. Isn't: the questions (`replica_holdings`), the repair
+(`ledger_repair`), or the election.
+Invariants: it reads indexes, not data, and changes nothing but marks. How far it came is written down, so that whoever
+is elected next goes on from there. What an open ledger seems to lack may be on its way: it is marked only if it is
+missing still when an ack would be overdue.
 Source: docs/protocols/storage.md, "Auto-recovery".
 """
 
@@ -41,9 +43,13 @@ class CopyCheck:
         ledgers: Callable[[], int],
         marks: Callable[[], int],
     ) -> None:
-        """leads: whether it is this broker that checks. ledgers: how many there are, about. marks: how many wait for their repair."""
+        """leads: whether it is this broker that checks. ledgers: how many there are, about. marks: how many wait for
+        their repair.
+        """
         self.checked = self.found = self.nowhere = self.passes = 0
-        """Ledgers asked for; those of them that lacked a copy; those of the last whole walk with an entry that nobody holds; walks that came to their end."""
+        """Ledgers asked for; those of them that lacked a copy; those of the last whole walk with an entry that nobody
+        holds; walks that came to their end.
+        """
         self._context, self._settings = context, settings
         self._leads, self._ledgers, self._marks = leads, ledgers, marks
         self._loop = asyncio.get_running_loop()

@@ -1,8 +1,9 @@
 """Holdings: what the bookies of a ledger say that they hold of it, against what they should.
 
 Is: the questions to the bookies, and the arithmetic of ranges. Isn't: a mark, a repair, or the choice of ledgers.
-Invariants: only confirmed entries are asked for: of a closed ledger all, of an open one what lies in fragments that can't grow any more, and what a
-bookie knows to be at or below LAC. Who does not answer, or can't, lacks nothing that is known. An entry that nobody holds is not one to be copied.
+Invariants: only confirmed entries are asked for: of a closed ledger all, of an open one what lies in fragments that
+can't grow any more, and what a bookie knows to be at or below LAC. Who does not answer, or can't, lacks nothing that is
+known. An entry that nobody holds is not one to be copied.
 Source: docs/protocols/storage.md, "Auto-recovery".
 """
 
@@ -38,7 +39,9 @@ class Holdings:
 
 
 async def look(context: LedgerContext, metadata: LedgerMetadata, through: int = -1) -> Holdings:
-    """Asks each bookie of each fragment that is registered. through: an entry of an open ledger that is known to be confirmed, with all before it."""
+    """Asks each bookie of each fragment that is registered. through: an entry of an open ledger that is known to be
+    confirmed, with all before it.
+    """
     found = Holdings(await _confirmed(context, metadata, through))
     fragments = metadata.fragments
     for index, (first, ensemble) in enumerate(fragments):

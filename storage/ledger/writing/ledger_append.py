@@ -1,9 +1,11 @@
 """LedgerAppend: says how far one open ledger is durable, and what a bookie that comes in has to be sent.
 
 Is: the ack bookkeeping of a ledger's single writer, by runs. Isn't: I/O, placement, recovery, or the runs themselves.
-Invariants: LAC only grows; LAC = n means that ack_quorum bookies of its write set in the *recorded* ensemble hold each entry 0..n.
-A bookie acknowledges, in order, what it was sent, and it was sent all entries of its stripes: so one number says what it holds of each of its
-write sets. LAC goes from stripe to stripe, each as far as an ack quorum of its own write set has come.
+Invariants: LAC only grows; LAC = n means that ack_quorum bookies of its write set in the *recorded* ensemble hold each
+entry 0..n.
+A bookie acknowledges, in order, what it was sent, and it was sent all entries of its stripes: so one number says what
+it holds of each of its write sets. LAC goes from stripe to stripe, each as far as an ack quorum of its own write set
+has come.
 Source: the BookKeeper protocol, "ensemble changes"; docs/protocols/ledger.md.
 """
 
@@ -24,7 +26,7 @@ class LedgerAppend:
         self.ensemble = list(ensemble)
         self.lac = -1
         self.changes = 0
-        """Ensemble changes begun."""
+        """How many ensemble changes were begun; each is known by the count that it made."""
         self._recorded = 0
         self._ack_quorum = ack_quorum
         self._durable = dict.fromkeys(ensemble, -1)
@@ -35,7 +37,9 @@ class LedgerAppend:
         return self._recorded == self.changes
 
     def on_ack(self, bookie: str, through: int) -> bool:
-        """`bookie` holds every entry that it was sent, from where it came in up to `through`. Returns whether LAC moved."""
+        """`bookie` holds every entry that it was sent, from where it came in up to `through`. Returns whether LAC
+        moved.
+        """
         durable = self._durable.get(bookie)
         if durable is None or through <= durable:  # replaced meanwhile: its acks are withdrawn
             return False
@@ -43,7 +47,9 @@ class LedgerAppend:
         return self._advance()
 
     def on_bookie_replaced(self, lost: str, spare: str) -> int:
-        """Withdraws what `lost` acknowledged above LAC, and holds LAC until the change is recorded. Returns the first entry for the spare."""
+        """Withdraws what `lost` acknowledged above LAC, and holds LAC until the change is recorded. Returns the first
+        entry for the spare.
+        """
         assert spare not in self._durable
         del self._durable[lost]
         self._durable[spare] = self.lac
@@ -52,7 +58,8 @@ class LedgerAppend:
         return self.lac + 1
 
     def on_bookie_back(self, bookie: str) -> int:
-        """A bookie of the ensemble that was away, and not replaced, can be written to again. Returns the first entry that it needs.
+        """A bookie of the ensemble that was away, and not replaced, can be written to again. Returns the first entry
+        that it needs.
 
         What it acknowledged it holds; entries at or below LAC that it missed are left to repair.
         """

@@ -1,6 +1,7 @@
 """Creation of a ledger: where it lies, its id, and its first metadata.
 
-Is: one placement, and one write. Isn't: a topic's decision to have another ledger (`storage.managed_ledger.log.log_tail`), or its writer (`handle`).
+Is: one placement, and one write. Isn't: a topic's decision to have another ledger
+(`storage.managed_ledger.log.log_tail`), or its writer (`ledger_handle`).
 Invariants: an id is given once; the write quorum is a promise, the width of the ensemble is not.
 Source: docs/protocols/ledger.md, "Metadata of a ledger".
 """
@@ -22,10 +23,12 @@ async def create_ledger(
     owner: int = 0,
     affinity: Affinity = ANYWHERE,
 ) -> tuple[LedgerMetadata, int]:
-    """A new, empty, open ledger on bookies chosen by chance: (metadata, version). Raises NotEnoughBookies and what the metadata raises.
+    """A new, empty, open ledger on bookies chosen by chance: (metadata, version). Raises NotEnoughBookies and what the
+    metadata raises.
 
-    ensemble: wider than the write quorum, entries are striped over it; with fewer writable bookies it is as wide as they are, because the
-    write quorum is a promise and the width is not. topic, owner: by which it is known later that nobody will ever name it.
+    ensemble: wider than the write quorum, entries are striped over it; with fewer writable bookies it is as wide as
+    they are, because the write quorum is a promise and the width is not. topic, owner: by which it is known later that
+    nobody will ever name it.
     """
     bookies = context.pool.pick(ensemble, write_quorum, affinity)
     ledger = await context.meta.next_ids(keys.LEDGER_IDS)

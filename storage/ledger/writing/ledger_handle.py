@@ -1,9 +1,11 @@
 """LedgerHandle: the single writer of one open ledger.
 
-Is: the shell around LedgerAppend: it sends runs to the ensemble, replaces bookies, and closes the ledger. Isn't: rollover, or who may write.
-Invariants: runs are sent in order; a run is kept until LAC has passed it, so that a spare can be sent everything from LAC + 1 on;
-after `close` began nothing moves LAC any more. Only a recovery changes the state of an open ledger under its writer: any other state
-than OPEN, and LedgerFenced from any bookie, is final.
+Is: the shell around LedgerAppend: it sends runs to the ensemble, replaces bookies, and closes the ledger. Isn't:
+rollover, or who may write.
+Invariants: runs are sent in order; a run is kept until LAC has passed it, so that a spare can be sent everything from
+LAC + 1 on;
+after `close` began nothing moves LAC any more. Only a recovery changes the state of an open ledger under its writer:
+any other state than OPEN, and LedgerFenced from any bookie, is final.
 Source: docs/protocols/ledger.md.
 """
 
@@ -43,7 +45,9 @@ _Pending = tuple[int, int, list[Buffer], int]
 
 
 class _Slot:
-    """One place of the ensemble, for as long as one writer of one bookie lasts: acks of an earlier writer never count."""
+    """One place of the ensemble, for as long as one writer of one bookie lasts: acks of an earlier writer never
+    count.
+    """
 
     __slots__ = ("bookie", "client", "moved_at", "sent", "writing")
 
@@ -58,7 +62,8 @@ class _Slot:
 class LedgerHandle:
     """Decides nothing about durability: that is `LedgerAppend`.
 
-    on_lac: called after LAC moved. on_failed: called once, where nothing more can be confirmed here (LedgerFenced is final for the topic;
+    on_lac: called after LAC moved. on_failed: called once, where nothing more can be confirmed here (LedgerFenced is
+    final for the topic;
     NotEnoughBookies: close this ledger, and go on in another).
     """
 
@@ -138,7 +143,9 @@ class LedgerHandle:
 
     @property
     def lac(self) -> int:
-        """Whole runs only: one that was cut at its stripes is confirmed, told of, and closed at with its last piece; so none is confirmed in part."""
+        """Whole runs only: one that was cut at its stripes is confirmed, told of, and closed at with its last piece; so
+        none is confirmed in part.
+        """
         lac = self._core.lac
         while self._cut and self._cut[0][1] <= lac:
             self._cut.popleft()
@@ -153,7 +160,8 @@ class LedgerHandle:
         return self._next - 1
 
     def append_run(self, run: Run) -> int:
-        """Sends one run to its write set, cut where a stripe ends, and returns its first entry id; in the order of the calls.
+        """Sends one run to its write set, cut where a stripe ends, and returns its first entry id; in the order of the
+        calls.
 
         Nothing is allocated an entry.
         """
@@ -182,7 +190,9 @@ class LedgerHandle:
         return first
 
     def _append(self, run: Run) -> None:
-        """Of one stripe."""
+        """Gives the run its entries and sends it to its write set; the caller has cut it so that it lies in one
+        stripe.
+        """
         first, count = self._next, run.count
         block = encode_block(run if self._sealer is None else self._sealer(run, first), self.ledger, first)
         self._next = first + count
@@ -205,10 +215,11 @@ class LedgerHandle:
             await asyncio.shield(self._drained)
 
     async def close(self) -> LedgerMetadata:
-        """Closes the ledger by compare-and-set at its LAC, and returns its metadata. What waits above LAC is not part of it.
+        """Closes the ledger by compare-and-set at its LAC, and returns its metadata. What waits above LAC is not part
+        of it.
 
-        Raises LedgerFenced where somebody else has taken it over: then nothing may be appended elsewhere. Raises what the metadata raises
-        when it stays unavailable for `lost_after_s`.
+        Raises LedgerFenced where somebody else has taken it over: then nothing may be appended elsewhere. Raises what
+        the metadata raises when it stays unavailable for `lost_after_s`.
         """
         self.stop()
         if isinstance(self.failed, LedgerFenced):
@@ -349,13 +360,15 @@ class LedgerHandle:
             self._lac_moved()
 
     def _on_lost(self, slot: _Slot, error: Exception) -> None:
-        """May be called from inside an add: so it is acted upon in a turn of its own."""
+        """May be called from inside an add: so it is acted upon in a pass of its own."""
         if slot.writing:
             self._end_slot(slot)
             self._loop.call_soon(self._replace, slot, error)
 
     def _replace(self, slot: _Slot, error: Exception | None) -> None:
-        """Puts a spare in the place of a lost bookie; where there is none, the same one is tried again, for as long as the ledger lives."""
+        """Puts a spare in the place of a lost bookie; where there is none, the same one is tried again, for as long as
+        the ledger lives.
+        """
         if self._stopped or slot.writing or slot not in self._slots:
             return
         if isinstance(error, LedgerFenced | NoSuchLedger):  # a ledger that was recovered may be deleted already
@@ -383,7 +396,8 @@ class LedgerHandle:
         elif self._stuck() and self._can_go_on(slot.bookie):
             self._fail(
                 NotEnoughBookies(
-                    f"ledger {self.ledger}: no spare is left in the place of {slot.bookie}; a narrower one goes on without it"
+                    f"ledger {self.ledger}: no spare is left in the place of {slot.bookie}; a narrower one goes on "
+                    "without it"
                 )
             )
         else:
@@ -398,7 +412,7 @@ class LedgerHandle:
             self._gaps[bookie] = self._core.lac
 
     def _mark_gaps(self, *bookies: str) -> None:
-        """Of these, or of all: the ledger is marked for repair."""
+        """Has the ledger marked for repair of what these bookies lack; without arguments, of what any bookie lacks."""
         if gaps := {b: through for b, through in self._gaps.items() if not bookies or b in bookies}:
             self._gaps = {b: through for b, through in self._gaps.items() if b not in gaps}
             self._context.tasks.spawn(self._mark(gaps))
@@ -411,7 +425,8 @@ class LedgerHandle:
                 return
             except HeliographError:
                 await asyncio.sleep(self._context.pause_s(attempt))
-        # once more with the next ack of that bookie, retry, or the end of the handle; after that the check of copies finds it
+        # once more with the next ack of that bookie, retry, or the end of the handle; after that the check of copies
+        # finds it
         self._gaps = {b: max(through, self._gaps.get(b, -1)) for b, through in {**self._gaps, **gaps}.items()}
 
     def _stuck(self) -> bool:
@@ -450,7 +465,9 @@ class LedgerHandle:
     # -- the metadata -------------------------------------------------------------------------------------------------
 
     async def _record(self) -> None:
-        """Writes the ensemble to the metadata until it is what is written to. Ends early where the handle is stopped."""
+        """Writes the ensemble to the metadata until it is what is written to. Ends early where the handle is
+        stopped.
+        """
         attempt = 0
         while not self._core.settled and not self._stopped:
             change = self._core.changes
@@ -472,7 +489,9 @@ class LedgerHandle:
         self._recording = None
 
     async def _write(self, wanted: LedgerMetadata) -> bool:
-        """One compare-and-set. Returns whether it landed; where not, the next attempt stands on what was found. Raises LedgerFenced."""
+        """One compare-and-set. Returns whether it landed; where not, the next attempt stands on what was found. Raises
+        LedgerFenced.
+        """
         try:
             self._version = await self._context.meta.put(
                 keys.ledger(self.ledger), wanted.encode(), expected=self._version

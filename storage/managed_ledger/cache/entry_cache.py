@@ -1,19 +1,24 @@
 """EntryCache: the one memory of a broker for entries, bounded by bytes, shared fairly between its topics.
 
-Is: the byte bound, and which run goes when. Isn't: the runs (TopicCache), or what lagging readers fetch: that is ReadAhead's, within this bound.
-Invariants: at most `byte_bound` bytes (of entries, of the blocks that they pin, and of what was fetched ahead), the newest run excepted. What is
-above the bound goes from the topics that hold most, to within a factor of two: so a flooded topic cannot empty the cache of the others.
+Is: the byte bound, and which run goes when. Isn't: the runs (TopicCache), or what lagging readers fetch: that is
+ReadAhead's, within this bound.
+Invariants: at most `byte_bound` bytes (of entries, of the blocks that they pin, and of what was fetched ahead), the
+newest run excepted. What is above the bound goes from the topics that hold most, to within a factor of two: so a
+flooded topic cannot empty the cache of the others.
 Only the newest end of a topic's log is ever held: a cold backlog that is drained evicts nothing from here.
 
-Three strategies say what goes before the bound is hit; in each, a run that has been here for longer than `time_ms` goes too:
+Three strategies say what goes before the bound is hit; in each, a run that has been here for longer than `time_ms` goes
+too:
 
     read         what every active cursor has read
     mark_delete  what every active cursor has acknowledged: a consumer that restarts finds what it had not acknowledged
     time         nothing else
 
-A cursor is active while somebody reads for it, and `time_ms` longer, and while its backlog is at most `backlogged_entries`.
-Source: Pulsar's managedLedgerCacheSizeMB, managedLedgerCacheEvictionTimeThresholdMillis, managedLedgerCursorBackloggedThreshold,
-cacheEvictionByMarkDeletedPosition; docs/operating.md, "Entry cache".
+A cursor is active while somebody reads for it, and `time_ms` longer, and while its backlog is at most
+`backlogged_entries`.
+Source: Pulsar's managedLedgerCacheSizeMB, managedLedgerCacheEvictionTimeThresholdMillis,
+managedLedgerCursorBackloggedThreshold, cacheEvictionByMarkDeletedPosition; docs/protocols/ledger.md,
+"Entry cache".
 """
 
 from __future__ import annotations
@@ -40,7 +45,9 @@ class EntryCache:
         self.inserted = self.evicted = self.evictions = 0
         self.hits = self.hit_bytes = self.misses = self.miss_bytes = 0
         self.now = 0.0
-        """Of the last sweep, or of the write that found nothing here: coarse, so that a write reads no clock."""
+        """Monotonic time of the last sweep, or of the write that found nothing here: coarse, so that a write reads no
+        clock.
+        """
         self.on_first: Callable[[], None] | None = None
         """Called when there is something again: sets `now`, and sees to it that `sweep` is called."""
         self._buckets: list[dict[TopicCache, None]] = [{} for _ in range(65)]  # by size_bytes.bit_length()
@@ -55,7 +62,7 @@ class EntryCache:
 
     @property
     def topics(self) -> int:
-        """How many hold anything."""
+        """How many topics have something in the cache."""
         return sum(len(bucket) for bucket in self._buckets)
 
     def on_hit(self, entries: int, size_bytes: int) -> None:
@@ -79,7 +86,9 @@ class EntryCache:
     # -- what comes and goes ------------------------------------------------------------------------------------------
 
     def on_written(self, topic: TopicCache, cost: int, entries: int) -> None:
-        """A member of CacheOwner."""
+        """Called by a topic's cache after it took a run of so many entries; cost: bytes with all that it pins. May
+        evict.
+        """
         first = not self._runs
         self._runs += 1
         self.size_bytes += cost
@@ -92,7 +101,9 @@ class EntryCache:
             self._shrink(topic)
 
     def on_gone(self, topic: TopicCache, cost: int, entries: int, *, evicted: bool) -> None:
-        """A member of CacheOwner."""
+        """Called by a topic's cache after it gave a run up. evicted: for want of room, or as nobody needs it; counted
+        then.
+        """
         self._runs -= 1
         self.size_bytes -= cost
         self.entries -= entries
@@ -107,7 +118,9 @@ class EntryCache:
             self._shrink(None)
 
     def sweep(self, now: float) -> bool:
-        """Evicts what nobody needs, and what is too old. Returns whether anything is left, and `sweep` must be called again."""
+        """Evicts what nobody needs, and what is too old. Returns whether anything is left, and `sweep` must be called
+        again.
+        """
         self.now = now
         by_position, oldest = self.settings.eviction is not Eviction.TIME, now - self.settings.time_ms / 1000
         before = self.evicted

@@ -1,11 +1,13 @@
 """ReadAhead: runs that were fetched from bookies for readers who lag, kept for the next read and the next reader.
 
-Is: one a broker, bounded by bytes, by whole fetches; the least recently read goes first; a part of the EntryCache's bound; and what is on its way
-before a reader asks for it. Isn't: the cache of the newest entries, or who decides what is fetched.
-Invariants: what is kept was confirmed, so it never becomes wrong, unless a repair in place says `forget`; a fetch is kept whole, starts where it was
-asked for, and has no hole; it counts with all memory that it keeps alive. Of what was fetched before anybody asked at most three eighths of the bound
-wait for their readers or are on their way: more readers than that fetch as they go. A reader's second fetch takes none of the last of these eighths, so
-that it keeps nobody's first one away.
+Is: one a broker, bounded by bytes, by whole fetches; the least recently read goes first; a part of the EntryCache's
+bound; and what is on its way before a reader asks for it. Isn't: the cache of the newest entries, or who decides what
+is fetched.
+Invariants: what is kept was confirmed, so it never becomes wrong, unless a repair in place says `forget`; a fetch is
+kept whole, starts where it was asked for, and has no hole; it counts with all memory that it keeps alive. Of what was
+fetched before anybody asked at most three eighths of the bound wait for their readers or are on their way: more readers
+than that fetch as they go. A reader's second fetch takes none of the last of these eighths, so that it keeps nobody's
+first one away.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class _Fetch:
         self.early = False
         """Fetched before a reader asked, and not read since."""
         self.reads_before = 0
-        """Of all readers together, when it came."""
+        """How many reads of all readers had been counted when it came: so one that nobody reads is found."""
         self.start = runs[0][0]
         self.end = runs[-1][0] + runs[-1][1].count
         self.size_bytes = sum(run.size_bytes + RUN_BYTES for _, run in runs)
@@ -53,7 +55,7 @@ class _Flight:
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        """About."""
+        """An estimate of what will come; the real size is known once it is here."""
         self.end = -1
         """The entry behind it, once that is known."""
         self.task: asyncio.Task[None]
@@ -74,12 +76,15 @@ class ReadAhead:
         """Fetched before anybody asked: on its way, or not read yet."""
 
     def window(self, bytes_max: int) -> int:
-        """How much to fetch at a time, at most `bytes_max`: so that about two fetches of each ledger that is read have room, but not less than is worth it."""
+        """How much to fetch at a time, at most `bytes_max`: so that about two fetches of each ledger that is read have
+        room, but not less than is worth it.
+        """
         return min(bytes_max, max(self.byte_bound // (2 * (len(self._of) + 1)), _WORTH_BYTES))
 
     def lacking(self, ledger: int, first: int, fetches: int) -> tuple[int, int] | None:
-        """Of so many fetches one behind another from entry `first` on: where the first one begins that is neither here nor on its way, and how many
-        are left with it. None: there is none, or where it begins is not known yet.
+        """Follows so many fetches one behind another from entry `first` on. Returns where the first one begins that is
+        neither here nor on its way, and how many are left with it.
+        None: there is none, or where it begins is not known yet.
         """
         while fetches:
             flight = self._flying.get((ledger, first))
@@ -106,9 +111,11 @@ class ReadAhead:
         *,
         second: bool = False,
     ) -> None:
-        """Has `fetch` bring about `size_bytes` from entry `first` on, unless they are here, on their way, or more than may wait for their readers.
+        """Has `fetch` bring about `size_bytes` from entry `first` on, unless they are here, on their way, or more than
+        may wait for their readers.
 
-        go_on: called when it is known where it ends, and again when it is here. second: its reader has another one on its way.
+        go_on: called when it is known where it ends, and again when it is here. second: its reader has another one on
+        its way.
         """
         if (ledger, first) in self._flying or self._find(ledger, first) is not None:
             return

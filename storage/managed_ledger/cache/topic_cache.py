@@ -1,8 +1,8 @@
 """TopicCache: the end of one topic's log, as runs in memory.
 
 Is: what the tail of one topic is read from. Isn't: a decision what goes when memory is short: that is the EntryCache's.
-Invariants: what is held is a contiguous end of the topic's log, because runs come behind the last one and go from the front. A run is copied only
-where its block would pin more than twice its size.
+Invariants: what is held is a contiguous end of the topic's log, because runs come behind the last one and go from the
+front. A run is copied only where its block would pin more than twice its size.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ class TopicCache:
         self._cache.on_written(self, cost, run.count)
 
     def read(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
-        """Runs from `position` on, which must exist, cut to what is asked for; at least one entry. [] where it is not held."""
+        """Runs from `position` on, which must exist, cut to what is asked for; at least one entry. [] where it is not
+        held.
+        """
         keys, runs = self._keys, self._runs
         at = bisect_right(keys, position, self._head) - 1
         if at < self._head or keys[at][0] != position[0]:
@@ -106,7 +108,7 @@ class TopicCache:
             self._drop_first(evicted=False)
 
     def evict_first(self) -> None:
-        """The oldest run."""
+        """Gives the oldest run up, for want of room. There must be one."""
         self._drop_first(evicted=True)
 
     def evict_older(self, than: float) -> None:
@@ -164,7 +166,9 @@ def cut_point(run: Run, start: int, max_entries: int, max_bytes: int, at_least_o
 
 
 def pinned_bytes(*runs: Run) -> int:
-    """The memory that runs keep alive: whole blocks, where their entries are views; one that several share, one behind another, once."""
+    """The memory that runs keep alive: whole blocks, where their entries are views; one that several share, one behind
+    another, once.
+    """
     total = 0
     last: object = None
     for run in runs:
@@ -190,4 +194,4 @@ _KEYS: list[Position] = []
 _RUNS: list[Run] = []
 _COSTS: list[int] = []
 _TIMES: list[float] = []
-"""Of every topic that holds nothing; never appended to."""
+"""These empty lists are shared by every topic that holds nothing; they are never appended to."""

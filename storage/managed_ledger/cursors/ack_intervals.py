@@ -1,8 +1,10 @@
 """Intervals: a set of entry ids, as few half-open ranges as can be, or as bits where the ranges are many.
 
-Is: the acknowledged entries of one ledger above a cursor's mark-delete position. Isn't: aware of ledgers, or of what exists.
-Invariants: ranges are sorted, not empty, and never touch; `count` is the number of ids in them. Memory: about 80 bytes a range, and never much more
-than one bit an id of the span: above RANGES_MAX ranges they become chunks of 65,536 bits, whatever is acknowledged in which order.
+Is: the acknowledged entries of one ledger above a cursor's mark-delete position. Isn't: aware of ledgers, or of what
+exists.
+Invariants: ranges are sorted, not empty, and never touch; `count` is the number of ids in them. Memory: about 80 bytes
+a range, and never much more than one bit an id of the span: above RANGES_MAX ranges they become chunks of 65,536 bits,
+whatever is acknowledged in which order.
 """
 
 from __future__ import annotations
@@ -101,7 +103,7 @@ class Intervals:
             at += 1
 
     def pairs(self) -> Iterator[tuple[int, int]]:
-        """Its ranges, in order."""
+        """Yields its ranges [start, stop), ascending and apart."""
         if self.chunks is None:
             yield from zip(self._starts, self._stops, strict=True)
         elif self.chunks:

@@ -1,14 +1,17 @@
 """Cursor: what one subscription, or one link, has acknowledged of a topic.
 
-Is: the mark-delete position, the acknowledged entries above it, and how both are stored. Isn't: what was delivered to whom, or when it is written.
-Invariants: the mark-delete position never passes an entry that was not acknowledged, and moves back only by `reset`; what lies beyond the
-last confirmed entry can't be acknowledged.
+Is: the mark-delete position, the acknowledged entries above it, and how both are stored. Isn't: what was delivered to
+whom, or when it is written.
+Invariants: the mark-delete position never passes an entry that was not acknowledged, and moves back only by `reset`;
+what lies beyond the last confirmed entry can't be acknowledged.
 
-Stored, msgpack behind a version byte: [mark-delete ledger, entry, [[ledger, start, stop, start, stop, ...], ...], properties, partly, bits]; half-open
-ranges. partly: [[ledger, entry, bits], ...], batches of which single messages are acknowledged; bit i of `bits` (bytes, little endian): message i is
-not. bits: [[ledger, chunk, bits], ...] of ledgers with many ranges: bit i: entry chunk * 65,536 + i is acknowledged; with it the version is 2. What is
-absent at the end is left out. Bounds: all of it fits in one value of the metadata. PROPERTIES_BYTES_MAX of properties, 64 KiB of partly, and what they leave of
-ACKED_BYTES_MAX for ranges and bits (bits of some seven million entries): what is beyond, the newest first, is delivered again after a failure.
+Stored, msgpack behind a version byte: [mark-delete ledger, entry, [[ledger, start, stop, start, stop, ...], ...],
+properties, partly, bits]; half-open ranges. partly: [[ledger, entry, bits], ...], batches of which single messages are
+acknowledged; bit i of `bits` (bytes, little endian): message i is not. bits: [[ledger, chunk, bits], ...] of ledgers
+with many ranges: bit i: entry chunk * 65,536 + i is acknowledged; with it the version is 2. What is absent at the end
+is left out. Bounds: all of it fits in one value of the metadata. PROPERTIES_BYTES_MAX of properties, 64 KiB of partly,
+and what they leave of ACKED_BYTES_MAX for ranges and bits (bits of some seven million entries): what is beyond, the
+newest first, is delivered again after a failure.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ ACKED_BYTES_MAX = VALUE_BYTES_MAX - (16 << 10)
 PROPERTIES_BYTES_MAX = 512 << 10
 """Those of users, and what the coordinator of transactions keeps there."""
 GIVEN_BYTES_MAX = 64 << 10
-"""Of them, what users may give."""
+"""How much of `PROPERTIES_BYTES_MAX` users may take, encoded."""
 _RANGE_BYTES = 10
 _CHUNK_BYTES = 24
 _PART_BYTES = 24
@@ -46,9 +49,11 @@ class Cursor:
     """Acknowledgements change it at once; they are durable when `flushed()` returns."""
 
     fits = True
-    """Whether all of it was stored by the last write; False: beyond the bounds, so that some would be delivered again after a failure."""
+    """Whether all of it was stored by the last write; False: beyond the bounds, so that some would be delivered again
+    after a failure.
+    """
     writes = write_errors = 0
-    """Of this owner: how often it was stored, and could not be at that time."""
+    """How often this owner stored it, and how often that failed for the time being."""
 
     moves = 0
     """How often the mark-delete position moved, of this owner."""
@@ -71,7 +76,7 @@ class Cursor:
         self.changes = 0
         """Grows with each change that is to be stored."""
         self.stored_bytes = 0
-        """Of its last encoding."""
+        """The size of its last encoding: large ones are written less often."""
         self._catalog = catalog
         self.reading: Callable[[], Position] | None = None
         """Set by whoever reads for it, for as long as it reads: where it reads next. For the entry cache."""
@@ -82,7 +87,9 @@ class Cursor:
         self._acked: dict[int, Intervals] = {}
         self._acked_count = 0
         self.partly_acked: dict[Position, int] = {}
-        """Batches of which some messages are acknowledged -> bits of those that are not. May still hold entries acknowledged since."""
+        """Batches of which some messages are acknowledged -> bits of those that are not. May still hold entries
+        acknowledged since.
+        """
 
     # -- acknowledging ------------------------------------------------------------------------------------------------
 
@@ -114,7 +121,9 @@ class Cursor:
         return added
 
     def ack_batch(self, position: Position, given: int) -> int:
-        """Acknowledges messages of a batch: bit i of `given` says that message i is not. Returns the bits left, 0: the entry is acknowledged."""
+        """Acknowledges messages of a batch: bit i of `given` says that message i is not. Returns the bits left, 0: the
+        entry is acknowledged.
+        """
         if (
             self.is_acked(position)
             or position[1] < 0
@@ -155,8 +164,10 @@ class Cursor:
         self._changed()
 
     def begin_earlier(self, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]) -> None:
-        """What lies in (mark_delete, start], and in `never`, (ledger, first entry, last entry), counts as not acknowledged; all else behind `start`
-        stays as it is. In one write. Changes nothing where it raises MetadataUnavailable: pages of the ledgers from there on were not read."""
+        """What lies in (mark_delete, start], and in `never`, (ledger, first entry, last entry), counts as not
+        acknowledged; all else behind `start` stays as it is. In one write. Changes nothing where it raises
+        MetadataUnavailable: pages of the ledgers from there on were not read.
+        """
         ranges, partly, at = self.acked_ranges, self.partly_acked, start
         while (following := self._catalog.next(at)) <= self.mark_delete:
             at = min(self.mark_delete, (following[0], self._catalog.entries_of(following[0]) - 1))
@@ -173,7 +184,7 @@ class Cursor:
         self._changed()
 
     def set_properties(self, properties: dict[str, str]) -> None:
-        """Raises NotAllowed."""
+        """Replaces all properties, to be stored with the next write. Raises NotAllowed above PROPERTIES_BYTES_MAX."""
         check_properties(properties, PROPERTIES_BYTES_MAX)
         self.properties = properties
         self._changed()
@@ -196,7 +207,9 @@ class Cursor:
         return self._catalog.next(self.mark_delete)
 
     def read_at(self, now: float) -> None:
-        """Somebody reads for it who comes and goes, and did at that time of the event loop: the cache keeps what comes next for him for a while."""
+        """Somebody reads for it who comes and goes, and did at that time of the event loop: the cache keeps what comes
+        next for him for a while.
+        """
         self._read_at = now
 
     def needed_from(self, now: float, since: float, *, by_mark_delete: bool) -> Position | None:
@@ -311,7 +324,7 @@ class Cursor:
 
     @staticmethod
     def properties_in(blob: bytes) -> dict[str, str]:
-        """Of what was stored. Raises CorruptData."""
+        """The properties in a stored cursor, without making one. Raises CorruptData."""
         return dict(unpack("cursor", blob, _VERSION_BITS)[3])
 
     def restore(self, blob: bytes) -> None:

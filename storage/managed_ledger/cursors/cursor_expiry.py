@@ -1,11 +1,15 @@
 """Expiry: moves cursors over entries that nobody will acknowledge any more.
 
-Is: time to live, a bound on a backlog, and truncation, as moves of mark-delete positions; each says how many unacknowledged entries it gave up.
-Isn't: a decision that entries may be given up (that is a policy's, or an operator's), or the deletion: trimming follows the cursors.
-Invariants: a cursor moves forward only, and is durable where it stands when the call returns. An entry's age is the broker time of its run: found
-by halving over the backlog, a few small reads however long it is; where clocks of brokers disagree, so does the age. What time to live and a bound give
-up is noted with the cursor (`GIVEN_UP`), in the write that moves it: nobody acknowledged that.
-A cursor that a link reads by is one like the others here: what it is moved over goes to its region as a SKIP, and is counted there as lost.
+Is: time to live, a bound on a backlog, and truncation, as moves of mark-delete positions; each says how many
+unacknowledged entries it gave up.
+Isn't: a decision that entries may be given up (that is a policy's, or an operator's), or the deletion: trimming follows
+the cursors.
+Invariants: a cursor moves forward only, and is durable where it stands when the call returns. An entry's age is the
+broker time of its run: found by halving over the backlog, a few small reads however long it is; where clocks of brokers
+disagree, so does the age. What time to live and a bound give up is noted with the cursor (`GIVEN_UP`), in the write
+that moves it: nobody acknowledged that.
+A cursor that a link reads by is one like the others here: what it is moved over goes to its region as a SKIP, and is
+counted there as lost.
 Source: docs/protocols/ledger.md, "Expiry".
 """
 
@@ -23,7 +27,9 @@ from heliograph.wire.run import Run
 from storage.managed_ledger.cursors.cursor import Cursor
 
 GIVEN_UP = "heliograph.given_up"
-"""Of a cursor: ranges (after, through] at or below its mark-delete position that nobody acknowledged."""
+"""Names the property of a cursor that holds, as JSON, ranges (after, through] at or below its mark-delete position that
+nobody acknowledged.
+"""
 GIVEN_UP_MAX = 32
 """Beyond it the two oldest become one: it names too much, never too little."""
 _HOLES_MAX = 10_000
@@ -108,7 +114,9 @@ async def move(log: Log, upto: Position, names: Collection[str], *, noted: bool 
 
 
 def read_given_up(properties: Mapping[str, str]) -> list[tuple[Position, Position]]:
-    """Ascending. Raises CorruptData."""
+    """Returns the ranges (after, through] of `GIVEN_UP`, ascending; [] where there is no such property. Raises
+    CorruptData.
+    """
     try:
         return [((a, b), (c, d)) for a, b, c, d in json.loads(properties.get(GIVEN_UP, "[]"))]
     except (ValueError, TypeError) as error:

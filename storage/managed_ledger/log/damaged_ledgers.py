@@ -1,10 +1,12 @@
 """Mending: a ledger of a topic that is lost or damaged here comes back under the same local ids.
 
-Is: what of a topic's ledger no copy can be read of, and its repair in place from a source, whether the topic is loaded or not. Isn't: the copying
-(`storage.ledger.repair.in_place_repair`), the source (another region, an object store), or a ledger that is open.
-Invariants: only a ledger that the topic names, closed, and not left to an object store, is touched. One whose metadata is lost gets it anew, in a
-transaction that checks the topic's own: so never for a ledger that was trimmed meanwhile; and before the first entry is written, because bookies
-collect what no metadata knows. A crash after any step leaves a ledger that is as damaged as before, or less; the next attempt goes on from there.
+Is: what of a topic's ledger no copy can be read of, and its repair in place from a source, whether the topic is loaded
+or not. Isn't: the copying (`storage.ledger.repair.in_place_repair`), the source (another region, an object store), or a
+ledger that is open.
+Invariants: only a ledger that the topic names, closed, and not left to an object store, is touched. One whose metadata
+is lost gets it anew, in a transaction that checks the topic's own: so never for a ledger that was trimmed meanwhile;
+and before the first entry is written, because bookies collect what no metadata knows. A crash after any step leaves a
+ledger that is as damaged as before, or less; the next attempt goes on from there.
 Source: docs/protocols/storage.md, "In-place repair".
 """
 
@@ -37,7 +39,9 @@ _ATTEMPTS_MAX = 10
 async def damaged(
     context: LedgerContext, info: LedgerInfo, throttle: Throttle, first: int = 0, last: int | None = None
 ) -> list[tuple[int, int]]:
-    """[first, last] of the entries in that range that no bookie has; [] of a ledger that is open, or left to an object store."""
+    """[first, last] of the entries in that range that no bookie has; [] of a ledger that is open, or left to an object
+    store.
+    """
     if not info.closed_ms or local_gone(info) or not info.entries:
         return []
     try:
@@ -57,7 +61,9 @@ async def mend(
     first: int = 0,
     last: int | None = None,
 ) -> Refilled:
-    """quorums: for a ledger whose metadata is lost. Raises what `refill` raises; NoSuchLedger where it was trimmed meanwhile."""
+    """quorums: for a ledger whose metadata is lost. Raises what `refill` raises; NoSuchLedger where it was trimmed
+    meanwhile.
+    """
     check_can_be_mended(topic, info)
     if await context.meta.get(keys.ledger(info.ledger)) is None:
         await _name_anew(context, topic, info, quorums)
@@ -74,14 +80,16 @@ async def mend(
 
 
 def check_can_be_mended(topic: str, info: LedgerInfo) -> None:
-    """Raises NotAllowed."""
+    """Raises NotAllowed where the ledger is open, or where only an object store has its entries."""
     if not info.closed_ms:
         raise NotAllowed(
-            f"ledger {info.ledger} of {topic} is open: what is damaged of it is mended once it is closed; unload the topic, or let it roll over"
+            f"ledger {info.ledger} of {topic} is open: what is damaged of it is mended once it is closed; unload the "
+            "topic, or let it roll over"
         )
     if local_gone(info):
         raise NotAllowed(
-            f"ledger {info.ledger} of {topic} lies in an object store only: there is nothing to mend on bookies; see `heliograph tier`"
+            f"ledger {info.ledger} of {topic} lies in an object store only: there is nothing to mend on bookies; see "
+            "`heliograph tier`"
         )
 
 
@@ -133,7 +141,8 @@ async def _name_anew(context: LedgerContext, topic: str, info: LedgerInfo, quoru
                 return  # by an attempt whose outcome was unknown, or by somebody else
             await asyncio.sleep(context.pause_s(attempt))
     raise NotEnoughBookies(
-        f"ledger {info.ledger} of {topic}: its metadata could not be written anew, the topic's own changes too often; try again"
+        f"ledger {info.ledger} of {topic}: its metadata could not be written anew, the topic's own changes too often; "
+        "try again"
     )
 
 

@@ -1,7 +1,7 @@
 """LogCursors: the cursors of a topic's log.
 
-Is: making, finding, deleting them, and moving them over what nobody will acknowledge any more (`expiry` finds how far). Isn't: what one has
-acknowledged (Cursor), or how it is stored (TopicRecord).
+Is: making, finding, deleting them, and moving them over what nobody will acknowledge any more (`cursor_expiry` finds
+how far). Isn't: what one has acknowledged (Cursor), or how it is stored (TopicRecord).
 Invariants: a durable cursor is durable when `open_cursor` returns; one that was deleted frees what only it needed.
 """
 
@@ -45,7 +45,8 @@ class LogCursors(LogPages):
     async def open_cursor(
         self, name: str, initial: Position, *, durable: bool = True, properties: dict[str, str] | None = None
     ) -> Cursor:
-        """The cursor of that name, made where there is none with `initial` as its mark-delete position. Returns once a new one is durable.
+        """The cursor of that name, made where there is none with `initial` as its mark-delete position. Returns once a
+        new one is durable.
 
         Raises NotAllowed where no write of it would be taken.
         """
@@ -77,7 +78,9 @@ class LogCursors(LogPages):
         check_properties(properties)
 
     def add_cursor(self, name: str, mark_delete: Position, durable: bool, properties: dict[str, str]) -> Cursor:
-        """Without storing it."""
+        """Makes a cursor in memory only, or takes the place of one of that name; who loads or makes it has it
+        stored.
+        """
         self.cursors[name] = cursor = Cursor(
             name,
             self._catalog,
@@ -91,7 +94,9 @@ class LogCursors(LogPages):
         return cursor
 
     async def delete_cursor(self, name: str) -> None:
-        """Raises NotFound."""
+        """Returns once the deletion of a durable cursor is durable; then what only it needed may be trimmed. Raises
+        NotFound.
+        """
         cursor = self.cursors.pop(name, None)
         if cursor is None:
             raise NotFound(f"{self.topic}: there is no cursor {name}")
@@ -107,15 +112,21 @@ class LogCursors(LogPages):
             raise self.failed
 
     async def oldest_unacked_ms(self, name: str) -> int:
-        """Broker time of the first entry that this cursor has not acknowledged; 0: there is none. Raises NotFound; what `read` raises."""
+        """Broker time of the first entry that this cursor has not acknowledged; 0: there is none. Raises NotFound; what
+        `read` raises.
+        """
         return await cursor_expiry.oldest_unacked_ms(self, name)
 
     async def expire_before(self, time_ms: int, names: Collection[str]) -> dict[str, int]:
-        """Moves these cursors over all that is older than that broker time. Returns how many entries each of them gave up, unacknowledged."""
+        """Moves these cursors over all that is older than that broker time. Returns how many entries each of them gave
+        up, unacknowledged.
+        """
         return await cursor_expiry.expire_before(self, time_ms, names)
 
     async def drop_to(self, size_bytes: int, names: Collection[str]) -> dict[str, int]:
-        """Moves these cursors until at most about so many bytes lie before each. Returns how many entries each of them gave up, unacknowledged."""
+        """Moves these cursors until at most about so many bytes lie before each. Returns how many entries each of them
+        gave up, unacknowledged.
+        """
         return await cursor_expiry.drop_to(self, size_bytes, names)
 
     def _check_open(self) -> None:

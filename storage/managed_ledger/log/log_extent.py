@@ -48,7 +48,7 @@ class LogExtent(ABC):
 
     @property
     def open_bytes(self) -> int:
-        """Of the ledger that is open; 0 where none is."""
+        """The confirmed bytes of the open ledger; 0 where none is open."""
         return self._catalog.open_bytes
 
     @property
@@ -56,7 +56,9 @@ class LogExtent(ABC):
         return self._catalog.entries
 
     def ledgers(self) -> list[LedgerInfo]:
-        """Every ledger, the open one with live numbers. Raises MetadataUnavailable where some are only being read: see `ManagedLedger.whole`."""
+        """Every ledger, the open one with live numbers. Raises MetadataUnavailable where some are only being read: see
+        `ManagedLedger.whole`.
+        """
         try:
             return self._catalog.infos()
         except MetadataUnavailable:
@@ -64,7 +66,9 @@ class LogExtent(ABC):
             raise
 
     def ledgers_from(self, ledger: int) -> list[LedgerInfo]:
-        """From this one on, and maybe some before it. Raises as `ledgers`, but not of ledgers that a cursor is before."""
+        """From this one on, and maybe some before it. Raises as `ledgers`, but not of ledgers that a cursor is
+        before.
+        """
         try:
             return self._catalog.infos_from(ledger)
         except MetadataUnavailable:
@@ -72,7 +76,9 @@ class LogExtent(ABC):
             raise
 
     def unsettled(self) -> list[LedgerInfo]:
-        """Those of which anything may be left to do: every ledger, but for pages that lie in an object store only. Raises as `ledgers`."""
+        """Those of which anything may be left to do: every ledger, but for pages that lie in an object store only.
+        Raises as `ledgers`.
+        """
         try:
             return self._catalog.unsettled()
         except MetadataUnavailable:
@@ -91,23 +97,27 @@ class LogExtent(ABC):
 
     @property
     def first_index(self) -> int | None:
-        """Of the first message that is there; None where there is no ledger."""
+        """The index of the first message that is not trimmed; None where there is no ledger."""
         return self._catalog.first_index
 
     @property
     def stored_bytes(self) -> int:
-        """Of the ledgers that an object store has whole."""
+        """The bytes of those ledgers that an object store has whole, whether bookies have them too or not."""
         return self._catalog.stored_bytes
 
     def first_position(self) -> Position:
         return self._catalog.first()
 
     def next_position(self, position: Position) -> Position:
-        """The first position that exists strictly after it; where there is none, one that the next entry will be at or after."""
+        """The first position that exists strictly after it; where there is none, one that the next entry will be at or
+        after.
+        """
         return self._catalog.next(position)
 
     def position_before(self, position: Position) -> Position:
-        """The last position that exists strictly before it; (-1, -1): none. Raises as `ledgers` where it is the first of a ledger that was not read."""
+        """The last position that exists strictly before it; (-1, -1): none. Raises as `ledgers` where it is the first
+        of a ledger that was not read.
+        """
         if position <= self._catalog.first():
             return BEFORE_ALL
         found = self._catalog.at_or_before((position[0], position[1] - 1))
@@ -123,7 +133,7 @@ class LogExtent(ABC):
         return self._catalog.entries_between(after, upto)
 
     def bytes_between(self, after: Position, upto: Position) -> int:
-        """An estimate."""
+        """Estimates the bytes of the entries in (after, upto]: those of one ledger are taken to be equally large."""
         return self._catalog.bytes_between(after, upto)
 
     def position_after(self, position: Position, count: int) -> Position:

@@ -1,6 +1,7 @@
 """LogPages: a topic's log whose oldest ledgers lie in pages that are read when somebody asks for what only they tell.
 
-Is: what has to be read for a question, and the questions that wait for it. Isn't: a page, or what is known without its value (`history`).
+Is: what has to be read for a question, and the questions that wait for it. Isn't: a page, or what is known without its
+value (`ledger_history`).
 Invariants: what was read stays known; an owner that was replaced meanwhile has failed, and says so.
 Source: docs/protocols/ledger.md, "Pages of ledgers".
 """
@@ -29,14 +30,16 @@ class LogPages(LogExtent):
 
     @abstractmethod
     def _fail(self, error: HeliographError) -> None:
-        """Final."""
+        """Closes the topic for good with this error."""
 
     async def whole(self) -> None:
         """`ledgers` answers from then on. Raises what the metadata raises, and what closed the topic."""
         await self.read_back_to(-1)
 
     async def read_back_to(self, ledger: int) -> None:
-        """What is known of ledgers from this one on is exact when it returns. Raises what the metadata raises, and what closed the topic."""
+        """What is known of ledgers from this one on is exact when it returns. Raises what the metadata raises, and what
+        closed the topic.
+        """
         if self._catalog.history is not None:
             await self._read_pages(self._catalog.history.missing(ledger))
 
@@ -46,7 +49,9 @@ class LogPages(LogExtent):
             await self._read_pages(self._catalog.history.missing_front(count))
 
     async def first_from(self, position: Position) -> Position | None:
-        """The first position that exists, not before `position`; None: nothing is confirmed there yet. Raises what the metadata raises."""
+        """The first position that exists, not before `position`; None: nothing is confirmed there yet. Raises what the
+        metadata raises.
+        """
         while (
             (at := self._catalog.at_or_after(position)) is not None
             and self._catalog.history is not None
@@ -56,13 +61,15 @@ class LogPages(LogExtent):
         return at
 
     async def ledger_info(self, ledger: int) -> LedgerInfo:
-        """Of one ledger, whatever else was read. Raises NoSuchLedger; what the metadata raises, and what closed the topic."""
+        """What is known of one ledger; reads its page where that is needed. Raises NoSuchLedger; what the metadata
+        raises, and what closed the topic.
+        """
         if self._catalog.unread(ledger):
             await self._read_page(ledger)
         return self._info(ledger)
 
     async def _read_page(self, ledger: int) -> None:
-        """Of this ledger."""
+        """Reads the page that this ledger lies in, where it was not read yet."""
         if self._catalog.history is not None:
             await self._read_pages(self._catalog.history.missing(ledger)[:1])
 

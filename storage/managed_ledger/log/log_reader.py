@@ -1,9 +1,10 @@
 """LogReader: one topic's confirmed entries, from the cache, from what was fetched ahead, or from bookies.
 
 Is: the way of a read. Isn't: a judge of what is confirmed: that is the catalog.
-Invariants: nothing beyond the catalog's last position is returned. A reader that goes on where an earlier read ended is sequential: for it more is
-fetched than it asks for, and what comes next while it hands that out: two fetches, the second one asked for as soon as the end of the first is known.
-Where copies have moved since a ledger's metadata was read, it is read again, once.
+Invariants: nothing beyond the catalog's last position is returned. A reader that goes on where an earlier read ended is
+sequential: for it more is fetched than it asks for, and what comes next while it hands that out: two fetches, the
+second one asked for as soon as the end of the first is known. Where copies have moved since a ledger's metadata was
+read, it is read again, once.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class ColdReads(Protocol):
     async def read(
         self, topic: str, ledger: int, record: OffloadRecord, first: int, last: int, max_bytes: int
     ) -> list[tuple[int, Run]]:
-        """[(first entry, run)]: verified, from entry `first` on, without a hole, at most to `last`; at least one entry."""
+        """[(first entry, run)]: verified, from entry `first` on, without a hole, at most to `last`; at least one
+        entry.
+        """
         ...
 
 
@@ -82,7 +85,9 @@ class LogReader:
         )
 
     def cached(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
-        """(ledger, first entry, run) at or after `position`, straight from the cache, at least one entry; [] where it is not there."""
+        """(ledger, first entry, run) at or after `position`, straight from the cache, at least one entry; [] where it
+        is not there.
+        """
         found = self._cache.read(position, max_entries, max_bytes)
         if not found:
             existing = self._catalog.at_or_after(position)
@@ -95,7 +100,9 @@ class LogReader:
         return found
 
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
-        """The same, also from bookies; [] where nothing is confirmed there yet. Raises CorruptData, BookieUnavailable."""
+        """The same, also from bookies; [] where nothing is confirmed there yet. Raises CorruptData,
+        BookieUnavailable.
+        """
         while True:
             existing = self._catalog.at_or_after(position)
             if existing is None:
@@ -143,7 +150,9 @@ class LogReader:
         return runs
 
     def _fetch_early(self, ledger: int, first: int, fetches: int = _FETCHES_AHEAD) -> None:
-        """What a reader that reads on will ask for next, while it hands out what it has: so many fetches from entry `first` on."""
+        """What a reader that reads on will ask for next, while it hands out what it has: so many fetches from entry
+        `first` on.
+        """
         lacking = self._ahead.lacking(ledger, first, fetches)
         if lacking is None:
             return
@@ -172,7 +181,8 @@ class LogReader:
         assert record is not None
         if self._cold is None:
             raise StoreRefused(
-                f"ledger {ledger} of {self._topic} lies in an object store only, and this broker is set to none: set broker.tiered.store"
+                f"ledger {ledger} of {self._topic} lies in an object store only, and this broker is set to none: set "
+                "broker.tiered.store"
             )
         last = min(first + max_entries, self._catalog.entries_of(ledger)) - 1
         return await self._cold.read(self._topic, ledger, record, first, last, max_bytes)
@@ -201,7 +211,7 @@ class LogReader:
 
 
 def _amount(runs: Sequence[tuple[int, int, Run]]) -> tuple[int, int]:
-    """(entries, bytes)."""
+    """Returns (entries, bytes) of the runs together."""
     return sum(run.count for *_, run in runs), sum(run.size_bytes for *_, run in runs)
 
 

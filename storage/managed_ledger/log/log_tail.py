@@ -1,11 +1,14 @@
-"""Tail: the end of a topic, where runs are appended.
+"""LogTail: the end of a topic, where runs are appended.
 
-Is: the open ledger, the runs that wait for it, and the move to the next ledger. Isn't: what is kept, read, or stored of the topic.
-Invariants: runs are confirmed in the order of the appends, over any number of ledgers; a run that fails fails all behind it. The next ledger
-gets its first run only when everything in the one before is confirmed, or was closed by compare-and-set at its LAC: so no entry is found in a
-later ledger while an earlier one is missing. Nothing in a ledger is confirmed before the topic's metadata names it.
+Is: the open ledger, the runs that wait for it, and the move to the next ledger. Isn't: what is kept, read, or stored of
+the topic.
+Invariants: runs are confirmed in the order of the appends, over any number of ledgers; a run that fails fails all
+behind it. The next ledger gets its first run only when everything in the one before is confirmed, or was closed by
+compare-and-set at its LAC: so no entry is found in a later ledger while an earlier one is missing. Nothing in a ledger
+is confirmed before the topic's metadata names it.
 `append_run` never waits: while the ledger changes, runs are kept here and get their entry ids when they are sent.
-What an append takes is read from the clock: the time of the event loop stands still within a turn, and uvloop's counts whole milliseconds.
+What an append takes is read from the clock: the time of the event loop stands still within a pass, and uvloop's counts
+whole milliseconds.
 Source: docs/protocols/ledger.md, "Managed ledgers".
 """
 
@@ -31,7 +34,7 @@ from storage.sealing.cipher import RunSealer
 Done = Callable[[int, int, Run], None]
 Failed = Callable[[HeliographError], None]
 _NOTHING: Any = ()
-"""Of every topic that was loaded and not appended to yet: an empty deque takes 760 bytes."""
+"""Stands for the queues of every topic that was loaded and not appended to yet: an empty deque takes 760 bytes."""
 
 
 class TailHost(Protocol):
@@ -49,11 +52,13 @@ class TailHost(Protocol):
         ...
 
     def on_ledgers_changed(self, dropped: LedgerMetadata | None) -> None:
-        """The catalog has another last ledger, or its last one is closed: write it. dropped: an empty one that is no part of the topic."""
+        """The catalog has another last ledger, or its last one is closed: write it. dropped: an empty one that is no
+        part of the topic.
+        """
         ...
 
     def on_tail_failed(self, error: HeliographError) -> None:
-        """Final."""
+        """Nothing can be appended any more: the topic closes with this error. Only the first one counts."""
         ...
 
 
@@ -105,7 +110,7 @@ class Tail:
         self.next_index = self.confirmed_index = next_index
         self.pending_bytes = 0
         self.metadata: dict[int, LedgerMetadata] = {}
-        """Of the ledgers that this owner made, as they were when they were closed."""
+        """The metadata of the ledgers that this owner made, as they were when they were closed."""
         self._context, self._settings, self._clock, self._catalog, self._host = context, settings, clock, catalog, host
         self._owner, self._counts = owner, counts
         self._loop = asyncio.get_running_loop()
@@ -217,7 +222,9 @@ class Tail:
             self._move()
 
     async def roll(self) -> None:
-        """Goes on in another ledger; returns once the one that was open is closed. Raises NotEnoughBookies where that takes too long."""
+        """Goes on in another ledger; returns once the one that was open is closed. Raises NotEnoughBookies where that
+        takes too long.
+        """
         if self._refusal is not None:
             raise self._refusal
         if self._moving is not None and self._resting:
@@ -229,11 +236,13 @@ class Tail:
             raise self._refusal
         if late or self._handle is None:
             raise NotEnoughBookies(
-                f"{self.topic}: the next ledger could not be made yet; it is as soon as there are bookies: then try again"
+                f"{self.topic}: the next ledger could not be made yet; it is as soon as there are bookies: then try "
+                "again"
             )
 
     def rest(self, idle_s: float) -> bool:
-        """Closes the open ledger, in the background, where nothing was appended for so long. Returns whether there is none any more.
+        """Closes the open ledger, in the background, where nothing was appended for so long. Returns whether there is
+        none any more.
 
         Also where everything else is done, and this tail may be forgotten: another one goes on from `next_index`.
         """
@@ -330,7 +339,9 @@ class Tail:
             self._old = None
 
     async def _move_on(self) -> None:
-        """Makes the next ledger while the open one still takes runs; then ends that one, and sends what has gathered meanwhile."""
+        """Makes the next ledger while the open one still takes runs; then ends that one, and sends what has gathered
+        meanwhile.
+        """
         began = self._clock.monotonic()
         created = await self._create()
         old, self._handle = self._handle or self._old, None

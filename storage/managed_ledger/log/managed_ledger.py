@@ -1,9 +1,11 @@
 """ManagedLedger: one topic's log in this region.
 
-Is: what is appended, read, acknowledged, and kept of one topic, by its one owner; the parts that do so, connected. Isn't: dispatch, deduplication, or
-ownership; how it is stored (TopicRecord), how it is appended (Tail), what is freed (Keeping), or what expires (expiry).
-Invariants: no task, timer, or open ledger while nothing happens, and no part that only a busy topic needs: those are made when they are first used,
-and given up by `rest`. What has failed once stays failed: the topic must be opened again.
+Is: what is appended, read, acknowledged, and kept of one topic, by its one owner; the parts that do so, connected.
+Isn't: dispatch, deduplication, or ownership; how it is stored (TopicRecord), how it is appended (Tail), what is freed
+(LedgerRetention), or what expires (`cursor_expiry`).
+Invariants: no task, timer, or open ledger while nothing happens, and no part that only a busy topic needs: those are
+made when they are first used, and given up by `rest`. What has failed once stays failed: the topic must be opened
+again.
 Source: docs/protocols/ledger.md, "Managed ledgers".
 """
 
@@ -73,7 +75,7 @@ class _Waker:
 
 
 class ManagedLedger(LogRepair):
-    """Made by ManagedLedgerFactory.open."""
+    """A topic's log while this broker owns it. `ManagedLedgerFactory.open` makes it."""
 
     __slots__ = (
         "_cache",
@@ -127,7 +129,7 @@ class ManagedLedger(LogRepair):
         self._reader: LogReader | None = None
         self._cache: TopicCache | None = None
 
-    # -- parts that are there while they are needed ---------------------------------------------------------------------
+    # -- parts that are there while they are needed --------------------------------------------------------------------
 
     def _end(self) -> Tail:
         if self._tail is None:
@@ -171,9 +173,10 @@ class ManagedLedger(LogRepair):
         return self._keeper
 
     def rest(self) -> float:
-        """To be called now and then: closes the open ledger of a topic that is idle, or too old, and gives up what an idle topic does not need.
+        """To be called now and then: closes the open ledger of a topic that is idle, or too old, and gives up what an
+        idle topic does not need.
 
-        Returns for how many seconds there will be nothing to do unless `Parts.touch` says so; 0: for none.
+        Returns for how many seconds there will be nothing to do unless `SharedParts.touch` says so; 0: for none.
         """
         if self.ended or self._closing is not None:
             return NEVER
@@ -218,8 +221,9 @@ class ManagedLedger(LogRepair):
     def append_run(self, run: Run, done: Done, failed: Failed) -> None:
         """Appends in the order of the calls; never waits. Sets run.first_index, and run.time_ms where it is 0.
 
-        done(ledger, first entry, run): in order, once the whole run is at or below LAC. failed(error): it is not, and never will be, in the
-        topic, and everything appended behind it fails too; but where `self.failed` is set, the next owner may find it there.
+        done(ledger, first entry, run): in order, once the whole run is at or below LAC. failed(error): it is not, and
+        never will be, in the topic, and everything appended behind it fails too; but where `self.failed` is set, the
+        next owner may find it there.
         """
         (self._tail or self._end()).append_run(run, done, failed)
 
@@ -229,7 +233,7 @@ class ManagedLedger(LogRepair):
             self._tail.leave_draining()
 
     def wake_on_append(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Calls back, at most once a loop turn, when `last_confirmed` has moved. Returns "stop"."""
+        """Calls back, at most once a loop pass, when `last_confirmed` has moved. Returns "stop"."""
         waker = _Waker(self, callback)
         self._wakers = (*self._wakers, waker)
         return waker
@@ -265,7 +269,9 @@ class ManagedLedger(LogRepair):
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def cached(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
-        """(ledger, first entry, run) at or after `position`, straight from the cache, at least one entry; [] where it is not there."""
+        """(ledger, first entry, run) at or after `position`, straight from the cache, at least one entry; [] where it
+        is not there.
+        """
         return [] if self._cache is None else self._reads().cached(position, max_entries, max_bytes)
 
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
@@ -277,7 +283,8 @@ class ManagedLedger(LogRepair):
         return await self._reads().read(position, max_entries, max_bytes)
 
     async def at_bookies(self, ledger: int, first: int, last: int) -> tuple[LedgerMetadata, int] | None:
-        """(metadata, last entry) of what of that range is confirmed and at bookies, and not in memory here, from `first` on; None: nothing is.
+        """(metadata, last entry) of what of that range is confirmed and at bookies, and not in memory here, from
+        `first` on; None: nothing is.
 
         Raises NoSuchLedger, and what the metadata raises.
         """
@@ -290,7 +297,9 @@ class ManagedLedger(LogRepair):
         return await ledger_metadata(self._parts.context, ledger), last
 
     def _known_metadata(self, ledger: int) -> LedgerMetadata | None:
-        """Of an open ledger fragments before the last may have moved: the reader finds that out."""
+        """Returns what is known of a ledger without a look at the metadata. In an open one fragments before the last
+        may have moved: the reader finds that out.
+        """
         if self._tail is None:
             return None
         open_ledger = self._tail.open_ledger
@@ -298,10 +307,12 @@ class ManagedLedger(LogRepair):
             return open_ledger.metadata
         return self._tail.metadata.get(ledger)
 
-    # -- what holds from now on -----------------------------------------------------------------------------------------
+    # -- what holds from now on ----------------------------------------------------------------------------------------
 
     def set_quorums(self, ensemble: int, write_quorum: int, ack_quorum: int) -> None:
-        """Of the ledgers that are made from now on; the open one stays as it is. Raises NotAllowed unless ensemble >= write >= ack quorum >= 1."""
+        """Holds for the ledgers that are made from now on; the open one stays as it is. Raises NotAllowed unless
+        ensemble >= write >= ack quorum >= 1.
+        """
         if not 1 <= ack_quorum <= write_quorum <= ensemble:
             raise NotAllowed(
                 f"{self.topic}: want ensemble {ensemble} >= write quorum {write_quorum} >= ack quorum {ack_quorum} >= 1"
@@ -309,11 +320,15 @@ class ManagedLedger(LogRepair):
         self.quorums = self._parts.same((ensemble, write_quorum, ack_quorum))
 
     def set_mark_delete_rate(self, per_s: float) -> None:
-        """How often a second changes of its cursors are written at most, where nobody waits for it. 0: as soon as there are some."""
+        """How often a second changes of its cursors are written at most, where nobody waits for it. 0: as soon as there
+        are some.
+        """
         self._record.set_pace(1 / per_s if per_s > 0 else 0.0)
 
     def checkpoint(self) -> None:
-        """Writes the state's snapshot soon, where anything was appended since the last one: so loading the topic replays less."""
+        """Writes the state's snapshot soon, where anything was appended since the last one: so loading the topic
+        replays less.
+        """
         self._record.checkpoint()
 
     async def store_state(self) -> None:
@@ -334,7 +349,9 @@ class ManagedLedger(LogRepair):
     # -- keeping ------------------------------------------------------------------------------------------------------
 
     def set_retention(self, minutes: int, mb: int) -> None:
-        """What is kept of what every cursor has passed: 0 none, -1 without limit. Until it is called, nothing is trimmed."""
+        """What is kept of what every cursor has passed: 0 none, -1 without limit. Until it is called, nothing is
+        trimmed.
+        """
         self.retention = self._parts.same(Retention(minutes, mb))
         self.trim_soon()
 
@@ -344,9 +361,11 @@ class ManagedLedger(LogRepair):
             self._keeping().trim_soon()
 
     async def truncate(self, names: Collection[str] | None = None) -> dict[str, int]:
-        """Moves these cursors (None: every one) over all that is confirmed; what no other cursor needs is freed soon, whatever retention says.
+        """Moves these cursors (None: every one) over all that is confirmed; what no other cursor needs is freed soon,
+        whatever retention says.
 
-        Returns how many entries each of them gave up. Raises NotEnoughBookies where no next ledger can be made: then what is freed is less.
+        Returns how many entries each of them gave up. Raises NotEnoughBookies where no next ledger can be made: then
+        what is freed is less.
         """
         self._check_open()
         upto = self.last_confirmed
@@ -364,7 +383,9 @@ class ManagedLedger(LogRepair):
         return given_up
 
     async def roll_over(self) -> None:
-        """What is confirmed by now lies in closed ledgers when it returns. Raises NotEnoughBookies, and what closed the topic."""
+        """What is confirmed by now lies in closed ledgers when it returns. Raises NotEnoughBookies, and what closed the
+        topic.
+        """
         self._check_open()
         infos = self._catalog.recent()
         if infos and infos[-1].entries and not infos[-1].closed_ms:
@@ -386,7 +407,8 @@ class ManagedLedger(LogRepair):
     async def set_offload(self, ledger: int, record: OffloadRecord, local: LedgerMetadata | None = None) -> None:
         """Writes down how far the copy of a closed ledger is; returns once that is durable.
 
-        local: given where the local copy shall go with it. Raises NoSuchLedger where it was trimmed meanwhile; what closed the topic.
+        local: given where the local copy shall go with it. Raises NoSuchLedger where it was trimmed meanwhile; what
+        closed the topic.
         """
         self._check_open()
         if self._catalog.unread(ledger):
@@ -470,7 +492,9 @@ class ManagedLedger(LogRepair):
         return self.last_confirmed
 
     async def close(self) -> None:
-        """Waits for appends that are on their way, closes the open ledger, and stores cursors and state. Idempotent; never raises."""
+        """Waits for appends that are on their way, closes the open ledger, and stores cursors and state. Idempotent;
+        never raises.
+        """
         if self._closing is None:
             self._closing = self._parts.context.tasks.spawn(self._close())
         await asyncio.wait([self._closing])

@@ -1,9 +1,10 @@
 """ManagedLedgerFactory: opens, deletes, and lists the topics' logs of one broker.
 
-Is: the claim on a topic, the recovery of its last ledger, and the replay of what its stored state lacks. Isn't: a judge of who should own a topic.
-Invariants: the claim (a compare-and-set that changes the metadata's owner, and marks the last ledger where its writer left it open) comes first, then that
-ledger is fenced and recovered, then the cursors are read: an earlier owner can add no ledger after the first, confirm nothing after the second, and store no
-cursor that is not seen.
+Is: the claim on a topic, the recovery of its last ledger, and the replay of what its stored state lacks. Isn't: a judge
+of who should own a topic.
+Invariants: the claim (a compare-and-set that changes the metadata's owner, and marks the last ledger where its writer
+left it open) comes first, then that ledger is fenced and recovered, then the cursors are read: an earlier owner can add
+no ledger after the first, confirm nothing after the second, and store no cursor that is not seen.
 Source: docs/protocols/ledger.md, "Managed ledgers".
 """
 
@@ -75,7 +76,7 @@ class _Loading:
 
 
 class ManagedLedgerFactory:
-    """One a broker."""
+    """Opens logs for one broker, which has one of it; it owns what their topics share."""
 
     def __init__(
         self,
@@ -143,8 +144,8 @@ class ManagedLedgerFactory:
     ) -> ManagedLedger:
         """Takes the topic over from whoever had it. persistence: ensemble, write quorum, ack quorum of new ledgers.
 
-        Raises NotFound unless `create`; BookieUnavailable where its last ledger can't be recovered now; LedgerFenced where another broker
-        takes it at the same time; what the metadata raises.
+        Raises NotFound unless `create`; BookieUnavailable where its last ledger can't be recovered now; LedgerFenced
+        where another broker takes it at the same time; what the metadata raises.
         """
         former = self._open.get(topic)
         if former is not None:
@@ -176,9 +177,11 @@ class ManagedLedgerFactory:
     async def open_shadow(
         self, topic: str, source: str, state: LogState, persistence: tuple[int, int, int], *, create: bool
     ) -> ShadowLedger:
-        """Takes over a topic that reads the ledgers of another one. `state` is restored to the source's, and hears of its entries from there on.
+        """Takes over a topic that reads the ledgers of another one. `state` is restored to the source's, and hears of
+        its entries from there on.
 
-        Raises NotFound unless `create`; NotAllowed where it has entries of its own, or is the shadow of another one; else as `open`.
+        Raises NotFound unless `create`; NotAllowed where it has entries of its own, or is the shadow of another one;
+        else as `open`.
         """
         former = self._open.get(topic)
         if former is not None:
@@ -229,11 +232,15 @@ class ManagedLedgerFactory:
             start = page[-1][0] + "\0"
 
     async def count(self, namespace: str) -> int:
-        """How many topics `tenant/namespace` has, partitions one by one; it costs one question, however many they are."""
+        """How many topics `tenant/namespace` has, partitions one by one; it costs one question, however many they
+        are.
+        """
         return await self._meta.count(keys.managed_ledgers(namespace))
 
     async def delete(self, topic: str) -> None:
-        """Deletes the topic, its cursors, and its ledgers. Raises NotFound; LedgerFenced where another broker takes it at the same time."""
+        """Deletes the topic, its cursors, and its ledgers. Raises NotFound; LedgerFenced where another broker takes it
+        at the same time.
+        """
         former = self._open.get(topic)
         if former is not None:
             former.abandon(NotFound(f"{topic} was deleted"))
@@ -278,7 +285,9 @@ class ManagedLedgerFactory:
         first: int = 0,
         last: int | None = None,
     ) -> Refilled:
-        """As `ManagedLedger.refill`, also of a topic that is not open here; nobody's ownership is touched. Raises NotFound too."""
+        """As `ManagedLedger.refill`, also of a topic that is not open here; nobody's ownership is touched. Raises
+        NotFound too.
+        """
         opened = self._open.get(topic)
         if opened is not None:
             return await opened.refill(ledger, source, first, last)
@@ -304,7 +313,8 @@ class ManagedLedgerFactory:
     async def _claim(self, topic: str, new: LogState | None) -> _Loading:
         """Writes our own name into the metadata. From then on the former owner can change nothing there.
 
-        new: makes the topic where there is none, with the first snapshot of this state in it. Raises NotFound without it.
+        new: makes the topic where there is none, with the first snapshot of this state in it. Raises NotFound without
+        it.
         """
         key = keys.managed_ledger(topic)
         owner = self._rng.getrandbits(62) + 1
@@ -334,7 +344,9 @@ class ManagedLedgerFactory:
         raise LedgerFenced(f"{topic}: other brokers take it over at the same time")
 
     async def _left_open(self, stored: ManagedLedgerMetadata) -> tuple[LedgerMetadata, int] | None:
-        """(the last ledger as it is to be marked for recovery, its version); None where it is closed, gone, or marked already."""
+        """(the last ledger as it is to be marked for recovery, its version); None where it is closed, gone, or marked
+        already.
+        """
         if not stored.ledgers or stored.ledgers[-1].closed_ms:
             return None
         found = await self._meta.get(keys.ledger(stored.ledgers[-1].ledger))
@@ -363,7 +375,8 @@ class ManagedLedgerFactory:
         recovered: LedgerMetadata | None,
         newest_ms: int,
     ) -> tuple[int, int]:
-        """Gives `state` the entries that its snapshot lacks. Returns the index of the next message, and when one was published last.
+        """Gives `state` the entries that its snapshot lacks. Returns the index of the next message, and when one was
+        published last.
 
         newest_ms: the same without what is replayed.
         """

@@ -1,11 +1,13 @@
 """ShadowLedger: the log of one topic, read by another one as if it were its own.
 
-Is: a topic without entries: its catalog is what the source's owner stored and what the bookies say is confirmed since, its cursors are its own. Isn't:
-a copy, or a hold on what the source keeps: what is trimmed there is gone here too.
-Invariants: nothing of the source is written, fenced, or freed; positions are the source's; nothing beyond a LAC that a bookie was told of, or the last
-entry of a closed ledger, is shown; entries come to the state in order, each once. What the source did to its past that cannot be followed (it was
-deleted and made again, it was terminated) closes the topic: it is opened again as it is then.
-Cost: one reader of the source's new entries, whether anybody is connected or not; while nothing is published, a long poll every two seconds.
+Is: a topic without entries: its catalog is what the source's owner stored and what the bookies say is confirmed since,
+its cursors are its own. Isn't: a copy, or a hold on what the source keeps: what is trimmed there is gone here too.
+Invariants: nothing of the source is written, fenced, or freed; positions are the source's; nothing beyond a LAC that a
+bookie was told of, or the last entry of a closed ledger, is shown; entries come to the state in order, each once. What
+the source did to its past that cannot be followed (it was deleted and made again, it was terminated) closes the topic:
+it is opened again as it is then.
+Cost: one reader of the source's new entries, whether anybody is connected or not; while nothing is published, a long
+poll every two seconds.
 Source: docs/protocols/pulsar.md, "Shadow topics".
 """
 
@@ -85,7 +87,9 @@ class ShadowLedger(ManagedLedger):
         version: int,
         parts: Parts,
     ) -> None:
-        """followed: what is stored of the source; `state` is as of its `state_through`. stored: what is stored of the shadow itself."""
+        """followed: what is stored of the source; `state` is as of its `state_through`. stored: what is stored of the
+        shadow itself.
+        """
         own = replace(
             stored, properties={**stored.properties, SHADOW_SOURCE: source}, terminated_at=followed.terminated_at
         )
@@ -137,7 +141,9 @@ class ShadowLedger(ManagedLedger):
         self._fail(TopicClosed(f"{self.topic}: {self.shadow_of} cannot be followed from here on: {error}"))
 
     async def _pass(self) -> None:
-        """Reads what the source has more; returns once all its ledgers are closed and read, and it has changed or a while is over."""
+        """Reads what the source has more; returns once all its ledgers are closed and read, and it has changed or a
+        while is over.
+        """
         self._changed.clear()
         source = await self._stored()
         self._take(source)
@@ -155,7 +161,9 @@ class ShadowLedger(ManagedLedger):
             await asyncio.wait_for(self._changed.wait(), _LOOK_S)
 
     async def _stored(self) -> ManagedLedgerMetadata:
-        """Of the source; nothing, where it is not there yet. Raises TopicClosed where it was, and is not any more."""
+        """Reads the source's metadata; empty, where it is not there yet. Raises TopicClosed where it was, and is not
+        any more.
+        """
         found = await stored_topic(self._parts.context.meta, self.shadow_of)
         if found is None:
             if self._seen:
@@ -201,7 +209,9 @@ class ShadowLedger(ManagedLedger):
                 catalog.set_offload(info.ledger, info.offload)
 
     async def _read_on(self, info: LedgerInfo) -> bool:
-        """A ledger of the source until it is closed and read; False: it was dropped while it was empty. Raises NoSuchLedger, and what reads raise."""
+        """A ledger of the source until it is closed and read; False: it was dropped while it was empty. Raises
+        NoSuchLedger, and what reads raise.
+        """
         context, loop, ledger = self._parts.context, self._parts.loop, info.ledger
         known, wait_s = self._catalog.entries_of(ledger) - 1, 0.0
         while not self.ended:

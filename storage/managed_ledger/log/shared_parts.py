@@ -1,6 +1,7 @@
-"""Parts: what all topics' logs of one broker share.
+"""SharedParts: what all topics' logs of one broker share.
 
-Is: one object a broker, built by the factory; the same value where many topics were given equal ones. Isn't: anything of one topic.
+Is: one object a broker, built by the factory; the same value where many topics were given equal ones. Isn't: anything
+of one topic.
 Invariants: nothing here grows with the number of topics.
 """
 
@@ -32,7 +33,8 @@ _SAME_MAX = 1000
 class Parts:
     """cold: reads ledgers that only an object store has. may_page: every broker of the region understands pages of ledgers.
 
-    on_closed: called with each log that ends. touch: called with a topic that `ManagedLedger.rest` has something to do for.
+    on_closed: called with each log that ends. touch: called with a topic that `ManagedLedger.rest` has something to do
+    for.
     mending: what in-place repairs read and write.
     """
 
@@ -52,7 +54,9 @@ class Parts:
     _same: dict[Hashable, Hashable] = field(default_factory=dict)
 
     def same(self, value: T) -> T:
-        """The equal value that was given before, where there is one: quorums and retention are those of a namespace, and topics are very many."""
+        """The equal value that was given before, where there is one: quorums and retention are those of a namespace,
+        and topics are very many.
+        """
         if len(self._same) >= _SAME_MAX:
             self._same.clear()
         found: T = self._same.setdefault(value, value)  # type: ignore[assignment]

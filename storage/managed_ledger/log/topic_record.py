@@ -1,9 +1,12 @@
 """TopicRecord: what is stored of one topic in the local metadata, and how it changes.
 
-Is: the topic's metadata and its cursors as this owner wrote them last, and what waits to be written. Isn't: when a ledger is added or trimmed.
-Invariants: every change of the metadata is a compare-and-set on the version that this owner wrote last, and every write of a cursor checks that
-version; so an owner that was replaced changes nothing any more. With each such change goes a snapshot of the state above, as of the last confirmed
-entry: so trimming never passes it. A trim goes only with the mark-delete positions that allow it. A conflict means another owner: final.
+Is: the topic's metadata and its cursors as this owner wrote them last, and what waits to be written. Isn't: when a
+ledger is added or trimmed.
+Invariants: every change of the metadata is a compare-and-set on the version that this owner wrote last, and every write
+of a cursor checks that version; so an owner that was replaced changes nothing any more. With each such change goes a
+snapshot of the state above, as of the last confirmed
+entry: so trimming never passes it. A trim goes only with the mark-delete positions that allow it. A conflict means
+another owner: final.
 Source: docs/protocols/ledger.md, "Managed ledgers".
 """
 
@@ -27,16 +30,20 @@ from storage.managed_ledger.metadata.topic_times import created_ms, dated, publi
 _CURSORS_A_WRITE = 400
 _BYTES_A_WRITE = 1 << 20
 _BYTES_PER_S = 1 << 20
-"""A cursor with very many holes is large: it is written less often, so that it takes no more of the metadata than this."""
+"""A cursor with very many holes is large: it is written less often, so that it takes no more of the metadata than
+this.
+"""
 _DELAY_MAX_S = 1.0
 _NO_CURSORS: dict[str, Cursor] = {}
 _NO_NAMES: dict[str, None] = {}
 _NOBODY: list[asyncio.Future[None]] = []
-"""Of every topic that has nothing to write; never changed."""
+"""Stands for the waiters of every topic that has nothing to write; never changed."""
 
 
 class Stored:
-    """What one transaction of the topic's metadata says. `trimming`: it carries out, or gives up, the trim that was prepared."""
+    """What one transaction of the topic's metadata says. `trimming`: it carries out, or gives up, the trim that was
+    prepared.
+    """
 
     __slots__ = (
         "cursors",
@@ -76,7 +83,9 @@ class RecordHost(Protocol):
         ...
 
     def page_changes(self, trimmed: int) -> tuple[dict[int, bytes], list[int]]:
-        """(key -> value of the pages that go with it, keys of those that are deleted with it); to be asked before `form`, each time."""
+        """(key -> value of the pages that go with it, keys of those that are deleted with it); to be asked before
+        `form`, each time.
+        """
         ...
 
     def on_pages_not_written(self, pages: Sequence[int]) -> None:
@@ -84,7 +93,9 @@ class RecordHost(Protocol):
         ...
 
     def take_trim(self, whole: bool) -> tuple[bool, list[LedgerMetadata]]:
-        """(whether a trim was prepared, the ledgers that go with this write). whole: no cursor's change is left for a later write."""
+        """(whether a trim was prepared, the ledgers that go with this write). whole: no cursor's change is left for a
+        later write.
+        """
         ...
 
     def on_stored(self, stored: Stored) -> None:
@@ -96,12 +107,14 @@ class RecordHost(Protocol):
     def trim_soon(self) -> None: ...
 
     def on_record_lost(self, error: HeliographError) -> None:
-        """Final."""
+        """Nothing can be written any more, as the topic has another owner, was deleted, or is refused: the topic
+        closes.
+        """
         ...
 
 
 class TopicRecord:
-    """A member of MetadataFlusher."""
+    """Writes one topic's metadata and cursors. The MetadataFlusher calls it as one of its members."""
 
     __slots__ = (
         "_bytes",
@@ -137,7 +150,9 @@ class TopicRecord:
         self._checkpoint_at = 0.0
         self._made_key = ""
         self._pace: tuple[float, float] | None = None
-        """(seconds between two writes of cursors, when the last one was begun); None: as often as there is something to write."""
+        """(seconds between two writes of cursors, when the last one was begun); None: as often as there is something to
+        write.
+        """
 
     @property
     def _key(self) -> str:
@@ -148,7 +163,7 @@ class TopicRecord:
     # -- what is to be stored -----------------------------------------------------------------------------------------
 
     def change(self, delay_s: float = FLUSH_S) -> None:
-        """The metadata has changed."""
+        """Asks the flusher to write the topic's metadata within `delay_s`; several calls become one write."""
         self._dirty = True
         self._parts.flusher.request(self, delay_s)
 
@@ -162,7 +177,9 @@ class TopicRecord:
         self.published_ms = published_by(run, self.published_ms)
 
     def dated(self, properties: dict[str, str], next_index: int) -> dict[str, str]:
-        """As they are stored: with when the topic was made, and last published to. next_index: behind the last message that is stored with them."""
+        """As they are stored: with when the topic was made, and last published to. next_index: behind the last message
+        that is stored with them.
+        """
         return dated(properties, self.created_ms, self.published_ms, next_index)
 
     def checkpoint_if_due(self) -> None:
@@ -355,9 +372,11 @@ class TopicRecord:
         self._host.on_record_lost(error)
 
     async def settle(self) -> bool:
-        """Another owner has written: fenced. Otherwise what was written last stands there, with its version, and goes on from there.
+        """Another owner has written: fenced. Otherwise what was written last stands there, with its version, and goes
+        on from there.
 
-        The metadata is then written once more in any case: so that a late transaction of ours, if there is one, fails its check.
+        The metadata is then written once more in any case: so that a late transaction of ours, if there is one, fails
+        its check.
         """
         attempt = 0
         while self._host.failed is None:

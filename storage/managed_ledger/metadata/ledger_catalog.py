@@ -1,8 +1,9 @@
 """Catalog: which entries a topic has, ledger by ledger.
 
 Is: positions to ranks and back, by binary search over the ledgers. Isn't: the entries, or who has read them.
-Invariants: ledger ids grow; only the last ledger grows, and only by what is confirmed; trimming takes ledgers from the front. The oldest of very many
-ledgers lie in pages (`history`), which may not have been read: what is asked of those is answered, or refused, as History says.
+Invariants: ledger ids grow; only the last ledger grows, and only by what is confirmed; trimming takes ledgers from the
+front. The oldest of very many ledgers lie in pages (`ledger_history`), which may not have been read: what is asked of
+those is answered, or refused, as History says.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from heliograph.model.positions import Position
 from storage.managed_ledger.metadata.ledger_history import History
 
 PAGE_LEDGERS = 512
-"""Of a page, about 30 KiB; a topic has pages once it has twice as many ledgers."""
+"""How many ledgers a page takes, in about 30 KiB; a topic has pages once it has twice as many ledgers."""
 
 
 class Catalog:
@@ -36,9 +37,11 @@ class Catalog:
     def __init__(
         self, infos: Iterable[LedgerInfo] = (), through: Position = (-1, -1), pages: Sequence[LedgerPage] = ()
     ) -> None:
-        """through: the last confirmed position that was ever known; its ledger may be trimmed. pages: of the ledgers before `infos`."""
+        """through: the last confirmed position that was ever known; its ledger may be trimmed. pages: of the ledgers
+        before `infos`.
+        """
         self.ids: list[int] = _NONE
-        """Of the ledgers that lie in no page."""
+        """The ids of the ledgers that lie in no page, ascending."""
         self.history = History(pages) if pages else None
         self._infos: list[LedgerInfo] = _NO_INFOS
         self._entries = self._bytes = self._before = self._bytes_before = _NONE
@@ -116,7 +119,9 @@ class Catalog:
         return True
 
     def page_changes(self, trimmed: int, *, more: bool = True) -> tuple[dict[int, bytes], list[int]]:
-        """(key -> value of the pages to write, keys of those to delete), where the first `trimmed` ledgers go. more: pages that can be made are made."""
+        """(key -> value of the pages to write, keys of those to delete), where the first `trimmed` ledgers go. more:
+        pages that can be made are made.
+        """
         while (
             more and self.seal()
         ):  # many at once of a topic that an older version has stored: together no more than one value may have
@@ -133,7 +138,9 @@ class Catalog:
         return tuple(self.history.forms(trimmed)[0]), tuple(self.recent()[max(trimmed - self.history.count, 0) :])
 
     def closed_ms(self, count: int) -> int:
-        """When the last of the first `count` ledgers was closed; count: at least 1. Raises MetadataUnavailable where its page was not read."""
+        """When the last of the first `count` ledgers was closed; count: at least 1. Raises MetadataUnavailable where
+        its page was not read.
+        """
         for page in self.history.pages if self.history is not None else ():
             if count < page.about.count:
                 return page.infos()[count - 1].closed_ms
@@ -153,11 +160,15 @@ class Catalog:
         return self.recent() if self.history is None else self.history.infos() + self.recent()
 
     def infos_from(self, ledger: int) -> list[LedgerInfo]:
-        """From this ledger on, and maybe some before it. Raises MetadataUnavailable where a page of those was not read."""
+        """From this ledger on, and maybe some before it. Raises MetadataUnavailable where a page of those was not
+        read.
+        """
         return self.recent() if self.history is None else self.history.infos(ledger) + self.recent()
 
     def unsettled(self) -> list[LedgerInfo]:
-        """Every ledger, without the pages of which only an object store has all. Raises MetadataUnavailable where another page was not read."""
+        """Every ledger, without the pages of which only an object store has all. Raises MetadataUnavailable where
+        another page was not read.
+        """
         return self.recent() if self.history is None else self.history.unsettled() + self.recent()
 
     def front(self, count: int) -> list[LedgerInfo]:
@@ -185,19 +196,19 @@ class Catalog:
 
     @property
     def count(self) -> int:
-        """Of ledgers."""
+        """How many ledgers there are, those in pages included."""
         return len(self.ids) + (self.history.count if self.history is not None else 0)
 
     @property
     def first_index(self) -> int | None:
-        """Of the first message that is there; None where there is no ledger."""
+        """The index of the first message that is not trimmed; None where there is no ledger."""
         if self.history is not None:
             return self.history.pages[0].about.first.first_index
         return self._infos[0].first_index if self.ids else None
 
     @property
     def stored_bytes(self) -> int:
-        """Of the ledgers that an object store has whole."""
+        """The bytes of those ledgers that an object store has whole, whether bookies have them too or not."""
         recent = sum(info.size_bytes for info in self._infos if stored(info))
         return recent + (sum(page.about.stored_bytes for page in self.history.pages) if self.history is not None else 0)
 
@@ -289,7 +300,9 @@ class Catalog:
         return self.history.at_or_before(position) if self.history is not None else None
 
     def next(self, position: Position) -> Position:
-        """The first position that exists strictly after `position`; where there is none, one that the next entry will be at or after."""
+        """The first position that exists strictly after `position`; where there is none, one that the next entry will
+        be at or after.
+        """
         following = self.at_or_after((position[0], position[1] + 1))
         if following is not None:
             return following
@@ -338,7 +351,9 @@ class Catalog:
         return self._bytes_before[at] + size
 
     def position_at(self, rank: int) -> Position | None:
-        """The entry with this rank (see `rank`); None where it does not exist. Raises MetadataUnavailable where its page was not read."""
+        """The entry with this rank (see `rank`); None where it does not exist. Raises MetadataUnavailable where its
+        page was not read.
+        """
         if self.history is not None and rank <= self._pages_end(self._before):
             return self.history.position_at(rank - self._pages_end(self._before))
         at = bisect_left(self._before, rank) - 1
@@ -353,4 +368,4 @@ class Catalog:
 
 _NONE: list[int] = []
 _NO_INFOS: list[LedgerInfo] = []
-"""Of every topic that has no ledger; never appended to."""
+"""These empty lists stand for the columns of every topic that has no ledger; never appended to."""

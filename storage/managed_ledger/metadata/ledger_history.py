@@ -1,9 +1,11 @@
 """History: the oldest of very many ledgers of one topic, in pages.
 
-Is: what is known of each page without its value, and what its value tells once it was read. Isn't: the reading, or the writing.
-Invariants: every ledger here is closed and has entries; ledger ids grow over the pages; a page goes when its last ledger was trimmed. Numbers of whole
-pages are exact, read or not. Inside a page that was not read, ranks and bytes are those of its begin, and a position is given back as it is, without
-a word on whether it exists; everything else raises MetadataUnavailable: no ledger is ever left out silently.
+Is: what is known of each page without its value, and what its value tells once it was read. Isn't: the reading, or the
+writing.
+Invariants: every ledger here is closed and has entries; ledger ids grow over the pages; a page goes when its last
+ledger was trimmed. Numbers of whole pages are exact, read or not. Inside a page that was not read, ranks and bytes are
+those of its begin, and a position is given back as it is, without a word on whether it exists; everything else raises
+MetadataUnavailable: no ledger is ever left out silently.
 `changed` holds the keys of pages that are to be written.
 Source: docs/protocols/ledger.md, "Pages of ledgers".
 """
@@ -59,7 +61,8 @@ class Page:
         if not self._whole:
             if self._blob is None:
                 raise MetadataUnavailable(
-                    f"ledgers {self.about.first.ledger} to {self.about.last.ledger} of the topic are only being read: try again"
+                    f"ledgers {self.about.first.ledger} to {self.about.last.ledger} of the topic are only being read: "
+                    "try again"
                 )
             self._whole, self._blob = decode_page(self.about, self._blob), None
         if not self._ids:
@@ -90,7 +93,7 @@ class Page:
         return True
 
     def drop_first(self, count: int) -> None:
-        """Not all of them."""
+        """Trims so many of its first ledgers, but never all of them: then the whole page goes."""
         self.about = self.without(count)
         self._ids = []
 
@@ -156,7 +159,7 @@ class History:
         self.pages = [Page(about) for about in pages]
         self.changed: dict[int, None] = {}
         self.count = 0
-        """Of ledgers."""
+        """How many ledgers lie in the pages."""
         self._sum_up()
 
     def _sum_up(self) -> None:
@@ -230,7 +233,9 @@ class History:
         self.changed.update((page.about.key, None) for page in self.pages if page.about.key in keys and page.read)
 
     def forget(self, before: int) -> None:
-        """Pages that end before this ledger take little memory again, where nobody has asked for them since the last call."""
+        """Pages that end before this ledger take little memory again, where nobody has asked for them since the last
+        call.
+        """
         for page in self.pages:
             if page.about.last.ledger < before:
                 if not page.used:
@@ -278,7 +283,9 @@ class History:
         return [info for page in self.pages if not page.about.settled for info in page.infos()]
 
     def front(self, count: int) -> list[LedgerInfo]:
-        """At most `count` of the first ones, up to the first page that was not read; of that, where it is the first of all, its first ledger."""
+        """At most `count` of the first ones, up to the first page that was not read; of that, where it is the first of
+        all, its first ledger.
+        """
         found: list[LedgerInfo] = []
         for page in self.pages:
             if len(found) >= count or not page.read:
@@ -291,7 +298,7 @@ class History:
         return None if page is None else page.info(ledger)
 
     def at_or_after(self, position: Position) -> Position | None:
-        """None: none of these."""
+        """The first position of a page's ledger at or after `position`; None where that lies behind all of them."""
         at = self._at(position[0])
         if at < 0:
             return self.pages[0].about.first.ledger, 0
@@ -346,7 +353,7 @@ class History:
         return self.pages[at].position_at(rank - self._before[at])
 
     def _at(self, ledger: int) -> int:
-        """Of the page that it is in, or behind; -1: before all of them."""
+        """The index of the page that a ledger is in, or behind; -1: before all of them."""
         return bisect_right(self._firsts, ledger) - 1
 
     def _page(self, ledger: int) -> Page | None:

@@ -1,8 +1,10 @@
 """Pages: a topic's pages of ledgers, read from the local metadata.
 
-Is: the reading of some pages for the topic's owner, and of all that is stored of a topic for anybody. Isn't: which are wanted, or a change of one.
-Invariants: a page's value and what its topic's metadata says of it change in one transaction. Who reads both one after the other may find a page newer
-(what it says of objects), or gone (all of it was trimmed): then the metadata is another one by now, and is read again.
+Is: the reading of some pages for the topic's owner, and of all that is stored of a topic for anybody. Isn't: which are
+wanted, or a change of one.
+Invariants: a page's value and what its topic's metadata says of it change in one transaction. Who reads both one after
+the other may find a page newer (what it says of objects), or gone (all of it was trimmed): then the metadata is another
+one by now, and is read again.
 Source: docs/protocols/ledger.md, "Pages of ledgers".
 """
 
@@ -19,7 +21,9 @@ from storage.managed_ledger.metadata.ledger_history import Page
 
 
 async def read_pages(meta: MetadataStore, topic: str, owner: int, pages: Sequence[Page]) -> None:
-    """For the opening `owner` of the topic. Raises LedgerFenced where it is not its owner any more; CorruptData; what the metadata raises."""
+    """For the opening `owner` of the topic. Raises LedgerFenced where it is not its owner any more; CorruptData; what
+    the metadata raises.
+    """
     if not pages:
         return
     blobs = await _blobs(meta, topic, [page.about for page in pages])
@@ -37,7 +41,9 @@ async def read_pages(meta: MetadataStore, topic: str, owner: int, pages: Sequenc
 
 
 async def stored_topic(meta: MetadataStore, topic: str) -> tuple[ManagedLedgerMetadata, int] | None:
-    """(all that is stored of it: every ledger in `ledgers`, and no page; its version). None: there is no such topic. Raises CorruptData."""
+    """(all that is stored of it: every ledger in `ledgers`, and no page; its version). None: there is no such topic.
+    Raises CorruptData.
+    """
     found = await meta.get(keys.managed_ledger(topic))
     while found is not None:
         stored = ManagedLedgerMetadata.decode(found[0])
@@ -71,6 +77,7 @@ async def _blobs(meta: MetadataStore, topic: str, pages: Sequence[LedgerPage]) -
 
 def _lost(topic: str, page: LedgerPage) -> CorruptData:
     return CorruptData(
-        f"{topic}: the metadata lacks the page of its ledgers {page.first.ledger} to {page.last.ledger}: restore the metadata from a backup "
+        f"{topic}: the metadata lacks the page of its ledgers {page.first.ledger} to {page.last.ledger}: restore the "
+        "metadata from a backup "
         "(docs/operating.md, Backup and restore)"
     )

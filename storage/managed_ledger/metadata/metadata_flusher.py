@@ -1,7 +1,9 @@
 """MetadataFlusher: one stream of metadata writes for all topics of a broker.
 
-Is: who asks is written within the delay that it gave, together with all others that wait; one transaction at a time. Isn't: aware of what is written.
-Invariants: each member's operations are applied whole or not at all, in the order of its calls; one member's conflict fails no other.
+Is: who asks is written within the delay that it gave, together with all others that wait; one transaction at a time.
+Isn't: aware of what is written.
+Invariants: each member's operations are applied whole or not at all, in the order of its calls; one member's conflict
+fails no other.
 An unknown outcome is settled by its member before that member writes again.
 """
 
@@ -23,7 +25,9 @@ class Member(Protocol):
     """One topic."""
 
     def collect(self) -> Sequence[Op]:
-        """What it wants to write now; nothing is changed before it is told of the outcome. [] where there is nothing."""
+        """What it wants to write now; nothing is changed before it is told of the outcome. [] where there is
+        nothing.
+        """
         ...
 
     def on_written(self, version: int) -> None: ...
@@ -37,7 +41,9 @@ class Member(Protocol):
         ...
 
     async def settle(self) -> bool:
-        """After a conflict or an unknown outcome: reads what is there. Returns whether it has anything more to write. Never raises."""
+        """After a conflict or an unknown outcome: reads what is there. Returns whether it has anything more to write.
+        Never raises.
+        """
         ...
 
 

@@ -1,9 +1,10 @@
 """When a topic was made, and when something was published to it last, as two properties of its metadata.
 
-Is: reading them, where they are not there finding what is known instead, and writing them. Isn't: whoever keeps them while the topic is open
-(TopicRecord).
-Invariants: a topic is dated once, by the claim that makes it, or by the first one of a version that dates. A version that does not know of them keeps
-them as they are: so the second one says of which message it speaks, and holds only while that one is the last.
+Is: reading them, where they are not there finding what is known instead, and writing them. Isn't: whoever keeps them
+while the topic is open (TopicRecord).
+Invariants: a topic is dated once, by the claim that makes it, or by the first one of a version that dates. A version
+that does not know of them keeps them as they are: so the second one says of which message it speaks, and holds only
+while that one is the last.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from heliograph.model.ledger_metadata import TRIMMED_MS, LedgerInfo, ManagedLedg
 from heliograph.wire.run import FLAG_HIDDEN, Run
 
 CREATED_MS = "heliograph.created_ms"
-"""Wall time."""
+"""Names the property with the wall time at which the topic was made, in milliseconds."""
 PUBLISHED = "heliograph.published"
 """Index behind the last message, a space, and the wall time at which a broker took it."""
 
@@ -30,7 +31,9 @@ def dated(properties: Mapping[str, str], created_ms: int, published_ms: int = 0,
 
 
 def created_ms(stored: ManagedLedgerMetadata, now_ms: int = 0) -> int:
-    """Of an older topic the earliest time at which it is known to have been there; where there is none, `now_ms`."""
+    """The wall time at which the topic was made. An older topic has the earliest time at which it is known to have been
+    there; where there is none, `now_ms`.
+    """
     if known := _number(stored.properties.get(CREATED_MS, "")):
         return known
     times = (_number(stored.properties.get(TRIMMED_MS, "")), *(closed for _, closed in stored.spans()))
@@ -38,7 +41,9 @@ def created_ms(stored: ManagedLedgerMetadata, now_ms: int = 0) -> int:
 
 
 def published_ms(stored: ManagedLedgerMetadata, infos: Sequence[LedgerInfo] = ()) -> int:
-    """As stored; else when the last ledger was closed, which is later. 0: nothing is known. infos: the ledgers as they are by now."""
+    """As stored; else when the last ledger was closed, which is later. 0: nothing is known. infos: the ledgers as they
+    are by now.
+    """
     index, _, time = stored.properties.get(PUBLISHED, "").partition(" ")
     if index == str(stored.next_index) and _number(time):
         return _number(time)
@@ -47,7 +52,9 @@ def published_ms(stored: ManagedLedgerMetadata, infos: Sequence[LedgerInfo] = ()
 
 
 def published_by(run: Run, before_ms: int) -> int:
-    """Once it is confirmed too; what ends with something hidden, such as the end of a transaction, is nothing that was published."""
+    """Once it is confirmed too; what ends with something hidden, such as the end of a transaction, is nothing that was
+    published.
+    """
     return before_ms if run.flags is not None and run.flags[-1] & FLAG_HIDDEN else run.time_ms
 
 

@@ -1,9 +1,11 @@
-"""Keeping: which of a topic's ledgers are freed, and what that takes.
+"""LedgerRetention: which of a topic's ledgers are freed, and what that takes.
 
-Is: retention, and one trim at a time, from the question to the deletion on bookies. Isn't: the write that makes a trim true (TopicRecord), or a
-move of cursors.
-Invariants: what is trimmed is decided again when it is written; ledgers are deleted on bookies only after the metadata that forgets them is
-durable: so never a live one. A deletion that fails is found later by the bookie's own collection: so none is needed twice.
+Is: retention, and one trim at a time, from the question to the deletion on bookies. Isn't: the write that makes a trim
+true (TopicRecord), or a move of cursors.
+Invariants: what is trimmed is decided again when it is written; ledgers are deleted on bookies only after the metadata
+that forgets them is
+durable: so never a live one. A deletion that fails is found later by the bookie's own collection: so none is needed
+twice.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class KeepingHost(Protocol):
     def ended(self) -> bool: ...
 
     def on_trim_ready(self) -> None:
-        """Write it."""
+        """It is known which ledgers are trimmed, and their metadata is read: write the topic's metadata."""
         ...
 
     def on_ledgers_gone(self, error: HeliographError) -> None:
@@ -70,7 +72,7 @@ class Keeping:
     def __init__(
         self, host: KeepingHost, catalog: Catalog, context: LedgerContext, clock: Clock, last_kept_ms: int
     ) -> None:
-        """last_kept_ms: see `trim_count`."""
+        """last_kept_ms: how long the last ledger is kept after it was closed, as in `trim_count`."""
         self.truncating: Position = (-1, -1)
         self._host, self._catalog, self._context, self._clock = host, catalog, context, clock
         self._last_kept_ms = last_kept_ms
@@ -137,7 +139,9 @@ class Keeping:
         return trim_count(front, slowest, through, retention, now_ms, self.truncating, self._last_kept_ms, behind)
 
     def _bytes_behind(self, ledger: int, limit: Position, now_ms: int) -> int:
-        """Of the closed ledgers behind this one that end at or before `limit`; of the one that it is in, what lies before it counts too."""
+        """The bytes of the closed ledgers behind this one that end at or before `limit`; of the one that it is in, what
+        lies before it counts too.
+        """
         last = self._catalog.recent()[-1:]
         if (
             last

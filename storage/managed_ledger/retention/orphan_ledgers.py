@@ -1,9 +1,10 @@
 """Orphans: ledgers in the metadata that no topic names, and none will.
 
-Is: the rule, and its sweep over the region. Isn't: the garbage collection of bookies (that goes by the metadata, after this).
-Invariants: a ledger goes only where its topic's metadata, read after the ledger's, does not name it and was written by another opening than the one
-that made the ledger. That lasts: each opening names only what it found named and what it made, and what an earlier one writes fails on the version.
-So no lock is needed; the grace is for operators.
+Is: the rule, and its sweep over the region. Isn't: the garbage collection of bookies (that goes by the metadata, after
+this).
+Invariants: a ledger goes only where its topic's metadata, read after the ledger's, does not name it and was written by
+another opening than the one that made the ledger. That lasts: each opening names only what it found named and what it
+made, and what an earlier one writes fails on the version. So no lock is needed; the grace is for operators.
 An opening that made a ledger and could not name it leaves it until the topic is opened again.
 Source: docs/protocols/storage.md, "Orphans".
 """
@@ -24,7 +25,7 @@ from storage.managed_ledger.metadata.ledger_pages import stored_topic
 
 _PAGE = 1000
 _PAGES = 64
-"""Of pages of ledgers at once: each has up to 40 KiB."""
+"""How many pages of ledgers are read at once: each has up to 40 KiB."""
 
 
 def is_orphan(ledger: LedgerMetadata, topic: ManagedLedgerMetadata | None) -> bool:
@@ -45,7 +46,9 @@ class OrphanCollector:
         self._since: dict[int, float] = {}
 
     async def sweep(self, now: float) -> list[int]:
-        """Deletes what has been an orphan in every sweep for the grace. Returns the ledgers. Raises what the metadata raises."""
+        """Deletes what has been an orphan in every sweep for the grace. Returns the ledgers. Raises what the metadata
+        raises.
+        """
         found = await self._orphans()
         self._since = {ledger: self._since.get(ledger, now) for ledger in found}
         deleted: list[int] = []

@@ -1,9 +1,10 @@
 """Sweeping: which topics' logs of a broker are to be visited as time goes by.
 
-Is: those that have something to give up or to free, and those whose last visit has named a time. Isn't: a timer, or what a visit does
-(`ManagedLedger.rest`).
-Invariants: a log at rest is not in it and costs nothing, however many there are; whatever makes a part of a log that `rest` gives up touches it, and
-so does whatever may let ledgers go (an acknowledgement that is stored, another retention).
+Is: those that have something to give up or to free, and those whose last visit has named a time. Isn't: a timer, or
+what a visit does (`ManagedLedger.rest`).
+Invariants: a log at rest is not in it and costs nothing, however many there are; whatever makes a part of a log that
+`rest` gives up touches it, and so does whatever may let ledgers go (an acknowledgement that is stored, another
+retention).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ LATER_MAX_S = 600.0
 
 
 class Sweeping:
-    """By topic."""
+    """Says which topics are due, by name. The broker's factory touches them, and asks for those that are due."""
 
     __slots__ = ("_later", "_period_s", "_touched")
 

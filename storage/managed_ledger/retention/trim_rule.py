@@ -1,7 +1,8 @@
 """Trimming: how many ledgers may go from the front of a topic.
 
 Is: a pure decision. Isn't: the deletion.
-Invariants: a ledger goes only where the slowest durable cursor and the stored state are past its end; an open ledger never goes.
+Invariants: a ledger goes only where the slowest durable cursor and the stored state are past its end; an open ledger
+never goes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from heliograph.model.positions import Position
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What is kept although it is acknowledged: while it is young enough *and* all of it is small enough. 0 none, -1 without limit."""
+    """What is kept although it is acknowledged: while it is young enough *and* all of it is small enough. 0 none, -1
+    without limit.
+    """
 
     minutes: int = 0
     mb: int = 0
@@ -31,11 +34,15 @@ def trim_count(
     last_kept_ms: int = 0,
     behind_bytes: int | None = None,
 ) -> int:
-    """How many of `ledgers` may go. slowest: the least mark-delete position of the durable cursors, or the last confirmed without any.
+    """How many of `ledgers` may go. slowest: the least mark-delete position of the durable cursors, or the last
+    confirmed without any.
 
-    state_through: how far the state reaches that is stored together with the trim. truncating: up to here retention holds nothing.
-    behind_bytes: given where `ledgers` are only the first ones: the size of those behind them that the slowest and the state are past too.
-    last_kept_ms: how long the last ledger is kept after it was closed, as if it were open still: so that what goes does not hang on who was idle.
+    state_through: how far the state reaches that is stored together with the trim. truncating: up to here retention
+    holds nothing.
+    behind_bytes: given where `ledgers` are only the first ones: the size of those behind them that the slowest and the
+    state are past too.
+    last_kept_ms: how long the last ledger is kept after it was closed, as if it were open still: so that what goes does
+    not hang on who was idle.
     """
     limit = min(slowest, state_through)
     acknowledged = 0

@@ -1,9 +1,11 @@
 """The built-in object stores, through obstore: S3 and what speaks S3, Google Cloud Storage, Azure, and a local folder.
 
-Is: the shell around obstore: URLs to its stores, its errors to ours, a local folder made durable. Isn't: what is put there.
-COS and OSS are S3 by another address: cos://bucket and oss://bucket need the option `region`, unless `endpoint` is given.
-Credentials come from the options, or from where the vendor's own tools look (AWS_ACCESS_KEY_ID, GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_KEY, a
-machine's role, ...); they never stand in a URL.
+Is: the shell around obstore: URLs to its stores, its errors to ours, a local folder made durable. Isn't: what is put
+there.
+COS and OSS are S3 by another address: cos://bucket and oss://bucket need the option `region`, unless `endpoint` is
+given.
+Credentials come from the options, or from where the vendor's own tools look (AWS_ACCESS_KEY_ID, GOOGLE_SERVICE_ACCOUNT,
+AZURE_STORAGE_ACCOUNT_KEY, a machine's role, ...); they never stand in a URL.
 """
 
 from __future__ import annotations
@@ -46,14 +48,17 @@ def maker(disk: Callable[[str], Disk]) -> StoreMaker:
             plugged: StoreMaker = point.load()
             return plugged(url, options, timeout_s)
         raise ConfigError(
-            f"the object store {url}: there is no store {scheme}://; there are {', '.join(f'{s}://' for s in _BUILT_IN)}"
+            f"the object store {url}: there is no store {scheme}://; there are "
+            f"{', '.join(f'{s}://' for s in _BUILT_IN)}"
         )
 
     return make
 
 
 def _obstore(url: str, options: Mapping[str, str], timeout_s: float, disk: Callable[[str], Disk]) -> ObjectStore:
-    """Raises ConfigError."""
+    """Makes the store of a URL. Raises ConfigError where obstore is missing or refuses it, or where the URL or an
+    option is wrong.
+    """
     try:
         import obstore.store
         from obstore.exceptions import BaseError
@@ -64,7 +69,8 @@ def _obstore(url: str, options: Mapping[str, str], timeout_s: float, disk: Calla
     parts = urlsplit(url)
     if parts.username or parts.password or parts.query:
         raise ConfigError(
-            f"the object store {parts.scheme}://{parts.hostname}: credentials and options belong to tiered.options, not into the URL"
+            f"the object store {parts.scheme}://{parts.hostname}: credentials and options belong to tiered.options, "
+            "not into the URL"
         )
     if parts.scheme == "file":
         root = unquote(parts.path)
@@ -137,7 +143,9 @@ class ObstoreStore:
                 return int((await self._client.head_async(key))["size"])
 
     async def signed(self, key: str) -> str:
-        """A URL by which anybody may read that object for an hour; "" where the store, or its credentials, can make none."""
+        """A URL by which anybody may read that object for an hour; "" where the store, or its credentials, can make
+        none.
+        """
         import obstore
         from obstore.exceptions import BaseError
 

@@ -1,15 +1,18 @@
 """The object of an offloaded ledger, byte by byte.
 
 Is: head, index, and footer, and the cutting of a range of an object into runs. Isn't: I/O.
-Invariants: an object says whose it is in its head and again behind its index; nothing is taken from it whose checksum, ledger, and place do not fit.
+Invariants: an object says whose it is in its head and again behind its index; nothing is taken from it whose checksum,
+ledger, and place do not fit.
 
 Big endian; checksums are crc32c:
 
     head     0  4s  "HELT"        8  u64 ledger     24 16s attempt
              4  u8  version (1)   16 u64 entries    40 u32 checksum of the 40 bytes before
              5  3x  0
-    blocks   one behind another, entry 0 first, without a hole, each as `heliograph.wire.block` draws it: as in an entry log
-    index    0  u32 rows          4  rows x (u64 first entry, u64 offset in the object): each the start of a block, entry 0's among them
+    blocks   one behind another, entry 0 first, without a hole, each as `heliograph.wire.block` draws it: as in an
+             entry log
+    index    0  u32 rows          4  rows x (u64 first entry, u64 offset in the object): each the start of a block,
+                                     entry 0's among them
              then u16 size and UTF-8 of the topic's full name
     footer   0  4s  "HELF"        8  u64 ledger     24 u64 offset of the index   36 u32 checksum of the index
              4  u8  version (1)   16 u64 entries    32 u32 size of the index     40 u32 checksum of the 40 bytes before
@@ -66,7 +69,9 @@ class Index:
         return list(zip(self._firsts, self._offsets, strict=True))
 
     def range_of(self, entry: int, size_bytes: int) -> tuple[int, int, int]:
-        """(first entry, start, stop): the bytes from the row that holds `entry` on, about `size_bytes` of them, up to a row or the end."""
+        """(first entry, start, stop): the bytes from the row that holds `entry` on, about `size_bytes` of them, up to a
+        row or the end.
+        """
         at = bisect_right(self._firsts, entry) - 1
         start = self._offsets[at]
         stop = bisect_right(self._offsets, start + size_bytes) - 1
@@ -144,7 +149,9 @@ class IndexWriter:
 
 
 def cut_blocks(part: Buffer, ledger: int, first: int) -> list[tuple[int, Run]]:
-    """[(first entry, run)] of a range of an object that starts with the block of entry `first` and ends with a block. Raises CorruptData."""
+    """[(first entry, run)] of a range of an object that starts with the block of entry `first` and ends with a block.
+    Raises CorruptData.
+    """
     view = memoryview(part)
     runs: list[tuple[int, Run]] = []
     at = 0

@@ -1,13 +1,15 @@
 """Names of objects: whose they are, which topic's, and which attempt's.
 
 Is: object keys from topics, ledgers, and attempts, and back. Isn't: what stands in an object.
-Invariants: a key names exactly one upload; a holder (one region's local metadata, by its instance id) writes and deletes below its own folder only;
-a topic's name stands in the key so that a person, and a restore, find it.
+Invariants: a key names exactly one upload; a holder (one region's local metadata, by its instance id) writes and
+deletes below its own folder only; a topic's name stands in the key so that a person, and a restore, find it.
 
-    {holder}/{tenant}/{namespace}/{topic}/ledger/{id:020}-{attempt}       the entries of one ledger
-    {holder}/{tenant}/{namespace}/{topic}/manifest/{version:020}-{attempt}  what else a restore needs; version: of the topic's metadata
+    {holder}/{tenant}/{namespace}/{topic}/ledger/{id:020}-{attempt}         the entries of one ledger
+    {holder}/{tenant}/{namespace}/{topic}/manifest/{version:020}-{attempt}  what else a restore needs
+                                                                            version: of the topic's metadata
 
-holder: {region}-{the first 16 digits of the metadata's instance id}. In names, all but A-Z a-z 0-9 - _ . becomes = and two digits.
+holder: {region}-{the first 16 digits of the metadata's instance id}. In names, all but A-Z a-z 0-9 - _ . becomes = and
+two digits.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ _HOLDER_DIGITS = 16
 class ObjectName(NamedTuple):
     holder: str
     topic: str
-    """Full name."""
+    """The topic's full name, without quoting."""
     kind: str
-    """LEDGER or MANIFEST."""
+    """Says what the object holds: LEDGER or MANIFEST."""
     number: int
     """The ledger's id, or the metadata's version."""
     attempt: str
@@ -38,7 +40,7 @@ def holder_of(region: str, instance: str) -> str:
 
 
 def folder(holder: str, topic: str) -> str:
-    """Of one topic, with a slash at its end."""
+    """The prefix of all keys of one topic, with a slash at its end."""
     name = TopicName.parse(topic)
     tenant, _, namespace = name.namespace.partition("/")
     return f"{holder}/{_quoted(tenant)}/{_quoted(namespace)}/{_quoted(name.local)}/"

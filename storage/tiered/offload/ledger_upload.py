@@ -1,8 +1,9 @@
 """Upload: copies one closed ledger to an object, and verifies what arrived.
 
-Is: the steps of one attempt between its begin and its commit. Isn't: the metadata's changes (`storage.tiered.offload.offloader`), or the choice of ledgers.
-Invariants: an object that `upload` returned is whole: every block was read back and fits its checksum, its place, and the number of entries. Of a topic
-that is to be sealed nothing in it is in the clear, whatever bookies hold.
+Is: the steps of one attempt between its begin and its commit. Isn't: the metadata's changes
+(`storage.tiered.offload.offloader`), or the choice of ledgers.
+Invariants: an object that `upload` returned is whole: every block was read back and fits its checksum, its place, and
+the number of entries. Of a topic that is to be sealed nothing in it is in the clear, whatever bookies hold.
 What fails leaves at most one object, which no metadata ever calls stored.
 """
 
@@ -53,7 +54,8 @@ async def upload(
     metadata = await ledger_metadata(context, info.ledger)
     if metadata.state != LedgerState.CLOSED or metadata.last_entry + 1 != info.entries:
         raise CorruptData(
-            f"ledger {info.ledger} of {topic} is to hold {info.entries} entries, but its metadata says {metadata.state.name} at {metadata.last_entry}"
+            f"ledger {info.ledger} of {topic} is to hold {info.entries} entries, but its metadata says "
+            f"{metadata.state.name} at {metadata.last_entry}"
         )
     key = ledger_key(begun.holder, topic, info.ledger, begun.attempt)
     writer = IndexWriter(settings.index_bytes)
@@ -122,7 +124,9 @@ async def check(store: ObjectStore, topic: str, info: LedgerInfo, record: Offloa
 
 
 async def _verify_blocks(store: ObjectStore, key: str, index: Index, read_bytes: int) -> None:
-    """Raises CorruptData."""
+    """Reads every block back, up to about `read_bytes` at a time. Raises CorruptData where one is bad, or entries are
+    missing.
+    """
     entry = 0
     try:
         while entry < index.entries:

@@ -1,9 +1,11 @@
-"""Collector: deletes objects that no topic names: of attempts that failed, of ledgers that were trimmed, of topics that were deleted.
+"""ObjectCollector: deletes objects that no topic names: of attempts that failed, of ledgers that were trimmed, of
+topics that were deleted.
 
 Is: the rule, and its sweep over one holder's folder. Isn't: what names an object (that is the topic's metadata).
-Invariants: objects are listed first, metadata is read after that: an object is uploaded only once the metadata names its attempt, and an attempt that
-was dropped never comes back; so what was listed, and is not named then, never will be. It goes only when two sweeps have found it so, under the same
-instance id of the metadata. No lock is needed, and several brokers may do it at once. Another holder's objects are never touched.
+Invariants: objects are listed first, metadata is read after that: an object is uploaded only once the metadata names
+its attempt, and an attempt that was dropped never comes back; so what was listed, and is not named then, never will be.
+It goes only when two sweeps have found it so, under the same instance id of the metadata. No lock is needed, and
+several brokers may do it at once. Another holder's objects are never touched.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ class Collector:
         instance: bytes,
         beside: Callable[[str], Awaitable[Collection[tuple[int, str]]]] | None = None,
     ) -> None:
-        """beside: (ledger, attempt) of what a topic names outside of its list of ledgers, as the metadata has it now."""
+        """beside: (ledger, attempt) of what a topic names outside of its list of ledgers, as the metadata has it
+        now.
+        """
         self.collected = 0
         self.deleted: dict[str, int] = {}
         """Objects of the first `_TOPICS_MAX` topics that any was deleted of; "": of the others."""
@@ -80,7 +84,9 @@ def doomed(
     topic: ManagedLedgerMetadata | None,
     beside: Collection[tuple[int, str]] = (),
 ) -> list[str]:
-    """Of one topic's objects, the keys that nothing names. topic: its metadata, read after the listing; None where it is gone. beside: as for `Collector`."""
+    """Returns the keys of one topic's objects that nothing names. topic: its metadata, read after the listing; None
+    where it is gone. beside: as for `ObjectCollector`.
+    """
     if topic is None:
         return [key for key, _ in objects]
     named = {(info.ledger, info.offload.attempt) for info in topic.ledgers if info.offload is not None} | set(beside)

@@ -1,8 +1,8 @@
 """What of a topic is offloaded, and which local copies go: the decisions, as plain values.
 
 Is: policies against the list of a topic's ledgers. Isn't: I/O.
-Invariants: only closed ledgers; always the oldest first and without a hole, so that what an object store holds of a topic has one end; a local copy
-goes only where its object was committed, and a deletion lag ago.
+Invariants: only closed ledgers; always the oldest first and without a hole, so that what an object store holds of a
+topic has one end; a local copy goes only where its object was committed, and a deletion lag ago.
 Source: Pulsar's OffloadPolicies; docs/protocols/tiered.md.
 """
 
@@ -20,7 +20,9 @@ from heliograph.model.positions import Position
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadPolicy:
     threshold_bytes: int = -1
-    """What is offloaded once the topic's newer ledgers hold more than this; 0: each as it is closed; -1: nothing by size."""
+    """What is offloaded once the topic's newer ledgers hold more than this; 0: each as it is closed; -1: nothing by
+    size.
+    """
     threshold_s: int = -1
     """What is offloaded once it has been closed for so long; -1: nothing by age."""
     deletion_lag_ms: int = 4 * 3600_000
@@ -38,7 +40,8 @@ class OffloadPolicy:
 def to_offload(
     ledgers: Sequence[LedgerInfo], policy: OffloadPolicy, now_ms: int, before: Position | None = None
 ) -> list[LedgerInfo]:
-    """Those to offload now, oldest first. before: by command, whole ledgers that end before this position, whatever the policy says.
+    """Those to offload now, oldest first. before: by command, whole ledgers that end before this position, whatever the
+    policy says.
 
     What was begun, and not committed, counts as asked for: its broker died over it.
     """

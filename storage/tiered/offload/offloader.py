@@ -1,10 +1,12 @@
 """Tiering: offloads the topics that one broker has open.
 
-Is: the shell that asks the policies, and takes each step of an offload. Isn't: the decision what is offloaded (`plan`), the upload (`upload`), the
-reading (`cold`), or a retry without end: a topic that failed is tried again by the next look at its policies, later and later.
-Invariants: an attempt stands in the topic's metadata before its object is begun; the object is verified before the metadata calls it stored; the
-local copy goes after that, in one write with the metadata's last word on it, and only while the object is still there. Each of these writes is a
-compare-and-set of the topic's owner. So a crash after any step loses nothing, and leaves at most one object more, which is collected.
+Is: the shell that asks the policies, and takes each step of an offload. Isn't: the decision what is offloaded
+(`offload_plan`), the upload (`ledger_upload`), the reading (`cold_reader`), or a retry without end: a topic that failed
+is tried again by the next look at its policies, later and later.
+Invariants: an attempt stands in the topic's metadata before its object is begun; the object is verified before the
+metadata calls it stored; the local copy goes after that, in one write with the metadata's last word on it, and only
+while the object is still there. Each of these writes is a compare-and-set of the topic's owner. So a crash after any
+step loses nothing, and leaves at most one object more, which is collected.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ class Described:
 
 @dataclass(slots=True)
 class OffloadStatus:
-    """Of one topic on this broker. state: NOT_RUN, RUNNING, SUCCESS, or ERROR."""
+    """How the offload of one topic on this broker stands. state: NOT_RUN, RUNNING, SUCCESS, or ERROR."""
 
     state: str = "NOT_RUN"
     error: str = ""
@@ -72,11 +74,11 @@ class OffloadStatus:
     errors: int = 0
     """Attempts that failed at all; `failures`: one behind another."""
     store_errors: int = 0
-    """Of them, those that the store failed, not the broker."""
+    """How many of the `errors` were the store's, not the broker's."""
     offloaded_bytes: int = 0
     not_before: float = 0.0
     states: States | None = None
-    """Of the last manifest; None: not known yet."""
+    """The states in the last manifest; None: not known yet."""
     manifest: tuple[object, ...] = ()
     """What the last one said; () where none was stored by this broker."""
     manifest_at: float = 0.0
@@ -101,10 +103,13 @@ class Tiering:
         schemas: Callable[[str], Awaitable[dict[str, str]]] | None = None,
         beside: Beside | None = None,
     ) -> None:
-        """policy, describe: by a topic's full name. collects: whether this broker is the one that collects at the moment.
+        """policy, describe: by a topic's full name. collects: whether this broker is the one that collects at the
+        moment.
 
-        schemas: what else a manifest says of a topic beside its policies, by name, as JSON text; it is read for each manifest.
-        lender: loads topics that nobody has loaded; without one they wait until somebody does. beside: what topics have beside their logs.
+        schemas: what else a manifest says of a topic beside its policies, by name, as JSON text; it is read for each
+        manifest.
+        lender: loads topics that nobody has loaded; without one they wait until somebody does. beside: what topics have
+        beside their logs.
         """
         self.holder = ""
         self.offloaded_bytes = self.offloaded_ledgers = self.dropped_ledgers = 0
@@ -121,11 +126,13 @@ class Tiering:
         self._slots = asyncio.Semaphore(settings.uploads_max)
         self._status: dict[str, OffloadStatus] = {}
         self.read_ms: dict[str, Recent] = {}
-        """How long reads from the bookies took, of the first `_TOPICS_APART` topics that are offloaded; "": of the others."""
+        """How long reads from the bookies took, of the first `_TOPICS_APART` topics that are offloaded; "": of the
+        others.
+        """
         self._running: dict[str, asyncio.Task[None]] = {}
         self._ticking: asyncio.Task[None] | None = None
         self._round: list[ManagedLedger] = []
-        """Of very many open topics, those whose turn comes yet."""
+        """The open topics whose turn comes yet: where there are very many, each tick takes some."""
         self._schemas, self._beside = schemas, beside
         self.sweep: TopicSweep | None = None
         if lender is not None and settings.sweep_topics:
@@ -168,7 +175,8 @@ class Tiering:
         return self._status.get(topic) or OffloadStatus()
 
     def offload(self, ledger: ManagedLedger, before: Position, *, roll_over: bool = False) -> None:
-        """By command: whole ledgers that end before a position, in the background. Raises AlreadyExists while the topic is being offloaded.
+        """By command: whole ledgers that end before a position, in the background. Raises AlreadyExists while the topic
+        is being offloaded.
 
         roll_over: closes the open ledger first; with it, and all before the end, the store holds the topic as of now.
         """
@@ -398,7 +406,9 @@ class Tiering:
         return status.manifest != self._essence(ledger, infos)
 
     def _essence(self, ledger: ManagedLedger, infos: list[LedgerInfo]) -> tuple[object, ...]:
-        """What makes another manifest worth its writing: what is stored, changes of cursors, policies; not the live end."""
+        """What makes another manifest worth its writing: what is stored, changes of cursors, policies; not the live
+        end.
+        """
         described = self._describe(ledger.topic)
         objects = tuple(
             (info.ledger, info.offload.attempt) for info in infos if stored(info) and info.offload is not None
@@ -437,7 +447,9 @@ class Tiering:
         status.states, status.manifest, status.manifest_at = states, essence, self._clock.monotonic()
 
     async def _former_states(self, store: ObjectStore, topic: str) -> States:
-        """Of the newest manifest that another opening, or this one before, has stored."""
+        """The states in the newest manifest that is stored, by another opening or by this one before; () where none can
+        be read.
+        """
         newest: tuple[int, str, int] | None = None
         async for page in store.list(f"{folder(self.holder, topic)}{MANIFEST}/"):
             for name, size in page:

@@ -1,8 +1,9 @@
-"""Beside: ledgers that a topic has beside its log, as tiering sees them.
+"""SideLedgers: ledgers that a topic has beside its log, as tiering sees them.
 
-Is: a port. Isn't: what they are (a compacted ledger: `region_node.tiering.compacted_offload`), or the steps of an offload.
-Invariants: as of a log's ledgers: what `set_offload` returned True for is durable, written by the topic's owner; the local copy goes only after the
-record says so.
+Is: a port. Isn't: what they are (a compacted ledger: `region_node.tiering.compacted_offload`), or the steps of an
+offload.
+Invariants: as of a log's ledgers: what `set_offload` returned True for is durable, written by the topic's owner; the
+local copy goes only after the record says so.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from heliograph.model.ledger_metadata import LedgerInfo, OffloadRecord
 
 class Beside(Protocol):
     def ledgers(self, topic: str) -> list[LedgerInfo]:
-        """Closed ones that may be offloaded now; each is offloaded for itself. [] where the topic has none, or is not open here."""
+        """Closed ones that may be offloaded now; each is offloaded for itself. [] where the topic has none, or is not
+        open here.
+        """
         ...
 
     async def set_offload(self, topic: str, ledger: int, record: OffloadRecord) -> bool:
-        """False: the topic has another ledger there by now. LOCAL_GONE: deletes the local copy, after it is stored that it is gone."""
+        """False: the topic has another ledger there by now. LOCAL_GONE: deletes the local copy, after it is stored that
+        it is gone.
+        """
         ...
 
     async def named(self, topic: str) -> Collection[tuple[int, str]]:

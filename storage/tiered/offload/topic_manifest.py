@@ -1,14 +1,17 @@
-"""Manifest: what a restore needs of a topic beside its entries.
+"""TopicManifest: what a restore needs of a topic beside its entries.
 
-Is: one small object a change: the managed ledger's metadata, its cursors, states, and policies. Isn't: where or when it is stored.
-Invariants: among its states is, wherever there was ever one, one that reaches no further than the entries that the store has, so that replaying
-the entries behind it gives the state exactly: a state that knew more would call entries delivered that are lost.
+Is: one small object a change: the managed ledger's metadata, its cursors, states, and policies. Isn't: where or when it
+is stored.
+Invariants: among its states is, wherever there was ever one, one that reaches no further than the entries that the
+store has, so that replaying the entries behind it gives the state exactly: a state that knew more would call entries
+delivered that are lost.
 
     0  4s "HELM"   4  u8 version (1)   5  3x 0   8  u32 size of the body   12  u32 crc32c of the body   16  body
 
     body, msgpack: [topic, wall ms, metadata, states, cursors, policies, partitions]
     metadata: as in the region's metadata      states: [[ledger, entry, blob], ...], each as of that position
-    cursors: [[name, as in the region's metadata], ...]   policies: {name: JSON text}   partitions: of the topic that it is one of, 0: of none
+    cursors: [[name, as in the region's metadata], ...]   policies: {name: JSON text}
+    partitions: of the topic that it is one of, 0: of none
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, blob: bytes | memoryview) -> Self:
-        """Raises CorruptData."""
+        """Reads an object as it was stored. Raises CorruptData where it is damaged or of a format that is not known."""
         view = memoryview(blob)
         if len(view) < _HEAD.size:
             raise CorruptData("manifest: cut off")
@@ -92,7 +95,9 @@ def stored_end(metadata: ManagedLedgerMetadata) -> Position:
 
 
 def merge_states(former: Sequence[State], new: State, end: Position) -> States:
-    """What the next manifest keeps: the newest state at or before `end`, and the oldest one behind it, which will be the next of that kind."""
+    """What the next manifest keeps: the newest state at or before `end`, and the oldest one behind it, which will be
+    the next of that kind.
+    """
     ordered = sorted([*former, new], key=lambda state: state[0])
     covered = [state for state in ordered if state[0] <= end]
     ahead = [state for state in ordered if state[0] > end]

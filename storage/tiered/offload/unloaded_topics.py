@@ -1,9 +1,11 @@
-"""TopicSweep: finds topics that nobody has loaded and whose ledgers are due for the object store, and has them loaded for as long as that takes.
+"""TopicSweep: finds topics that nobody has loaded and whose ledgers are due for the object store, and has them loaded
+for as long as that takes.
 
-Is: a walk over the topics in the metadata, a bounded number at a time, and which of them were loaded for it. Isn't: a step of an offload: that is the
-same as for a topic with clients (`tiering`), by the topic's owner alone, so that every write is fenced as ever.
-Invariants: at most `BORROWED_MAX` topics are loaded for this at once; one that clients use meanwhile stays loaded; a step costs a bounded number of
-topics, however many there are; a pass that fails goes on at the next step where it was.
+Is: a walk over the topics in the metadata, a bounded number at a time, and which of them were loaded for it. Isn't: a
+step of an offload: that is the same as for a topic with clients (`offloader`), by the topic's owner alone, so that
+every write is fenced as ever.
+Invariants: at most `BORROWED_MAX` topics are loaded for this at once; one that clients use meanwhile stays loaded; a
+step costs a bounded number of topics, however many there are; a pass that fails goes on at the next step where it was.
 Source: docs/protocols/tiered.md, "Topics that are not loaded".
 """
 

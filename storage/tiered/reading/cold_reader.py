@@ -1,10 +1,12 @@
 """ColdReader: ledgers of which only the object is left, by ranges.
 
-Is: one a broker; indexes and ranges that were read are kept, bounded; what a sequential reader wants next is fetched while it reads: two ranges, so that
-one comes while the other is verified, and one where many objects are read. Isn't: a judge of what is confirmed, or of which copy is read.
-Invariants: nothing is returned that was not verified against its checksum, its ledger, and its place; a range is kept by its upload, so an id that
-two topics have is no danger; who asks for what is on its way waits for that.
-A missing or damaged object raises NoSuchObject or CorruptData, and the sentence says which object, where, and what to do.
+Is: one a broker; indexes and ranges that were read are kept, bounded; what a sequential reader wants next is fetched
+while it reads: two ranges, so that one comes while the other is verified, and one where many objects are read. Isn't: a
+judge of what is confirmed, or of which copy is read.
+Invariants: nothing is returned that was not verified against its checksum, its ledger, and its place; a range is kept
+by its upload, so an id that two topics have is no danger; who asks for what is on its way waits for that.
+A missing or damaged object raises NoSuchObject or CorruptData, and the sentence says which object, where, and what to
+do.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ async def as_stored(ledger: int, runs: list[tuple[int, Run]]) -> list[tuple[int,
 
 
 class ColdCounts:
-    """Of one topic, since the start of the broker. Milliseconds until an index, or a range of entries, was there."""
+    """Counts the reads of one topic since the start of the broker. Times: milliseconds until an index, or a range of
+    entries, was there.
+    """
 
     __slots__ = ("data_ms", "errors", "index_ms", "read_bytes")
 
@@ -78,7 +82,7 @@ class ColdReader:
         """opened: (ledger, runs) -> the same runs, open, where they are sealed."""
         self.reads = self.read_bytes = self.hits = self.errors = 0
         self.topics: dict[str, ColdCounts] = {}
-        """Of the first `_TOPICS_MAX` topics that were read; "": of the others."""
+        """The counts of the first `_TOPICS_MAX` topics that were read; "": of the others."""
         self._stores, self._settings, self._tasks, self._opened = stores, settings, tasks, opened
         self._sealed: dict[str, bool] = {}  # of the objects whose indexes are here: whether their entries are
         self._indexes: OrderedDict[str, Index] = OrderedDict()
@@ -98,7 +102,8 @@ class ColdReader:
         index = await self._index(topic, ledger, record)
         if not 0 <= first <= last < index.entries:
             raise CorruptData(
-                f"{self._place(topic, ledger, record)} holds {index.entries} entries, and {first} to {last} are asked for; {_MEND}"
+                f"{self._place(topic, ledger, record)} holds {index.entries} entries, and {first} to {last} are asked "
+                f"for; {_MEND}"
             )
         place = (record.attempt, first)
         sequential = place in self._ends
@@ -119,10 +124,11 @@ class ColdReader:
     async def place(
         self, topic: str, ledger: int, record: OffloadRecord, first: int, last: int
     ) -> tuple[str, int, int, int]:
-        """For who reads the object without this broker: (URL, first entry, start, stop): bytes that hold the entries from `first` to `last`, by whole blocks.
+        """For who reads the object without this broker: (URL, first entry, start, stop): bytes that hold the entries
+        from `first` to `last`, by whole blocks.
 
-        URL: signed, for an hour; of a local folder, a file's. "": the store has none, or what it has is sealed, and only brokers have the keys.
-        Raises as `read`.
+        URL: signed, for an hour; of a local folder, a file's. "": the store has none, or what it has is sealed, and
+        only brokers have the keys. Raises as `read`.
         """
         index = await self._index(topic, ledger, record)
         rows = index.rows()
@@ -208,7 +214,9 @@ class ColdReader:
         return part
 
     async def _range(self, topic: str, ledger: int, record: OffloadRecord, start: int, stop: int) -> memoryview:
-        """A store that does not answer is asked once in a while only, and never waited for by many: other topics' reads want their turn."""
+        """A store that does not answer is asked once in a while only, and never waited for by many: other topics' reads
+        want their turn.
+        """
         store, loop = self._stores.get(record.store), asyncio.get_running_loop()
         failures = self._failures_of(store.url, loop.time())
         if failures:
@@ -221,7 +229,9 @@ class ColdReader:
             return await self._asked(store, ledger_key(record.holder, topic, ledger, record.attempt), start, stop, 0)
 
     def _failures_of(self, url: str, now: float) -> int:
-        """How often the store has not answered, one behind another. Raises StoreUnavailable while it is not to be asked."""
+        """How often the store has not answered, one behind another. Raises StoreUnavailable while it is not to be
+        asked.
+        """
         failures, until = self._silent.get(url, (0, 0.0))
         if now < until:
             raise StoreUnavailable(f"{url} has not answered {failures} times; it is asked again in {until - now:.1f} s")

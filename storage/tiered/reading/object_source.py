@@ -1,6 +1,7 @@
 """Objects: what an object store has of a topic's ledgers, as a source of an in-place repair.
 
-Is: a `Source` over ledgers whose object was committed. Isn't: the repair (`storage.managed_ledger.log.damaged_ledgers`), or the reading (`cold`).
+Is: a `Source` over ledgers whose object was committed. Isn't: the repair
+(`storage.managed_ledger.log.damaged_ledgers`), or the reading (`cold_reader`).
 Source: docs/protocols/tiered.md; docs/protocols/storage.md, "In-place repair".
 """
 

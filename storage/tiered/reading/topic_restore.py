@@ -1,9 +1,11 @@
 """Restore: brings a topic back from an object store alone, into a region that knows nothing of it.
 
-Is: the choice of a manifest, the check of every object that it names, the topic's state as of their end, and the one write that makes the topic.
+Is: the choice of a manifest, the check of every object that it names, the topic's state as of their end, and the one
+write that makes the topic.
 Isn't: what a state means (that comes in), tenants, namespaces, or policies.
-Invariants: nothing is written before every object was found whole at its ends; positions stay what they were, and the region's ledger ids go on
-above all that the topic ever named; the state knows of no entry that is not there; an existing topic is never touched.
+Invariants: nothing is written before every object was found whole at its ends; positions stay what they were, and the
+region's ledger ids go on above all that the topic ever named; the state knows of no entry that is not there; an
+existing topic is never touched.
 Source: docs/protocols/tiered.md, "Restore".
 """
 
@@ -38,13 +40,17 @@ class RestoredState(Protocol):
     """The state of the layer above, as it is brought to the end of what is restored."""
 
     def begin(self, blob: bytes, *, whole: bool) -> None:
-        """The snapshot that replaying starts from. whole: False where it knows of more than is there: only who the topic is, is taken from it."""
+        """The snapshot that replaying starts from. whole: False where it knows of more than is there: only who the
+        topic is, is taken from it.
+        """
         ...
 
     def replay(self, ledger: int, first: int, run: Run) -> None: ...
 
     def end(self, last: Position) -> bytes:
-        """The snapshot as of `last`; what is published from now on is told from what the lost region may have published behind it."""
+        """The snapshot as of `last`; what is published from now on is told from what the lost region may have published
+        behind it.
+        """
         ...
 
 
@@ -113,9 +119,11 @@ async def restore_topic(
 
     may_page: every broker of the region understands pages of ledgers.
 
-    prepare: called once, when nothing stands in the way any more: makes what the topic needs around it, and returns notes.
+    prepare: called once, when nothing stands in the way any more: makes what the topic needs around it, and returns
+    notes.
 
-    Raises NotFound, AlreadyExists, NotAllowed (several holders), NoSuchObject and CorruptData (nothing was written), and what store and metadata raise.
+    Raises NotFound, AlreadyExists, NotAllowed (several holders), NoSuchObject and CorruptData (nothing was written),
+    and what store and metadata raise.
     """
     if url == stores.own_url:
         url = ""
@@ -135,7 +143,8 @@ async def restore_topic(
     left = manifest.metadata.ledgers[len(infos) :]
     if left and (unstored := sum(info.entries for info in left)):
         notes.append(
-            f"{unstored} entries or more in {len(left)} ledgers were not offloaded when the manifest was made, and are not restored"
+            f"{unstored} entries or more in {len(left)} ledgers were not offloaded when the manifest was made, and "
+            "are not restored"
         )
     last = (infos[-1].ledger, infos[-1].entries - 1)
     blob, next_index = await _state_at_end(reader, topic, infos, manifest, state, notes)
@@ -171,7 +180,8 @@ async def _choose(store: ObjectStore, topic: str, holder: str) -> list[tuple[Obj
     }
     if not found:
         raise NotFound(
-            f"{store.url} holds no manifest of {topic}{f' by {holder}' if holder else ''}: `heliograph tier list` shows what it holds"
+            f"{store.url} holds no manifest of {topic}{f' by {holder}' if holder else ''}: `heliograph tier list` "
+            "shows what it holds"
         )
     if len(found) > 1:
         raise NotAllowed(

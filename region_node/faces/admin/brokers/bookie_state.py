@@ -1,8 +1,11 @@
-"""What a bookie says of itself, asked through a broker: its directories, their space, garbage collection and scrub, and how far it is emptied.
+"""What a bookie says of itself, asked through a broker: its directories, their space, garbage collection and scrub, and
+how far it is emptied.
 
-Is: one path, /heliograph/v1/bookies/{id}, for the console and for who cannot reach the bookies' own HTTP. Isn't: an act on a bookie.
-Invariants: nothing is asked but the address that the bookie has registered in the region's metadata, with this broker's certificate where the region speaks TLS
-inside, and with the caller's own token where it does not: the bookie decides. A bookie that does not answer is told with the reason; the rest is there.
+Is: one path, /heliograph/v1/bookies/{id}, for the console and for who cannot reach the bookies' own HTTP. Isn't: an act
+on a bookie.
+Invariants: nothing is asked but the address that the bookie has registered in the region's metadata, with this broker's
+certificate where the region speaks TLS inside, and with the caller's own token where it does not: the bookie decides. A
+bookie that does not answer is told with the reason; the rest is there.
 """
 
 from __future__ import annotations

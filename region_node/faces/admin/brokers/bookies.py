@@ -1,4 +1,6 @@
-"""Bookies of this region, as Pulsar's admin clients ask for them, and where an operator says that they stand. More about each: /heliograph/v1/bookies."""
+"""Bookies of this region, as Pulsar's admin clients ask for them, and where an operator says that they stand. More
+about each: /heliograph/v1/bookies.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ async def rack(admin: Admin, request: web.Request) -> Any:
 
 
 async def set_rack(admin: Admin, request: web.Request) -> Any:
-    """Rack and group from now on, whatever the bookie says of itself; placement obeys at once, and what lies too close together is moved as time goes by."""
+    """Rack and group from now on, whatever the bookie says of itself; placement obeys at once, and what lies too close
+    together is moved as time goes by.
+    """
     recovery, bookie = recovery_of(admin), check_name("bookie", request.match_info["bookie"])
     given = await typed_body(request, dict, 'BookieInfo, such as {"rack": "/zone-a", "hostname": "bookie-1"},')
     group = request.query.get("group", _NO_GROUP)
@@ -48,7 +52,8 @@ async def set_rack(admin: Admin, request: web.Request) -> Any:
     )
     if not labels.rack:
         raise NotAllowed(
-            "Bookie 'rack' parameter is missing: name it, such as /zone-a, or DELETE what was set, so that the bookie's own setting holds"
+            "Bookie 'rack' parameter is missing: name it, such as /zone-a, or DELETE what was set, so that the "
+            "bookie's own setting holds"
         )
     before = recovery.labels().get(bookie)
     await recovery.set_labels(bookie, labels)

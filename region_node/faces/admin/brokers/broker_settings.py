@@ -1,7 +1,8 @@
 """What the brokers of a region run with: the policies that hold where nothing else is set, changed while they run.
 
-Is: Pulsar's names of dynamic settings, each one policy of the table, stored in the region's metadata for all its brokers. Isn't: the settings file,
-which is read once (`region_node.process.settings`): what is deleted here is as the file says again.
+Is: Pulsar's names of dynamic settings, each one policy of the table, stored in the region's metadata for all its
+brokers. Isn't: the settings file, which is read once (`region_node.process.settings`): what is deleted here is as the
+file says again.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def _policy(request: web.Request) -> Policy:
     found = BY_BROKER.get(request.match_info["name"])
     if found is None:
         raise NotAllowed(
-            f"{request.match_info['name']} cannot be changed while brokers run; these can: {', '.join(sorted(BY_BROKER))}"
+            f"{request.match_info['name']} cannot be changed while brokers run; these can: "
+            f"{', '.join(sorted(BY_BROKER))}"
         )
     return found
 

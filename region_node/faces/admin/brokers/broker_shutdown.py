@@ -1,7 +1,7 @@
 """A broker ends by an admin's word, as by SIGTERM to its process.
 
-Invariants: the answer is out before anything ends; then the broker gives its bundles away, in at most `broker.drain_timeout_s`, and its process ends with
-every role that it has.
+Invariants: the answer is out before anything ends; then the broker gives its bundles away, in at most
+`broker.drain_timeout_s`, and its process ends with every role that it has.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ log = logging.getLogger("region_node.admin.ending")
 
 
 async def shutdown(admin: Admin, request: web.Request) -> Any:
-    """Ends this broker. maxConcurrentUnloadPerSec and forcedTerminateTopic are read and change nothing: a drain takes what time it needs, and a limit."""
+    """Ends this broker. maxConcurrentUnloadPerSec and forcedTerminateTopic are read and change nothing: a drain takes
+    what time it needs, and a limit.
+    """
     if number(request.query.get("maxConcurrentUnloadPerSec", "0"), "maxConcurrentUnloadPerSec") < 0:
         raise NotAllowed("maxConcurrentUnloadPerSec must not be negative; 0 is no limit")
     if admin.end is None:

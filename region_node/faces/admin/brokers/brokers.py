@@ -35,7 +35,9 @@ async def list_active(admin: Admin, request: web.Request) -> Any:
 
 
 async def leader(admin: Admin, request: web.Request) -> Any:
-    """Who has bundles moved. Nobody leads in anything else; where nobody does at this moment, the first one is named."""
+    """Who has bundles moved. Nobody leads in anything else; where nobody does at this moment, the first one is
+    named.
+    """
     live = admin.ownership.brokers()
     if not live:
         raise MetadataUnavailable("no broker is registered at this moment")
@@ -159,7 +161,9 @@ async def bookie_operations(admin: Admin, request: web.Request) -> Any:
 
 
 async def allocator(admin: Admin, request: web.Request) -> Any:
-    """Of the two that Pulsar has: memory is taken from the interpreter as it is needed, so there are no arenas, and no caches of threads."""
+    """Shows an allocator that Pulsar has, `default` or `ml-cache`, as empty: memory is taken from the interpreter as it
+    is needed, so there are no arenas, and no caches of threads. Raises NotFound for any other.
+    """
     name = request.match_info["name"]
     if name not in ("default", "ml-cache"):
         raise NotFound(f"Allocator {name} does not exist: there are default and ml-cache")

@@ -1,7 +1,8 @@
 """Our own paths, below /heliograph/v1: the state of a region and its links, and a topic's local copy for Spark.
 
 Is: what Pulsar's interface has no place for. Isn't: anything a Pulsar client needs.
-A snapshot names ledgers, sizes, and the last confirmed position; blocks are `heliograph.wire.block` blocks, cut to the range, one behind another.
+A snapshot names ledgers, sizes, and the last confirmed position; blocks are `heliograph.wire.block` blocks, cut to the
+range, one behind another.
 Source: docs/protocols/admin.md, "Extensions"; `heliograph.client.block_reader` reads both.
 """
 
@@ -96,7 +97,9 @@ def snapshot_of(log: ReplicatedLog, ledger: ReadablePort) -> dict[str, Any]:
 
 
 async def blocks(admin: Admin, request: web.Request) -> Any:
-    """`first` and `last`, both included; what was trimmed is left out. Ends early only where `last` is not confirmed yet, or by a broken answer."""
+    """`first` and `last`, both included; what was trimmed is left out. Ends early only where `last` is not confirmed
+    yet, or by a broken answer.
+    """
     await admin.log(admin.topic(request))
     topic = await admin.loaded(admin.topic(request))
     ledger = topic.readable

@@ -1,9 +1,9 @@
 """Isolation policies and failure domains of this region: which brokers serve which namespaces, and which fail together.
 
-Is: Pulsar's `clusters/{cluster}/namespaceIsolationPolicies` and `failureDomains`, over what lies in the region's local metadata. Isn't: obeying them
-(`balance`, `ownership`).
-Invariants: a region's policies are read and written in that region alone; a policy that is no regex, or has no namespaces or primary brokers, is refused,
-and so is a broker in two domains.
+Is: Pulsar's `clusters/{cluster}/namespaceIsolationPolicies` and `failureDomains`, over what lies in the region's local
+metadata. Isn't: obeying them (`region_node.placement`).
+Invariants: a region's policies are read and written in that region alone; a policy that is no regex, or has no
+namespaces or primary brokers, is refused, and so is a broker in two domains.
 Source: Pulsar's NamespaceIsolationData and BrokerNamespaceIsolationData; docs/protocols/balancing.md, "Isolation".
 """
 
@@ -23,7 +23,10 @@ from region_node.placement.isolation.broker_isolation import IsolationPolicy
 from region_node.placement.isolation.isolation_rules import IsolationRules, names_of
 from region_node.placement.ownership.broker_records import BrokerRecord
 
-_EXAMPLE = '{"namespaces": ["bank/.*"], "primary": ["broker-[01]"], "secondary": [], "auto_failover_policy": {"policy_type": "min_available", …}},'
+_EXAMPLE = (
+    '{"namespaces": ["bank/.*"], "primary": ["broker-[01]"], "secondary": [], "auto_failover_policy": {"policy_type": '
+    '"min_available", …}},'
+)
 
 
 async def list_all(admin: Admin, request: web.Request) -> Any:
@@ -39,7 +42,9 @@ async def get(admin: Admin, request: web.Request) -> Any:
 
 
 async def put(admin: Admin, request: web.Request) -> Any:
-    """Makes or replaces a policy; bundles that are at other brokers by it are moved in the next cycles of the balancer."""
+    """Makes or replaces a policy; bundles that are at other brokers by it are moved in the next cycles of the
+    balancer.
+    """
     rules, name = _rules(admin, request), check_name("isolation policy", request.match_info["policy"])
     policy = _policy(await typed_body(request, dict, f"NamespaceIsolationData, such as {_EXAMPLE}"))
     before = rules.isolation.policies.get(name)
@@ -64,14 +69,14 @@ async def brokers(admin: Admin, request: web.Request) -> Any:
 
 
 async def broker(admin: Admin, request: web.Request) -> Any:
-    """Of one, by its id or as host:port; one that does not live is judged by that name."""
+    """Shows what the policies say of one broker, by its id or host:port; one that does not live is judged by that."""
     rules, wanted = _rules(admin, request), request.match_info["broker"]
     record = next((r for r in admin.ownership.brokers() if wanted in (r.broker, _host(r))), None)
     names = names_of(record) if record is not None else (wanted, wanted.partition(":")[0])
     return _of_broker(rules, _host(record) if record is not None else wanted, names)
 
 
-# -- failure domains ------------------------------------------------------------------------------------------------------
+# -- failure domains ---------------------------------------------------------------------------------------------------
 
 
 async def list_domains(admin: Admin, request: web.Request) -> Any:
@@ -86,7 +91,9 @@ async def get_domain(admin: Admin, request: web.Request) -> Any:
 
 
 async def put_domain(admin: Admin, request: web.Request) -> Any:
-    """Makes or replaces a domain; namespaces of anti-affinity groups are divided anew, and their bundles follow in the next cycles of the balancer."""
+    """Makes or replaces a domain; namespaces of anti-affinity groups are divided anew, and their bundles follow in the
+    next cycles of the balancer.
+    """
     rules, name = _rules(admin, request), check_name("failure domain", request.match_info["domain"])
     given = (await typed_body(request, dict, 'a failure domain, such as {"brokers": ["us-broker-0"]},')).get(
         "brokers"
@@ -112,7 +119,7 @@ async def delete_domain(admin: Admin, request: web.Request) -> Any:
     admin.changed(request, before, None)
 
 
-# -- inside ---------------------------------------------------------------------------------------------------------------
+# -- inside ------------------------------------------------------------------------------------------------------------
 
 
 def _rules(admin: Admin, request: web.Request) -> IsolationRules:
@@ -121,7 +128,8 @@ def _rules(admin: Admin, request: web.Request) -> IsolationRules:
         raise NotFound(f"Cluster {cluster} does not exist")
     if cluster != admin.region:
         raise NotFound(
-            f"Cluster {cluster} is not this one: its isolation policies and failure domains are kept there, ask it at its own address"
+            f"Cluster {cluster} is not this one: its isolation policies and failure domains are kept there, ask it at "
+            "its own address"
         )
     if admin.isolation is None:
         raise MetadataUnavailable("this broker does not know the isolation policies yet: it is not started")
@@ -133,7 +141,7 @@ def _host(record: BrokerRecord) -> str:
 
 
 def _of_broker(rules: IsolationRules, shown: str, names: Sequence[str]) -> dict[str, Any]:
-    """Of several policies the last one is named, as Pulsar does; the regexes are those of all."""
+    """Shows one broker by the policies that name it: the last one's name, as Pulsar does, and all their regexes."""
     answer: dict[str, Any] = {"brokerName": shown, "policyName": None, "isPrimary": False, "namespaceRegex": []}
     for name, policy in rules.isolation.policies.items():
         if policy.is_primary(names) or policy.is_secondary(names):
@@ -156,7 +164,8 @@ def _shown(policy: IsolationPolicy) -> dict[str, Any]:
 
 
 def _policy(fields: dict[str, Any]) -> IsolationPolicy:
-    """Raises Malformed, NotAllowed."""
+    """Builds the policy from the body. Raises MalformedRequest, NotAllowed for regexes and bounds that a policy
+    refuses."""
     lists: dict[str, tuple[str, ...]] = {}
     for what in ("namespaces", "primary", "secondary"):
         given = fields.get(what) or []

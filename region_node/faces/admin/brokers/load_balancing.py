@@ -1,6 +1,7 @@
 """How the load lies on the region's brokers, and balancing held back for a while.
 
-Is: what this broker's Balancer has heard, as everybody hears it; the pause. Isn't: a move: that is `unload` with a destination.
+Is: what this broker's Balancer has heard, as everybody hears it; the pause. Isn't: a move: that is `unload` with a
+destination.
 Source: docs/protocols/balancing.md.
 """
 
@@ -24,7 +25,9 @@ _RESOURCES = {"cpu": "cpu", "memory": "memory", "network_in": "bandwidthIn", "ne
 
 
 async def show(admin: Admin, request: web.Request) -> Any:
-    """Loads are shares of what a broker carries: 1.0 is all of it. `moves`: the newest of the broker that leads; `here=true`: of this one."""
+    """Loads are shares of what a broker carries: 1.0 is all of it. `moves`: the newest of the broker that leads;
+    `here=true`: of this one.
+    """
     balancer, now_ms = _balancer(admin), admin.clock.wall_ms()
     return {
         "leader": balancer.leader,
@@ -61,7 +64,9 @@ async def _moves(admin: Admin, balancer: Balancer) -> list[dict[str, Any]]:
 
 
 async def availability(admin: Admin, request: web.Request) -> Any:
-    """What the brokers that may serve the namespace use of what they have, in percent, as they said last; of one that has not said it yet, nothing."""
+    """What the brokers that may serve the namespace use of what they have, in percent, as they said last; of one that
+    has not said it yet, nothing.
+    """
     namespace = f"{request.match_info['tenant']}/{request.match_info['namespace']}"
     admin.policies(namespace)
     balancer, permitted = _balancer(admin), set(admin.ownership.permitted((namespace, 0)))

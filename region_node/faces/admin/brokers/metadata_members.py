@@ -1,8 +1,10 @@
-"""Members of the two metadata groups, the region's own and the global configuration: who belongs to them, and how that is changed.
+"""Members of the two metadata groups, the region's own and the global configuration: who belongs to them, and how that
+is changed.
 
-Is: the paths below /heliograph/v1/metadata/members and /heliograph/v1/config/members, and the metrics of both. Isn't: a rule of membership; the group's
-leader decides, and its sentence is the answer (412).
-Invariants: a change is answered once it is committed; repeating one does no harm; `dry_run=true` asks the leader and changes nothing.
+Is: the paths below /heliograph/v1/metadata/members and /heliograph/v1/config/members, and the metrics of both. Isn't: a
+rule of membership; the group's leader decides, and its sentence is the answer (412).
+Invariants: a change is answered once it is committed; repeating one does no harm; `dry_run=true` asks the leader and
+changes nothing.
 Source: docs/protocols/admin.md, "Members"; heliograph.kv.server.members_api.
 """
 
@@ -73,7 +75,9 @@ def _group(admin: Admin, request: web.Request) -> Members:
 
 
 async def samples(admin: Admin) -> list[prometheus_text.Sample]:
-    """Leader placement, lag, and write latency, as the region's own node of each group knows them; nothing of a group that does not answer at once."""
+    """Leader placement, lag, and write latency, as the region's own node of each group knows them; nothing of a group
+    that does not answer at once.
+    """
     found: list[prometheus_text.Sample] = []
     for name, group in admin.members.items():
         try:

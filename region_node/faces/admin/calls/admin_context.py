@@ -1,7 +1,8 @@
 """Admin: what the handlers of the admin interface work with, and the few things that all of them do.
 
-Is: reading a request's names and body, finding a topic's owner, asking other brokers, waiting for a configuration write to be seen here.
-Isn't: routes or handlers (a module an area), or HTTP listening (`server`).
+Is: reading a request's names and body, finding a topic's owner, asking other brokers, waiting for a configuration write
+to be seen here.
+Isn't: routes or handlers (a module an area), or HTTP listening (`admin_server`).
 Invariants: a request for a topic is answered only by the broker that owns it; any other redirects there.
 """
 
@@ -68,7 +69,9 @@ _VISIBLE_TIMEOUT_S = 5.0
 
 
 class Members(Protocol):
-    """MetaClient.members."""
+    """Shows or changes one metadata group, as `MetaClient.members` does: returns the report, and whether it changed
+    something. Raises NotAllowed.
+    """
 
     async def __call__(
         self, verb: str = "show", member: str = "", address: str = ""
@@ -121,25 +124,27 @@ class Admin:
     places: BookiePlaces | None = None
     """Where bookies give entries to readers; None: nowhere."""
     reach_level: Callable[[int, str], Awaitable[None]] | None = None
-    """`region_node.process.feature_level.RegionLevel.reach`."""
+    """Raises the region's feature level (`region_node.process.feature_level.RegionLevel.reach`)."""
     inside: ssl.SSLContext | None = None
     """With which this broker calls the region's other brokers; None: plainly."""
     to_bookies: ssl.SSLContext | None = None
     """The same for bookies' HTTP."""
     outward: Callable[[], ssl.SSLContext] | None = None
-    """With which admin URLs by TLS are asked in a caller's name: `region_node.security.tls.Certificates.outward`; None: as the machine trusts."""
+    """With which admin URLs by TLS are asked in a caller's name: `region_node.security.tls.Certificates.outward`; None:
+    as the machine trusts.
+    """
     authenticate_metrics: bool = False
     urls: UrlList = field(default_factory=lambda: UrlList(()))
     """Which hosts a region's URLs may name."""
     entry_cache: EntryCache | None = None
     appends: Appends | None = None
     lookups: LookupCounts = field(default_factory=LookupCounts)
-    """Of the whole broker: its Pulsar listener counts there, too."""
+    """Counts lookups of the whole broker: its Pulsar listener counts there, too."""
     tier: BrokerTier | None = None
     face_samples: Callable[[], Iterable[Sample]] | None = None
     """Metrics of the broker's other faces; None: there are none."""
     transactions: Transactions | None = None
-    """None: they are off."""
+    """Serves this broker's transactions; None: transactions are off."""
     balancer: Balancer | None = None
     isolation: IsolationRules | None = None
     canary: Canary | None = None
@@ -147,7 +152,7 @@ class Admin:
     signer: Signer | None = None
     tombstones: Tombstones | None = None
     leases: WriteLeases | None = None
-    """Of active-passive namespaces."""
+    """Says which active-passive namespaces this region may write to, and until when."""
     deferred: DeferredEdits | None = None
     """Changes of policies that wait for the global configuration."""
     turns: SubscriptionTurns | None = None
@@ -157,7 +162,9 @@ class Admin:
     metrics_series: TopicSeries = field(default_factory=TopicSeries)
     metrics_consumers: bool = False
     connection_counts: Callable[[], tuple[int, int, int, int, int, int]] | None = None
-    """Of the Pulsar listener: open, made, refused, gone, held, held for memory."""
+    """Counts connections of the Pulsar listener: open now; made, refused, and gone since the start; not read from just
+    now, and those of them that the byte budget holds.
+    """
     end: Callable[[], None] | None = None
     """Has this broker drained, and its process ended; None: it is ended otherwise."""
     audit: AuditLog = field(init=False)
@@ -210,7 +217,7 @@ class Admin:
         return TopicName.parse(f"{domain}://{self.namespace(request)}/{request.match_info['topic']}")
 
     def policies(self, namespace: str) -> NamespacePolicies:
-        """Raises NotFound."""
+        """Returns what is set for the namespace. Raises NotFound, in Pulsar's words."""
         policies = self.view.namespace(namespace)
         if policies is None:  # the service's own namespace has no tenant behind it
             tenant = namespace.partition("/")[0]
@@ -220,7 +227,7 @@ class Admin:
         return policies
 
     def regions(self, names: Any) -> tuple[str, ...]:
-        """Regions that exist, each once. Raises Malformed, and 403 as Pulsar does."""
+        """Regions that exist, each once. Raises MalformedRequest, and 403 as Pulsar does."""
         if not isinstance(names, list):
             raise Malformed("expected a list of clusters")
         unknown = [str(name) for name in names if not isinstance(name, str) or self.view.region(name) is None]
@@ -253,7 +260,7 @@ class Admin:
     # -- ownership ----------------------------------------------------------------------------------------------------
 
     async def here(self, topic: TopicName) -> str:
-        """The topic's full name, once it is sure that this broker owns it. Raises Elsewhere, NotFound."""
+        """The topic's full name, once it is sure that this broker owns it. Raises OwnedElsewhere, NotFound."""
         self.policies(topic.namespace)
         record = await self.ownership.owner(str(topic))
         if record is not self.ownership.record:
@@ -261,11 +268,13 @@ class Admin:
         return str(topic)
 
     async def loaded(self, topic: TopicName) -> Topic:
-        """The topic, loaded here. Raises Elsewhere, NotFound."""
+        """The topic, loaded here. Raises OwnedElsewhere, NotFound."""
         return await self.topics.get(await self.here(topic), create=False)
 
     async def log(self, topic: TopicName) -> ReplicatedLog:
-        """What lies below the topic: vector, origin, managed ledger. Raises NotAllowed where it is not persistent: nothing does."""
+        """What lies below the topic: vector, origin, managed ledger. Raises NotAllowed where it is not persistent:
+        nothing does.
+        """
         if not topic.persistent:
             raise NotAllowed(f"{topic} is not persistent: nothing of it is stored")
         log = cast("ReplicatedLog", (await self.loaded(topic)).log)
@@ -281,7 +290,9 @@ class Admin:
         return self.ownership.bundles(namespace) or BundleTable.equal(policies.bundles)
 
     def bundle(self, request: web.Request) -> tuple[str, int]:
-        """(namespace, bundle) of the path. Raises NotFound (no such namespace), NotAllowed (no such bundle; the sentence names those that there are)."""
+        """(namespace, bundle) of the path. Raises NotFound (no such namespace), NotAllowed (no such bundle; the
+        sentence names those that there are).
+        """
         namespace, wanted = self.namespace(request), request.match_info["bundle"]
         table = self.table(namespace)
         if (found := table.named(wanted)) is None:
@@ -289,7 +300,9 @@ class Admin:
         return namespace, found
 
     async def call(self, record: BrokerRecord, method: str, path: str, body: Any = None) -> Any:
-        """The same interface on another broker; its JSON, or None where the answer is empty. Raises NotFound, MetadataUnavailable."""
+        """The same interface on another broker; its JSON, or None where the answer is empty. Raises NotFound,
+        MetadataUnavailable.
+        """
         if self._session is None:
             self._session = ClientSession(timeout=ClientTimeout(total=_CALL_TIMEOUT_S))
         base = (
@@ -314,7 +327,9 @@ class Admin:
     async def at_owner(
         self, name: TopicName, method: str, path: str, here: Callable[[str], Awaitable[Any]], body: Any = None
     ) -> Any:
-        """Does something to one topic where it is owned: by `here`, or by `path` behind the topic's own; None where it was never used."""
+        """Does something to one topic where it is owned: by `here`, or by `path` behind the topic's own; None where it
+        was never used.
+        """
         try:
             return await here(await self.here(name))
         except NotFound:
@@ -327,7 +342,8 @@ class Admin:
                 return None
 
     async def for_each_partition(self, request: web.Request, act: Callable[[TopicName], Awaitable[Any]]) -> bool:
-        """Carries a request for a partitioned topic out on every partition, wherever it is owned. False: the topic is plain.
+        """Carries a request for a partitioned topic out on every partition, wherever it is owned. False: the topic is
+        plain.
 
         Raises NotFound where it could be done on none of them.
         """
@@ -357,7 +373,9 @@ class Admin:
     # -- configuration ------------------------------------------------------------------------------------------------
 
     async def seen(self, present: Callable[[], bool]) -> None:
-        """Waits until a write shows in this broker's copies, so that the next request here finds it. Gives up quietly."""
+        """Waits until a write shows in this broker's copies, so that the next request here finds it. Gives up
+        quietly.
+        """
         if present():
             return
         loop = asyncio.get_running_loop()
@@ -388,7 +406,7 @@ class Admin:
 
 
 async def body(request: web.Request) -> Any:
-    """The JSON body, or None where there is none. Raises Malformed."""
+    """The JSON body, or None where there is none. Raises MalformedRequest."""
     text = await request.text()
     if not text.strip():
         return None
@@ -410,7 +428,7 @@ async def text_body(request: web.Request) -> str | None:
 
 
 async def typed_body(request: web.Request, kind: type | tuple[type, ...], wanted: str) -> Any:
-    """Raises Malformed unless the body is of that kind (a bool is no number)."""
+    """Raises MalformedRequest unless the body is of that kind (a bool is no number)."""
     value = await body(request)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
         raise Malformed(f"expected {wanted} in the body")
@@ -422,7 +440,7 @@ def flag(request: web.Request, name: str) -> bool:
 
 
 def number(text: str, name: str) -> int:
-    """Raises Malformed."""
+    """Reads a whole number; `name` is what the refusal calls it. Raises MalformedRequest."""
     try:
         return int(text)
     except ValueError as error:

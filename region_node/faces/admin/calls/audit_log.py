@@ -1,10 +1,11 @@
 """AuditLog: every change that somebody made, or tried to make, through the admin interface of this broker.
 
-Is: who (role, address), what (method, path), the outcome, and the values before and after where the handler tells them (`Admin.changed`), else what the
-body gave, the beginning of it where it is long, and never a message that is published. Each goes to the process's log as `admin.change`, which is the lasting
-record, and the newest `KEPT` stay here to be asked for. Isn't: a log of reads.
-Invariants: a record is written once the outcome is known, also of a refusal; a request that is only sent on to its owner is recorded there; secrets
-(tokens, credentials, passwords) never get in.
+Is: who (role, address), what (method, path), the outcome, and the values before and after where the handler tells them
+(`Admin.changed`), else what the body gave, the beginning of it where it is long, and never a message that is published.
+Each goes to the process's log as `admin.change`, which is the lasting record, and the newest `KEPT` stay here to be
+asked for. Isn't: a log of reads.
+Invariants: a record is written once the outcome is known, also of a refusal; a request that is only sent on to its
+owner is recorded there; secrets (tokens, credentials, passwords) never get in.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class AuditLog:
         self._newest: deque[dict[str, Any]] = deque(maxlen=KEPT)
 
     def record(self, request: web.Request, status: int, reason: str = "") -> None:
-        """Of a request that was answered; reads are passed over."""
+        """Records a request that was answered. Reads, and what another broker or region answers, are passed over."""
         if request.method in _READS or status == 307 or request.get("passed_on"):
             return
         principal = request.get("principal")
@@ -58,12 +59,12 @@ class AuditLog:
         log.info("admin.change", extra={"change": json.dumps(entry, default=str)})
 
     def note(self, event: dict[str, Any]) -> None:
-        """Of what nobody did through this interface: a promise that was broken, or is kept again."""
+        """Records what nobody did through this interface: a promise that was broken, or is kept again."""
         who = {"time": iso_time(self._clock.wall_ms()), "role": "broker", "address": ""}
         self._newest.append({**who, "method": "EVENT", "path": event["event"], "status": 0, "after": event})
 
     def newest(self, count: int) -> list[dict[str, Any]]:
-        """The newest last."""
+        """Returns the last `count` records, at most KEPT, the newest last."""
         return list(self._newest)[-count:] if count > 0 else []
 
 

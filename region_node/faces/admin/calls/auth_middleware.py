@@ -1,8 +1,9 @@
 """Who calls, and may they: the middleware in front of every handler of the admin interface.
 
-Is: credentials from a request's headers or certificate, and the check that `access` names. Isn't: a handler, or a rule.
-Invariants: no handler runs before the check; `request["principal"]` is there for every handler; a refusal says 401 where other credentials may help,
-403 where a grant would.
+Is: credentials from a request's headers or certificate, and the check that `call_rights` names. Isn't: a handler, or
+a rule.
+Invariants: no handler runs before the check; `request["principal"]` is there for every handler; a refusal says 401
+where other credentials may help, 403 where a grant would.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def guard(
     refuse: Callable[[int, str], web.Response],
     is_tenant: Callable[[str], bool] = lambda _: True,
 ) -> Middleware:
-    """The middleware. is_tenant: whether there is such a tenant: who may do nothing in one that is not there hears that, as from Pulsar."""
+    """The middleware. is_tenant: whether there is such a tenant: who may do nothing in one that is not there hears
+    that, as from Pulsar.
+    """
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:

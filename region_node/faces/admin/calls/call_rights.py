@@ -1,7 +1,8 @@
 """Which right each call of the admin interface wants: the one table.
 
-Is: rows of method and path template, the first that fits counts. Isn't: the check (`guard`).
-Invariants: what no row names wants an admin of the tenant where the path names one, else a super user: a new call is closed until a row opens it.
+Is: rows of method and path template, the first that fits counts. Isn't: the check (`auth_middleware`).
+Invariants: what no row names wants an admin of the tenant where the path names one, else a super user: a new call is
+closed until a row opens it.
 Source: docs/protocols/security.md, "Rights".
 """
 
@@ -28,7 +29,10 @@ class Access(Enum):
 _NAMESPACE = r"/admin/v2/namespaces/\{tenant\}/\{namespace\}"
 _TOPICS = r"/admin/v2/\{domain\}/\{tenant\}/\{namespace\}"
 _TOPIC = _TOPICS + r"/\{topic\}"
-_READ = r"stats|internalStats|partitioned-stats|partitioned-internalStats|internal-info|partitions|schemaValidationEnforced|properties|deduplicationEnabled"
+_READ = (
+    r"stats|internalStats|partitioned-stats|partitioned-internalStats|internal-info|partitions|"
+    r"schemaValidationEnforced|properties|deduplicationEnabled"
+)
 _CONSUMER = r"subscriptions|subscription/.*|lastMessageId|messageid/.*|examinemessage|ledger/.*|backlogSize|backlog"
 
 ROWS: tuple[tuple[str, str, Access], ...] = (

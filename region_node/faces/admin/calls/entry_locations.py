@@ -1,8 +1,10 @@
 """Where entries lie that a reader may have from bookies without this broker, and the permit with which it gets them.
 
-Is: the answer about one range, for who may consume its topic (`reading` has asked). Isn't: the reading; a bookie verifies the permit (`region_node.security.read_permits`).
-Invariants: only what is confirmed, is not encrypted at rest, and does not lie in this broker's own memory; a small range is read sooner than its place is
-told. Whatever is not known here at this moment is no error: then the reader asks for the entries themselves.
+Is: the answer about one range, for who may consume its topic (`bulk_reads` has asked). Isn't: the reading; a bookie
+verifies the permit (`region_node.security.read_permits`).
+Invariants: only what is confirmed, is not encrypted at rest, and does not lie in this broker's own memory; a small
+range is read sooner than its place is told. Whatever is not known here at this moment is no error: then the reader asks
+for the entries themselves.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 
 _BYTES_MIN = 1 << 20
-"""Of a range; a reader gets smaller ones from the broker, hundreds in one answer."""
+"""A range of fewer bytes gets no place: the reader reads it from the broker, hundreds in one answer."""
 
 
 class BookiePlaces:
-    """Of one broker. tls: with which it calls bookies; None: plainly."""
+    """Tells where bookies hold a range's entries, and issues the permit to read them. tls: with which this broker calls
+    bookies; None: plainly.
+    """
 
     def __init__(self, keys: ReadKeys, pool: BookiePool, tls: ssl.SSLContext | None) -> None:
         self._keys, self._pool, self._tls = keys, pool, tls

@@ -1,7 +1,7 @@
 """Disaster recovery: which region a namespace is active in, what a move would cost, and the steps of one.
 
-Is: paths of our own, below /heliograph/v1/dr; asking the other region for what only it knows, with the caller's own credentials. Isn't: a rule
-(`region_node.dr`).
+Is: paths of our own, below /heliograph/v1/dr; asking the other region for what only it knows, with the caller's own
+credentials. Isn't: a rule (`region_node.dr`).
 Invariants: every change is in the audit log; a dry run changes nothing.
 Source: docs/operating/disaster-recovery.md.
 """
@@ -42,7 +42,7 @@ class Caller(Protocol):
     def headers(self) -> Mapping[str, str]: ...
 
 
-# -- what there is --------------------------------------------------------------------------------------------------------
+# -- what there is -----------------------------------------------------------------------------------------------------
 
 
 async def listed(admin: Admin, request: web.Request) -> Any:
@@ -61,7 +61,9 @@ async def listed(admin: Admin, request: web.Request) -> Any:
 
 
 async def status(admin: Admin, request: web.Request) -> Any:
-    """One namespace: who is active, what is at risk, and for each other region whether it could take over now, and at what cost."""
+    """One namespace: who is active, what is at risk, and for each other region whether it could take over now, and at
+    what cost.
+    """
     namespace = admin.namespace(request)
     policies, conductor = admin.policies(namespace), conductor_for(admin, request)
     try:
@@ -143,7 +145,7 @@ def _local(admin: Admin, namespace: str) -> dict[str, Any]:
 
 
 async def facts_here(admin: Admin, namespace: str) -> dict[str, Any]:
-    """Of all brokers of this region."""
+    """Merges what all brokers of this region know of the namespace's topics. Raises what a call to one raises."""
     parts = [_local(admin, namespace)]
     for record in admin.ownership.brokers():
         if record.broker != admin.ownership.record.broker:
@@ -152,7 +154,9 @@ async def facts_here(admin: Admin, namespace: str) -> dict[str, Any]:
 
 
 async def region_tails(admin: Admin, request: web.Request) -> Any:
-    """What was first published here and lies above the body's boundary, {topic: {origin: [ledger, entry]}}: counted entry by entry, for a few seconds."""
+    """What was first published here and lies above the body's boundary, {topic: {origin: [ledger, entry]}}: counted
+    entry by entry, for a few seconds.
+    """
     return await _counts(admin, request, "tails")
 
 
@@ -177,7 +181,7 @@ async def _counts(admin: Admin, request: web.Request, what: str) -> Any:
 
 
 async def _local_counts(admin: Admin, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the topics that `given` names."""
+    """Counts in those topics of `given` that are loaded here, for _COUNT_S in all; `left` is what was not read."""
     found = [
         t
         for t in list(admin.topics.loaded.values())
@@ -204,7 +208,9 @@ async def _counts_here(admin: Admin, namespace: str, what: str, given: Mapping[s
 
 
 async def health(admin: Admin, request: web.Request) -> Any:
-    """Whether this broker stores a message with its ack quorum and reads it back; 503 where it does not. For everybody: why not is told by `dr`."""
+    """Whether this broker stores a message with its ack quorum and reads it back; 503 where it does not. For everybody:
+    why not is told by `dr`.
+    """
     if admin.canary is None:
         raise NotAllowed("this broker has no canary")
     verdict = await admin.canary.once()
@@ -217,7 +223,7 @@ async def health_of_owner(admin: Admin, topic: str) -> None:
     await admin.call(await admin.ownership.owner(topic), "GET", "/heliograph/v1/health")
 
 
-# -- active-passive -------------------------------------------------------------------------------------------------------
+# -- active-passive ----------------------------------------------------------------------------------------------------
 
 
 async def make_passive(admin: Admin, request: web.Request) -> Any:
@@ -249,11 +255,13 @@ async def make_active(admin: Admin, request: web.Request) -> Any:
     admin.changed(request, "active-passive", "active-active")
 
 
-# -- operations -----------------------------------------------------------------------------------------------------------
+# -- operations --------------------------------------------------------------------------------------------------------
 
 
 async def begin(admin: Admin, request: web.Request) -> Any:
-    """Body: {"kind": switchover, failover, or rejoin; "to": region; "dry_run": true}. Goes on with the same one where it was interrupted."""
+    """Body: {"kind": switchover, failover, or rejoin; "to": region; "dry_run": true}. Goes on with the same one where
+    it was interrupted.
+    """
     namespace, given = admin.namespace(request), await body(request)
     if (
         not isinstance(given, dict)
@@ -300,7 +308,7 @@ def _shown(operation: Operation) -> dict[str, Any]:
     return {**found, "steps": [{"step": name, "done_ms": at, "found": text} for name, at, text in operation.steps]}
 
 
-# -- what they share ------------------------------------------------------------------------------------------------------
+# -- what they share ---------------------------------------------------------------------------------------------------
 
 
 def _leases(admin: Admin) -> WriteLeases:
@@ -354,7 +362,9 @@ def conductor_for(admin: Admin, request: Caller) -> Conductor:
 
 
 async def elsewhere(admin: Admin, request: Caller, region: str, method: str, path: str, given: Any = None) -> Any:
-    """The same interface of another region, in the name of whoever asks. Raises MetadataUnavailable, NotAllowed (an address that may not be called)."""
+    """The same interface of another region, in the name of whoever asks. Raises MetadataUnavailable, NotAllowed (an
+    address that may not be called).
+    """
     info = admin.view.region(region)
     if info is None or not info.admin_url:
         raise MetadataUnavailable(

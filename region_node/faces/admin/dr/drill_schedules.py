@@ -22,14 +22,14 @@ from region_node.faces.admin.calls.admin_context import Admin, Malformed, body
 
 
 class OwnCredentials:
-    """Of this broker, where it asks other regions of its own accord. The file is read each time: tokens are renewed."""
+    """Gives the token for calls to other regions; its file is read each time, since tokens are renewed."""
 
     def __init__(self, token_file: str) -> None:
         self._file = Path(token_file) if token_file else None
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Raises ConfigError."""
+        """Returns an Authorization header; none without a file. Raises ConfigError where it cannot be read."""
         if self._file is None:
             return {}
         try:
@@ -43,7 +43,8 @@ async def get(admin: Admin, request: web.Request) -> Any:
     found = await _store(admin).get(schedule(_namespace(admin, request)))
     if found is None:
         raise NotFound(
-            f"{admin.namespace(request)} has no schedule of drills: `heliograph dr drill {admin.namespace(request)} --every 7d` makes one"
+            f"{admin.namespace(request)} has no schedule of drills: `heliograph dr drill {admin.namespace(request)} "
+            "--every 7d` makes one"
         )
     return asdict(Schedule.decode(found[0]))
 

@@ -1,7 +1,8 @@
 """Drills: what a rehearsal asks of the regions: comparing copies, a shadow namespace, a first message, a signature.
 
 Is: the shell of `region_node.dr.operations.drill`, and its paths below /heliograph/v1/dr. Isn't: a step, or a verdict.
-Invariants: a shadow is known by its name and by the mark that it was made with; nothing else is ever written to or dropped here.
+Invariants: a shadow is known by its name and by the mark that it was made with; nothing else is ever written to or
+dropped here.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class RegionShadows:
         return await self._admin.signer.sign(report)
 
 
-# -- here -----------------------------------------------------------------------------------------------------------------
+# -- here --------------------------------------------------------------------------------------------------------------
 
 
 async def audits_here(admin: Admin, namespace: str, since_ms: int, *, local: bool = False) -> dict[str, Any]:
@@ -145,7 +146,9 @@ async def audits_here(admin: Admin, namespace: str, since_ms: int, *, local: boo
 
 
 async def probe_here(admin: Admin, shadow: str, *, local: bool = False) -> float:
-    """A message, stored with its ack quorum and read back, at the broker that owns the shadow's topic. Raises RegionPassive, and what storage raises."""
+    """A message, stored with its ack quorum and read back, at the broker that owns the shadow's topic. Raises
+    RegionPassive, and what storage raises.
+    """
     _check_shadow(admin, shadow)
     name = TopicName.parse(f"persistent://{shadow}/{_PROBE}")
     owner = await admin.ownership.owner(str(name))
@@ -193,7 +196,8 @@ def _is_shadow(admin: Admin, namespace: str, target: str = "") -> bool:
 def _check_shadow(admin: Admin, namespace: str) -> None:
     if not _is_shadow(admin, namespace):
         raise NotAllowed(
-            f"{namespace} is not the shadow of a drill: where somebody made it, delete it or rename it, or cancel the drill "
+            f"{namespace} is not the shadow of a drill: where somebody made it, delete it or rename it, or cancel the "
+            "drill "
             "(`heliograph dr cancel`); the next one has another name"
         )
 
@@ -203,11 +207,13 @@ def path_of(namespace: str) -> str:
     return f"/heliograph/v1/dr/{quote(tenant, safe='')}/{quote(local, safe='')}"
 
 
-# -- calls ----------------------------------------------------------------------------------------------------------------
+# -- calls -------------------------------------------------------------------------------------------------------------
 
 
 async def audits(admin: Admin, request: web.Request) -> Any:
-    """Compares every topic of this region's copy with its origin, once after `since_ms`; asked again until `running` is empty."""
+    """Compares every topic of this region's copy with its origin, once after `since_ms`; asked again until `running` is
+    empty.
+    """
     namespace = admin.namespace(request)
     admin.policies(namespace)
     since_ms = number(request.query.get("since_ms", "0"), "since_ms")

@@ -1,9 +1,11 @@
 """Subscriptions that are active in one region at a time: which one, and moving them.
 
-Is: paths of our own, below /heliograph/v1/dr. Isn't: a rule (`region_node.dr.leadership.write_gates.Turn`, `region_node.dr.leadership.leadership_changes`), or taking over from a lost
-region, which brokers do by themselves (`region_node.dr.leadership.subscription_leadership`).
-Invariants: a move is asked for again and again until it says `done`, by anybody, at any broker: what it has reached stands in the global configuration;
-a move that is not forced goes on only once what the old region handed out is acknowledged, or was taken back, and the new one knows it.
+Is: paths of our own, below /heliograph/v1/dr. Isn't: a rule (`region_node.dr.leadership.write_gates.SubscriptionGate`,
+`region_node.dr.leadership.leadership_changes`), or taking over from a lost region, which brokers do by themselves
+(`region_node.dr.leadership.subscription_leadership`).
+Invariants: a move is asked for again and again until it says `done`, by anybody, at any broker: what it has reached
+stands in the global configuration; a move that is not forced goes on only once what the old region handed out is
+acknowledged, or was taken back, and the new one knows it.
 Source: docs/operating/disaster-recovery.md, "Subscriptions in one region".
 """
 
@@ -28,7 +30,7 @@ FactsOf = Callable[[str, str], Awaitable[dict[str, Any]]]
 
 
 async def listed(admin: Admin, request: web.Request) -> Any:
-    """Of the namespace: where each is active, and why its consumers here wait."""
+    """Lists the namespace's subscriptions that are active in one region: in which, and why consumers here wait."""
     namespace = admin.namespace(request)
     admin.policies(namespace)
     return _turns(admin).status(namespace)
@@ -56,8 +58,8 @@ async def take_away(admin: Admin, request: web.Request) -> Any:
 async def move(admin: Admin, request: web.Request) -> Any:
     """Body: {"to": region, "fence": true, "force": true}. Does the next step, as far as it can be done now.
 
-    fence: what is not acknowledged is taken back from its consumers, and comes again in the new region. force: nor is it waited for what was
-    acknowledged to be known there.
+    fence: what is not acknowledged is taken back from its consumers, and comes again in the new region. force: nor is
+    it waited for what was acknowledged to be known there.
     """
     name, given = _name(admin, request), await body(request)
     if not isinstance(given, dict) or not isinstance(given.get("to"), str):

@@ -1,7 +1,8 @@
 """Deleting a topic, or a namespace, in two steps: what it would take away, the tombstone, bringing it back.
 
 Is: paths of our own, below /heliograph/v1/dr. Isn't: Pulsar's own DELETE, which deletes at once, in one region.
-Invariants: a preview changes nothing; a tombstone is the whole of the first step, and takes effect in every region that hears of it.
+Invariants: a preview changes nothing; a tombstone is the whole of the first step, and takes effect in every region that
+hears of it.
 Source: docs/operating/disaster-recovery.md, "Deleting".
 """
 
@@ -76,7 +77,9 @@ def _sum(admin: Admin, name: str, found: dict[str, Any]) -> dict[str, Any]:
 
 
 async def bury(admin: Admin, request: web.Request) -> Any:
-    """Body: {"grace_s": seconds}. From now on nobody can use it, in any region; its data goes when the grace period has ended."""
+    """Body: {"grace_s": seconds}. From now on nobody can use it, in any region; its data goes when the grace period has
+    ended.
+    """
     name, grace_s = _name(admin, request), await _grace_s(request)
     policies = admin.policies(name.namespace)
     if not any([await admin.topics.exists(text) for text in _names(admin, name)]):
@@ -85,7 +88,9 @@ async def bury(admin: Admin, request: web.Request) -> Any:
 
 
 async def bury_namespace(admin: Admin, request: web.Request) -> Any:
-    """Body: {"grace_s": seconds}. The same of a namespace: every topic in it, its policies, and its name go when the grace period has ended."""
+    """Body: {"grace_s": seconds}. The same of a namespace: every topic in it, its policies, and its name go when the
+    grace period has ended.
+    """
     namespace, grace_s = admin.namespace(request), await _grace_s(request)
     return await _bury(admin, request, namespace, admin.policies(namespace).regions, grace_s, 0)
 

@@ -1,6 +1,8 @@
-"""Blue-green migration: to which cluster a region sends its clients on, and whether it does so for all namespaces, or for some.
+"""Blue-green migration: to which cluster a region sends its clients on, and whether it does so for all namespaces, or
+for some.
 
-Is: Pulsar's calls for it, over the record in the global configuration. Isn't: what brokers do then (`region_node.topics.serving.publish_gates`).
+Is: Pulsar's calls for it, over the record in the global configuration. Isn't: what brokers do then
+(`region_node.topics.serving.publish_gates`).
 Invariants: an address is checked against the list before it is stored; nothing is migrated to nowhere.
 """
 
@@ -51,7 +53,9 @@ async def update(admin: Admin, request: web.Request) -> Any:
 
 
 async def update_namespace(admin: Admin, request: web.Request) -> Any:
-    """Sends the namespace's clients on, in this region, to where the region's migration says; or serves them here again."""
+    """Sends the namespace's clients on, in this region, to where the region's migration says; or serves them here
+    again.
+    """
     namespace, migrated = admin.namespace(request), await typed_body(request, bool, "true or false")
     admin.policies(namespace)
     before = admin.region in admin.view.migrated_in(namespace)

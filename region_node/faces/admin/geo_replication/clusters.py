@@ -1,8 +1,10 @@
-"""Regions, and the real Pulsar clusters behind them, both called clusters in these paths: list, get, create, update, delete.
+"""Regions, and the real Pulsar clusters behind them, both called clusters in these paths: list, get, create, update,
+delete.
 
-Is: their provisioning data as clients and the command line give it. A cluster with a `gateway` is a real Pulsar cluster; else it is a region. Isn't: a
-region's brokers (`brokers`), or its links' state (`extensions`).
-Invariants: a Pulsar cluster's answer that was changed in one place and is given back whole changes that place, and never leaves TLS off by the way.
+Is: their provisioning data as clients and the command line give it. A cluster with a `gateway` is a real Pulsar
+cluster; else it is a region. Isn't: a region's brokers (`brokers`), or its links' state (`extensions`).
+Invariants: a Pulsar cluster's answer that was changed in one place and is given back whole changes that place, and
+never leaves TLS off by the way.
 """
 
 from __future__ import annotations
@@ -135,7 +137,9 @@ def _fields(admin: Admin, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cluster_fields(admin: Admin, given: Mapping[str, Any], stored: PulsarCluster | None = None) -> dict[str, Any]:
-    """Of a real Pulsar cluster; only what is given and not stored already. What has two names in ClusterData and came from reading it changes under either."""
+    """Returns fields of a real Pulsar cluster: only what is given and not stored already. What has two names in
+    ClusterData and came from reading it changes under either. Raises MalformedRequest where two names differ.
+    """
     schemes = {"admin_url": ("http", "https"), "service_url": ("pulsar", "pulsar+ssl")}
     names = {
         "gateway": ("gateway",),
@@ -174,7 +178,9 @@ def _cluster_fields(admin: Admin, given: Mapping[str, Any], stored: PulsarCluste
 
 
 def _addresses(given: Mapping[str, Any], plain: str, secured: str, scheme: str) -> dict[str, str]:
-    """Where the cluster may be reached, by the name of the field. Beside an address with TLS that is to be used, one without is for others."""
+    """Where the cluster may be reached, by the name of the field. Beside an address with TLS that is to be used, one
+    without is for others.
+    """
     names = [plain]
     if given.get("brokerClientTlsEnabled") and given.get(secured):
         only = str(given[secured]).startswith(scheme) and not str(given.get(plain) or "").startswith(scheme)

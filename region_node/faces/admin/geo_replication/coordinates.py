@@ -2,7 +2,8 @@
 and how far a replicated subscription is in step.
 
 Is: paths of our own, below /heliograph/v1/topics. Isn't: the lookup (`replicator.log.coordinate_lookup`).
-Invariants: what is gone is an answer (`trimmed`, `lost`, ...), never an error; an error means that nothing is known now.
+Invariants: what is gone is an answer (`trimmed`, `lost`, ...), never an error; an error means that nothing is known
+now.
 Source: docs/protocols/links.md, "Where a coordinate lies", "Replicated subscriptions".
 """
 
@@ -99,7 +100,9 @@ async def durability(admin: Admin, request: web.Request) -> Any:
 
 
 async def seek(admin: Admin, request: web.Request) -> Any:
-    """The subscription goes on with the entry of that coordinate; where that is gone, with the next one of the same origin."""
+    """The subscription goes on with the entry of that coordinate; where that is gone, with the next one of the same
+    origin.
+    """
     topic, name, log = await _subscription(admin, request)
     given = await body(request)
     if not isinstance(given, dict) or not isinstance(given.get("coordinate"), str):
@@ -121,7 +124,9 @@ async def seek_target(log: ReplicatedLog, text: str) -> Position:
 
 
 async def subscription_status(admin: Admin, request: web.Request) -> Any:
-    """When it was last in step, who was told of its newest state, who was heard, and what waits for messages that have not arrived."""
+    """When it was last in step, who was told of its newest state, who was heard, and what waits for messages that have
+    not arrived.
+    """
     topic, name, log = await _subscription(admin, request)
     return {"topic": topic.text, "subscription": name, **log.subscriptions.status(name, admin.clock.wall_ms())}
 

@@ -1,6 +1,7 @@
 """The audit between regions, as people ask for it: a topic's newest pass, and a pass now.
 
-Is: paths of our own, below /heliograph/v1. Isn't: the audit (`replicator.audit.auditor`), or the list of changes by admins (`region_node.faces.admin.calls.audit_log`).
+Is: paths of our own, below /heliograph/v1. Isn't: the audit (`replicator.audit.auditor`), or the list of changes by
+admins (`region_node.faces.admin.calls.audit_log`).
 Source: docs/protocols/links.md, "Audit".
 """
 
@@ -14,7 +15,9 @@ from region_node.faces.admin.calls.admin_context import Admin
 
 
 async def report(admin: Admin, request: web.Request) -> Any:
-    """The newest pass over the topic's copy in this region; `report` is null where there was none since the broker loaded it."""
+    """The newest pass over the topic's copy in this region; `report` is null where there was none since the broker
+    loaded it.
+    """
     log = await admin.log(admin.topic(request))
     auditor = admin.links.auditor
     found = auditor.reports.get(log.topic)
@@ -35,7 +38,7 @@ async def begin(admin: Admin, request: web.Request) -> Any:
 
 
 async def reports(admin: Admin, request: web.Request) -> Any:
-    """Of every topic of this broker that has something left to repair, or whose pass ended before its time."""
+    """Shows the newest pass of each topic here that has something left to repair, or whose pass ended early."""
     auditor = admin.links.auditor
     bad = {topic: found.shown() for topic, found in sorted(auditor.reports.items()) if found.left or found.error}
     return {"broker": admin.ownership.record.broker, "passes": auditor.passes, "topics": bad}

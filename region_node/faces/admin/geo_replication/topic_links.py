@@ -32,7 +32,9 @@ async def links(admin: Admin, request: web.Request) -> Any:
 
 
 async def decide(admin: Admin, request: web.Request) -> Any:
-    """{"choice": "theirs", "ours", or "retry", "dry_run": false}. Answers with the link, and the numbers that the choice changes, and where."""
+    """{"choice": "theirs", "ours", or "retry", "dry_run": false}. Answers with the link, and the numbers that the
+    choice changes, and where.
+    """
     given = await body(request)
     if (
         not isinstance(given, dict)
@@ -63,7 +65,9 @@ async def decide(admin: Admin, request: web.Request) -> Any:
 
 
 async def lost(admin: Admin, request: web.Request) -> Any:
-    """{"dry_run": false}. Entries that no bookie gives are not waited for any more: the link's target hears that they are lost. Answers which."""
+    """{"dry_run": false}. Entries that no bookie gives are not waited for any more: the link's target hears that they
+    are lost. Answers which.
+    """
     given = await body(request) or {}
     if not isinstance(given, dict) or not isinstance(given.get("dry_run", False), bool):
         raise Malformed('expected {"dry_run": true or false} in the body')

@@ -161,7 +161,9 @@ class AdminServer:
         self._sites: list[web.TCPSite] = []
 
     async def start(self, host: str, port: int, *, shared: bool = False, tls: ssl.SSLContext | None = None) -> int:
-        """Listens; may be called for several ports. `shared`: with other processes of this host. Returns the port. Raises OSError."""
+        """Listens; may be called for several ports. `shared`: with other processes of this host. Returns the port.
+        Raises OSError.
+        """
         if self._runner.server is None:
             await self._runner.setup()
         site = web.TCPSite(self._runner, host, port, reuse_port=shared or None, ssl_context=tls)
@@ -178,7 +180,9 @@ class AdminServer:
     async def _audited(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Around everything: what the router refuses (no such path, another method) says why as everything else does, and changes are written down."""
+        """Around everything: what the router refuses (no such path, another method) says why as everything else does,
+        and changes are written down.
+        """
         name = request[NAME] = request_ids.accepted(request.headers.get(request_ids.HEADER, ""))
         with request_ids.handling(name):
             try:

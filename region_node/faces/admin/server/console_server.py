@@ -1,8 +1,10 @@
-"""The console's files, and asking in the user's name where a browser cannot go by itself: another broker of the region, another region.
+"""The console's files, and asking in the user's name where a browser cannot go by itself: another broker of the region,
+another region.
 
 Is: paths below /console. Isn't: a handler of the data: the page asks the paths that everybody asks.
-Invariants: a file is served by its name in a table, never by a path; what is passed on carries the caller's own credentials and none of ours, so whoever is
-asked decides; other regions are only read; an answer is JSON, whatever the other side says it is.
+Invariants: a file is served by its name in a table, never by a path; what is passed on carries the caller's own
+credentials and none of ours, so whoever is asked decides; other regions are only read; an answer is JSON, whatever the
+other side says it is.
 Source: docs/operating/console.md; docs/decisions/0092-a-console-of-static-files.md.
 """
 
@@ -80,7 +82,9 @@ def _file(name: str, place: str = "", filled: str = "") -> web.Response:
 
 
 async def passed_on(admin: Admin, request: web.Request) -> Any:
-    """Asks an admin path of a region in the caller's name, and follows to the broker that owns the topic. Only GET where the region is another one."""
+    """Asks an admin path of a region in the caller's name, and follows to the broker that owns the topic. Only GET
+    where the region is another one.
+    """
     region, path = request.match_info["region"], f"/{request.match_info['path']}"
     if not path.startswith(_BELOW) or {".", ".."} & set(path.split("/")):
         raise NotAllowed(f"only paths below {' and '.join(_BELOW)} are passed on")
@@ -101,7 +105,7 @@ async def passed_on(admin: Admin, request: web.Request) -> Any:
 
 
 def _address(record: BrokerRecord, request: web.Request) -> str:
-    """Of a broker here: who came by TLS brings credentials that must not go on without."""
+    """Returns the URL of a broker here; TLS for who came by TLS: the credentials they bring must not go on without."""
     return record.admin_url_tls if request.secure else record.admin_url
 
 

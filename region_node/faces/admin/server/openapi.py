@@ -1,6 +1,7 @@
 """The interface's own description: an OpenAPI 3 document, made from the route table.
 
-Is: every path and method that is served, its parameters, and what each handler says it does. Isn't: schemas of every body; Pulsar's names are used.
+Is: every path and method that is served, its parameters, and what each handler says it does. Isn't: schemas of every
+body; Pulsar's names are used.
 """
 
 from __future__ import annotations

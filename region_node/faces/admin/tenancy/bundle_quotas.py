@@ -1,6 +1,7 @@
 """Bundles that are split by command, and what is set aside for them.
 
-Is: the paths of Pulsar's `namespaces split-bundle` and `resource-quotas`. Isn't: the cut (`balance.splitting`), or what a quota means (`balance.quotas`).
+Is: the paths of Pulsar's `namespaces split-bundle` and `resource-quotas`. Isn't: the cut (`balance.bundle_splitting`),
+or what a quota means (`balance.bundle_quotas`).
 Source: docs/protocols/balancing.md, "Splitting", "Quotas".
 """
 
@@ -23,7 +24,9 @@ _WHOLE = (0, 0)
 
 
 async def split(admin: Admin, request: web.Request) -> Any:
-    """In place, at its owner. `splitAlgorithmName`, `unload`; the body: positions, for the way that wants them. `LARGEST` and `HOT` name a bundle, too."""
+    """In place, at its owner. `splitAlgorithmName`, `unload`; the body: positions, for the way that wants them.
+    `LARGEST` and `HOT` name a bundle, too.
+    """
     namespace, bundle = await _chosen(admin, request)
     record = await admin.ownership.bundle_owner(namespace, bundle)
     if record is not admin.ownership.record:
@@ -38,7 +41,9 @@ async def split(admin: Admin, request: web.Request) -> Any:
 
 
 async def _chosen(admin: Admin, request: web.Request) -> tuple[str, int]:
-    """Of the path; the one with the most topics, or the one that works most. Raises NotFound, NotAllowed."""
+    """Returns the namespace and the index of the bundle in the path; LARGEST: the one with the most topics; HOT: the
+    one that works most. Raises NotFound, NotAllowed.
+    """
     wanted = request.match_info["bundle"].upper()
     if wanted not in ("LARGEST", "HOT"):
         return admin.bundle(request)
@@ -86,7 +91,7 @@ async def set_quota(admin: Admin, request: web.Request) -> Any:
 
 
 async def set_default(admin: Admin, request: web.Request) -> Any:
-    """Of every bundle that has none of its own."""
+    """Sets the quota of every bundle that has none of its own."""
     quotas = _quotas(admin)
     before, quota = quotas.default, ResourceQuota.of(await body(request))
     await quotas.put("", _WHOLE, quota)
@@ -94,7 +99,7 @@ async def set_default(admin: Admin, request: web.Request) -> Any:
 
 
 async def reset_quota(admin: Admin, request: web.Request) -> Any:
-    """The default holds again."""
+    """Deletes the bundle's own quota, so that the default holds for it again."""
     where, quotas = _where(admin, request), _quotas(admin)
     before = quotas.of(*where)
     if await quotas.delete(*where):

@@ -1,7 +1,8 @@
 """The data keys of a region: what tenants' entries are encrypted with at rest.
 
 Is: paths of our own, below /heliograph/v1/keys. Isn't: keys; no answer holds one, wrapped or not.
-Invariants: a key is removed only where no ledger can hold anything that it sealed, unless the caller says that this may be lost.
+Invariants: a key is removed only where no ledger can hold anything that it sealed, unless the caller says that this may
+be lost.
 Source: docs/operating/keys.md.
 """
 
@@ -53,7 +54,9 @@ async def of_tenant(admin: Admin, request: web.Request) -> Any:
 
 
 async def require(admin: Admin, request: web.Request) -> Any:
-    """Everything of the tenant is encrypted at rest from now on, in each of its regions. Where one has no master key, its topics cannot be written there."""
+    """Everything of the tenant is encrypted at rest from now on, in each of its regions. Where one has no master key,
+    its topics cannot be written there.
+    """
     return await _require(admin, request, on=True)
 
 
@@ -103,7 +106,8 @@ async def remove(admin: Admin, request: web.Request) -> Any:
         uses = (await _uses(admin, tenant, found))[numbers.index(number)]
         if uses:
             raise NotAllowed(
-                f"{len(uses)} topics may hold entries that are sealed with data key {text}, {', '.join(uses[:3])} among them: let them be trimmed, "
+                f"{len(uses)} topics may hold entries that are sealed with data key {text}, {', '.join(uses[:3])} "
+                "among them: let them be trimmed, "
                 "or publish what has to stay once more and delete them; with force they cannot be read any more"
             )
     await sealing.remove(tenant, number)
@@ -130,7 +134,7 @@ def _shown(found: tuple[DataKey, ...]) -> list[dict[str, Any]]:
 
 
 async def _uses(admin: Admin, tenant: str, found: tuple[DataKey, ...]) -> list[list[str]]:
-    """Of each key, the topics that may hold something it sealed; the one that seals is not looked into."""
+    """Lists, for each key, the topics that may hold something it sealed; the last key, which seals now, is left out."""
     uses: list[list[str]] = [[] for _ in found]
     meta = admin.usage_store
     if meta is None or len(found) < 2:
@@ -154,7 +158,8 @@ async def _uses(admin: Admin, tenant: str, found: tuple[DataKey, ...]) -> list[l
 
 
 def may_hold(spans: Sequence[tuple[int, int]], made_ms: int, replaced_ms: int) -> bool:
-    """Whether a topic with these ledgers may hold entries of a key that sealed from `made_ms` to `replaced_ms`, give or take SETTLED_MS.
+    """Whether a topic with these ledgers may hold entries of a key that sealed from `made_ms` to `replaced_ms`, give or
+    take SETTLED_MS.
 
     spans: as `ManagedLedgerMetadata.spans` says them.
     """

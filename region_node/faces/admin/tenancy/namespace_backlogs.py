@@ -1,4 +1,6 @@
-"""Backlogs and subscriptions of a whole namespace, or of one of its bundles: cleared, or removed, topic by topic at the owners."""
+"""Backlogs and subscriptions of a whole namespace, or of one of its bundles: cleared, or removed, topic by topic at the
+owners.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from region_node.faces.admin.calls.admin_context import Admin
 
 
 async def _topics(admin: Admin, request: web.Request) -> list[TopicName]:
-    """Of the namespace, or of the bundle in the path."""
+    """Returns the topics of the namespace, or of the bundle in the path. Raises NotFound where that is no bundle."""
     namespace, wanted = admin.namespace(request), request.match_info.get("bundle", "").lower()
     table = admin.table(namespace)
     if wanted and table.named(wanted) is None:
@@ -33,8 +35,10 @@ async def clear(admin: Admin, request: web.Request) -> Any:
                     name,
                     "POST",
                     path,
-                    lambda topic, subscription=subscription: admin.topics.skip_all(topic, subscription),
-                )  # type: ignore[misc]
+                    lambda topic, subscription=subscription: (  # type: ignore[misc]
+                        admin.topics.skip_all(topic, subscription)
+                    ),
+                )
 
 
 async def unsubscribe(admin: Admin, request: web.Request) -> Any:

@@ -1,6 +1,7 @@
 """Namespaces: create, delete, list; their regions, bundles, and unload.
 
-Is: provisioning through the global configuration, and unloading through the owners. Isn't: the policies of their topics (`policies`).
+Is: provisioning through the global configuration, and unloading through the owners. Isn't: the policies of their topics
+(`policy_routes`).
 Source: Pulsar's Policies; `heliograph.model.configuration.configuration_records`.
 """
 
@@ -123,7 +124,8 @@ async def unload_bundle(admin: Admin, request: web.Request) -> Any:
         names = {_host_of(record.admin_url): record.broker for record in admin.ownership.brokers()}
         if not await admin.ownership.transfer(namespace, index, names.get(to, to)):
             raise NotOwner(
-                f"{wanted} of {namespace} did not come to {to} in time: it has gone, or is slow; look the bundle up to see where it is"
+                f"{wanted} of {namespace} did not come to {to} in time: it has gone, or is slow; look the bundle up "
+                "to see where it is"
             )
         return
     await _unload(admin, namespace, index)
@@ -191,7 +193,7 @@ async def set_allowed(admin: Admin, request: web.Request) -> Any:
     await _change(admin, request, lambda p: replace(p, allowed_regions=regions))
 
 
-# -- JSON ---------------------------------------------------------------------------------------------------------------
+# -- JSON --------------------------------------------------------------------------------------------------------------
 
 
 def _bundles(admin: Admin, namespace: str) -> dict[str, Any]:
@@ -200,7 +202,9 @@ def _bundles(admin: Admin, namespace: str) -> dict[str, Any]:
 
 
 def _policies(admin: Admin, given: Any) -> NamespacePolicies:
-    """Policies of a new namespace; none given: this region alone, the defaults else. A list is taken as its clusters."""
+    """Policies of a new namespace; none given: this region alone, the defaults else. A list is taken as its
+    clusters.
+    """
     if isinstance(given, list):
         given = {"replication_clusters": given}
     if given is not None and not isinstance(given, dict):

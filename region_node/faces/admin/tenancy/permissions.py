@@ -73,7 +73,7 @@ async def revoke_on_topic(admin: Admin, request: web.Request) -> Any:
 
 
 async def forget(admin: Admin, name: TopicName) -> None:
-    """A topic was deleted."""
+    """Deletes the grants of a topic that was deleted, and waits until this broker has seen that."""
     if await topic_grants.forget(admin.config, admin.view, name):
         await admin.seen(
             lambda: (p := admin.view.namespace(name.namespace)) is None or str(name) not in p.topic_permissions

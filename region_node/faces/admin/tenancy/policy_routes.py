@@ -1,9 +1,10 @@
 """Policies over HTTP: the routes of every row of the policy table, for namespaces and for topics.
 
-Is: get, set, and delete at one level, and `applied`; the few policies whose paths are not like the others (quotas by type, parts of the offload
-policies, rates of one subscription). Isn't: what a policy may be (`heliograph.model.configuration.policy_table`), or what obeys it.
-Any broker answers: the namespaces' level lies in the global configuration, the topics' in the region's metadata (`isGlobal=true`: in the global
-configuration), and every broker has a copy of both.
+Is: get, set, and delete at one level, and `applied`; the few policies whose paths are not like the others (quotas by
+type, parts of the offload policies, rates of one subscription). Isn't: what a policy may be
+(`heliograph.model.configuration.policy_table`), or what obeys it.
+Any broker answers: the namespaces' level lies in the global configuration, the topics' in the region's metadata
+(`isGlobal=true`: in the global configuration), and every broker has a copy of both.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ Route = tuple[str, str, Handler]
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-# -- one level, whichever it is -----------------------------------------------------------------------------------------
+# -- one level, whichever it is ----------------------------------------------------------------------------------------
 
 
 class NamespaceLevel:
-    """Of the namespace in the path."""
+    """Reads and writes policies of the namespace in the path."""
 
     def base(self, admin: Admin, request: web.Request) -> str:
         namespace = admin.namespace(request)
@@ -56,7 +57,7 @@ class NamespaceLevel:
 
 
 class TopicLevel:
-    """Of the topic in the path, which speaks for all its partitions."""
+    """Reads and writes policies of the topic in the path, for all its partitions; `isGlobal`: those of all regions."""
 
     async def base(self, admin: Admin, request: web.Request) -> TopicName:
         name = admin.topic(request).partitioned
@@ -101,7 +102,7 @@ NAMESPACE, TOPIC = NamespaceLevel(), TopicLevel()
 
 
 def setting(name: str, value: Any) -> Change:
-    """Raises NotAllowed, WrongKind."""
+    """Returns the change that sets a policy to a checked value. Raises NotAllowed, WrongKind."""
     checked = BY_NAME[name].check(name, value)
     return lambda policies: policies | {name: checked}
 
@@ -148,7 +149,8 @@ def _set(level: Level, policy: Policy) -> Handler:
             tenant = admin.tenant(request)
             if (found := admin.view.tenant(tenant)) is not None and found.encryption_at_rest:
                 raise NotAllowed(
-                    f"tenant {tenant} has to be encrypted at rest: a super user may lift that (`heliograph keys require --off {tenant}`)"
+                    f"tenant {tenant} has to be encrypted at rest: a super user may lift that (`heliograph keys "
+                    f"require --off {tenant}`)"
                 )
         if policy.name == "replicationTopology":
             check_members(policy.check(policy.name, value), await level.regions(admin, request))
@@ -177,7 +179,7 @@ def _all(level: Level) -> Handler:
     return everything
 
 
-# -- backlog quotas: one a type -----------------------------------------------------------------------------------------
+# -- backlog quotas: one a type ----------------------------------------------------------------------------------------
 
 
 def _quota_type(request: web.Request) -> str:
@@ -210,7 +212,7 @@ def _quotas(level: Level) -> tuple[Handler, Handler, Handler]:
     return get, set_, unset
 
 
-# -- parts of a policy that is an object ----------------------------------------------------------------------------------
+# -- parts of a policy that is an object -------------------------------------------------------------------------------
 
 _OFFLOAD_PARTS = (
     ("offloadThreshold", "managedLedgerOffloadThresholdInBytes", -1),
@@ -247,7 +249,9 @@ def _part(level: Level, name: str, field: str, unset: int | None) -> tuple[Handl
 def _keyed(
     level: Level, name: str, key: str, read: Callable[[Any], Any], *, tells: bool = False
 ) -> tuple[Handler, Handler, Handler]:
-    """One value of a policy that is an object of free names; the name is part `key` of the path. tells: what is removed is the answer."""
+    """One value of a policy that is an object of free names; the name is part `key` of the path. tells: what is removed
+    is the answer.
+    """
 
     def said(found: Any) -> Any:
         return web.Response(text=found) if isinstance(found, str) else shown(found)
@@ -274,7 +278,7 @@ def _keyed(
     return get, set_, unset
 
 
-# -- resource groups of namespaces ----------------------------------------------------------------------------------------
+# -- resource groups of namespaces -------------------------------------------------------------------------------------
 
 
 async def set_group(admin: Admin, request: web.Request) -> Any:
@@ -284,7 +288,7 @@ async def set_group(admin: Admin, request: web.Request) -> Any:
     await NAMESPACE.write(admin, request, setting("resourceGroup", group))
 
 
-# -- routes ---------------------------------------------------------------------------------------------------------------
+# -- routes ------------------------------------------------------------------------------------------------------------
 
 _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 _TOPIC = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"

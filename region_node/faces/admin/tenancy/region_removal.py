@@ -1,8 +1,9 @@
 """Regions that leave a namespace: what that would take out of use, and who may not leave.
 
 Is: a preview of a change of a namespace's regions, and the ties to its leadership. Isn't: the change.
-Invariants: nothing is deleted when a region leaves: its copy is not served any more, and served again, with its subscriptions, when the region comes
-back to the list; the active region of an active-passive namespace does not leave by an edit of the list.
+Invariants: nothing is deleted when a region leaves: its copy is not served any more, and served again, with its
+subscriptions, when the region comes back to the list; the active region of an active-passive namespace does not leave
+by an edit of the list.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from region_node.faces.admin.calls.admin_context import Admin
 
 
 def check_active_stays(admin: Admin, namespace: str, regions: Sequence[str]) -> None:
-    """Raises NotAllowed."""
+    """Raises NotAllowed where the region that takes the namespace's messages is not among `regions`."""
     gate = admin.leases.gate(namespace) if admin.leases is not None else None
     if gate is not None and gate.record is not None and gate.record.active not in regions:
         raise NotAllowed(
-            f"{namespace} is active in {gate.record.active}: `heliograph dr switchover {namespace}` first, or `heliograph dr unset {namespace}`"
+            f"{namespace} is active in {gate.record.active}: `heliograph dr switchover {namespace}` first, or "
+            f"`heliograph dr unset {namespace}`"
         )
 
 
 async def leaving(admin: Admin, namespace: str, regions: Sequence[str]) -> dict[str, Any]:
-    """What the change would do. at_risk: where this region goes, what it published and others lack; by region that stays."""
+    """What the change would do. at_risk: where this region goes, what it published and others lack; by region that
+    stays.
+    """
     from region_node.faces.admin.dr.disaster_recovery import facts_here
 
     old = admin.policies(namespace).regions
@@ -63,11 +67,14 @@ async def forget_leadership(admin: Admin, namespace: str) -> None:
 
 
 def check_nothing_buried(admin: Admin, namespace: str) -> None:
-    """What was deleted in two steps can be brought back while its namespace is there, and only then. Raises NotAllowed."""
+    """What was deleted in two steps can be brought back while its namespace is there, and only then. Raises
+    NotAllowed.
+    """
     if admin.tombstones is None:
         return
     for found, _ in admin.tombstones.known.values():
         if found.topic == namespace or found.topic.startswith(f"persistent://{namespace}/"):
             raise NotAllowed(
-                f"{found.topic} is deleted and its data is still there: wait until it is purged, or `heliograph dr undelete {found.topic}`"
+                f"{found.topic} is deleted and its data is still there: wait until it is purged, or `heliograph dr "
+                f"undelete {found.topic}`"
             )

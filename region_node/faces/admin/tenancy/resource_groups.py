@@ -1,4 +1,6 @@
-"""Resource groups: rates that the namespaces in them share, over all brokers of a region. A namespace joins by its policy `resourcegroup`."""
+"""Resource groups: rates that the namespaces in them share, over all brokers of a region. A namespace joins by its
+policy `resourcegroup`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Quotas of tenants: what an operator lets each have, whatever its own admin sets: namespaces, topics, stored bytes, and a group of rates.
+"""Quotas of tenants: what an operator lets each have, whatever its own admin sets: namespaces, topics, stored bytes,
+and a group of rates.
 
-Is: GET (the tenant's admin, too), PUT, and DELETE of `/heliograph/v1/tenants/{tenant}/quota`, and the check of a new namespace. Isn't: the check of a new
-topic (`region_node.topics.policies.auto_creation`), or of what is stored (`region_node.usage.stored_bytes`).
+Is: GET (the tenant's admin, too), PUT, and DELETE of `/heliograph/v1/tenants/{tenant}/quota`, and the check of a new
+namespace. Isn't: the check of a new topic (`region_node.topics.policies.auto_creation`), or of what is stored
+(`region_node.usage.stored_bytes`).
 Source: docs/operating/tenants.md.
 """
 
@@ -40,7 +42,9 @@ async def get(admin: Admin, request: web.Request) -> Any:
 
 
 async def put(admin: Admin, request: web.Request) -> Any:
-    """Body: the bounds that change; 0 is none. {"max_topics": 100, "max_storage_bytes": 107374182400, "resource_group": "small"}."""
+    """Body: the bounds that change; 0 is none. {"max_topics": 100, "max_storage_bytes": 107374182400, "resource_group":
+    "small"}.
+    """
     tenant, given = _existing(admin, request), await typed_body(request, dict, 'an object such as {"max_topics": 100},')
     if unknown := sorted(set(given) - {*_NUMBERS, _GROUP}):
         raise Malformed(f"{', '.join(unknown)}: expected {', '.join(_NUMBERS)}, and {_GROUP}")
@@ -67,7 +71,8 @@ def check_namespaces(admin: Admin, tenant: str) -> None:
     quota, count = admin.view.tenant_quota(tenant), len(admin.view.namespaces(tenant))
     if quota is not None and quota.max_namespaces and count >= quota.max_namespaces:
         raise NotAllowed(
-            f"tenant {tenant} has {count} namespaces, and may have {quota.max_namespaces}: delete one, or ask an operator for more"
+            f"tenant {tenant} has {count} namespaces, and may have {quota.max_namespaces}: delete one, or ask an "
+            "operator for more"
         )
 
 

@@ -1,7 +1,8 @@
 """Usage of each tenant over REST: this broker's sums, or the whole region's; and the region's days of a month.
 
-Is: `GET /heliograph/v1/usage` (all tenants) and `/heliograph/v1/usage/{tenant}`; `all=true` asks every broker of the region. `GET /heliograph/v1/usage-days`
-and `/heliograph/v1/usage-days/{tenant}` with `month=2026-11`. Isn't: the counting (`region_node.usage.tenant_usage`), or keeping it (`region_node.usage.usage_days`).
+Is: `GET /heliograph/v1/usage` (all tenants) and `/heliograph/v1/usage/{tenant}`; `all=true` asks every broker of the
+region. `GET /heliograph/v1/usage-days` and `/heliograph/v1/usage-days/{tenant}` with `month=2026-11`. Isn't: the
+counting (`region_node.usage.tenant_usage`), or keeping it (`region_node.usage.usage_days`).
 """
 
 from __future__ import annotations

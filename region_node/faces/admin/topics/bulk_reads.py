@@ -1,8 +1,11 @@
-"""Many topics in one request, for readers of local copies: what they hold, their entries as blocks, and subscriptions that hold what is not read.
+"""Many topics in one request, for readers of local copies: what they hold, their entries as blocks, and subscriptions
+that hold what is not read.
 
-Is: what a Spark job over thousands of topics asks. Isn't: anything a Pulsar client needs, or a topic by itself (`extensions`).
-Invariants: each topic is answered by its owner; the others are named with theirs. Each topic's rights are checked: the route itself is open to any role.
-Every range of an answer of blocks ends with a mark, so that what is cut off is seen. Source: docs/protocols/admin.md, "Reading".
+Is: what a Spark job over thousands of topics asks. Isn't: anything a Pulsar client needs, or a topic by itself
+(`extensions`).
+Invariants: each topic is answered by its owner; the others are named with theirs. Each topic's rights are checked: the
+route itself is open to any role. Every range of an answer of blocks ends with a mark, so that what is cut off is seen.
+Source: docs/protocols/admin.md, "Reading".
 """
 
 from __future__ import annotations
@@ -28,13 +31,15 @@ log = logging.getLogger("region_node.admin.reading")
 _AT_ONCE = 32
 _TOPICS_MAX = 1000
 _END, _MOVED, _GONE = b"\0\0", b"\0\1", b"\0\2"
-"""Marks at a range's end: version 0, then: all of it was sent; owned by another broker, whose URL follows; not there, a sentence follows."""
+"""Marks at a range's end: version 0, then: all of it was sent; owned by another broker, whose URL follows; not there, a
+sentence follows.
+"""
 
 One = Callable[[str, Any], Awaitable[Any]]
 
 
 async def snapshots(admin: Admin, request: web.Request) -> Any:
-    """`topics`: full names."""
+    """Shows snapshots of many topics at once. `topics`: their full names."""
     given = await typed_body(request, dict, 'an object {"topics": [names]},')
 
     async def one(topic: str, _: Any) -> Any:
@@ -56,7 +61,9 @@ async def vectors(admin: Admin, request: web.Request) -> Any:
 
 
 async def hold(admin: Admin, request: web.Request) -> Any:
-    """`subscription`, `positions`: full name -> "ledger:entry", the first that is not read. Never deletes, never goes back; may be repeated, and come late."""
+    """`subscription`, `positions`: full name -> "ledger:entry", the first that is not read. Never deletes, never goes
+    back; may be repeated, and come late.
+    """
     given = await typed_body(request, dict, 'an object {"subscription": name, "positions": {topic: "ledger:entry"}},')
     name, wanted = _subscription(given), _positions(given)
 
@@ -93,9 +100,11 @@ async def held(admin: Admin, request: web.Request) -> Any:
 
 
 async def objects(admin: Admin, request: web.Request) -> Any:
-    """`ranges`: topic -> [[ledger, first entry, last entry], …]. Of each, where it lies for who reads it there; null: it is to be read from here.
+    """`ranges`: topic -> [[ledger, first entry, last entry], …]. Of each, where it lies for who reads it there; null:
+    it is to be read from here.
 
-    `bookies`, true: the reader can also read from bookies. One that does not say would give what transactions took back: it gets null where there are some.
+    `bookies`, true: the reader can also read from bookies. One that does not say would give what transactions took
+    back: it gets null where there are some.
     """
     given = await typed_body(request, dict, 'an object {"ranges": {topic: [[ledger, first, last], ...]}},')
     ranges = given.get("ranges")
@@ -134,7 +143,7 @@ async def objects(admin: Admin, request: web.Request) -> Any:
 
 
 async def blocks(admin: Admin, request: web.Request) -> Any:
-    """`ranges`: [[topic, ledger, first entry, last entry], …]. What was trimmed is left out; a broken answer is broken off."""
+    """`ranges`: [[topic, ledger, first entry, last entry], …]. What was trimmed is left out; errors abort it."""
     given = await typed_body(request, dict, 'an object {"ranges": [[topic, ledger, first, last], ...]},')
     ranges = given.get("ranges")
     if not isinstance(ranges, list) or len(ranges) > _TOPICS_MAX or not all(_is_range(row) for row in ranges):
@@ -174,7 +183,8 @@ def _mark(kind: bytes, text: str) -> bytes:
 async def _each(
     admin: Admin, request: web.Request, wanted: dict[str, Any], one: One, subscription: str = ""
 ) -> dict[str, Any]:
-    """found: by topic that is owned here, what `one` says. elsewhere: admin URL -> topics. missing, refused, later: topic -> why.
+    """found: by topic that is owned here, what `one` says. elsewhere: admin URL -> topics. missing, refused, later:
+    topic -> why.
 
     Raises Unauthorized by the first topic that the role may not read.
     """

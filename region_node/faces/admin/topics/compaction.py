@@ -1,7 +1,7 @@
 """Compaction of topics by command, and how it went.
 
-Is: one topic or partition at its owner; a partitioned topic's partitions one by one. Isn't: the work (`region_node.compaction`), or its threshold
-(a policy like the others: `policies`).
+Is: one topic or partition at its owner; a partitioned topic's partitions one by one. Isn't: the work
+(`region_node.compaction`), or its threshold (a policy like the others: `policy_routes`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Single messages over HTTP: by position, the n-th that a subscription waits for, the n-th of a topic; and what is behind a position.
+"""Single messages over HTTP: by position, the n-th that a subscription waits for, the n-th of a topic; and what is
+behind a position.
 
-Is: an entry as Pulsar's admin clients want it: the payload uncompressed (a batch as one), what its metadata says in headers. Isn't: consuming;
-nothing is acknowledged or counted.
+Is: an entry as Pulsar's admin clients want it: the payload uncompressed (a batch as one), what its metadata says in
+headers. Isn't: consuming; nothing is acknowledged or counted.
 """
 
 from __future__ import annotations
@@ -32,9 +33,12 @@ _ANALYSED_MAX = 100_000
 
 
 async def nth_unacked(topic: Topic, name: str, count: int, *, of_all: bool = False) -> Position:
-    """Position of the count-th entry (from 1) that clients see and the subscription has not acknowledged. Raises NotFound, NotAllowed.
+    """Position of the count-th entry (from 1) that clients see and the subscription has not acknowledged. Raises
+    NotFound, NotAllowed.
 
-    of_all: where there is no such subscription, of everything: Pulsar makes one at the earliest message to look at it, here nothing is made."""
+    of_all: where there is no such subscription, of everything: Pulsar makes one at the earliest message to look at it,
+    here nothing is made.
+    """
     if not 1 <= count <= _NTH_MAX:
         raise NotAllowed(f"a position in the backlog is 1 to {_NTH_MAX}, not {count}")
     found = topic.subscriptions.get(name)
@@ -57,7 +61,7 @@ async def nth_unacked(topic: Topic, name: str, count: int, *, of_all: bool = Fal
 
 
 async def entry_at(topic: Topic, position: Position) -> web.Response:
-    """Raises NotFound."""
+    """Answers with the entry at a position. Raises NotFound where nothing lies there, or what no client sees."""
     runs = await topic.readable.read(position, 1, 1) if position <= topic.readable.last_confirmed else []
     if not runs or runs[0][:2] != position:
         raise NotFound(f"Message not found: {topic.text} holds nothing at {position[0]}:{position[1]}")
@@ -106,13 +110,13 @@ def _uncompressed(metadata: pb.MessageMetadata, payload: memoryview) -> bytes:
     return data
 
 
-# -- handlers -----------------------------------------------------------------------------------------------------------
+# -- handlers ----------------------------------------------------------------------------------------------------------
 
 
 def position_of(
     given: Any, wanted: str = 'expected a message id in the body, such as {"ledgerId": 1, "entryId": 0}'
 ) -> Position:
-    """Of MessageId JSON. Raises Malformed."""
+    """Reads a position from MessageId JSON. Raises MalformedRequest with `wanted`."""
     try:
         return int(given["ledgerId"]), int(given["entryId"])
     except (KeyError, TypeError, ValueError) as error:
@@ -205,7 +209,7 @@ async def analyze(admin: Admin, request: web.Request) -> Any:
 
 
 async def backlog_size(admin: Admin, request: web.Request) -> Any:
-    """Bytes behind a position."""
+    """Estimates how many bytes lie behind the position in the body."""
     ledger = await admin.ledger(admin.topic(request))
     return web.json_response(ledger.bytes_between(position_of(await body(request)), ledger.last_confirmed))
 

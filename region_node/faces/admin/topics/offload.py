@@ -1,7 +1,8 @@
 """Offload: by command, what became of it, what an object store holds of a namespace, and a restore from one.
 
-Is: Pulsar's two paths of a topic and one of a namespace, and our own for restoring. Isn't: policies (`region_node.faces.admin.tenancy.policy_routes`), or a step of
-an offload. Source: docs/protocols/tiered.md; Pulsar's OffloadProcessStatus and MessageIdImpl.
+Is: Pulsar's two paths of a topic and one of a namespace, and our own for restoring. Isn't: policies
+(`region_node.faces.admin.tenancy.policy_routes`), or a step of an offload. Source: docs/protocols/tiered.md; Pulsar's
+OffloadProcessStatus and MessageIdImpl.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
 
 async def offload(admin: Admin, request: web.Request) -> Any:
-    """Whole ledgers that end before the message id of the body; without a body, every closed one; with `rollOver=true`, the open one is closed first."""
+    """Whole ledgers that end before the message id of the body; without a body, every closed one; with `rollOver=true`,
+    the open one is closed first.
+    """
     name = _one(admin, request)
     before = _position(await body(request))
     _tier(admin).tiering.offload(await admin.ledger(name), before, roll_over=flag(request, "rollOver"))
@@ -102,7 +105,7 @@ def _one(admin: Admin, request: web.Request) -> TopicName:
 
 
 def _position(given: Any) -> Position:
-    """Pulsar's message id. Raises Malformed."""
+    """Pulsar's message id. Raises MalformedRequest."""
     if given is None:
         return AFTER_ALL
     if not isinstance(given, dict) or not all(type(given.get(part)) is int for part in ("ledgerId", "entryId")):

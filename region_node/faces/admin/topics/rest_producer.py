@@ -1,10 +1,12 @@
 """Messages published over HTTP: Pulsar's REST producer.
 
-Is: a body of messages to one run, published at the topic's owner; messages of a partitioned topic at the owners of its partitions, by key, or in turn.
-Isn't: a way for much: each request waits until all of it is durable, and a request has at most MESSAGES_MAX messages and 1 MiB.
+Is: a body of messages to one run, published at the topic's owner; messages of a partitioned topic at the owners of its
+partitions, by key, or in turn.
+Isn't: a way for much: each request waits until all of it is durable, and a request has at most MESSAGES_MAX messages
+and 1 MiB.
 Invariants: the answer has one result a message, in their order; what has a message id is durable on the ack quorum.
-Schemas: none given: payloads are text as it is. Else the schema is checked and stored as for any producer, and payloads are given as JSON clients
-write such values: numbers, true and false, texts; AVRO as the JSON of a record.
+Schemas: none given: payloads are text as it is. Else the schema is checked and stored as for any producer, and payloads
+are given as JSON clients write such values: numbers, true and false, texts; AVRO as the JSON of a record.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ async def _at_owner(admin: Admin, name: TopicName, part: TopicName, index: int, 
 
 
 async def _given(request: web.Request) -> dict[str, Any]:
-    """Raises Malformed."""
+    """Reads ProducerMessages from the body: 1 to MESSAGES_MAX messages. Raises MalformedRequest."""
     given = await typed_body(request, dict, 'ProducerMessages: {"messages": [{"payload": ...}]},')
     messages = given.get("messages")
     if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
@@ -94,7 +96,8 @@ def _spread(messages: Sequence[Mapping[str, Any]], count: int) -> dict[int, list
 
 
 async def _publish(admin: Admin, name: TopicName, given: Mapping[str, Any]) -> Any:
-    """All of it in one run. Raises Elsewhere, Malformed, NotAllowed, and what a producer would be refused with."""
+    """All of it in one run. Raises OwnedElsewhere, MalformedRequest, NotAllowed, and what a producer would be refused
+    with."""
     text = await admin.here(name)
     topic = await admin.topics.get(text, create=admin.topics.creation.may_create(text))
     producer = str(given.get("producerName") or _NAME)
@@ -205,7 +208,9 @@ def _whole(message: Mapping[str, Any], name: str, default: int) -> int:
 
 
 def _encoder(given: Any, name: str) -> tuple[Encode, Schema | None]:
-    """How a payload of that schema is written, and the schema. given: Pulsar's SchemaInfo, as JSON or as a text of JSON."""
+    """How a payload of that schema is written, and the schema. given: Pulsar's SchemaInfo, as JSON or as a text of
+    JSON.
+    """
     if not given:
         return _text, None
     try:
@@ -230,7 +235,9 @@ def _encoder(given: Any, name: str) -> tuple[Encode, Schema | None]:
 
 
 def _definition(given: str) -> str:
-    """As Pulsar's SchemaInfo has it, the definition is base64; as it is written by hand, the text itself, which for no schema is base64."""
+    """As Pulsar's SchemaInfo has it, the definition is base64; as it is written by hand, the text itself, which for no
+    schema is base64.
+    """
     try:
         return base64.b64decode(given, validate=True).decode()
     except ValueError:

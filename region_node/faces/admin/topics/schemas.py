@@ -1,8 +1,8 @@
 """Schemas: upload, versions, compatibility, deletion.
 
 Is: Pulsar's paths over the registry of the region; any broker answers. Isn't: a rule (`region_node.schemas`).
-What differs from Pulsar, on purpose: a definition that makes no sense is always 422 (there, some are 500), and the answer to "would this be
-compatible" is 202 with false (there, 500).
+What differs from Pulsar, on purpose: a definition that makes no sense is always 422 (there, some are 500), and the
+answer to "would this be compatible" is 202 with false (there, 500).
 Source: Pulsar's SchemasResource; docs/protocols/admin.md, "Schemas".
 """
 
@@ -106,7 +106,9 @@ def _topic(admin: Admin, request: web.Request) -> TopicName:
 
 
 async def _given(request: web.Request) -> Schema:
-    """Raises Malformed."""
+    """Reads a schema from the body. Raises Unprocessable for an unknown type and for a KEY_VALUE schema that is none,
+    Malformed for the rest.
+    """
     fields = await typed_body(request, dict, 'an object such as {"type": "AVRO", "schema": "...", "properties": {}},')
     kind, text, properties = fields.get("type"), fields.get("schema", ""), fields.get("properties") or {}
     if kind not in TYPES and kind != BYTES:

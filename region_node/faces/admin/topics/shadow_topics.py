@@ -1,6 +1,8 @@
-"""Shadow topics: what the admin interface asks before a topic becomes the shadow of another, and which shadows a topic says it has.
+"""Shadow topics: what the admin interface asks before a topic becomes the shadow of another, and which shadows a topic
+says it has.
 
-Is: the checks, and the list (a record: shadows read their source whether they are in it or not). Isn't: how a shadow reads (`region_node.topics.shadow_log`).
+Is: the checks, and the list (a record: shadows read their source whether they are in it or not). Isn't: how a shadow
+reads (`region_node.topics.shadow_log`).
 Invariants: the property that names a source is set before the topic exists, and never changes while it does.
 Source: docs/protocols/pulsar.md, "Shadow topics".
 """
@@ -24,9 +26,11 @@ _LIST = "shadowTopics"
 async def checked_source(
     admin: Admin, name: TopicName, given: Mapping[str, Any], partitions: int = 0
 ) -> dict[str, Any]:
-    """Properties of a new topic, the source as a full name. Raises NotAllowed, NotFound (no such source), AlreadyExists.
+    """Properties of a new topic, the source as a full name. Raises NotAllowed, NotFound (no such source),
+    AlreadyExists.
 
-    partitions: how many it has; 0: it is not partitioned. Its source has as many."""
+    partitions: how many it has; 0: it is not partitioned. Its source has as many.
+    """
     source = TopicName.parse(str(given[SHADOW_SOURCE]))
     if not (name.persistent and source.persistent):
         raise NotAllowed("a shadow topic and its source are persistent")
@@ -40,7 +44,8 @@ async def checked_source(
         )
     if (count := admin.view.partitions(str(source))) != partitions:
         raise NotAllowed(
-            f"{source} has {count or 'no'} partitions, and its shadow {partitions or 'none'}: a shadow has as many as its source"
+            f"{source} has {count or 'no'} partitions, and its shadow {partitions or 'none'}: a shadow has as many as "
+            "its source"
         )
     if source == name or admin.topics.shadow_source(str(source)):
         raise NotAllowed(f"{source} is a shadow topic itself: name its source")

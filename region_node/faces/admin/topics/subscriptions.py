@@ -1,6 +1,7 @@
 """Subscriptions of a topic: list, create, delete, skip, reset by time or position, expire, properties.
 
-Is: one topic at its owner; a partitioned topic by asking the owner of each partition. Isn't: reading messages (`messages`).
+Is: one topic at its owner; a partitioned topic by asking the owner of each partition. Isn't: reading messages
+(`messages`).
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ async def delete(admin: Admin, request: web.Request, name: TopicName) -> None:
     admin.changed_also(request, topic.text, before, None)
 
 
-# -- moving -------------------------------------------------------------------------------------------------------------
+# -- moving ------------------------------------------------------------------------------------------------------------
 
 
 async def skip_all(admin: Admin, request: web.Request, name: TopicName) -> None:
@@ -187,7 +188,7 @@ async def _pass(subscription: Subscription, through: Position) -> None:
         await cursor.flushed()
 
 
-# -- what is known of it --------------------------------------------------------------------------------------------------
+# -- what is known of it -----------------------------------------------------------------------------------------------
 
 
 async def get_properties(admin: Admin, request: web.Request) -> Any:

@@ -1,7 +1,8 @@
 """What of a topic no bookie of this region has any more, and its repair in place.
 
-Is: paths of our own, below /heliograph/v1/topics; the object store as a source, and the audit between regions for what that does not have. Isn't: the
-repair (`storage.managed_ledger.log.damaged_ledgers`), or the audit (`replicator.audit.auditor`).
+Is: paths of our own, below /heliograph/v1/topics; the object store as a source, and the audit between regions for what
+that does not have. Isn't: the repair (`storage.managed_ledger.log.damaged_ledgers`), or the audit
+(`replicator.audit.auditor`).
 Invariants: a repair changes no message id, and never a message that can be read.
 Source: docs/operating/repair.md.
 """
@@ -34,7 +35,9 @@ async def damage(admin: Admin, request: web.Request) -> Any:
 
 
 async def repair(admin: Admin, request: web.Request) -> Any:
-    """Fetches what is damaged from the object store; what that has not, the audit asks the other regions for, in the background."""
+    """Fetches what is damaged from the object store; what that has not, the audit asks the other regions for, in the
+    background.
+    """
     given = await typed_body(request, dict, 'an object such as {} or {"ledger": 12},')
     if set(given) - {"ledger"} or not isinstance(given.get("ledger", 0), int):
         raise Malformed("expected nothing, or ledger, as a number")

@@ -85,7 +85,9 @@ _SUMMED_MORE = (
 
 
 def _sum(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Numbers that add up are added up; subscriptions and links of one name are put together likewise; publishers are listed."""
+    """Numbers that add up are added up; subscriptions and links of one name are put together likewise; publishers are
+    listed.
+    """
     total: dict[str, Any] = {key: sum(part.get(key, 0) for part in parts) for key in _SUMMED}
     for key in ("bytesInCounter", "bytesOutCounter"):
         total[key] = sum(part.get(key, 0) for part in parts)
@@ -115,7 +117,7 @@ def _sum_rows(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-# -- what lies in storage -------------------------------------------------------------------------------------------------
+# -- what lies in storage ----------------------------------------------------------------------------------------------
 
 
 async def internal_stats(admin: Admin, request: web.Request) -> Any:
@@ -135,7 +137,7 @@ async def _internal_of(admin: Admin, name: TopicName) -> dict[str, Any]:
 
 
 def _internal(ledger: ManagedLedger) -> dict[str, Any]:
-    """Pulsar's PersistentTopicInternalStats."""
+    """Shows a log as Pulsar's PersistentTopicInternalStats; what there is none of here is empty, or -1."""
     infos = ledger.ledgers()
     rows = [_ledger(info) for info in infos]
     return {
@@ -157,7 +159,7 @@ def _internal(ledger: ManagedLedger) -> dict[str, Any]:
 
 
 def _cursor(ledger: ManagedLedger, name: str) -> dict[str, Any]:
-    """Pulsar's CursorStats."""
+    """Shows a cursor as Pulsar's CursorStats, with its first 100 acknowledged ranges."""
     cursor = ledger.cursors[name]
     ranges = cursor.acked_ranges
     shown = ",".join(f"({number}:{first - 1}..{number}:{last}]" for number, first, last in ranges[:100])

@@ -1,7 +1,7 @@
 """Topics: list, create, delete, partitions, properties, unload, terminate, truncate, last message id.
 
-Is: one topic or partition at its owner; a partitioned topic by asking the owners of its partitions. Isn't: subscriptions (`subscriptions`), statistics
-(`topic_stats`), or policies (`policies`).
+Is: one topic or partition at its owner; a partitioned topic by asking the owners of its partitions. Isn't:
+subscriptions (`subscriptions`), statistics (`topic_stats`), or policies (`policy_routes`).
 """
 
 from __future__ import annotations
@@ -124,7 +124,9 @@ async def create_partitioned(admin: Admin, request: web.Request) -> Any:
 
 
 async def _is_there(admin: Admin, name: TopicName) -> bool:
-    """Whether a persistent topic is stored that was not deleted; the others of its namespace, a million maybe, are not looked at."""
+    """Whether a persistent topic is stored that was not deleted; the others of its namespace, a million maybe, are not
+    looked at.
+    """
     return name.persistent and await admin.topics.exists(str(name)) and not admin.topics.tombstone_of(name)
 
 
@@ -136,7 +138,8 @@ async def grow(admin: Admin, request: web.Request) -> Any:
     if source := admin.topics.shadow_source(str(name)):
         if admin.view.partitions(source) < count:
             raise NotAllowed(
-                f"{name} is a shadow of {source}, which has {admin.view.partitions(source)} partitions: let that grow first"
+                f"{name} is a shadow of {source}, which has {admin.view.partitions(source)} partitions: let that grow "
+                "first"
             )
         await _make_partitions(admin, TopicName.parse(source), count)
     await admin.config.update_partitioned(str(name), count)
@@ -234,7 +237,12 @@ async def terminate_partitions(admin: Admin, request: web.Request) -> Any:
     found: dict[str, Any] = {}
     for index in range(partitions_of(admin, name)):
         part = name.with_partition(index)
-        ended = await admin.at_owner(part, "POST", "/terminate", lambda _, part=part: _terminate(admin, part))  # type: ignore[misc]
+        ended = await admin.at_owner(
+            part,
+            "POST",
+            "/terminate",
+            lambda _, part=part: _terminate(admin, part),  # type: ignore[misc]
+        )
         if ended is not None:
             found[str(index)] = ended
     admin.changed(request, None, {"terminated": found})
@@ -285,7 +293,7 @@ async def _make_partitions(admin: Admin, name: TopicName, count: int) -> None:
                 )
 
 
-# -- properties -----------------------------------------------------------------------------------------------------------
+# -- properties --------------------------------------------------------------------------------------------------------
 
 
 async def get_properties(admin: Admin, request: web.Request) -> Any:

@@ -1,9 +1,9 @@
 """Verdicts: the end of a transaction here whose own region is lost, as an operator decides it, topic by topic.
 
-Is: which open transactions of other regions a topic holds, the check that their region does not answer, and writing the end. Isn't: what an end does
-(`replicator.log.transaction_buffer`).
-Invariants: nothing is decided while the region answers: then its own coordinator ends the transaction; what is decided is durable before it is answered,
-and holds in this region only.
+Is: which open transactions of other regions a topic holds, the check that their region does not answer, and writing the
+end. Isn't: what an end does (`replicator.log.transaction_buffer`).
+Invariants: nothing is decided while the region answers: then its own coordinator ends the transaction; what is decided
+is durable before it is answered, and holds in this region only.
 Source: docs/protocols/transactions.md, "A region that is lost".
 """
 
@@ -57,9 +57,11 @@ def _shown(admin: Admin, origin: Origin, coordinator: int, number: int, found: O
 
 
 async def listed(admin: Admin, request: web.Request) -> Any:
-    """Open transactions of other regions in a topic: readers, and links, stand before the first of them until its end comes.
+    """Open transactions of other regions in a topic: readers, and links, stand before the first of them until its end
+    comes.
 
-    `waits_for`, where it is committed: the topics whose part has not come; readers stand before it until it has, or too long a time has gone by.
+    `waits_for`, where it is committed: the topics whose part has not come; readers stand before it until it has, or too
+    long a time has gone by.
     """
     topic = await admin.loaded(_name(admin, request))
     rows = [{**_shown(admin, *one), "waits_for": []} for one in _foreign(topic)]
@@ -72,7 +74,9 @@ async def listed(admin: Admin, request: web.Request) -> Any:
 
 
 async def verdict(admin: Admin, request: web.Request) -> Any:
-    """Body: region, transaction (COORDINATOR:NUMBER), commit (true: what is here of it is shown; false: nothing of it ever is)."""
+    """Body: region, transaction (COORDINATOR:NUMBER), commit (true: what is here of it is shown; false: nothing of it
+    ever is).
+    """
     asked = await typed_body(request, dict, "an object")
     try:
         region, txn, commit = str(asked["region"]), str(asked["transaction"]), asked["commit"]
@@ -92,7 +96,8 @@ async def verdict(admin: Admin, request: web.Request) -> Any:
     for one in found:
         if (reason := await _answers(admin, topic, one[0])) is not None:
             raise NotAllowed(
-                f"{reason}: its own coordinator ends transaction {txn}; `heliograph transactions abort` there does so at once"
+                f"{reason}: its own coordinator ends transaction {txn}; `heliograph transactions abort` there does so "
+                "at once"
             )
     for origin, _, _, _ in found:
         await topic.transactions.decide(origin, (coordinator, number), commit=commit)

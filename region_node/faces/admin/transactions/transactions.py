@@ -1,8 +1,11 @@
 """Transactions over HTTP: Pulsar's calls, and our own between the brokers of a region.
 
-Is: what coordinators, topics, and subscriptions know of transactions; aborting one. Isn't: a rule of theirs (`region_node.transactions`).
-Invariants: a call about a coordinator is answered by the broker that has it, a call about a topic by that topic's owner; any other asks or redirects there.
-Source: docs/protocols/transactions.md, "REST"; Pulsar's TransactionMetadata, TransactionCoordinatorStats, TransactionBufferStats.
+Is: what coordinators, topics, and subscriptions know of transactions; aborting one. Isn't: a rule of theirs
+(`region_node.transactions`).
+Invariants: a call about a coordinator is answered by the broker that has it, a call about a topic by that topic's
+owner; any other asks or redirects there.
+Source: docs/protocols/transactions.md, "REST"; Pulsar's TransactionMetadata, TransactionCoordinatorStats,
+TransactionBufferStats.
 """
 
 from __future__ import annotations
@@ -90,7 +93,7 @@ def _stats(found: KeptCoordinator) -> dict[str, Any]:
 
 
 async def coordinator_stats(admin: Admin, request: web.Request) -> Any:
-    """Of one (`coordinatorId`), or of all."""
+    """Shows one coordinator of the region (`coordinatorId`), or all of them, asked of their brokers."""
     if "coordinatorId" in request.query:
         return _stats(await _here(admin, number(request.query["coordinatorId"], "coordinatorId")))
     found: dict[str, Any] = {}
@@ -119,7 +122,8 @@ async def replicas(admin: Admin, request: web.Request) -> Any:
     count, wanted = _transactions(admin).count, await typed_body(request, int, "a number")
     if wanted != count:
         raise NotAllowed(
-            f"Number of transaction coordinators is {count}: set broker.transactions.coordinators on all brokers, and start them again"
+            f"Number of transaction coordinators is {count}: set broker.transactions.coordinators on all brokers, and "
+            "start them again"
         )
 
 
@@ -241,7 +245,9 @@ async def in_pending_ack(admin: Admin, request: web.Request) -> Any:
 
 
 async def buffer_stats(admin: Admin, request: web.Request) -> Any:
-    """Of a topic. `heliograph`: what only this service has, transactions of other regions among them."""
+    """Shows a topic's transaction buffer. `heliograph`: what only this service has, transactions of other regions among
+    them; at most 100 a list.
+    """
     topic = await _loaded(admin, request)
     buffer = topic.transactions.buffer
     opened = [] if buffer is None else list(buffer.open.items())
@@ -335,7 +341,9 @@ async def end_here(admin: Admin, request: web.Request) -> Any:
 
 
 async def arrived(admin: Admin, request: web.Request) -> Any:
-    """Whether transactions of other regions have ended in a topic of this broker; `by`, the topic that asks, has them."""
+    """Whether transactions of other regions have ended in a topic of this broker; `by`, the topic that asks, has
+    them.
+    """
     asked = await typed_body(request, dict, "an object")
     try:
         topic, by = str(TopicName.parse(asked["topic"])), str(TopicName.parse(asked["by"]))
@@ -351,7 +359,9 @@ async def arrived(admin: Admin, request: web.Request) -> Any:
 
 
 def way_to_others(admin: Admin) -> None:
-    """Lets this broker's coordinators end transactions in topics of others, and its topics ask for those that other regions committed."""
+    """Lets this broker's coordinators end transactions in topics of others, and its topics ask for those that other
+    regions committed.
+    """
 
     async def elsewhere(
         owner: BrokerRecord,

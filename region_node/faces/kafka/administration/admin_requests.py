@@ -1,7 +1,8 @@
 """Administration by Kafka's clients: topics, partitions, settings.
 
 Is: one handler a request, and one row a thing that is asked for. Isn't: what a topic is.
-Invariants: each row succeeds or fails by itself; a topic that is deleted takes its groups' offsets and its settings along.
+Invariants: each row succeeds or fails by itself; a topic that is deleted takes its groups' offsets and its settings
+along.
 Source: docs/protocols/kafka.md, "Administration".
 """
 
@@ -148,7 +149,7 @@ async def create_partitions(connection: KafkaConnection, request: Request) -> Fi
     return {"results": rows}
 
 
-# -- settings ----------------------------------------------------------------------------------------------------------------
+# -- settings ----------------------------------------------------------------------------------------------------------
 
 
 async def describe_configs(connection: KafkaConnection, request: Request) -> Fields:

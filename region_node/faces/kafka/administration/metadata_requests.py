@@ -1,6 +1,7 @@
 """What a client asks first: versions, brokers, topics, and where a coordinator is.
 
-Is: ApiVersions, Metadata, DescribeTopicPartitions, DescribeCluster, FindCoordinator, DescribeLogDirs. Isn't: ownership (`cluster`).
+Is: ApiVersions, Metadata, DescribeTopicPartitions, DescribeCluster, FindCoordinator, DescribeLogDirs. Isn't: ownership
+(`kafka_cluster`).
 Source: docs/protocols/kafka.md, "Topics and brokers".
 """
 

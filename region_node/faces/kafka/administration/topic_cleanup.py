@@ -1,9 +1,10 @@
 """Cleaning: what Kafka's clients left of a topic goes with it, whoever deletes it, and by which protocol.
 
-Is: ids, settings, committed offsets, sequences, and times of topics that are no longer in the configuration, and of single partitions, and topics without any,
-whose data is about to go. Isn't: the deletion of a topic.
-Invariants: only what belongs to a topic that is gone is removed, and asked again right before; every broker may do it, and doing it twice is no error.
-Of a partition it is gone before its data is, so that no crash in between leaves offsets that speak of other records.
+Is: ids, settings, committed offsets, sequences, and times of topics that are no longer in the configuration, and of
+single partitions, and topics without any, whose data is about to go. Isn't: the deletion of a topic.
+Invariants: only what belongs to a topic that is gone is removed, and asked again right before; every broker may do it,
+and doing it twice is no error. Of a partition it is gone before its data is, so that no crash in between leaves offsets
+that speak of other records.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ log = logging.getLogger("region_node.kafka")
 
 
 class Cleaning:
-    """Of one broker."""
+    """Forgets what this face keeps of deleted topics, whoever deletes: offsets, ids, sequences, times, policies."""
 
     def __init__(self, broker: KafkaBroker) -> None:
         self._broker = broker
@@ -41,7 +42,9 @@ class Cleaning:
         self._broker.topics.on_deleting = None
 
     async def part_deleted(self, part: TopicName) -> None:
-        """One partition, or a topic without any, is about to lose its data. Raises what the metadata raises: then it is not deleted now."""
+        """One partition, or a topic without any, is about to lose its data. Raises what the metadata raises: then it is
+        not deleted now.
+        """
         broker, topic = self._broker, part.partitioned
         if not part.persistent or (part.partition >= 0 and not broker.topics.view.partitions(str(topic))):
             return  # the whole topic goes: `_clean` does that at once for all of its partitions

@@ -1,13 +1,15 @@
 """Cluster: which topics and brokers a Kafka client sees, under which names and numbers.
 
-Is: names of topics in both protocols, numbers of brokers, who leads which partition, making topics that are asked for. Isn't: ownership itself.
-Invariants: a broker's number never changes and is never given to another; a partition is led by the owner of its bundle; asking for the leaders of a
-topic makes an owner where there is none.
+Is: names of topics in both protocols, numbers of brokers, who leads which partition, making topics that are asked for.
+Isn't: ownership itself.
+Invariants: a broker's number never changes and is never given to another; a partition is led by the owner of its
+bundle; asking for the leaders of a topic makes an owner where there is none.
 Source: docs/protocols/kafka.md, "Topics and brokers".
 
     orders                        public/default/orders (the listener's namespace)
     shop/eu/orders                persistent://shop/eu/orders
-    partition 2 of orders         persistent://public/default/orders-partition-2, or the plain topic itself where it is not partitioned
+    partition 2 of orders         persistent://public/default/orders-partition-2, or, where it is not
+                                  partitioned, the plain topic itself
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ class Cluster:
         )
         self.ids = ids
 
-    # -- names --------------------------------------------------------------------------------------------------------------
+    # -- names ---------------------------------------------------------------------------------------------------------
 
     def name(self, kafka: str) -> TopicName:
         """Raises Refused for what cannot be a topic here."""
@@ -168,7 +170,7 @@ class Cluster:
             out += [name for name in names if name.partition < 0 and not self._view.partitions(str(name))]
         return [name for name in dict.fromkeys(out) if name.persistent and _NAME.match(name.local)]
 
-    # -- brokers ------------------------------------------------------------------------------------------------------------
+    # -- brokers -------------------------------------------------------------------------------------------------------
 
     def node(self, record: BrokerRecord, tls: bool) -> Node | None:
         """None where that broker has no such listener."""

@@ -1,8 +1,10 @@
 """Configs: what Kafka's clients set for topics and see of brokers.
 
-Is: the names that are known, their defaults, each topic's own values, and the policies that follow from them. Isn't: what they do (`log`, `produce`).
-Invariants: only known names with values that make sense are stored; what is set for a topic holds in all its regions, and goes with it. A value is a
-property `kafka.NAME` of the topic; retention and compaction are the topic's policies too, and where somebody has set those since, they are the truth.
+Is: the names that are known, their defaults, each topic's own values, and the policies that follow from them. Isn't:
+what they do (`partition_log`, `produce`).
+Invariants: only known names with values that make sense are stored; what is set for a topic holds in all its regions,
+and goes with it. A value is a property `kafka.NAME` of the topic; retention and compaction are the topic's policies
+too, and where somebody has set those since, they are the truth.
 Source: docs/protocols/kafka.md, "Administration".
 """
 
@@ -45,7 +47,7 @@ _KEPT = (
     *("flush.messages", "flush.ms", "file.delete.delay.ms", "min.cleanable.dirty.ratio"),
     *("min.compaction.lag.ms", "max.compaction.lag.ms"),
 )
-"""Of Kafka's own segments: taken, shown, and without a meaning here."""
+"""Names that are taken and shown with any value, and mean nothing here: they tune segments of Kafka's own."""
 
 
 class Configs:
@@ -119,7 +121,8 @@ class Configs:
         }
 
     async def put(self, topic: str, values: dict[str, str]) -> None:
-        """The topic's own values, all of them, and the policies that follow from them, in one write; returns once this broker knows of it.
+        """The topic's own values, all of them, and the policies that follow from them, in one write; returns once this
+        broker knows of it.
 
         Raises Refused, and what the configuration raises.
         """
@@ -172,7 +175,7 @@ def only_compacts(values: Mapping[str, str]) -> bool:
 
 
 def check(name: str, value: str | None) -> None:
-    """Raises Refused."""
+    """Raises Refused (INVALID_CONFIG) for a name that is not known, or a value that is not allowed for it."""
     if name in _CHOICES:
         if value not in _CHOICES[name]:
             raise Refused(Code.INVALID_CONFIG, f"{name} can be {' or '.join(_CHOICES[name])} here, not {value}")

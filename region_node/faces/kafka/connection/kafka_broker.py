@@ -1,6 +1,7 @@
 """KafkaBroker: what all connections of one broker's Kafka listener share.
 
-Is: the parts of this face, the logs of partitions that are loaded here, counts, and the byte budget of batches in flight. Isn't: a request's meaning.
+Is: the parts of this face, the logs of partitions that are loaded here, counts, and the byte budget of batches in
+flight. Isn't: a request's meaning.
 Invariants: a log is shared by all who use its topic, and dropped with it.
 """
 
@@ -68,7 +69,7 @@ class KafkaBroker:
 
     coordinator: Coordinator
     transactions: KafkaTransactions | None = None
-    """None: they are off."""
+    """Coordinates transactional ids; None: transactions are off."""
 
     def __init__(
         self,
@@ -128,7 +129,7 @@ class KafkaBroker:
         turns.group_members = lambda name: self.coordinator.members_of(group_of(name)) if name.startswith(PREFIX) else 0
 
     def name(self, kafka: str) -> TopicName:
-        """Raises Refused."""
+        """Returns the topic that Kafka's clients call `kafka`. Raises Refused (INVALID_TOPIC_EXCEPTION)."""
         found = self._names.get(kafka)
         if found is None:
             if len(self._names) > 100_000:
@@ -165,7 +166,9 @@ class KafkaBroker:
         self._stop()
 
     async def log(self, kafka: str, partition: int) -> KafkaLog:
-        """The partition's log, loaded where this broker owns it. Raises Refused, NotFound, NotOwner, and what storage raises."""
+        """The partition's log, loaded where this broker owns it. Raises Refused, NotFound, NotOwner, and what storage
+        raises.
+        """
         found = self.loaded(kafka, partition)
         if found is not None:
             return found
@@ -186,7 +189,7 @@ class KafkaBroker:
         return log
 
     def logs(self) -> list[KafkaLog]:
-        """Those that are loaded."""
+        """Returns the logs that are loaded; drops those whose topics are closed."""
         for text in [text for text, log in self._logs.items() if log.topic.closed]:
             del self._logs[text]
         for key in [key for key, log in self._at_once.items() if log.topic.closed]:
@@ -194,7 +197,7 @@ class KafkaBroker:
         return list(self._logs.values())
 
     def check(self, principal: Principal, action: Action, kafka: str) -> None:
-        """Raises Unauthorized, Refused."""
+        """Raises Unauthorized where the principal may not do that, Refused where `kafka` is no topic's name."""
         self.security.rights.check(principal, action, self.name(kafka))
 
     def check_cluster(self, principal: Principal) -> None:
@@ -221,7 +224,7 @@ class KafkaBroker:
         await self.topics.delete_topic(str(part), force=True)
 
     def samples(self) -> Iterable[Sample]:
-        """For metrics."""
+        """Yields the face's metrics; those of a topic or a group only where there is something to count."""
         labels = {"cluster": self.region}
         for name, value in asdict(self.counts).items():
             yield f"heliograph_kafka_{name}_total", "counter", labels, float(value)
@@ -247,7 +250,7 @@ class KafkaBroker:
             yield f"heliograph_kafka_{name}", "gauge", labels, float(count)
 
     async def tell_cache(self) -> None:
-        """Of those that are read, or were at the last look."""
+        """Tells the cache, for each log that is read now or was at the last look, from where. Called at each tick."""
         for log in list(self._read_now):
             if log.topic.closed:
                 del self._read_now[log]

@@ -1,8 +1,10 @@
 """KafkaConnection: one connection of a Kafka client, as `asyncio.BufferedProtocol`.
 
-Is: frames in, answers out in the order of their requests, back-pressure, and whose turn it is. Isn't: an answer (`requests` and the modules it names).
-Invariants: answers go out in the order of their requests; one request is under way at a time, but for Produce requests, of which several are; a fault of
-the peer closes this connection and nothing else; large frames are received right where they stay; at most one write a loop turn.
+Is: frames in, answers out in the order of their requests, back-pressure, and whose turn it is. Isn't: an answer
+(`request_table` and the modules it names).
+Invariants: answers go out in the order of their requests; one request is under way at a time, but for Produce requests,
+of which several are; a fault of the peer closes this connection and nothing else; large frames are received right where
+they stay; at most one write a loop pass.
 Source: docs/protocols/kafka.md, "Connections".
 """
 
@@ -40,7 +42,9 @@ _PRODUCE = b"\0\0"
 
 
 class Slot:
-    """One answer's place in the order. `answer` None: it is not there yet; []: none is sent. `request` None: a bare token."""
+    """One answer's place in the order. `answer` None: it is not there yet; []: none is sent. `request` None: a bare
+    token.
+    """
 
     __slots__ = ("answer", "request", "size_bytes")
 
@@ -50,7 +54,9 @@ class Slot:
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
-    """`number`: its name in the log. `login`: who is at the other end. `tls`: which of the brokers' listeners it is told of."""
+    """`number`: its name in the log. `login`: who is at the other end. `tls`: which of the brokers' listeners it is
+    told of.
+    """
 
     def __init__(self, listener: KafkaListener, *, tls: bool) -> None:
         self.listener, self.tls, self.broker = listener, tls, listener.broker
@@ -76,7 +82,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._gates = 0
         self.heard_at = self.since = listener.broker.clock.monotonic()
 
-    # -- the transport -------------------------------------------------------------------------------------------------------
+    # -- the transport -------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none
@@ -108,7 +114,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._finish_waiting()
 
     def _finish_waiting(self) -> None:
-        """What a client sent whole before it closed is stored, as in Kafka: with acks=0 it waits for nothing, and takes it for sent."""
+        """What a client sent whole before it closed is stored, as in Kafka: with acks=0 it waits for nothing, and takes
+        it for sent.
+        """
         while self._waiting and not self._alone and self._transport is None:
             frame = self._waiting.popleft()
             try:
@@ -122,7 +130,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
                     self._run(slot, None)
 
     def spare(self, seconds: float) -> None:
-        """The broker itself stood still for so long: what the peer has sent meanwhile lies unread, and is not late by that."""
+        """The broker itself stood still for so long: what the peer has sent meanwhile lies unread, and is not late by
+        that.
+        """
         self.since += seconds
         self.heard_at += seconds
 
@@ -152,7 +162,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.release("writing")
 
     def hold_reading(self, hold: bool, reason: object = None) -> None:
-        """A topic's publish rate is used up, or has recovered: until then no request of this connection is begun either."""
+        """A topic's publish rate is used up, or has recovered: until then no request of this connection is begun
+        either.
+        """
         self._gates += 1 if hold else -1
         if hold:
             self.hold(reason)
@@ -192,7 +204,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._held = False
             self._transport.resume_reading()
 
-    # -- frames in -----------------------------------------------------------------------------------------------------------
+    # -- frames in -----------------------------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """The staging buffer is shared by all connections: a read and what follows it are one step of the loop."""
@@ -240,7 +252,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             break
         self._rest = bytes(memoryview(staging)[at:end])
 
-    # -- requests ------------------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     def _take(self, frame: bytearray) -> None:
         self._waiting.append(frame)
@@ -369,7 +381,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         }
 
     def charge(self, request: Request, answer: Fields | None, seconds: float) -> None:
-        """So long has the broker worked on this request: its quotas may say that nothing more is read for a while, and the answer says so too."""
+        """So long has the broker worked on this request: its quotas may say that nothing more is read for a while, and
+        the answer says so too.
+        """
         if self.login.principal is not None:
             wait_ms = self.broker.quotas.worked(self, request.client, request.api.name, seconds)
             if answer is not None and wait_ms:
@@ -399,7 +413,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if "requests" in self._holds and len(self._waiting) * 2 < self.broker.settings.requests_max:
             self.release("requests")
 
-    # -- answers out ---------------------------------------------------------------------------------------------------------
+    # -- answers out ---------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         out = self._out

@@ -1,7 +1,9 @@
 """KafkaListener: accepts Kafka connections, and holds what they share of the machine.
 
-Is: listening sockets, one write per connection per loop turn, the byte budget of batches in flight, the tick. Isn't: requests (`connection`).
-Invariants: no timer per connection; batches in flight of the whole broker stay within the budget plus one request per connection.
+Is: listening sockets, one write per connection per loop pass, the byte budget of batches in flight, the tick. Isn't:
+requests (`kafka_connection`).
+Invariants: no timer per connection; batches in flight of the whole broker stay within the budget plus one request per
+connection.
 """
 
 from __future__ import annotations
@@ -35,13 +37,13 @@ class KafkaListener:
         self.broker = broker
         self.connections: dict[KafkaConnection, None] = {}
         self.accepted = 0
-        """Connections so far."""
+        """Counts connections since the start; the newest one's number."""
         self.staging = bytearray(STAGING_BYTES)
         broker.connections = lambda: len(self.connections)
         self.loop = asyncio.get_running_loop()
         self.outbox: Outbox[KafkaConnection] = Outbox(self.loop.call_soon)
         self.budget: ByteBudget[KafkaConnection] = ByteBudget(broker.settings.inflight_bytes_max, _hold)
-        """Of batches that are not durable yet."""
+        """Bounds the bytes of produce requests whose batches are not durable yet."""
         self._servers: list[asyncio.AbstractServer] = []
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0

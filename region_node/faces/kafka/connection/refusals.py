@@ -1,6 +1,7 @@
 """Refusals: what of an answer is a refusal, for the one line in the log that each request gets which was refused.
 
-Is: finding codes in an answer, whatever request it is to. Isn't: the line (`connection`), or a code (`errors`).
+Is: finding codes in an answer, whatever request it is to. Isn't: the line (`kafka_connection`), or a code
+(`error_codes`).
 Invariants: what belongs to the protocol's ordinary course, as a rebalance does, is no refusal.
 """
 

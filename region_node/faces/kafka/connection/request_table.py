@@ -70,7 +70,9 @@ HANDLERS: dict[str, Handler] = {
 
 
 def refuse_version(request: Request) -> list[Buffer]:
-    """Only ApiVersions may come in a version that is not known: it is answered in the layout of version 0, which every client reads. Raises PeerError."""
+    """Only ApiVersions may come in a version that is not known: it is answered in the layout of version 0, which every
+    client reads. Raises PeerError.
+    """
     if request.api.name != "api_versions":
         raise PeerError(f"{request.api.name} of version {request.version} is not known here")
     rows = metadata_requests.api_rows(frozenset(HANDLERS))

@@ -1,11 +1,14 @@
 """Committed: the offsets that one group has committed, as they are kept in the region's metadata.
 
-Is: rows of a group, in memory and stored; merging with what another coordinator wrote. Isn't: a judgement who may commit (`group`).
-Invariants: a commit is answered once it is durable; what is written is never over what somebody else wrote meanwhile: it is read again and merged; rows of a
-group lie in one range, so that they move with their coordinator and go with one deletion.
+Is: rows of a group, in memory and stored; merging with what another coordinator wrote. Isn't: a judgement who may
+commit (`consumer_group`).
+Invariants: a commit is answered once it is durable; what is written is never over what somebody else wrote meanwhile:
+it is read again and merged; rows of a group lie in one range, so that they move with their coordinator and go with one
+deletion.
 Source: docs/protocols/kafka.md, "Groups".
 
-    /kafka/offsets/{group}/{topic}/{partition // 256 :05}  ->  [1, {partition: [offset, leader epoch, metadata, wall ms]}]
+    /kafka/offsets/{group}/{topic}/{partition // 256 :05}
+        ->  [1, {partition: [offset, leader epoch, metadata, wall ms]}]
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ def group_prefix(group: str) -> str:
 
 
 class Committed:
-    """Of one group. Made by its coordinator, which alone writes it as a rule."""
+    """Holds what one group has committed. Made by its coordinator, which alone writes it as a rule."""
 
     def __init__(self, meta: MetadataStore, group: str) -> None:
         self._meta, self.group = meta, group
@@ -64,7 +67,9 @@ class Committed:
                 self.rows[topic, partition] = row
 
     def puts(self, rows: dict[Key, Row]) -> list[Put]:
-        """What writes them beside all that is committed already, where nobody else has written since. `written` once that is durable."""
+        """What writes them beside all that is committed already, where nobody else has written since. `written` once
+        that is durable.
+        """
         return [self._put(chunk, {**self._of(chunk), **mine}) for chunk, mine in self._by_chunk(rows).items()]
 
     def written(self, rows: dict[Key, Row], version: int) -> None:
@@ -72,7 +77,9 @@ class Committed:
         self._versions.update(dict.fromkeys(self._by_chunk(rows), version))
 
     async def put(self, rows: dict[Key, Row]) -> None:
-        """Returns once they are durable, whoever else writes. Raises VersionConflict where others write again and again, and what the metadata raises."""
+        """Returns once they are durable, whoever else writes. Raises VersionConflict where others write again and
+        again, and what the metadata raises.
+        """
         for chunk, mine in self._by_chunk(rows).items():
             for left in reversed(range(_TRIES)):
                 try:
@@ -91,8 +98,9 @@ class Committed:
         return chunks
 
     async def delete(self, keys: Iterable[Key]) -> None:
-        """What another coordinator has committed since we knew of these rows stays. Raises VersionConflict where others write again and again, and what the
-        metadata raises."""
+        """What another coordinator has committed since we knew of these rows stays. Raises VersionConflict where others
+        write again and again, and what the metadata raises.
+        """
         doomed = {key: self.rows[key] for key in keys if key in self.rows}
         for chunk in sorted({self._chunk(key) for key in doomed}):
             for tries_left in reversed(range(_TRIES)):
@@ -154,7 +162,7 @@ def encode(rows: dict[int, Row]) -> bytes:
 
 
 def decode(blob: bytes) -> dict[int, Row]:
-    """Raises CorruptData."""
+    """Returns the rows of one chunk, by partition. Raises CorruptData."""
     try:
         number, rows = msgpack.unpackb(blob, strict_map_key=False)
         if number != FORMAT:

@@ -1,9 +1,12 @@
 """Group: the members of one consumer group, as Kafka's classic protocol moves them, as a pure core.
 
-Is: who is in, generations, who assigns, who waits for what, and time-outs. Isn't: offsets, storage, or sockets (`coordinator`).
-Invariants: an assignment reaches members only in the generation it was made for; a generation's answers go to all its members or to none; who does not
-come back in time is out; a static member that comes again takes its old place, and the one before it is fenced.
-Events are method calls with `now` (monotonic seconds); what is to be answered comes out of `take_answers`, as (waiter, fields).
+Is: who is in, generations, who assigns, who waits for what, and time-outs. Isn't: offsets, storage, or sockets
+(`group_coordinator`).
+Invariants: an assignment reaches members only in the generation it was made for; a generation's answers go to all its
+members or to none; who does not come back in time is out; a static member that comes again takes its old place, and the
+one before it is fenced.
+Events are method calls with `now` (monotonic seconds); what is to be answered comes out of `take_answers`, as (waiter,
+fields).
 Source: Kafka KIP-62, KIP-134, KIP-345, KIP-394, KIP-429; docs/protocols/kafka.md, "Groups".
 """
 
@@ -81,7 +84,7 @@ class Group:
         answers, self._answers = self._answers, []
         return answers
 
-    # -- joining --------------------------------------------------------------------------------------------------------------
+    # -- joining -------------------------------------------------------------------------------------------------------
 
     def join(
         self,
@@ -277,7 +280,7 @@ class Group:
             else [],
         }
 
-    # -- the rest of a generation -------------------------------------------------------------------------------------------------
+    # -- the rest of a generation --------------------------------------------------------------------------------------
 
     def check(self, member: str, instance: str | None, generation: int) -> Code:
         """Whether who says so is a member of this generation."""
@@ -365,7 +368,7 @@ class Group:
         self._remove(now, self.members[member])
         return Code.NONE
 
-    # -- time -----------------------------------------------------------------------------------------------------------------
+    # -- time ----------------------------------------------------------------------------------------------------------
 
     def on_time(self, now: float) -> None:
         for pending in [key for key, deadline in self._pending.items() if deadline <= now]:
@@ -445,7 +448,7 @@ class Group:
         self.generation += 1
         self.state, self.protocol, self.leader, self.changed = EMPTY, "", "", True
 
-    # -- storing --------------------------------------------------------------------------------------------------------------
+    # -- storing -------------------------------------------------------------------------------------------------------
 
     def dump(self) -> bytes:
         """As of the last whole generation: who waits is not stored, and joins again."""

@@ -1,8 +1,10 @@
-"""Coordinator: the groups that this broker coordinates, from requests to stored generations.
+"""GroupCoordinator: the groups that this broker coordinates, from requests to stored generations.
 
-Is: the shell around `group`: which broker coordinates which group, futures, the one timer, storing before answering. Isn't: a rule of the protocol.
-Invariants: a group is coordinated by the owner of the bundle that its name falls into, and by nobody else: a coordinator that finds another version of
-the group stored gives it up; members hear of an assignment once it is stored, so that they go on undisturbed under another coordinator.
+Is: the shell around `consumer_group`: which broker coordinates which group, futures, the one timer, storing before
+answering. Isn't: a rule of the protocol.
+Invariants: a group is coordinated by the owner of the bundle that its name falls into, and by nobody else: a
+coordinator that finds another version of the group stored gives it up; members hear of an assignment once it is stored,
+so that they go on undisturbed under another coordinator.
 Source: docs/protocols/kafka.md, "Groups".
 
     /kafka/groups/{group}  ->  Group.dump
@@ -55,7 +57,7 @@ class Coordinator:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
-    # -- which ------------------------------------------------------------------------------------------------------------------
+    # -- which ---------------------------------------------------------------------------------------------------------
 
     def place(self, group: str) -> TopicName:
         """The name that decides who coordinates the group. Raises Refused."""
@@ -111,7 +113,7 @@ class Coordinator:
             found.group.dissolve(code)
             self._deliver(found.group.take_answers())
 
-    # -- what happened ------------------------------------------------------------------------------------------------------------
+    # -- what happened -------------------------------------------------------------------------------------------------
 
     @property
     def now(self) -> float:
@@ -165,7 +167,7 @@ class Coordinator:
             if not waiter.done():
                 waiter.set_result(fields)
 
-    # -- time -----------------------------------------------------------------------------------------------------------------
+    # -- time ----------------------------------------------------------------------------------------------------------
 
     def schedule(self) -> None:
         """One timer for all groups."""
@@ -210,7 +212,7 @@ class Coordinator:
             log.warning("kafka.offsets_not_expired", extra={"group": held.group.name, "error": str(error)})
 
     def members_of(self, group: str) -> int:
-        """Of a group that is coordinated here; 0: of others."""
+        """Counts the members of a group that is coordinated here; 0 for any other."""
         held = self._held.get(group)
         return 0 if held is None else len(held.group.members)
 
@@ -224,7 +226,7 @@ class Coordinator:
         for name in list(self._held):
             self._give_up(name, Code.NOT_COORDINATOR)
 
-    # -- all of them --------------------------------------------------------------------------------------------------------------
+    # -- all of them ---------------------------------------------------------------------------------------------------
 
     async def names(self) -> list[str]:
         """Groups that this broker coordinates, also those that nobody has asked for since it does."""
@@ -235,7 +237,7 @@ class Coordinator:
         return sorted(name for name in found if self._broker.cluster.owns(self.place(name)))
 
     async def delete(self, group: str) -> None:
-        """Raises Refused."""
+        """Deletes an empty group and its offsets. Raises Refused: it has members, or is not known here."""
         held = await self.held(group)
         if held.group.members:
             raise Refused(Code.NON_EMPTY_GROUP)

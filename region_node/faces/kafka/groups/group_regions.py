@@ -1,9 +1,11 @@
-"""GroupTurns: groups in namespaces whose subscriptions are active in one region at a time, and only in that one.
+"""GroupLeadership: groups in namespaces whose subscriptions are active in one region at a time, and only in that one.
 
-Is: who may not join or commit here now, and getting members out when their group's turn has gone. Isn't: whose turn it is (`region_node.dr.leadership.subscription_leadership`), or a rule
-of the groups' protocol (`group`).
-Invariants: nobody joins where the turn is another region's, and nobody who is no member commits there; members that were in when the turn went are told to
-join again, so that they commit what they have done, and are out a tick later, whatever they do meanwhile.
+Is: who may not join or commit here now, and getting members out when their group's leadership has gone. Isn't: which
+region leads (`region_node.dr.leadership.subscription_leadership`), or a rule of the groups' protocol
+(`consumer_group`).
+Invariants: nobody joins where the leadership is another region's, and nobody who is no member commits there; members
+that were in when the leadership went are told to join again, so that they commit what they have done, and are out a
+tick later, whatever they do meanwhile.
 Source: docs/protocols/kafka.md, "Groups in several regions".
 """
 
@@ -33,10 +35,12 @@ class GroupTurns:
         self._leaving: dict[str, None] = {}
         """Groups whose members were told to join again."""
         self._topics: dict[str, tuple[int, int, list[TopicName]]] = {}
-        """Group -> (its generation, how many offsets it had committed, the topics that its turn is about)."""
+        """Group -> (its generation, how many offsets it had committed, the topics that its leadership is about)."""
 
     def check(self, group: str, topics: Iterable[str]) -> None:
-        """Whether somebody may join for these topics, or commit without being a member. Raises Refused: the client tries again later."""
+        """Whether somebody may join for these topics, or commit without being a member. Raises Refused: the client
+        tries again later.
+        """
         why = self.waits(self._parsed(topics), group)
         if why:
             raise Refused(Code.COORDINATOR_LOAD_IN_PROGRESS, why)
@@ -72,7 +76,7 @@ class GroupTurns:
         for name in sorted(names):
             try:
                 found.append(self._name(name))
-            except Refused:  # no topic can have that name, so nobody's turn is about it
+            except Refused:  # no topic can have that name, so nobody's leadership is about it
                 continue
         return found
 
@@ -86,7 +90,9 @@ def subscribed(group: Group) -> set[str]:
 
 
 def topics_of(metadata: bytes) -> set[str]:
-    """Of the subscription that a consumer joins with: i16 version, i32 count, names; what is cut off names nothing."""
+    """Returns the topics in the subscription that a consumer joins with: i16 version, i32 count, then i16 size and name
+    of each; reading ends where the bytes do.
+    """
     out: set[str] = set()
     at = 6
     for _ in range(int.from_bytes(metadata[2:6], "big") if len(metadata) >= 6 else 0):

@@ -1,6 +1,6 @@
 """Requests of consumer groups: from fields to the coordinator and back.
 
-Is: one handler a request. Isn't: a rule of the protocol (`group`), or storage (`committed`).
+Is: one handler a request. Isn't: a rule of the protocol (`consumer_group`), or storage (`committed_offsets`).
 Source: docs/protocols/kafka.md, "Groups".
 """
 
@@ -23,7 +23,7 @@ _NO_OFFSET = -1
 
 
 def _group_code(error: HeliographError) -> Code:
-    """Of a group's request: what a client of groups understands."""
+    """Returns a code that clients of groups understand: what is no Refused is COORDINATOR_NOT_AVAILABLE."""
     if isinstance(error, Refused):
         return error.code
     return Code.COORDINATOR_NOT_AVAILABLE
@@ -126,7 +126,7 @@ async def leave_group(connection: KafkaConnection, request: Request) -> Fields:
     return {"error_code": 0 if request.version >= 3 else rows[0]["error_code"], "members": rows}
 
 
-# -- offsets -----------------------------------------------------------------------------------------------------------------
+# -- offsets -----------------------------------------------------------------------------------------------------------
 
 
 async def offset_commit(connection: KafkaConnection, request: Request) -> Fields:
@@ -273,7 +273,7 @@ async def offset_delete(connection: KafkaConnection, request: Request) -> Fields
     }
 
 
-# -- administration ----------------------------------------------------------------------------------------------------------
+# -- administration ----------------------------------------------------------------------------------------------------
 
 
 async def describe_groups(connection: KafkaConnection, request: Request) -> Fields:

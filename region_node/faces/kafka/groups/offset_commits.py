@@ -1,9 +1,11 @@
 """Commits: offsets of all groups of a broker on their way to the metadata, one write at a time.
 
-Is: what waits, runs of it, and who hears of which run. Isn't: how offsets are stored (`committed`), or who may commit them.
-Invariants: one write is under way; what comes meanwhile goes together with the next, so that a commit waits for two writes at most, and a thousand members
-that commit at once cost a few writes; a commit is answered once the run that holds it is durable; of two commits of one partition the later one counts.
-Where another broker has written meanwhile, each group of that run is written by itself.
+Is: what waits, runs of it, and who hears of which run. Isn't: how offsets are stored (`committed_offsets`), or who may
+commit them.
+Invariants: one write is under way; what comes meanwhile goes together with the next, so that a commit waits for two
+writes at most, and a thousand members that commit at once cost a few writes; a commit is answered once the run that
+holds it is durable; of two commits of one partition the later one counts. Where another broker has written meanwhile,
+each group of that run is written by itself.
 Bounds: GROUPS_A_RUN groups, and chunks of them, in one write; the rest waits for the next.
 """
 
@@ -21,7 +23,7 @@ GROUPS_A_RUN = 256
 
 
 class _Waiting:
-    """Of one group: rows of all commits that came since the last run, and who waits for them."""
+    """Collects one group's rows of all commits that came since the last run, and who waits for them."""
 
     __slots__ = ("committed", "rows", "waiters")
 
@@ -41,7 +43,7 @@ class _Waiting:
 
 
 class Commits:
-    """Of one broker. `writes`: how many runs were written, for `commits` commits."""
+    """Writes the committed offsets of one broker's groups. `writes`: how many writes it took, for `commits` commits."""
 
     def __init__(self, meta: MetadataStore, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
         self._meta, self._spawn = meta, spawn

@@ -1,9 +1,12 @@
-"""GroupPositions: offsets of groups as replicated subscriptions, so that a group that moves to another region goes on at the right message.
+"""GroupPositions: offsets of groups as replicated subscriptions, so that a group that moves to another region goes on
+at the right message.
 
-Is: the way between a row of committed offsets and a cursor `kafka.GROUP` of the partition, both ways, in namespaces of several regions. Isn't: how
-cursors of two regions are kept in step (`replicator.subscriptions.subscription_sync`), or an offset's meaning in another region: it has none there.
-Invariants: a cursor passes only what the group has committed in some region; a row is moved by a cursor only where another region has moved that. With
-one origin the message is the exact one; with several it is the first that is not covered, and what was covered behind it comes again.
+Is: the way between a row of committed offsets and a cursor `kafka.GROUP` of the partition, both ways, in namespaces of
+several regions. Isn't: how cursors of two regions are kept in step (`replicator.subscriptions.subscription_sync`), or
+an offset's meaning in another region: it has none there.
+Invariants: a cursor passes only what the group has committed in some region; a row is moved by a cursor only where
+another region has moved that. With one origin the message is the exact one; with several it is the first that is not
+covered, and what was covered behind it comes again.
 In namespaces of one region nothing of this happens.
 Source: docs/protocols/kafka.md, "Groups in several regions".
 """
@@ -44,22 +47,28 @@ def _groups(topic: Topic) -> list[str]:
 
 
 class GroupPositions:
-    """Of one broker: for the partitions that it owns."""
+    """Carries committed offsets to cursors and back, on the partitions that one broker owns."""
 
     def __init__(self, broker: KafkaBroker) -> None:
         self._broker = broker
         self._waiting: dict[tuple[str, str, int], Row | None] = {}
         self._known: dict[tuple[str, str], tuple[int, int]] = {}
-        """(topic's full name, subscription) -> (the offset that both sides have, the cursor's count of changes then)."""
+        """(topic's full name, subscription) -> (the offset that both sides have, the cursor's count of changes
+        then).
+        """
         self._busy = False
         self._rows: dict[str, dict[tuple[str, str], None]] = {}
         """Topic, as keys have it -> (group, chunk) of every row of committed offsets that it has in the region."""
         self._followed: dict[Topic, None] = {}
         """Loaded topics with groups' cursors, in namespaces of several regions."""
         self.repeats = 0
-        """Messages that groups have read again here although they were committed in another region: where several regions publish."""
+        """Messages that groups have read again here although they were committed in another region: where several
+        regions publish.
+        """
         self.behind: dict[tuple[str, str], int] = {}
-        """(topic's full name, subscription) -> how many such messages there are, if the group went on here now. Where there are none, nothing."""
+        """(topic's full name, subscription) -> how many such messages there are, if the group went on here now. Where
+        there are none, nothing.
+        """
         self._stop: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
@@ -91,7 +100,7 @@ class GroupPositions:
         await self._broker.meta.synced(OFFSETS)
         return sorted({unquote(group) for group, _ in self._rows.get(quote(kafka, safe=""), ())})
 
-    # -- from rows to cursors ---------------------------------------------------------------------------------------------------
+    # -- from rows to cursors ------------------------------------------------------------------------------------------
 
     def _on_row(self, key: str, blob: bytes | None, version: int) -> None:
         of_group, of_topic, chunk = key.removeprefix(OFFSETS).split("/")
@@ -201,7 +210,7 @@ class GroupPositions:
             count += max(0, end - max(begin, offset))
         return count
 
-    # -- from cursors to rows ---------------------------------------------------------------------------------------------------
+    # -- from cursors to rows ------------------------------------------------------------------------------------------
 
     async def look(self) -> None:
         """Cursors that other regions have moved: what the group has committed there counts here."""

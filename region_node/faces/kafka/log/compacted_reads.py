@@ -1,8 +1,10 @@
 """CompactedReads: what Kafka's consumers read of a topic that is compacted.
 
-Is: the choice between the log and what compaction has left of it. Isn't: compaction (`region_node.compaction`), or offsets (`log`).
-Invariants: an offset keeps its record, or has none any more; what compaction left is read where the log does not go back so far, or once the last
-compaction is older than delete.retention.ms: until then a consumer still finds in the log the record without a value that took a key away.
+Is: the choice between the log and what compaction has left of it. Isn't: compaction (`region_node.compaction`), or
+offsets (`partition_log`).
+Invariants: an offset keeps its record, or has none any more; what compaction left is read where the log does not go
+back so far, or once the last compaction is older than delete.retention.ms: until then a consumer still finds in the log
+the record without a value that took a key away.
 Source: docs/protocols/kafka.md, "Compacted topics".
 """
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class CompactedReads:
-    """Of one partition."""
+    """Chooses, for reads of one partition, between its log and what compaction has left."""
 
     __slots__ = ("_clock", "_since_ms", "_topic")
 
@@ -46,7 +48,9 @@ class CompactedReads:
         return horizon is not None and position <= horizon
 
     async def position_of(self, offset: int) -> Position:
-        """Of an offset that the log has no more: the entry left that holds it, or the next one, or the place behind all of them."""
+        """Finds an offset that the log has no more: the entry left that holds it, or the next one, or the place behind
+        all of them. Only where `view` is not None.
+        """
         view, horizon = self.view, self.horizon
         assert view is not None and horizon is not None
         return await view.position_of_index(offset) or (horizon[0], horizon[1] + 1)

@@ -1,9 +1,10 @@
 """KafkaLog: one loaded topic, as Kafka's clients see it: a partition with dense offsets.
 
-Is: reading batches from an offset on, where the log begins and ends, finding an offset. Isn't: requests, or finding a time (`time_search`).
-Invariants: an offset is the index of a message in the topic, which the run's header carries, so it survives moves and restarts; a batch that Kafka's
-client wrote is stored and sent as it came, but for base offset and leader epoch; a reader always comes further: where nothing is to be seen, an empty
-batch takes its place.
+Is: reading batches from an offset on, where the log begins and ends, finding an offset. Isn't: requests, or finding a
+time (`time_search`).
+Invariants: an offset is the index of a message in the topic, which the run's header carries, so it survives moves and
+restarts; a batch that Kafka's client wrote is stored and sent as it came, but for base offset and leader epoch; a
+reader always comes further: where nothing is to be seen, an empty batch takes its place.
 Source: docs/protocols/kafka.md, "Offsets".
 """
 
@@ -51,7 +52,9 @@ Piece = tuple[int, int, Run]
 
 
 class KafkaLog:
-    """`low`: the offset below which nothing is shown. `sequences`: of its idempotent producers; None until they were read. `times`: of its records."""
+    """`low`: the offset below which nothing is shown. `sequences`: of its idempotent producers; None until they were
+    read. `times`: of its records.
+    """
 
     __slots__ = (
         *(
@@ -79,11 +82,13 @@ class KafkaLog:
         clock: Clock,
         read_now: dict[KafkaLog, None],
     ) -> None:
-        """read_now: where it puts itself when it is read, and takes itself out once the cache knows that it is not any more."""
+        """read_now: where it puts itself when it is read, and takes itself out once the cache knows that it is not any
+        more.
+        """
         self.topic, self.counts, self._configs, self._read_now = topic, counts, configs, read_now
         self.compaction = CompactedReads(topic, clock)
         self.name = str(topic.name.partitioned)
-        """Of the topic that it is a partition of."""
+        """Holds the full name of the topic that it is a partition of."""
         self.store = SequenceStore(self, meta, tasks)
         self.ledger: Any = topic.ledger
         self.sequences: Sequences | None = None
@@ -120,7 +125,7 @@ class KafkaLog:
             return
         self.low = max(self.low, await self.offset_at(self.ledger.next_position(self.keeper.mark_delete)))
 
-    # -- ends ----------------------------------------------------------------------------------------------------------------
+    # -- ends ----------------------------------------------------------------------------------------------------------
 
     @property
     def high_watermark(self) -> int:
@@ -135,7 +140,9 @@ class KafkaLog:
 
     @property
     def log_offset(self) -> int:
-        """Of the first record that the log itself has, whatever is left beside it of a compacted topic."""
+        """Returns the offset of the first record in the log itself, whatever is left beside it of a compacted topic; of
+        an empty log its end.
+        """
         ledger = self.ledger.first_position()[0]
         if self._first[0] != ledger:
             first = self.ledger.first_index
@@ -147,10 +154,12 @@ class KafkaLog:
         pieces = await self.ledger.read(position, 1, 1)
         return pieces[0][2].first_index if pieces else self.high_watermark
 
-    # -- reading -------------------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     def cached(self, offset: int, max_bytes: int, *, committed: bool = False) -> list[Piece] | None:
-        """What follows `offset`, straight from memory; None: `fetch` must look for it. committed: what is decided only, and nothing that was aborted."""
+        """What follows `offset`, straight from memory; None: `fetch` must look for it. committed: what is decided only,
+        and nothing that was aborted.
+        """
         at = self._ends.get(offset)
         if at is None or (self.compacts and self.compaction.holds(at)):
             return None
@@ -183,7 +192,9 @@ class KafkaLog:
         return self._configs.number(self.name, "delete.retention.ms")
 
     async def passed_over(self, offset: int, magic: int) -> list[Buffer]:
-        """An empty batch in place of what was compacted away behind `offset`, where nothing comes behind it; [] where nothing was."""
+        """An empty batch in place of what was compacted away behind `offset`, where nothing comes behind it; [] where
+        nothing was.
+        """
         horizon = self.compaction.horizon
         if horizon is None or magic < 2:
             return []
@@ -200,7 +211,9 @@ class KafkaLog:
             self._read_now[self] = None
 
     async def tell_cache(self) -> None:
-        """Now and then: from the oldest place that was read since the last time, the cache keeps what it can; nothing, where nobody reads."""
+        """Now and then: from the oldest place that was read since the last time, the cache keeps what it can; nothing,
+        where nobody reads.
+        """
         at, self._oldest_read = self._oldest_read, None
         if at is None:
             if self.reader is not None:
@@ -213,7 +226,9 @@ class KafkaLog:
         self.reader.reading = lambda: at
 
     async def stable_offset(self) -> int:
-        """The offset of the first record of an open transaction, or of one that waits for its other topics; where there is none, the high watermark."""
+        """The offset of the first record of an open transaction, or of one that waits for its other topics; where there
+        is none, the high watermark.
+        """
         if self.topic.readable is self.ledger:
             return self.high_watermark
         buffer = self.topic.transactions.buffer
@@ -225,7 +240,9 @@ class KafkaLog:
         return self._undecided[1]
 
     def transaction_of(self, producer: int, epoch: int) -> TxnId | None:
-        """The transaction of its last batches, where it is still open here; None: its coordinator's record must be read."""
+        """The transaction of its last batches, where it is still open here; None: its coordinator's record must be
+        read.
+        """
         found = self.transactions.get(producer)
         if found is None or found[0] != epoch:
             return None
@@ -240,7 +257,9 @@ class KafkaLog:
         return None
 
     def batches(self, pieces: list[Piece], offset: int, max_bytes: int, magic: int = 2) -> list[Buffer]:
-        """Record batches of what was read, from the one that holds `offset` on: at least one, then at most `max_bytes`."""
+        """Record batches of what was read, from the one that holds `offset` on: at least one, then at most
+        `max_bytes`.
+        """
         out: list[Buffer] = []
         size, end, shown = 0, offset, 0
         for ledger, first, run in pieces:
@@ -297,7 +316,7 @@ class KafkaLog:
         if len(self._ends) > _ENDS_KEPT:
             self._ends.popitem(last=False)
 
-    # -- finding -------------------------------------------------------------------------------------------------------------
+    # -- finding -------------------------------------------------------------------------------------------------------
 
     async def position_of(self, offset: int) -> Position:
         """The entry that holds it. Halves the ledger that must have it; each step reads one entry."""
@@ -324,7 +343,7 @@ class KafkaLog:
         pieces = await self.ledger.read(position, 1, 1)
         return pieces[0][2] if pieces and pieces[0][:2] == position else None
 
-    # -- keeping -------------------------------------------------------------------------------------------------------------
+    # -- keeping -------------------------------------------------------------------------------------------------------
 
     async def delete_before(self, offset: int) -> int:
         """Kafka's DeleteRecords: nothing below `offset` is shown any more; returns where the log begins now."""

@@ -1,10 +1,11 @@
 """Sequences: which batches of idempotent producers were published before, in one partition.
 
-Is: the last batches of each producer, as Kafka's brokers keep them, and what is answered to a batch that comes again, too early, or from an older
-epoch. Isn't: storage, or who gets a producer id.
-Invariants: a batch is stored once, however often it comes; a repetition is answered with the offset of the first, and not before that is durable; a
-batch behind one that failed is refused; what failed is forgotten.
-Bounds: LAST_BATCHES a producer, `producers_max` producers (the longest idle is forgotten, as after Kafka's producer.id.expiration).
+Is: the last batches of each producer, as Kafka's brokers keep them, and what is answered to a batch that comes again,
+too early, or from an older epoch. Isn't: storage, or who gets a producer id.
+Invariants: a batch is stored once, however often it comes; a repetition is answered with the offset of the first, and
+not before that is durable; a batch behind one that failed is refused; what failed is forgotten.
+Bounds: LAST_BATCHES a producer, `producers_max` producers (the longest idle is forgotten, as after Kafka's
+producer.id.expiration).
 Source: Kafka KIP-98, KIP-360; docs/protocols/kafka.md, "Producers".
 """
 
@@ -27,7 +28,9 @@ Failed = Callable[[HeliographError], None]
 
 
 class Sent:
-    """One batch of a producer. `offset` -1: it is not durable yet, and `waiting` are those who sent it again meanwhile."""
+    """One batch of a producer. `offset` -1: it is not durable yet, and `waiting` are those who sent it again
+    meanwhile.
+    """
 
     __slots__ = ("epoch", "first", "last", "offset", "producer", "waiting")
 
@@ -45,7 +48,7 @@ class _Producer:
 
 
 class Sequences:
-    """Of one partition."""
+    """Knows the last batches of each producer in one partition, and what to answer to the next."""
 
     __slots__ = ("_producers", "_producers_max")
 
@@ -111,7 +114,7 @@ class Sequences:
             done(offset)
 
     def lost(self, sent: Sent, error: HeliographError) -> None:
-        """Its append failed."""
+        """Forgets a batch whose append failed, and tells those who sent it again meanwhile."""
         known = self._producers.get(sent.producer)
         if known is not None and sent in known.batches:
             known.batches.remove(sent)
@@ -119,17 +122,17 @@ class Sequences:
         for _, failed in waiting:
             failed(error)
 
-    # -- storing --------------------------------------------------------------------------------------------------------------
+    # -- storing -------------------------------------------------------------------------------------------------------
 
     def dump(self) -> list[Any]:
-        """What is durable."""
+        """Returns what is durable, for `load`: [producer, epoch, [[first, last, offset]...]] of each."""
         return [
             [number, known.epoch, [[s.first, s.last, s.offset] for s in known.batches if s.offset >= 0]]
             for number, known in self._producers.items()
         ]
 
     def load(self, dumped: list[Any]) -> None:
-        """Raises CorruptData."""
+        """Takes over what `dump` has returned. Raises CorruptData."""
         try:
             for number, epoch, batches in dumped:
                 known = self._producers[int(number)] = _Producer(int(epoch))

@@ -1,8 +1,11 @@
-"""SequenceStore: what a partition knows of its idempotent producers, and of its records' times, kept over moves of its topic and deaths of its broker.
+"""SequenceStore: what a partition knows of its idempotent producers, and of its records' times, kept over moves of its
+topic and deaths of its broker.
 
-Is: a snapshot in the region's metadata now and then, and the replay of what was appended behind it. Isn't: a rule (`producers`, `times`).
-Invariants: after loading, a batch that is in the log is known, so that a producer that sends it again is answered with its offset; a snapshot holds what is
-durable, and names an offset at or below which nothing is missing from it; both kinds are written at once, so that one replay brings both to the end.
+Is: a snapshot in the region's metadata now and then, and the replay of what was appended behind it. Isn't: a rule
+(`producer_sequences`, `time_index`).
+Invariants: after loading, a batch that is in the log is known, so that a producer that sends it again is answered with
+its offset; a snapshot holds what is durable, and names an offset at or below which nothing is missing from it; both
+kinds are written at once, so that one replay brings both to the end.
 Bounds: about SNAPSHOT_BYTES are replayed; of a log without a snapshot, its last SNAPSHOT_BYTES.
 Source: docs/protocols/kafka.md, "Producers".
 
@@ -46,7 +49,7 @@ def key_of(topic: str) -> str:
 
 
 class SequenceStore:
-    """Of one partition."""
+    """Loads and stores one partition's sequences and times; stores them each SNAPSHOT_BYTES that `grown` tells of."""
 
     __slots__ = ("_log", "_meta", "_saving", "_since_bytes", "_tasks")
 
@@ -115,7 +118,9 @@ class SequenceStore:
         return times if times.end <= self._log.high_watermark and ledger == self._ledger_of(times.end - 1) else None
 
     def _ledger_of(self, offset: int) -> int:
-        """Where that record lies; -1: nowhere any more. Numbers of ledgers only grow, so a log that has begun anew has others."""
+        """Where that record lies; -1: nowhere any more. Numbers of ledgers only grow, so a log that has begun anew has
+        others.
+        """
         infos = [info for info in self._log.ledger.ledgers() if info.entries and info.first_index <= offset]
         return infos[-1].ledger if infos and offset >= 0 else -1
 

@@ -1,13 +1,14 @@
 """Times: how late the records of one partition are, block by block.
 
-Is: the highest time in each block of the log, kept from what is appended and what is replayed. Isn't: reading (`time_search`), or when it is stored
-(`sequence_store`).
-Invariants: `[begin, end)` are the offsets that it knows, without a hole; no record in a block is later than the block's highest time. So the first block that
-reaches a time holds the first record that does, in whatever order times come.
+Is: the highest time in each block of the log, kept from what is appended and what is replayed. Isn't: reading
+(`time_search`), or when it is stored (`sequence_store`).
+Invariants: `[begin, end)` are the offsets that it knows, without a hole; no record in a block is later than the block's
+highest time. So the first block that reaches a time holds the first record that does, in whatever order times come.
 Bounds: BLOCKS_MAX blocks; beyond, two neighbours become one, and the next ones are twice as large.
 Source: Kafka's time index; docs/protocols/kafka.md, "Offsets".
 
-    /kafka/times/{topic}  ->  [1, ledger of the last record, begin, end, bytes of a block, [first offset of each block], [its highest time]]
+    /kafka/times/{topic}  ->  [1, ledger of the last record, begin, end, bytes of a block,
+                               [first offset of each block], [its highest time]]
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def times_key(topic: str) -> str:
 
 
 class Times:
-    """Of one partition, from offset `begin` on."""
+    """Knows the highest time of each block of one partition, from offset `begin` on."""
 
     __slots__ = ("_block_bytes", "_filled_bytes", "_firsts", "_highest", "begin", "end")
 
@@ -43,7 +44,9 @@ class Times:
         self._block_bytes, self._filled_bytes = BLOCK_BYTES, 0
 
     def add(self, offset: int, count: int, highest: int, size_bytes: int) -> None:
-        """An entry of `count` offsets lies there. Does nothing where it is known already, or what lies before it is not."""
+        """An entry of `count` offsets lies there. Does nothing where it is known already, or what lies before it is
+        not.
+        """
         if offset != self.end:
             return
         if not self._firsts or self._filled_bytes >= self._block_bytes:
@@ -80,7 +83,7 @@ class Times:
             del self._firsts[:gone], self._highest[:gone]
             self.begin = self._firsts[0]
 
-    # -- storing --------------------------------------------------------------------------------------------------------------
+    # -- storing -------------------------------------------------------------------------------------------------------
 
     def dump(self, ledger: int) -> bytes:
         packed: bytes = msgpack.packb(
@@ -90,7 +93,7 @@ class Times:
 
     @classmethod
     def load(cls, blob: bytes) -> tuple[int, Self]:
-        """(ledger, times). Raises CorruptData."""
+        """Reads what `dump` has written: (ledger of the last record, times). Raises CorruptData."""
         try:
             number, ledger, begin, end, block_bytes, firsts, highest = msgpack.unpackb(blob)
             if number != FORMAT:

@@ -1,7 +1,9 @@
 """Finding records of one partition by their times.
 
-Is: reading what the partition's blocks of times point to; halving, for what they do not know. Isn't: the blocks (`times`).
-Invariants: a record that is found has the time that was asked for, or a later one; no earlier offset has, as far as the blocks know the log.
+Is: reading what the partition's blocks of times point to; halving, for what they do not know. Isn't: the blocks
+(`time_index`).
+Invariants: a record that is found has the time that was asked for, or a later one; no earlier offset has, as far as the
+blocks know the log.
 Bounds: what the blocks do not know yet is read first, at most CATCH_UP_BYTES for one request; then a block or two.
 Source: Kafka's ListOffsets; docs/protocols/kafka.md, "Offsets".
 """
@@ -27,7 +29,7 @@ NONE = (-1, -1)
 _ENTRIES, _BYTES = 2048, 4 << 20
 
 Found = tuple[int, int]
-"""(offset, time ms)."""
+"""A record that was found: (offset, time in ms), or NONE."""
 Entry = tuple[int, int, Buffer, int]
 """(its first offset, how many it takes, its bytes, FLAG_*)."""
 
@@ -43,7 +45,9 @@ async def at_time(log: KafkaLog, time_ms: int) -> Found:
 
 
 async def newest(log: KafkaLog) -> Found:
-    """The first of the records with the highest time; of a log that the blocks do not know whole, of its last entries. NONE: it has none."""
+    """The first of the records with the highest time; of a log that the blocks do not know whole, of its last entries.
+    NONE: it has none.
+    """
     if not await _catch_up(log):
         return await _newest_of_last(log)
     best = NONE
@@ -68,7 +72,7 @@ def highest_of(entry: Entry) -> int:
 
 
 def times_of(entry: Entry) -> list[Found]:
-    """Of each of an entry's records; [] where it shows none, or is damaged."""
+    """Returns (offset, time in ms) of each of an entry's records; [] where it shows none, or is damaged."""
     base, count, part, flag = entry
     if flag & UNSEEN:
         return []
@@ -130,11 +134,13 @@ async def _in_blocks(log: KafkaLog, time_ms: int) -> Found:
     return NONE
 
 
-# -- what the blocks do not know ----------------------------------------------------------------------------------------------
+# -- what the blocks do not know ---------------------------------------------------------------------------------------
 
 
 async def _halved(log: KafkaLog, time_ms: int) -> Found:
-    """Times are taken to grow from entry to entry: ledgers are halved by the times of their last entries, then the one that is left."""
+    """Times are taken to grow from entry to entry: ledgers are halved by the times of their last entries, then the one
+    that is left.
+    """
     end = log.ledger.last_confirmed
     lasts = [
         min((info.ledger, info.entries - 1), end)

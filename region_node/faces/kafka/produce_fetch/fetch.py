@@ -1,8 +1,9 @@
 """Fetch: record batches of partitions from an offset on, and waiting for them.
 
-Is: reading what is there, the bounds of bytes, the long poll, incremental sessions. Isn't: storage, or what a batch is (`log`).
-Invariants: at least one batch goes out where there is one, however large; a waiting request holds one future and one timer, and its partitions' wakers; a
-session that is not known is refused, and the client begins a new one.
+Is: reading what is there, the bounds of bytes, the long poll, incremental sessions. Isn't: storage, or what a batch is
+(`partition_log`).
+Invariants: at least one batch goes out where there is one, however large; a waiting request holds one future and one
+timer, and its partitions' wakers; a session that is not known is refused, and the client begins a new one.
 Source: Kafka KIP-74, KIP-227; docs/protocols/kafka.md, "Fetch".
 """
 
@@ -46,7 +47,7 @@ class FetchSession:
 
 
 class FetchSessions:
-    """Of one broker; the longest unused goes first."""
+    """Holds one broker's incremental sessions; beyond `count_max` the longest unused goes first."""
 
     def __init__(self, count_max: int, rng: Rng) -> None:
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
@@ -62,7 +63,7 @@ class FetchSessions:
         return session
 
     def go_on(self, number: int, epoch: int, by_id: bool) -> FetchSession:
-        """Raises Refused."""
+        """Returns a session and moves it to its next epoch. Raises Refused: not known, or asked otherwise."""
         session = self._sessions.get(number)
         if session is None:
             raise Refused(Code.FETCH_SESSION_ID_NOT_FOUND)
@@ -156,7 +157,7 @@ class _Fetching:
 
     @property
     def size_bytes(self) -> int:
-        """Of the record batches that go out."""
+        """Counts the bytes of record batches that go out."""
         return self._size
 
     @property

@@ -1,6 +1,6 @@
 """Offsets of partitions: ListOffsets, OffsetForLeaderEpoch, DeleteRecords.
 
-Is: one handler a request. Isn't: how an offset is found (`log`).
+Is: one handler a request. Isn't: how an offset is found (`partition_log`).
 Source: docs/protocols/kafka.md, "Offsets".
 """
 

@@ -1,8 +1,9 @@
 """Produce: record batches of one request to their partitions, and the answer once all of them are durable.
 
 Is: checking batches, older formats made new, repetitions of idempotent producers, the order of answers. Isn't: storage.
-Invariants: a batch is answered with success only when it is durable by the topic's write quorum, whatever `acks` says; batches of one partition are
-stored in the order in which they came on a connection. On the hot path a batch costs no copy: its entry's head is written in front of it.
+Invariants: a batch is answered with success only when it is durable by the topic's write quorum, whatever `acks` says;
+batches of one partition are stored in the order in which they came on a connection. On the hot path a batch costs no
+copy: its entry's head is written in front of it.
 Source: docs/protocols/kafka.md, "Produce".
 """
 
@@ -140,7 +141,9 @@ class Producing:
         self.one_less()
 
     def _append(self, batch: _Batch, where: tuple[int, int], floor: int) -> int:
-        """Returns the end of the batch in the frame: what stands before the next one may be written over from there on."""
+        """Returns the end of the batch in the frame: what stands before the next one may be written over from there
+        on.
+        """
         broker, log, (start, size) = self._connection.broker, batch.log, where
         frame = self._request.frame
         assert isinstance(frame, bytearray)
@@ -240,7 +243,9 @@ def begin_produce(connection: KafkaConnection, slot: Slot) -> bool:
 
 
 def _told_by_closing(connection: KafkaConnection, request: Request, answer: Fields) -> bool:
-    """With acks=0 there is no answer: as in Kafka a client whose batches failed learns by a closed connection to look for the leader again."""
+    """With acks=0 there is no answer: as in Kafka a client whose batches failed learns by a closed connection to look
+    for the leader again.
+    """
     if request.fields["acks"] != 0:
         return False
     codes = [
@@ -252,7 +257,7 @@ def _told_by_closing(connection: KafkaConnection, request: Request, answer: Fiel
 
 
 def check_keys(records: Sequence[Record]) -> None:
-    """Of a topic that is compacted. Raises Refused."""
+    """Raises Refused (INVALID_RECORD) where a record has no key: a compacted topic cannot take it."""
     if any(key is None for _, key, _, _ in records):
         raise Refused(Code.INVALID_RECORD, "Compacted topic cannot accept message without key")
 

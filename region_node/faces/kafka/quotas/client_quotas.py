@@ -1,9 +1,11 @@
 """ClientQuotas: what a user, a client by its id, or an address may take of one broker, as Kafka's tools set it.
 
-Is: which of the quotas that are set holds for whom, and how long who is above it waits. Isn't: the table of what is set (`quota_table`), how long a
-request has worked (`work`), or the rates of topics and resource groups (`region_node.topics.limits.topic_rates`), which hold too.
-Invariants: the most particular quota holds, and no other; who is above it is answered, told the time, and not read from until then, or until the quota is
-gone; what was taken stays taken when quotas change, and when its connections come and go. Without any quota a request costs one look.
+Is: which of the quotas that are set holds for whom, and how long who is above it waits. Isn't: the table of what is set
+(`quota_table`), how long a request has worked (`request_time`), or the rates of topics and resource groups
+(`region_node.topics.limits.topic_rates`), which hold too.
+Invariants: the most particular quota holds, and no other; who is above it is answered, told the time, and not read from
+until then, or until the quota is gone; what was taken stays taken when quotas change, and when its connections come and
+go. Without any quota a request costs one look.
 Source: Kafka KIP-13, KIP-124, KIP-219, KIP-546, KIP-599, KIP-612; docs/protocols/kafka.md, "Quotas".
 """
 
@@ -77,7 +79,9 @@ class ClientQuotas:
         self.active = False
         self._buckets: WeakValueDictionary[tuple[str, Entity], Shared] = WeakValueDictionary()
         self._used: dict[Shared, None] = {}
-        """Kept until they are full again, whoever still has a connection: a client that comes again finds what it has taken."""
+        """Kept until they are full again, whoever still has a connection: a client that comes again finds what it has
+        taken.
+        """
         self._held: dict[KafkaConnection, None] = {}
 
     def close(self) -> None:
@@ -88,7 +92,7 @@ class ClientQuotas:
         for connection in list(self._held):
             self._look_again(connection)
 
-    # -- who has which ----------------------------------------------------------------------------------------------------------
+    # -- who has which -------------------------------------------------------------------------------------------------
 
     def limits(self, user: str, client: str) -> Limits:
         """Of the connections of that user with that client id; look again once the table's `version` has changed."""
@@ -120,7 +124,7 @@ class ClientQuotas:
             known = connection.limits = client, self.limits(connection.login.principal.role or ANONYMOUS, client)
         return known[1]
 
-    # -- what is used -----------------------------------------------------------------------------------------------------------
+    # -- what is used --------------------------------------------------------------------------------------------------
 
     def produced(self, connection: KafkaConnection, client: str, size_bytes: int) -> int:
         """A request was taken; returns for how many ms its connection is held now."""
@@ -136,13 +140,17 @@ class ClientQuotas:
         return None if bucket is None else max(1, int(bucket.size_bytes))
 
     def worked(self, connection: KafkaConnection, client: str, request: str, seconds: float) -> int:
-        """A request's answer is ready, after so many seconds of this broker's thread; returns for how many ms its connection is held now."""
+        """A request's answer is ready, after so many seconds of this broker's thread; returns for how many ms its
+        connection is held now.
+        """
         limits = self._limits_of(connection, client)
         wait_ms = self._spend(connection, limits.request, math.ceil(seconds * 1e6))
         return max(wait_ms, self._spend(connection, limits.mutation, 0)) if request in _CHANGES else wait_ms
 
     def changes(self, connection: KafkaConnection, client: str, partitions: int, *, strict: bool) -> None:
-        """So many partitions are about to be made or deleted. Raises Refused where the rate is used up and the client can be told so (strict)."""
+        """So many partitions are about to be made or deleted. Raises Refused where the rate is used up and the client
+        can be told so (strict).
+        """
         bucket = self._limits_of(connection, client).mutation if self.active else None
         if bucket is None:
             return
@@ -152,7 +160,9 @@ class ClientQuotas:
         self._take(bucket, partitions)
 
     def connected(self, address: str) -> float:
-        """A client has connected from there; above 0: it is one too many, and is to be closed after so many seconds, as Kafka does."""
+        """A client has connected from there; above 0: it is one too many, and is to be closed after so many seconds, as
+        Kafka does.
+        """
         if not self.table.addresses:
             return 0.0
         bucket = self._bucket(CONNECTIONS, self.table.address_rate(canonical(address)))
@@ -181,7 +191,7 @@ class ClientQuotas:
             connection.hold_for(wait_s, bucket)
         return min(math.ceil(wait_s * 1000), _MS_MAX)
 
-    # -- as time goes by ---------------------------------------------------------------------------------------------------------
+    # -- as time goes by -----------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """What is full again need not be remembered."""
@@ -196,7 +206,9 @@ class ClientQuotas:
         self._held.pop(connection, None)
 
     def _look_again(self, connection: KafkaConnection) -> None:
-        """Quotas have changed: whoever is held by one that is gone goes on, and by one of another rate waits as long as that says."""
+        """Quotas have changed: whoever is held by one that is gone goes on, and by one of another rate waits as long as
+        that says.
+        """
         assert connection.limits is not None
         limits, now = self._limits_of(connection, connection.limits[0]), self._clock.monotonic()
         for bucket in connection.held_for:

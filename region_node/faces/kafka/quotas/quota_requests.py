@@ -1,6 +1,6 @@
 """Client quotas by Kafka's tools: DescribeClientQuotas and AlterClientQuotas.
 
-Is: from fields to entities and back, filters, and who may. Isn't: what a quota does (`quotas`).
+Is: from fields to entities and back, filters, and who may. Isn't: what a quota does (`client_quotas`).
 Invariants: each entry is changed whole or not at all; what has no meaning here is refused with the reason.
 Source: Kafka KIP-546; docs/protocols/kafka.md, "Quotas".
 """

@@ -1,7 +1,9 @@
 """QuotaTable: the quotas that Kafka's tools have set, as every broker of the region follows them.
 
-Is: rows in the region's metadata, the names and units of quotas, and which row is nearest to a user and a client id. Isn't: what a quota does (`quotas`).
-Invariants: only names that mean something, with values that Kafka takes, are stored; a row that cannot be read changes nothing.
+Is: rows in the region's metadata, the names and units of quotas, and which row is nearest to a user and a client id.
+Isn't: what a quota does (`client_quotas`).
+Invariants: only names that mean something, with values that Kafka takes, are stored; a row that cannot be read changes
+nothing.
 Source: Kafka KIP-546, KIP-612; docs/protocols/kafka.md, "Quotas".
 
     /kafka/quotas/{user}/{client}      ->  [1, {name: rate}]        a part is - (none), * (the default), or = and a name
@@ -41,7 +43,7 @@ Entity = tuple[str, str]
 
 
 def named(name: str | None) -> str:
-    """None: the default."""
+    """Returns a name as a part of an entity, quoted behind `=`; None: the default."""
     return DEFAULT if name is None else "=" + quote(name, safe="")
 
 
@@ -51,7 +53,9 @@ def name_of(part: str) -> str | None:
 
 
 class QuotaTable:
-    """`changed` is called after each change. `version` grows with each. `addresses`: whether there are quotas of them. Make it on the event loop."""
+    """`changed` is called after each change. `version` grows with each. `addresses`: whether there are quotas of them.
+    Make it on the event loop.
+    """
 
     def __init__(self, meta: MetadataStore, changed: Callable[[], None]) -> None:
         self._meta, self._on_change = meta, changed
@@ -102,7 +106,9 @@ class QuotaTable:
         return None if rate is None else (rate, own)
 
     async def change(self, entity: Entity, changes: dict[str, float | None]) -> None:
-        """Sets quotas; None takes one away. Raises VersionConflict where others change it again and again, and what the metadata raises."""
+        """Sets quotas; None takes one away. Raises VersionConflict where others change it again and again, and what the
+        metadata raises.
+        """
         key = ADDRESSES + entity[1] if entity[0] == ADDRESS else QUOTAS + "/".join(entity)
         for left in reversed(range(_TRIES)):
             found = await self._meta.get(key)

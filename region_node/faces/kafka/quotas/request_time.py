@@ -1,7 +1,8 @@
 """Worked: how long a request has kept the broker's thread busy, where quotas of that are set.
 
-Is: awaiting a coroutine and counting the seconds of its own steps. Isn't: a quota (`quotas`).
-Invariants: what the coroutine returns, raises, and is sent goes through unchanged; time in which it waits counts for nothing.
+Is: awaiting a coroutine and counting the seconds of its own steps. Isn't: a quota (`client_quotas`).
+Invariants: what the coroutine returns, raises, and is sent goes through unchanged; time in which it waits counts for
+nothing.
 Source: Kafka KIP-124; docs/protocols/kafka.md, "Quotas".
 """
 

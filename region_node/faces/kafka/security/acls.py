@@ -1,11 +1,14 @@
 """ACLs: what Kafka's tools say about rights, as grants of the namespace's and topic's roles.
 
-Is: CreateAcls, DescribeAcls, DeleteAcls on topics. Isn't: a right's meaning (`region_node.security.authorization.authorization_service`), or rights that are not there: who may
-consume a topic may join any group on it, so groups have no grants of their own; there is no DENY, no host, and no prefix.
-Invariants: what is taken is in force for both protocols and in all regions; what has no meaning here is refused, row by row, with the reason.
+Is: CreateAcls, DescribeAcls, DeleteAcls on topics. Isn't: a right's meaning
+(`region_node.security.authorization.authorization_service`), or rights that are not there: who may consume a topic may
+join any group on it, so groups have no grants of their own; there is no DENY, no host, and no prefix.
+Invariants: what is taken is in force for both protocols and in all regions; what has no meaning here is refused, row by
+row, with the reason.
 Source: docs/protocols/kafka.md, "Security".
 
-    READ on a topic = consume, WRITE = produce, ALL = both; DESCRIBE comes with either; topic `*` = every topic of the listener's namespace
+    READ on a topic = consume, WRITE = produce, ALL = both; DESCRIBE comes with either
+    topic `*` = every topic of the listener's namespace
 """
 
 from __future__ import annotations
@@ -118,8 +121,10 @@ async def create_acls(connection: KafkaConnection, request: Request) -> Fields:
             topic, role, actions = _meant(connection.broker, wanted)
             if actions:
                 await _change(
-                    connection.broker, topic, lambda grants, role=role, actions=actions: _with(grants, role, actions)
-                )  # type: ignore[misc]
+                    connection.broker,
+                    topic,
+                    lambda grants, role=role, actions=actions: _with(grants, role, actions),  # type: ignore[misc]
+                )
         except HeliographError as error:
             row["error_code"], row["error_message"] = code_of(error), str(error)
     return {"results": rows}
@@ -141,7 +146,8 @@ def _meant(broker: KafkaBroker, wanted: Fields) -> tuple[TopicName | None, str, 
     if wanted["operation"] not in _ACTIONS:
         raise Refused(
             Code.INVALID_REQUEST,
-            "of operations READ, WRITE, DESCRIBE, and ALL are known here; the tenant's administrators may do the others",
+            "of operations READ, WRITE, DESCRIBE, and ALL are known here; the tenant's administrators may do the "
+            "others",
         )
     role = wanted["principal"].removeprefix(_USER)
     if (
@@ -167,8 +173,10 @@ async def delete_acls(connection: KafkaConnection, request: Request) -> Fields:
                 shown = acl.row(connection.broker)
                 if _matches(shown, wanted):
                     await _change(
-                        connection.broker, acl.topic, lambda grants, acl=acl: _without(grants, acl.role, acl.action)
-                    )  # type: ignore[misc]
+                        connection.broker,
+                        acl.topic,
+                        lambda grants, acl=acl: _without(grants, acl.role, acl.action),  # type: ignore[misc]
+                    )
                     row["matching_acls"].append({"error_code": 0, **shown})
         except HeliographError as error:
             row["error_code"], row["error_message"] = code_of(error), str(error)
@@ -176,7 +184,7 @@ async def delete_acls(connection: KafkaConnection, request: Request) -> Fields:
 
 
 async def _change(broker: KafkaBroker, topic: TopicName | None, change: Callable[[Grants], Grants]) -> None:
-    """Of the topic's grants, or of its namespace's. Raises what the configuration raises."""
+    """Changes the grants of the topic; None: of the listener's namespace. Raises what the configuration raises."""
     namespace = broker.settings.namespace if topic is None else topic.namespace
 
     def changed(policies: NamespacePolicies) -> NamespacePolicies:

@@ -1,12 +1,15 @@
 """Login: who is at the other end of a Kafka connection.
 
-Is: one connection's principal, and SASL in both of its forms: SaslHandshake 1 with SaslAuthenticate, and handshake 0 (or none) with bare tokens, as
-clients before 1.0 do it. Isn't: a check of a password, a token, or a certificate (`region_node.security`).
-Invariants: nothing but ApiVersions, SaslHandshake, and SaslAuthenticate is answered before there is a principal; no connection outlives its credentials by more
-than a tick; credentials are never logged. Where nothing is authenticated, everybody is nobody in particular, at once.
+Is: one connection's principal, and SASL in both of its forms: SaslHandshake 1 with SaslAuthenticate, and handshake 0
+(or none) with bare tokens, as clients before 1.0 do it. Isn't: a check of a password, a token, or a certificate
+(`region_node.security`).
+Invariants: nothing but ApiVersions, SaslHandshake, and SaslAuthenticate is answered before there is a principal; no
+connection outlives its credentials by more than a tick; credentials are never logged. Where nothing is authenticated,
+everybody is nobody in particular, at once.
 Source: Kafka KIP-12, KIP-43, KIP-152, KIP-368; docs/protocols/kafka.md, "Security".
 
-    PLAIN        user and password of security's `basic`; the password `token:JWT` is a token of `token`, whatever the user
+    PLAIN        user and password of security's `basic`; the password `token:JWT` is a token of `token`,
+                 whatever the user
     OAUTHBEARER  a token of `token`
     SCRAM        a user of this region's own (`scram`), in two steps
     mutual TLS   the certificate, by `tls`
@@ -62,7 +65,7 @@ class Login:
             pass  # it may still authenticate by SASL
         connection.release("login")
 
-    # -- SASL -----------------------------------------------------------------------------------------------------------------
+    # -- SASL ----------------------------------------------------------------------------------------------------------
 
     def handshake(self, mechanism: str, version: int) -> Code:
         if self._connection.broker.security.authentication.open:
@@ -74,13 +77,17 @@ class Login:
         return Code.NONE
 
     async def bare_token(self, frame: Buffer) -> list[Buffer]:
-        """What came without a header is answered without one. Raises Unauthenticated: the connection is closed, as clients of that age expect."""
+        """What came without a header is answered without one. Raises Unauthenticated: the connection is closed, as
+        clients of that age expect.
+        """
         answer = await self.token(bytes(frame))
         self.takes_bare_tokens = self._exchange is not None
         return [len(answer).to_bytes(4, "big") + answer]
 
     async def token(self, data: bytes) -> bytes:
-        """Raises Unauthenticated."""
+        """Takes a client's token and returns the answer; a login that is complete sets `principal`. Raises
+        Unauthenticated, and PeerError where no handshake chose a mechanism.
+        """
         authentication = self._connection.broker.security.authentication
         if authentication.open:
             return b""

@@ -1,8 +1,9 @@
 """SCRAM: passwords that are proved and never sent, for Kafka's clients; SCRAM-SHA-256 and SCRAM-SHA-512.
 
-Is: one exchange as a pure core, and the region's users of this kind. Isn't: other ways to authenticate (`region_node.security`), or a right.
-Invariants: neither a password nor what it can be made from is stored, only what proves it; an unknown user is answered as a known one until the end; a
-proof is compared in constant time; a nonce is never used twice.
+Is: one exchange as a pure core, and the region's users of this kind. Isn't: other ways to authenticate
+(`region_node.security`), or a right.
+Invariants: neither a password nor what it can be made from is stored, only what proves it; an unknown user is answered
+as a known one until the end; a proof is compared in constant time; a nonce is never used twice.
 Source: RFC 5802, RFC 7677; Kafka KIP-84, KIP-554; docs/protocols/kafka.md, "Security".
 
     /kafka/scram/{user}/{mechanism}  ->  [1, iterations, salt, stored key, server key]      of this region
@@ -115,7 +116,7 @@ def _fields(text: str) -> dict[str, str]:
 
 
 class ScramUsers:
-    """Of this region."""
+    """Stores the SCRAM users of this region in its metadata."""
 
     def __init__(self, meta: MetadataStore, rng: Rng) -> None:
         self._meta, self._rng = meta, rng
@@ -125,7 +126,7 @@ class ScramUsers:
         return f"{self._rng.getrandbits(192):048x}"
 
     async def find(self, mechanism: str, user: str) -> ScramUser:
-        """Of an unknown user one that nothing proves, the same each time."""
+        """Returns a user; for an unknown name one that nothing proves, the same each time from this broker."""
         found = await self._meta.get(_key(user, mechanism))
         if found is not None:
             return _decode(found[0])
@@ -138,7 +139,7 @@ class ScramUsers:
         await self._meta.put(_key(user, mechanism), packed)
 
     async def delete(self, user: str, mechanism: str) -> bool:
-        """Whether it was there."""
+        """Deletes a user of one mechanism, and returns whether it was there."""
         return await self._meta.delete(_key(user, mechanism))
 
     async def all(self) -> dict[str, dict[str, ScramUser]]:
@@ -163,7 +164,7 @@ def _decode(blob: bytes) -> ScramUser:
         raise CorruptData(f"SCRAM user: {error}") from error
 
 
-# -- requests ----------------------------------------------------------------------------------------------------------------
+# -- requests ----------------------------------------------------------------------------------------------------------
 
 
 def _check(connection: KafkaConnection) -> None:

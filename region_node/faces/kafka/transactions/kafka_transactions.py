@@ -1,14 +1,19 @@
-"""Transactions of Kafka's producers: ids and epochs, what each transaction touches, and its end, on the region's transaction coordinators.
+"""Transactions of Kafka's producers: ids and epochs, what each transaction touches, and its end, on the region's
+transaction coordinators.
 
-Is: the record of each transactional id, fencing by epoch, offsets that are committed with a transaction. Isn't: which entries readers see
-(`region_node.transactions` and the topic's buffer), or whether a transaction has ended: its coordinator's answer is the truth.
-Invariants: of one transactional id only the newest epoch may do anything; offsets of a transaction count once it has committed, and never where it has not;
-what a broker leaves unfinished when it dies, the next one finishes before anything else of that id.
+Is: the record of each transactional id, fencing by epoch, offsets that are committed with a transaction. Isn't: which
+entries readers see (`region_node.transactions` and the topic's buffer), or whether a transaction has ended: its
+coordinator's answer is the truth.
+Invariants: of one transactional id only the newest epoch may do anything; offsets of a transaction count once it has
+committed, and never where it has not; what a broker leaves unfinished when it dies, the next one finishes before
+anything else of that id.
 Source: Kafka KIP-98, KIP-360, KIP-447; docs/protocols/kafka.md, "Transactions".
 
-    /kafka/transactions/{id}                   ->  [1, producer, epoch, time-out ms, transaction | None, intent]   intent: 0 open, 1 commit, 2 abort
-    /kafka/producers/{producer}                ->  [1, epoch, transaction | None]                                  for brokers that lead partitions
-    /kafka/txn-offsets/{id}/{group}/{topic}    ->  [1, producer, epoch, rows as `committed` has them]
+    /kafka/transactions/{id}                   ->  [1, producer, epoch, time-out ms, transaction | None, intent]
+                                                   intent: 0 open, 1 commit, 2 abort
+    /kafka/producers/{producer}                ->  [1, epoch, transaction | None]
+                                                   for brokers that lead partitions
+    /kafka/txn-offsets/{id}/{group}/{topic}    ->  [1, producer, epoch, rows as `committed_offsets` has them]
 """
 
 from __future__ import annotations
@@ -80,7 +85,7 @@ def _producer_value(record: Record) -> bytes:
 
 
 class KafkaTransactions:
-    """Of one broker. `service`: the region's coordinators that run here."""
+    """Runs transactions of the ids that one broker coordinates. `service`: the region's coordinators that run here."""
 
     def __init__(self, broker: KafkaBroker, service: Transactions) -> None:
         self._broker, self._service = broker, service
@@ -89,7 +94,9 @@ class KafkaTransactions:
         self._looked_at: dict[int, KeptCoordinator] = {}
         """Coordinators that ran here at the last look, by their numbers."""
         self._unfinished: dict[str, None] = {}
-        """Ids whose transaction was decided, and may not have ended; or that has ended without its producer: its time was over."""
+        """Ids whose transaction was decided, and may not have ended; or that has ended without its producer: its time
+        was over.
+        """
         self._opened: dict[str, TxnId] = {}
         """Ids that are coordinated here, as long as their transaction is open."""
         self._idle = IdleIds(broker.meta, broker.clock, broker.settings.transactional_id_expiration_s, IDS)
@@ -100,7 +107,7 @@ class KafkaTransactions:
             raise Refused(Code.INVALID_REQUEST, "a transactional id has 1 to 1024 bytes")
         return self._service.topic_of(self._service.coordinator_of(transactional_id))
 
-    # -- the record -------------------------------------------------------------------------------------------------------------
+    # -- the record ----------------------------------------------------------------------------------------------------
 
     def _lock(self, transactional_id: str) -> asyncio.Lock:
         if len(self._locks) > _LOCKS_MAX:
@@ -137,12 +144,14 @@ class KafkaTransactions:
             raise Refused(Code.PRODUCER_FENCED)
         return record
 
-    # -- requests ---------------------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     async def begin_producer(
         self, transactional_id: str, timeout_ms: int, producer: int, epoch: int
     ) -> tuple[int, int]:
-        """InitProducerId: (producer, epoch); what the one before left open is aborted, or committed where that was decided. Raises Refused."""
+        """InitProducerId: (producer, epoch); what the one before left open is aborted, or committed where that was
+        decided. Raises Refused.
+        """
         if not 0 < timeout_ms <= self._broker.settings.transaction_timeout_max_ms:
             raise Refused(Code.INVALID_TRANSACTION_TIMEOUT)
         await self._mine(transactional_id)
@@ -194,7 +203,7 @@ class KafkaTransactions:
             raise Refused(Code.NOT_COORDINATOR, str(error)) from error
 
     async def end(self, transactional_id: str, producer: int, epoch: int, commit: bool) -> None:
-        """Raises Refused."""
+        """Commits or aborts what is open, if anything. Raises Refused, PRODUCER_FENCED where its time was over."""
         async with self._lock(transactional_id):
             record = await self._checked(transactional_id, producer, epoch)
             wanted = COMMIT if commit else ABORT
@@ -225,8 +234,8 @@ class KafkaTransactions:
         return free if happened == intent else replace(free, intent=ABORT)
 
     async def recover(self) -> None:
-        """Finishes what was decided and not finished: what failed here, and where a coordinator has come from another broker all ids that are its.
-        Ends what has ended without its producer. Forgets ids that nobody uses.
+        """Finishes what was decided and not finished: what failed here, and where a coordinator has come from another
+        broker all ids that are its. Ends what has ended without its producer. Forgets ids that nobody uses.
 
         Raises what the metadata raises: then the next call looks again.
         """
@@ -275,7 +284,8 @@ class KafkaTransactions:
             stored = await as_stored(self._meta, record.txn)
             if stored is not None and stored.status == Status.OPEN:
                 return
-            # its time was over: what its producer still sends must not count for the next one, and its commit must not be answered with success
+            # its time was over: what its producer still sends must not count for the next one, and its commit must not
+            # be answered with success
             record = await self._put(transactional_id, replace(record, epoch=record.epoch + 1, intent=ABORT))
             log.info("kafka.transaction_timed_out", extra={"id": transactional_id, "producer": record.producer})
         await self._finish(transactional_id, record, record.intent)
@@ -288,12 +298,14 @@ class KafkaTransactions:
             else record.producer
         )
 
-    # -- offsets ----------------------------------------------------------------------------------------------------------------
+    # -- offsets -------------------------------------------------------------------------------------------------------
 
     async def hold_offsets(
         self, transactional_id: str, producer: int, epoch: int, group: str, rows: dict[tuple[str, int], Row]
     ) -> None:
-        """TxnOffsetCommit, at the group's coordinator: durable, and without effect until the transaction commits. Raises Refused."""
+        """TxnOffsetCommit, at the group's coordinator: durable, and without effect until the transaction commits.
+        Raises Refused.
+        """
         found = await self.of_producer(producer)
         if found is None or found[1] is None:
             raise Refused(Code.INVALID_TXN_STATE)
@@ -333,7 +345,7 @@ class KafkaTransactions:
                 )
             await self._meta.delete(key)
 
-    # -- at the partitions ---------------------------------------------------------------------------------------------------------
+    # -- at the partitions ---------------------------------------------------------------------------------------------
 
     async def of_producer(self, producer: int) -> tuple[int, TxnId | None] | None:
         """(epoch, the transaction that is open), as it is now."""
@@ -344,9 +356,11 @@ class KafkaTransactions:
         return epoch, None if txn is None else (txn[0], txn[1])
 
     async def txn_of(self, log_of: KafkaLog, producer: int, epoch: int) -> TxnId:
-        """The transaction that a batch of this producer belongs to; its coordinator must know that it is open, and that this partition takes part.
+        """The transaction that a batch of this producer belongs to; its coordinator must know that it is open, and that
+        this partition takes part.
 
-        Else nobody would tell the partition of its end, and readers would wait behind it for ever. Raises Refused, CorruptData, and what the metadata raises.
+        Else nobody would tell the partition of its end, and readers would wait behind it for ever. Raises Refused,
+        CorruptData, and what the metadata raises.
         """
         found = await self.of_producer(producer)
         if found is None or found[0] > epoch:

@@ -1,6 +1,6 @@
 """Producer ids: numbers that are given to idempotent producers, once in the region.
 
-Is: blocks of a counter in the region's metadata. Isn't: sequences (`producers`).
+Is: blocks of a counter in the region's metadata. Isn't: sequences (`producer_sequences`).
 Invariants: no number is given twice, also after a crash: what is left of a block is lost with its broker.
 Source: Kafka KIP-98; docs/protocols/kafka.md, "Producers".
 """
@@ -25,7 +25,9 @@ _EPOCH_MAX = (1 << 15) - 1
 
 
 class ProducerIds:
-    """Of one broker. `region`: its number, in the upper bits, so that regions never give the same."""
+    """Gives ids from blocks of the region's counter. `region`: its number, in the bits from 44 up, so that regions
+    never give the same.
+    """
 
     def __init__(self, meta: MetadataStore, region: Callable[[], int]) -> None:
         self._meta, self._region = meta, region

@@ -1,6 +1,6 @@
 """Requests of transactional producers: from fields to their coordinator and back.
 
-Is: one handler a request. Isn't: a rule (`transactions`).
+Is: one handler a request. Isn't: a rule (`kafka_transactions`).
 Source: docs/protocols/kafka.md, "Transactions".
 """
 

@@ -1,10 +1,13 @@
 """IdleIds: transactional ids that nobody has used for long are forgotten.
 
-Is: looking, now and then, which records of ids have not changed since the last look, and deleting those that have not for as long as the settings say.
-Isn't: a record's meaning (`transactions`).
-Invariants: an id that changed is never deleted: what was seen is its record's version, and the deletion checks it; one whose transaction has not ended stays. A
-record needs no time in it, so brokers of other versions may change it meanwhile: that is another version.
-Bounds: an id goes at the first look after its time, looks being a twenty-fourth of it apart (a minute to an hour); one read of a look is a page.
+Is: looking, now and then, which records of ids have not changed since the last look, and deleting those that have not
+for as long as the settings say.
+Isn't: a record's meaning (`kafka_transactions`).
+Invariants: an id that changed is never deleted: what was seen is its record's version, and the deletion checks it; one
+whose transaction has not ended stays. A record needs no time in it, so brokers of other versions may change it
+meanwhile: that is another version.
+Bounds: an id goes at the first look after its time, looks being a twenty-fourth of it apart (a minute to an hour); one
+read of a look is a page.
 Source: Kafka's transactional.id.expiration.ms; docs/protocols/kafka.md, "Transactions".
 
     /kafka/idle-transactions/{id}  ->  [1, version of the id's record, wall ms when that was first seen]
@@ -32,7 +35,7 @@ _PUTS_A_WRITE = 500
 
 
 class IdleIds:
-    """Of one broker. `prefix`: where records of ids lie."""
+    """Forgets idle ids that one broker coordinates. `expire_s` below 0: none. `prefix`: where records of ids lie."""
 
     def __init__(self, meta: MetadataStore, clock: Clock, expire_s: float, prefix: str) -> None:
         self._meta, self._clock, self._expire_s, self._prefix = meta, clock, expire_s, prefix
@@ -48,8 +51,10 @@ class IdleIds:
         return True
 
     async def look(self, mine: Callable[[str], bool], idle: Callable[[str, bytes, int], int | None]) -> int:
-        """Forgets ids, and returns how many. mine: whether this broker coordinates that id. idle: (id, record, version) -> its producer where the id is in no
-        transaction. Raises what the metadata raises: what was not looked at is at the next look."""
+        """Forgets ids, and returns how many. mine: whether this broker coordinates that id. idle: (id, record, version)
+        -> its producer where the id is in no transaction. Raises what the metadata raises: what was not looked at is at
+        the next look.
+        """
         seen = await self._seen()
         now_ms, forgotten = self._clock.wall_ms(), 0
         marks: list[Op] = []

@@ -1,6 +1,7 @@
 """The table of commands, and the requests that concern no producer and no consumer: lookup, partitions, schemas.
 
-Is: one handler a command. Isn't: the decision who owns a topic (`Lookup`). A command that is not in the table is not one that clients send.
+Is: one handler a command. Isn't: the decision who owns a topic (`Lookup`). A command that is not in the table is not
+one that clients send.
 Source: docs/protocols/pulsar.md, "Commands: what to answer".
 """
 

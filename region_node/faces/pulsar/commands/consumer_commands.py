@@ -1,8 +1,10 @@
-"""Consumers of one connection: SUBSCRIBE, FLOW, ACK, REDELIVER, SEEK, UNSUBSCRIBE, CLOSE_CONSUMER, and questions about a subscription.
+"""Consumers of one connection: SUBSCRIBE, FLOW, ACK, REDELIVER, SEEK, UNSUBSCRIBE, CLOSE_CONSUMER, and questions about
+a subscription.
 
 Is: commands to calls of the subscription, and its answers back. Isn't: dispatch.
-Invariants: what comes for a consumer that is still being made waits for it (permits) or cancels it (close); an acknowledgement is answered
-only once it is durable; an id with an ack set acknowledges part of a batch, or nothing yet where the broker is set so.
+Invariants: what comes for a consumer that is still being made waits for it (permits) or cancels it (close); an
+acknowledgement is answered only once it is durable; an id with an ack set acknowledges part of a batch, or nothing yet
+where the broker is set so.
 Source: docs/protocols/pulsar.md, "SUBSCRIBE" to "SEEK".
 """
 
@@ -38,7 +40,9 @@ NEWS_AFTER_S = 1.0
 
 
 class ConsumerHandle:
-    """One consumer id of a connection. `subscription` is None while it is being made; `permits`: of FLOWs that came meanwhile."""
+    """One consumer id of a connection. `subscription` is None while it is being made; `permits`: of FLOWs that came
+    meanwhile.
+    """
 
     __slots__ = (
         "ack_waiting",
@@ -90,7 +94,9 @@ class Consuming:
         handle.subscription.flow(handle.consumer, permits)
 
     def tell_active(self, consumer: Consumer, active: bool) -> None:
-        """The first news waits for the first FLOW, or a second: Go's client drops what comes before it has handled the answer to SUBSCRIBE."""
+        """The first news waits for the first FLOW, or a second: Go's client drops what comes before it has handled the
+        answer to SUBSCRIBE.
+        """
         handle = self.handles[consumer.id]
         if handle.flowed:
             self._send_active(handle.id, active)
@@ -333,7 +339,7 @@ def _cumulative(ack: pb.CommandAck) -> Position | None:
 def _ack_in_transaction(
     connection: PulsarConnection, subscription: Subscription, ack: pb.CommandAck, upto: Position | None
 ) -> None:
-    """Raises TransactionConflict, NotAllowed."""
+    """Acknowledges as part of a transaction, whole or in parts. Raises TransactionConflict, NotAllowed."""
     check_available(connection)
     txn, transactions = (ack.txnid_most_bits, ack.txnid_least_bits), subscription.transactions
     parts: list[Part] = []
@@ -348,12 +354,14 @@ def _ack_in_transaction(
 
 
 def _positions(ids: Iterable[pb.MessageIdData]) -> list[Position]:
-    """Of whole entries; an id whose ack set still has messages left is none."""
+    """Returns the ids that acknowledge whole entries: those without an ack set, or with no message left in it."""
     return [(i.ledgerId, i.entryId) for i in ids if not i.ack_set or not any(i.ack_set)]
 
 
 def _parts(ids: Iterable[pb.MessageIdData]) -> list[tuple[Position, int]]:
-    """Of parts of batches: (position, bits of the messages that are not acknowledged). Raises NotAllowed where no batch has so many messages."""
+    """Returns the ids that acknowledge parts of batches: (position, bits of the messages that are not acknowledged).
+    Raises NotAllowed where no batch has so many messages.
+    """
     parts: list[tuple[Position, int]] = []
     for part in ids:
         words = part.ack_set

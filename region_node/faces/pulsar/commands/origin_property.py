@@ -1,9 +1,10 @@
-"""Where a message was first published, as a property that clients can read: in namespaces that ask for it (policy `originProperty`).
+"""Where a message was first published, as a property that clients can read: in namespaces that ask for it (policy
+`originProperty`).
 
-Is: a run's entries with the property in their metadata, of batches in each message's, and new checksums. Isn't: what is stored or replicated: only what
-goes out to one consumer.
-Invariants: payloads, order, number, and indexes of messages stay; a batch that cannot be opened here (encrypted, of a compression that is not
-known) has the property in its outer metadata alone, which clients do not show.
+Is: a run's entries with the property in their metadata, of batches in each message's, and new checksums. Isn't: what is
+stored or replicated: only what goes out to one consumer.
+Invariants: payloads, order, number, and indexes of messages stay; a batch that cannot be opened here (encrypted, of a
+compression that is not known) has the property in its outer metadata alone, which clients do not show.
 Source: docs/protocols/pulsar.md, "Where a message comes from".
 """
 
@@ -28,7 +29,9 @@ _KEY = b"\x0a" + bytes([len(PROPERTY)]) + PROPERTY.encode() + b"\x12"
 
 
 def with_origin(run: Run, ledger: int, first: int, origin_at: Callable[[Position], Origin]) -> Run:
-    """The same entries, which lie at (ledger, first), each with its coordinate. origin_at: of what was first published here."""
+    """The same entries, which lie at (ledger, first), each with its coordinate. origin_at: of what was first published
+    here.
+    """
     parts: list[Buffer] = []
     own = origin_at((ledger, first)) if run.origin is None else run.origin
     for index, part in enumerate(run.parts):

@@ -1,7 +1,7 @@
 """PRODUCER and CLOSE_PRODUCER.
 
-Is: making a producer, its schema, its initial subscription; closing it behind its last receipt. Isn't: the rules of access
-(`region_node.topics.producers`).
+Is: making a producer, its schema, its initial subscription; closing it behind its last receipt. Isn't: the rules of
+access (`region_node.topics.producers`).
 """
 
 from __future__ import annotations
@@ -129,7 +129,8 @@ def send_producer_success(connection: PulsarConnection, handle: ProducerHandle) 
     success = pb.CommandProducerSuccess(
         request_id=handle.request_id,
         producer_name=handle.name,
-        # a replicator's key here is a position: taken for a sequence, it would make the cluster ignore the receipts of its markers
+        # a replicator's key here is a position: taken for a sequence, it would make the cluster ignore the receipts of
+        # its markers
         last_sequence_id=-1
         if handle.id in connection.cutter.replicators
         else handle.topic.log.last_sequence(handle.name),
@@ -142,7 +143,9 @@ def send_producer_success(connection: PulsarConnection, handle: ProducerHandle) 
 
 
 async def schema_version(connection: PulsarConnection, topic: Topic, command: pb.CommandProducer) -> bytes:
-    """The stored version of a producer's schema, as 8 bytes; empty where it brings none of its own. Raises IncompatibleSchema."""
+    """The stored version of a producer's schema, as 8 bytes; empty where it brings none of its own. Raises
+    IncompatibleSchema.
+    """
     topics = connection.listener.topics
     if command.HasField("schema") and command.schema.type not in NO_SCHEMA:
         return struct.pack(">Q", await topics.new_schema(topic.name, Schema.from_wire(command.schema)))

@@ -1,9 +1,11 @@
 """Producers of one connection: from a run that was cut to the receipts for it.
 
-Is: the order of answers to one producer, what waits for a producer that is still being made, what happens to a failed append.
+Is: the order of answers to one producer, what waits for a producer that is still being made, what happens to a failed
+append.
 Isn't: who may produce (`region_node.topics.producers`), or deduplication.
-Invariants: answers to one producer's SENDs go out in their order; after a failed append nothing later of that producer is stored; what is refused of one
-message (its size, its delay, that it is plain) concerns that message alone, unless the producer asked for order (`IN_ORDER`).
+Invariants: answers to one producer's SENDs go out in their order; after a failed append nothing later of that producer
+is stored; what is refused of one message (its size, its delay, that it is plain) concerns that message alone, unless
+the producer asked for order (`IN_ORDER`).
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ NO_TRANSACTIONS = "transactions are off here: set broker.transaction_coordinator
 
 
 class ProducerHandle:
-    """One producer id of a connection. `topic` is None while it is being made; `closed`: nothing more is taken from it."""
+    """One producer id of a connection. `topic` is None while it is being made; `closed`: nothing more is taken from
+    it.
+    """
 
     __slots__ = (
         "_after",
@@ -75,7 +79,9 @@ class ProducerHandle:
 
 
 def name_next_owner(close: pb.CommandCloseProducer | pb.CommandCloseConsumer, topic: Topic | None) -> None:
-    """Tells a client that is sent away where the topic goes, where that is known: it reconnects there without a look-up."""
+    """Tells a client that is sent away where the topic goes, where that is known: it reconnects there without a
+    look-up.
+    """
     if topic is not None and topic.next_owner is not None:
         plain, tls = topic.next_owner
         if plain:
@@ -90,7 +96,9 @@ def send_on(
     resource: int,
     why: RegionPassive,
 ) -> None:
-    """Tells a client that knows the command where its producer or consumer goes on, where that is known: it looks the topic up there."""
+    """Tells a client that knows the command where its producer or consumer goes on, where that is known: it looks the
+    topic up there.
+    """
     plain, tls = (why.url, why.url_tls) if not why.url.startswith("pulsar+ssl:") else ("", why.url)
     if connection.protocol_version < TOPIC_MIGRATED_SINCE or not (plain or tls):
         return
@@ -213,7 +221,9 @@ class Producing:
                 self._append_living(topic, part)
 
     def _refuse_one(self, event: SendRun, error: HeliographError) -> None:
-        """A message that the topic does not take, behind the answers to what came before it. The producer goes on, but for one in order, and so do others."""
+        """A message that the topic does not take, behind the answers to what came before it. The producer goes on, but
+        for one in order, and so do others.
+        """
         ((producer_id, (sequence,), _),) = event.segments
         self._connection.listener.budget.give(event.run.size_bytes)
         handle = self.handles.get(producer_id)

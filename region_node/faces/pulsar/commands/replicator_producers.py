@@ -1,9 +1,10 @@
 """What a real Pulsar cluster sends here: producers of its replicators, entry by entry, and its markers.
 
-Is: who may be such a producer, gathering its entries into runs, the receipts in the form that it expects, markers in their order. Isn't: the way to the
-cluster (`replicator.pulsar`), or ordinary producers (`publishing`).
-Invariants: only the gateway region of a registered cluster takes its entries, and only from the role that the cluster has; where the cluster says the
-positions of its entries, deduplication goes by them, whoever published; a marker is handled once everything before it is durable, and is not stored.
+Is: who may be such a producer, gathering its entries into runs, the receipts in the form that it expects, markers in
+their order. Isn't: the way to the cluster (`replicator.pulsar`), or ordinary producers (`publishing`).
+Invariants: only the gateway region of a registered cluster takes its entries, and only from the role that the cluster
+has; where the cluster says the positions of its entries, deduplication goes by them, whoever published; a marker is
+handled once everything before it is durable, and is not stored.
 Source: docs/protocols/interop.md.
 """
 
@@ -45,7 +46,9 @@ class ClusterPort(Protocol):
 
 
 def cluster_of(connection: PulsarConnection, producer: str) -> str:
-    """The cluster whose replicator has this name; "": it is an ordinary producer. Raises Unauthorized where it proves to be somebody else."""
+    """The cluster whose replicator has this name; "": it is an ordinary producer. Raises Unauthorized where it proves
+    to be somebody else.
+    """
     clusters, name = connection.listener.clusters, source_of(producer)
     cluster = clusters.cluster(name) if clusters is not None and name else None
     if cluster is None:
@@ -56,7 +59,8 @@ def cluster_of(connection: PulsarConnection, producer: str) -> str:
         assert principal is not None
         if principal.role != cluster.role and (cluster.role or not security.rights.is_super(principal)):
             raise Unauthorized(
-                f"role {principal.role!r} is not the replicator of cluster {name}: set it with `heliograph clusters update {name} --role`"
+                f"role {principal.role!r} is not the replicator of cluster {name}: set it with `heliograph clusters "
+                f"update {name} --role`"
             )
     return name
 
@@ -168,10 +172,12 @@ class Replicated:
         event = SendRun(handle.topic, gathered.run(), [(handle.id, gathered.sequences, highest)])
         self._connection.producing.take(event)
 
-    # -- markers ---------------------------------------------------------------------------------------------------------
+    # -- markers -------------------------------------------------------------------------------------------------------
 
     def _begin_marker(self, handle: ProducerHandle, event: ReplicatedSend) -> None:
-        """Everything before it is answered: its receipt goes out now, before any later one; a sender that misses one of them never goes on."""
+        """Everything before it is answered: its receipt goes out now, before any later one; a sender that misses one of
+        them never goes on.
+        """
         connection, topic = self._connection, handle.topic
         assert topic is not None
         if connection.closed or handle.closed:

@@ -1,6 +1,7 @@
 """Scalable topics (protocol 21): what there is none of here, each command answered so that its client hears of it.
 
-Is: the refusals. Isn't: claimed: CONNECTED does not set `supports_scalable_topics`, so clients that look there never ask.
+Is: the refusals. Isn't: claimed: CONNECTED does not set `supports_scalable_topics`, so clients that look there never
+ask.
 """
 
 from __future__ import annotations
@@ -37,4 +38,4 @@ def on_watch(connection: PulsarConnection, command: pb.BaseCommand) -> None:
 
 
 def on_close(connection: PulsarConnection, command: pb.BaseCommand) -> None:
-    """Of a session or a watch that was refused: nothing is left to close."""
+    """Does nothing: the session or watch was refused, so there is none to close."""

@@ -20,7 +20,7 @@ WATCHERS_MAX = 1000
 
 
 class TopicWatchers:
-    """Watcher id -> "stop"."""
+    """Holds one connection's topic list watchers, at most WATCHERS_MAX."""
 
     def __init__(self, connection: PulsarConnection) -> None:
         self._connection = connection
@@ -29,7 +29,9 @@ class TopicWatchers:
         """Watcher id -> what it watches."""
 
     def open(self, command: pb.CommandWatchTopicList) -> Coroutine[Any, Any, None]:
-        """The watcher is there at once, so that a close right behind it cancels it; what is returned answers the client."""
+        """The watcher is there at once, so that a close right behind it cancels it; what is returned answers the
+        client.
+        """
         watcher_id, known = command.watcher_id, command.watcher_id in self._stops
 
         def opening() -> None:

@@ -1,8 +1,10 @@
-"""TC_CLIENT_CONNECT, NEW_TXN, ADD_PARTITION_TO_TXN, ADD_SUBSCRIPTION_TO_TXN, END_TXN, END_TXN_ON_PARTITION, END_TXN_ON_SUBSCRIPTION; ACK in a transaction.
+"""TC_CLIENT_CONNECT, NEW_TXN, ADD_PARTITION_TO_TXN, ADD_SUBSCRIPTION_TO_TXN, END_TXN, END_TXN_ON_PARTITION,
+END_TXN_ON_SUBSCRIPTION; ACK in a transaction.
 
 Is: commands to calls, and their answers. Isn't: a rule of transactions (`region_node.transactions`).
-Invariants: every request is answered, by its own kind of answer also where it failed; a transaction is only its client's role's, and only what that
-role may write to joins it; the commands between brokers are taken from brokers and super users.
+Invariants: every request is answered, by its own kind of answer also where it failed; a transaction is only its
+client's role's, and only what that role may write to joins it; the commands between brokers are taken from brokers and
+super users.
 Source: docs/protocols/transactions.md, "Commands".
 """
 
@@ -125,7 +127,7 @@ async def _begin(
 
 
 async def _end_here(transactions: Transactions, asked: Any) -> None:
-    """Of another broker, for a topic of this one."""
+    """Ends a transaction in a topic or a subscription of this broker, as its coordinator's broker asks."""
     commit, low = asked.txn_action == pb.COMMIT, asked.txnid_least_bits_of_low_watermark
     if isinstance(asked, pb.CommandEndTxnOnPartition):
         topic, subscription = asked.topic, None
@@ -135,6 +137,6 @@ async def _end_here(transactions: Transactions, asked: Any) -> None:
 
 
 def check_available(connection: PulsarConnection) -> None:
-    """Raises NotAllowed."""
+    """Raises NotAllowed where transactions are off at this broker."""
     if connection.listener.transactions is None:
         raise NotAllowed(NO_TRANSACTIONS)

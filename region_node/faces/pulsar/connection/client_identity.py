@@ -1,9 +1,10 @@
-"""Who is at the other end of a connection: from CONNECT to an accepted principal, and credentials that are renewed while it lives.
+"""Who is at the other end of a connection: from CONNECT to an accepted principal, and credentials that are renewed
+while it lives.
 
-Is: one connection's principal, the hold of everything behind CONNECT while it is found out, AUTH_CHALLENGE and AUTH_RESPONSE, and the question whether
-this client may. Isn't: a plug-in or a rule (`region_node.security`).
-Invariants: no command is handled before CONNECTED was written; no connection outlives its credentials by more than the listener's tick; a renewal never
-changes the role. Where nothing is authenticated, CONNECT is answered at once.
+Is: one connection's principal, the hold of everything behind CONNECT while it is found out, AUTH_CHALLENGE and
+AUTH_RESPONSE, and the question whether this client may. Isn't: a plug-in or a rule (`region_node.security`).
+Invariants: no command is handled before CONNECTED was written; no connection outlives its credentials by more than the
+listener's tick; a renewal never changes the role. Where nothing is authenticated, CONNECT is answered at once.
 Source: docs/protocols/security.md, "Pulsar connections".
 """
 
@@ -53,7 +54,7 @@ class Identity:
         self._challenged_at = float("-inf")
         self._answering = False
 
-    # -- CONNECT --------------------------------------------------------------------------------------------------------
+    # -- CONNECT -------------------------------------------------------------------------------------------------------
 
     def connect(self, command: pb.CommandConnect) -> None:
         """Accepts at once, or holds what follows and finds out."""
@@ -93,7 +94,7 @@ class Identity:
         self.principal = principal
         self._connection.accept(command)
 
-    # -- renewal --------------------------------------------------------------------------------------------------------
+    # -- renewal -------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float, wall_ms: int) -> None:
         """Asks for new credentials in time; closes the connection when they have run out."""
@@ -141,28 +142,28 @@ class Identity:
             self._answering = False
         self.principal = found
 
-    # -- rights -----------------------------------------------------------------------------------------------------------
+    # -- rights --------------------------------------------------------------------------------------------------------
 
     @property
     def role(self) -> str:
         return self.principal.role if self.principal is not None else NOBODY
 
     def check(self, action: Action, topic: TopicName) -> None:
-        """Raises Unauthorized."""
+        """Raises Unauthorized where the client may not do that with the topic."""
         assert self.principal is not None
         self._connection.listener.security.rights.check(self.principal, action, topic)
 
     def check_subscribe(self, topic: TopicName, subscription: str) -> None:
-        """Raises Unauthorized."""
+        """Raises Unauthorized where the client may not consume the topic by that subscription."""
         assert self.principal is not None
         self._connection.listener.security.rights.check_subscribe(self.principal, topic, subscription)
 
     def check_look_up(self, topic: TopicName) -> None:
-        """Raises Unauthorized."""
+        """Raises Unauthorized where the client may neither produce to nor consume the topic."""
         assert self.principal is not None
         self._connection.listener.security.rights.check_look_up(self.principal, topic)
 
     def check_list(self, namespace: str) -> None:
-        """Raises Unauthorized."""
+        """Raises Unauthorized where the client may not list the namespace's topics."""
         assert self.principal is not None
         self._connection.listener.security.rights.check_list(self.principal, namespace)

@@ -1,7 +1,10 @@
-"""What stands between a new connection and its first command: its address, a load balancer's header, and what comes behind a CONNECT that is looked at.
+"""What stands between a new connection and its first command: its address, a load balancer's header, and what comes
+behind a CONNECT that is looked at.
 
-Is: one connection's place among those of its address, and the bytes that wait. Isn't: who the client is (`identity`).
-Invariants: a place is given back once; of what waits at most a handshake's bytes are kept, and nothing is handled before its turn.
+Is: one connection's place among those of its address, and the bytes that wait. Isn't: who the client is
+(`client_identity`).
+Invariants: a place is given back once; of what waits at most a handshake's bytes are kept, and nothing is handled
+before its turn.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """PulsarConnection: one connection of a client, as `asyncio.Protocol`.
 
-Is: bytes in and out, the handshake, keep-alive, back-pressure, and the sink of its producers and consumers. Isn't: an answer to a command
-(`publishing`, `consuming`, `requests`).
-Invariants: commands are handled in the order in which they came; a fault of the peer closes this connection and nothing else; at most one
-write a loop turn, but for receipts that no other can follow in it; nothing is written after `close`.
+Is: bytes in and out, the handshake, keep-alive, back-pressure, and the sink of its producers and consumers. Isn't: an
+answer to a command (`publishing`, `consumer_commands`, `command_table`).
+Invariants: commands are handled in the order in which they came; a fault of the peer closes this connection and nothing
+else; at most one write a loop pass, but for receipts that no other can follow in it; nothing is written after `close`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class PulsarConnection(asyncio.Protocol):
         self.connected = False
         self.closed = False
         self.number = 0
-        """Of this broker's connections, in the log: with a request's id it names what a client was refused."""
+        """Counts this broker's connections, in the log: with a request's id it names what a client was refused."""
         self.address = self.client_version = ""
         self.protocol_version = 0
         self._transport: asyncio.Transport | None = None
@@ -142,16 +142,19 @@ class PulsarConnection(asyncio.Protocol):
             self._handle(self.cutter.feed(data))
 
     def _redirected(self, data: bytes) -> bool:
-        """HTTP came: who knows a service URL alone learns the admin port here; by TLS only one with TLS, as credentials follow. False: none is told."""
+        """HTTP came: who knows a service URL alone learns the admin port here; by TLS only one with TLS, as credentials
+        follow. False: none is told.
+        """
         assert self._transport is not None
         admin_url = self.listener.admin_urls[self._transport.get_extra_info("ssl_object") is not None]
         path = data[4:].split(None, 1)[0].decode("latin-1") if admin_url and not self.link else ""
         if not path.startswith("/"):
             return False
         self.write(
-            f"HTTP/1.1 307 Temporary Redirect\r\nLocation: {admin_url}{path}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode(
-                "latin-1"
-            )
+            (
+                f"HTTP/1.1 307 Temporary Redirect\r\nLocation: {admin_url}{path}\r\nContent-Length: 0\r\nConnection: "
+                "close\r\n\r\n"
+            ).encode("latin-1")
         )
         self.close()
         return True
@@ -273,7 +276,9 @@ class PulsarConnection(asyncio.Protocol):
             self._ping(now)
 
     def spare(self, seconds: float) -> None:
-        """The broker itself stood still for so long: what the peer has sent meanwhile lies unread, and is not late by that."""
+        """The broker itself stood still for so long: what the peer has sent meanwhile lies unread, and is not late by
+        that.
+        """
         self._since += seconds
         self._heard_at += seconds
         if self._pinged_at:
@@ -284,7 +289,9 @@ class PulsarConnection(asyncio.Protocol):
         self.send(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
 
     async def alive(self) -> bool:
-        """Whether the peer answers a PING within a third of the keep-alive time; closes the connection where it does not."""
+        """Whether the peer answers a PING within a third of the keep-alive time; closes the connection where it does
+        not.
+        """
         if self.closed:
             return False
         loop = self.listener.loop
@@ -326,7 +333,9 @@ class PulsarConnection(asyncio.Protocol):
         self.send(pb.BaseCommand(type=pb.BaseCommand.ERROR, error=error))
 
     def refused(self, request_id: int, code: pb.ServerError.ValueType, text: str, **more: Any) -> None:
-        """One line in the log for each command that is refused, whatever answers it. request_id: NO_REQUEST where the connection itself is."""
+        """One line in the log for each command that is refused, whatever answers it. request_id: NO_REQUEST where the
+        connection itself is.
+        """
         named = {} if request_id == NO_REQUEST else {"request": request_id}
         fields = {
             "connection": self.number,

@@ -1,8 +1,10 @@
 """PulsarListener: accepts Pulsar connections, and holds what they share.
 
-Is: listening sockets, the byte budget of publishes in flight, one write per connection per loop turn, the keep-alive tick.
-Isn't: topics, or a protocol decision (`connection`, and the handlers beside it).
-Invariants: no timer per connection; publishes in flight of the whole broker stay within the budget plus one read per connection.
+Is: listening sockets, the byte budget of publishes in flight, one write per connection per loop pass, the keep-alive
+tick.
+Isn't: topics, or a protocol decision (`pulsar_connection`, and the handlers beside it).
+Invariants: no timer per connection; publishes in flight of the whole broker stay within the budget plus one read per
+connection.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ class ListenerSettings:
     handshake_bytes_max: int = HANDSHAKE_BYTES_MAX
     connections_max: int = 10_000
     connections_per_address: int = 0
-    """0: no limit."""
+    """Bounds the connections that come from one address; 0: no limit."""
     proxy_protocol: bool = False
     """Connections to the plain ports begin with a load balancer's header."""
     drain_timeout_s: float = 2.0
@@ -96,12 +98,15 @@ class ListenerSettings:
             raise ConfigError(f"message_bytes_max must be 1 to {MESSAGE_BYTES_MAX}, not {self.message_bytes_max}")
         if self.inflight_bytes_max < self.message_bytes_max:
             raise ConfigError(
-                f"inflight_bytes_max {self.inflight_bytes_max} is less than one message of {self.message_bytes_max} bytes"
+                f"inflight_bytes_max {self.inflight_bytes_max} is less than one message of {self.message_bytes_max} "
+                "bytes"
             )
 
 
 class PulsarListener:
-    """`link_receivers`: makes the other half of each connection on a link listener. `security`: absent, nobody is asked for anything."""
+    """`link_receivers`: makes the other half of each connection on a link listener. `security`: absent, nobody is asked
+    for anything.
+    """
 
     def __init__(
         self,
@@ -129,9 +134,13 @@ class PulsarListener:
         self.tasks = Tasks()
         self.connections: dict[PulsarConnection, None] = {}
         self.created = self.refused = self.ended = 0
-        """Connections since the start: all, those that were not accepted or not answered with CONNECTED, those that are gone."""
+        """Connections since the start: all, those that were not accepted or not answered with CONNECTED, those that are
+        gone.
+        """
         self.admin_urls = "", ""
-        """This broker's admin port without and with TLS, once it has one; "": not told. For who sends HTTP to this port."""
+        """This broker's admin port without and with TLS, once it has one; "": not told. For who sends HTTP to this
+        port.
+        """
         self.lookups = LookupCounts()
         self.addresses = AddressCounts(self.settings.connections_per_address)
         self.loop = asyncio.get_running_loop()
@@ -139,7 +148,7 @@ class PulsarListener:
         self.budget: ByteBudget[PulsarConnection] = ByteBudget(
             self.settings.inflight_bytes_max, PulsarConnection.hold_reading
         )
-        """Of publishes that wait for their receipts."""
+        """Bounds the bytes of publishes that wait for their receipts."""
         self._servers: list[asyncio.Server] = []
         self._names = 0
         self._tick_s = min(self.settings.keep_alive_s, self.settings.handshake_timeout_s) / 2
@@ -177,7 +186,9 @@ class PulsarListener:
             self._servers.remove(server)
 
     def counts(self) -> tuple[int, int, int, int, int, int]:
-        """Connections: open now; made, refused, and gone since the start; not read from just now, and those of them that the budget holds."""
+        """Connections: open now; made, refused, and gone since the start; not read from just now, and those of them
+        that the budget holds.
+        """
         held = sum(connection.reading_held for connection in self.connections)
         return len(self.connections), self.created, self.refused, self.ended, held, self.budget.held
 
@@ -205,7 +216,9 @@ class PulsarListener:
             connection.close()
 
     async def close(self) -> None:
-        """Takes nothing more, answers what is in flight (so that clients do not send it again), then closes every connection."""
+        """Takes nothing more, answers what is in flight (so that clients do not send it again), then closes every
+        connection.
+        """
         for server in self._servers:
             server.close()
         if self._timer is not None:

@@ -1,8 +1,9 @@
 """Rights that go while something is open: its producers, consumers, and watchers are closed at once.
 
-Is: from a change of the configuration to the connections that it concerns. Isn't: a rule (`region_node.security.authorization.authorization_service`).
-Invariants: a change that leaves grants and admins as they are costs one comparison; what is still being opened is checked by its own command, behind
-its last wait, so that nothing slips between.
+Is: from a change of the configuration to the connections that it concerns. Isn't: a rule
+(`region_node.security.authorization.authorization_service`).
+Invariants: a change that leaves grants and admins as they are costs one comparison; what is still being opened is
+checked by its own command, behind its last wait, so that nothing slips between.
 """
 
 from __future__ import annotations
