@@ -1,1 +1,3 @@
-"""Benchmarks: each prints a ratio to a floor or a peer, measured in one run. A number alone says nothing on a shared machine."""
+"""Benchmarks: each prints a ratio to a floor or a peer, measured in one run. A number alone says nothing on a shared
+machine.
+"""

@@ -1,10 +1,12 @@
 """Worlds in which our load balancer and models of Apache Pulsar's are compared, on virtual time: `make bench-balance`.
 
-Prints a table for each class of worlds: the median over the seeds of the seconds until the first balance (never: the whole time), the means of the seconds
-out of balance, the moves, and the bundles that moved more than once; "back": moves to a broker that the bundle had left less than half an hour before. Not a
+Prints a table for each class of worlds: the median over the seeds of the seconds until the first balance (never: the
+whole time), the means of the seconds out of balance, the moves, and the bundles that moved more than once; "back":
+moves to a broker that the bundle had left less than half an hour before. Not a
 timing: the same seeds give the same numbers on any machine.
-`--check` ends with 1, and says why, where ours is in balance later than any of them, or is out of balance for longer, by more than a twentieth; where it moves
-more than AvgShedder, the only other one that keeps the balance; or where a bundle goes back though the loads are constant (decision 179).
+`--check` ends with 1, and says why, where ours is in balance later than any of them, or is out of balance for longer,
+by more than a twentieth; where it moves more than AvgShedder, the only other one that keeps the balance; or where a
+bundle goes back though the loads are constant (decision 179).
 """
 
 from __future__ import annotations
@@ -99,7 +101,8 @@ def main() -> None:
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     sizes = [(seed, random.Random(seed).choice((3, 5, 10, 30)) if seed % 6 != 5 else 100) for seed in seeds]
     print(
-        f"| world ({len(seeds)} seeds, brokers: {', '.join(str(n) for _, n in sizes)}) | balancer | balanced after s | out s | moves | moved again | back |"
+        f"| world ({len(seeds)} seeds, brokers: {', '.join(str(n) for _, n in sizes)}) | balancer | balanced after s "
+        "| out s | moves | moved again | back |"
     )
     print("|---|---|---|---|---|---|---|")
     said = []

@@ -1,8 +1,9 @@
 """~/.cache/heliograph: programs and libraries that tests and benchmarks fetch or build once, and find again.
 
 Is: one folder or file under a name that says its version. Isn't: what is fetched, or from where.
-Invariants: what stands under its name is whole: it is made beside it and renamed; of several processes that want it at once one makes it, the others wait.
-What cannot be had is asked for once a process. The time limit of a test that comes first does not run meanwhile.
+Invariants: what stands under its name is whole: it is made beside it and renamed; of several processes that want it at
+once one makes it, the others wait. What cannot be had is asked for once a process. The time limit of a test that comes
+first does not run meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _refused: dict[str, BaseException] = {}
 
 
 def once(name: str, make: Callable[[Path], None]) -> Path:
-    """CACHE/name. make: fills an empty folder, which becomes it; or leaves a file `made` there, which does. What it raises passes, and nothing is kept."""
+    """CACHE/name. make: fills an empty folder, which becomes it; or leaves a file `made` there, which does. What it
+    raises passes, and nothing is kept.
+    """
     found = CACHE / name
     if found.exists():
         return found

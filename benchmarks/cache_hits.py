@@ -1,7 +1,9 @@
-"""`python -m benchmarks.cache_hits`: how often readers find entries in the broker's memory, by eviction strategy, in one run of the same load.
+"""`python -m benchmarks.cache_hits`: how often readers find entries in the broker's memory, by eviction strategy, in
+one run of the same load.
 
-Is: the load of many consumers of different speed that restart: each reads at its own pace, acknowledges some time later, goes away now and then, and
-comes back at its mark-delete position. Real managed ledgers, cursors, and entry cache on virtual time; bookies in memory. Ratios, so no floor is
+Is: the load of many consumers of different speed that restart: each reads at its own pace, acknowledges some time
+later, goes away now and then, and comes back at its mark-delete position. Real managed ledgers, cursors, and entry
+cache on virtual time; bookies in memory. Ratios, so no floor is
 needed: what is not found is read from bookies. Read-ahead is off: only the entry cache is measured.
 Isn't: a measurement of speed.
 """
@@ -43,7 +45,9 @@ class Result:
 
 
 class Consumer:
-    """speed: entries a second, above what is published. ack_s: from the read to the acknowledgement. up_s, away_s: how long it stays, on average."""
+    """speed: entries a second, above what is published. ack_s: from the read to the acknowledgement. up_s, away_s: how
+    long it stays, on average.
+    """
 
     def __init__(self, log: ManagedLedger, name: str, rng: random.Random) -> None:
         self.log, self.name, self.rng = log, name, rng
@@ -122,7 +126,8 @@ def main() -> None:
     options = parser.parse_args()
     console = Console()
     console.print(
-        f"{TOPICS} topics, {SUBSCRIPTIONS} subscriptions each, seed {options.seed}; {TIME_MS // 1000} s at most in the cache"
+        f"{TOPICS} topics, {SUBSCRIPTIONS} subscriptions each, seed {options.seed}; {TIME_MS // 1000} s at most in "
+        "the cache"
     )
     ratios = {
         (bound, eviction): show(bound, eviction, options.seed, options.seconds, console)
@@ -137,7 +142,7 @@ def main() -> None:
 
 
 def show(bound: int, eviction: Eviction, seed: int, seconds: float, console: Console) -> float:
-    """One line; its ratio."""
+    """Prints one line, and returns its ratio."""
     with console.status(f"{eviction.value}: {seconds:.0f} s"):
         result = measured(eviction, seed, seconds, bound)
     held = f"held {result.mean_bytes / (1 << 20):.1f} MiB, at most {result.peak_bytes / (1 << 20):.1f}"

@@ -1,4 +1,5 @@
-"""Load by the official client, one case a process: `python -m benchmarks.client_cases CASE PORT TOPIC [ARGS]` prints one JSON line.
+"""Load by the official client, one case a process: `python -m benchmarks.client_cases CASE PORT TOPIC [ARGS]` prints
+one JSON line.
 
 Cases: batched SIZE COUNT · consume SIZE COUNT · fanout SIZE COUNT SUBSCRIPTIONS · shared SIZE COUNT CONSUMERS ·
 sync COUNT · latency RATE SECONDS [PORT2] · link SIZE COUNT PORT2 BATCHED.

@@ -1,9 +1,11 @@
 """`python -m benchmarks.cold_drain`: what the drain of a cold backlog costs those who publish at the tail.
 
-Is: a standalone with two bookies; a topic with a backlog that is neither in the broker's cache nor in the page cache; windows of lone 1 KB publishes to
-another topic, every 5 ms, in turn: while nobody reads; while a reader in a process of its own drains the cold backlog; and while it drains it again from
-the page cache. A window begins once the reader has read something: a program's start is no drain. Ratios of p99 and p50. Isn't: a test of the bookie
-alone: on few cores the work for the reader is in the figures too, which is why the third window is there: cold against warm is what the disk does.
+Is: a standalone with two bookies; a topic with a backlog that is neither in the broker's cache nor in the page cache;
+windows of lone 1 KB publishes to another topic, every 5 ms, in turn: while nobody reads; while a reader in a process of
+its own drains the cold backlog; and while it drains it again from the page cache. A window begins once the reader has
+read something: a program's start is no drain. Ratios of p99 and p50. Isn't: a test of the bookie
+alone: on few cores the work for the reader is in the figures too, which is why the third window is there: cold against
+warm is what the disk does.
 """
 
 from __future__ import annotations
@@ -97,7 +99,8 @@ def main() -> None:
             keep = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}  # nobody has a subscription to it
             rest(
                 "POST",
-                f"http://127.0.0.1:{next(iter(server.regions.values()))[1]}/admin/v2/namespaces/public/default/retention",
+                f"http://127.0.0.1:{next(iter(server.regions.values()))[1]}"
+                "/admin/v2/namespaces/public/default/retention",
                 keep,
             )
             with console.status("a backlog"):

@@ -1,9 +1,12 @@
-"""`make bench-connections`: very many connections to a region's brokers: what each costs, a broker's death, and consumers that read nothing.
+"""`make bench-connections`: very many connections to a region's brokers: what each costs, a broker's death, and
+consumers that read nothing.
 
-Parts (`--part`): `memory`: connections with a producer each, by broker, in KiB; and how equally they are served when all of them publish, without and with a
-greedy one. `storm`: one broker is killed, and its clients come back all at once; others
-publish meanwhile. `slow`: consumers that have room for messages and never read their sockets, beside a publisher and a consumer that do.
-Is: real processes, and clients in as many processes as their number asks for (`crowd`). Isn't: a test; promises stand beside figures.
+Parts (`--part`): `memory`: connections with a producer each, by broker, in KiB; and how equally they are served when
+all of them publish, without and with a greedy one. `storm`: one broker is killed, and its clients come back all at
+once; others publish meanwhile. `slow`: consumers that have room for messages and never read their sockets, beside a
+publisher and a consumer that do.
+Is: real processes, and clients in as many processes as their number asks for (`crowd`). Isn't: a test; promises stand
+beside figures.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ _SLOW_S = 20.0
 
 
 class Load:
-    """A region with `brokers`, what is said of it, and the few clients whose publishes are timed: they are in this process, the crowd is not."""
+    """A region with `brokers`, what is said of it, and the few clients whose publishes are timed: they are in this
+    process, the crowd is not.
+    """
 
     def __init__(self, server: Heliograph, console: Console) -> None:
         self.server, self.console = server, console
@@ -84,7 +89,10 @@ async def memory(load: Load, count: int) -> None:
     await asyncio.sleep(10)
     after = [psutil.Process(row["pid"]).cpu_times() for row in load.rows()]
     busy = sum(b.user + b.system - a.user - a.system for a, b in zip(times, after, strict=True)) / 10
-    text = f"{count:,} connections with a producer each: {each:.1f} KiB each (at most {KIB_EACH:.0f}), made at {count / seconds:,.0f}/s"
+    text = (
+        f"{count:,} connections with a producer each: {each:.1f} KiB each (at most {KIB_EACH:.0f}), made at "
+        f"{count / seconds:,.0f}/s"
+    )
     load.say(text, good=each <= KIB_EACH)
     load.say(f"processor time of all brokers while they are idle: {busy:.1%} of a core")
     await fair(load, crowd, count)
@@ -95,7 +103,9 @@ async def memory(load: Load, count: int) -> None:
 
 
 async def fair(load: Load, crowd: Crowd, count: int) -> None:
-    """All of the crowd publish at one pace, together FAIR_MESSAGES_S; then a client beside them publishes as fast as it gets receipts."""
+    """All of the crowd publish at one pace, together FAIR_MESSAGES_S; then a client beside them publishes as fast as it
+    gets receipts.
+    """
     every_s = max(1.0, count / FAIR_MESSAGES_S)
     found: list[tuple[float, float, float, int]] = []
     for greedy in (False, True):
@@ -124,8 +134,10 @@ async def fair(load: Load, crowd: Crowd, count: int) -> None:
             else ""
         )
         load.say(
-            f"all {count:,} publish every {every_s:.0f} s{beside}: {min(numbers)} to {max(numbers)} receipts each, fairness (Jain's index) {jain:.4f}"
-            f" (at least 0.95); p50 {1000 * found[-1][1]:.1f} ms, p99 {1000 * found[-1][2]:.0f} ms, the worst of any client {1000 * slowest[-1]:.0f} ms",
+            f"all {count:,} publish every {every_s:.0f} s{beside}: {min(numbers)} to {max(numbers)} receipts each, "
+            f"fairness (Jain's index) {jain:.4f}"
+            f" (at least 0.95); p50 {1000 * found[-1][1]:.1f} ms, p99 {1000 * found[-1][2]:.0f} ms, the worst of any "
+            f"client {1000 * slowest[-1]:.0f} ms",
             good=jain >= 0.95 and min(numbers) > 0,
         )
         for client in busy:
@@ -148,12 +160,15 @@ async def storm(load: Load, count: int) -> None:
     errors = await crowd.errors() + [error for client in steady for error in client.errors]
     busiest = max(sum(1 for second in back if at <= second < at + 1) for at in range(int(max(back)) + 1))
     load.say(
-        f"a broker with {mine:,} of {count:,} connections is killed: half are back after {quantile(back, 0.5):.1f} s, all after {max(back):.1f} s"
-        f" (the lease is 3 s), {busiest:,} of them in the busiest second; {tries / max(1, mine):.1f} tries each; errors: {len(errors)} {errors[:2]}",
+        f"a broker with {mine:,} of {count:,} connections is killed: half are back after {quantile(back, 0.5):.1f} s, "
+        f"all after {max(back):.1f} s"
+        f" (the lease is 3 s), {busiest:,} of them in the busiest second; {tries / max(1, mine):.1f} tries each; "
+        f"errors: {len(errors)} {errors[:2]}",
         good=not errors,
     )
     load.say(
-        f"publish at the other brokers: p50 {1000 * quantile(calm, 0.5):.0f} ms, p99 {1000 * quantile(calm, 0.99):.0f} ms before; "
+        f"publish at the other brokers: p50 {1000 * quantile(calm, 0.5):.0f} ms, p99 "
+        f"{1000 * quantile(calm, 0.99):.0f} ms before; "
         f"p50 {1000 * quantile(during, 0.5):.0f} ms, p99 {1000 * quantile(during, 0.99):.0f} ms while the others come"
     )
     await asyncio.to_thread(load.server.process, "start", victim["name"])
@@ -228,7 +243,8 @@ async def slow(load: Load, count: int) -> None:
         f"{count} consumers that read nothing: the brokers grow by {grown:.2f} MB each (at most 2)", good=grown <= 2
     )
     load.say(
-        f"publish of the others: p99 {1000 * quantile(calm, 0.99):.0f} ms without them, {1000 * quantile(during, 0.99):.0f} ms with them",
+        f"publish of the others: p99 {1000 * quantile(calm, 0.99):.0f} ms without them, "
+        f"{1000 * quantile(during, 0.99):.0f} ms with them",
         good=quantile(during, 0.99) <= most,
     )
     for one in deaf:
@@ -251,7 +267,7 @@ async def run(server: Heliograph, options: argparse.Namespace, console: Console)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--connections", type=int, default=20_000)
     parser.add_argument("--slow", type=int, default=100, help="consumers that read nothing")
     parser.add_argument("--brokers", type=int, default=3)

@@ -1,7 +1,9 @@
-"""A crowd of clients that stay (`steady_client`), divided over processes, since a process may have only so many files open.
+"""A crowd of clients that stay (`steady_client`), divided over processes, since a process may have only so many files
+open.
 
-Is: `python -m benchmarks.crowd PORT`: one of these processes, which does what lines of JSON on its stdin say and answers each by one; and `Crowd`, which has as
-many of them as the number of clients asks for. Isn't: a measurement. Times are perf_counter seconds, which all processes of a machine share.
+Is: `python -m benchmarks.crowd PORT`: one of these processes, which does what lines of JSON on its stdin say and
+answers each by one; and `Crowd`, which has as many of them as the number of clients asks for. Isn't: a measurement.
+Times are perf_counter seconds, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 from benchmarks.steady_client import Steady
 
 CLIENTS_EACH = 10_000
-"""Of a process; with what else it has open it stays below 11,000 files."""
+"""Bounds the clients of a process; with what else it has open it stays below 11,000 files."""
 AT_ONCE = 100
 PER_TOPIC = 10
 _POLL_S = 0.1
@@ -86,14 +88,16 @@ class Crowd:
         return sum(answer["count"] for answer in await self._all("at", port=port))
 
     async def back(self, since: float, wait_s: float) -> tuple[list[float], int]:
-        """(when each of them had its producer again, after `since`; connections that all of them opened for it, and lost or gave up)."""
+        """(when each of them had its producer again, after `since`; connections that all of them opened for it, and
+        lost or gave up).
+        """
         answers = await self._all("back", since=since, wait_s=wait_s)
         return sorted(second for answer in answers for second in answer["seconds"]), sum(
             answer["tries"] for answer in answers
         )
 
     async def receipts(self, since: float) -> list[list[float]]:
-        """Of each client: the latencies, in seconds, of what it sent after that."""
+        """Returns for each client the latencies, in seconds, of what it sent after `since`."""
         return [one for answer in await self._all("receipts", since=since) for one in answer["each"]]
 
     async def errors(self) -> list[str]:

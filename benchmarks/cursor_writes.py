@@ -1,8 +1,9 @@
 """`python -m benchmarks.cursor_writes`: what it costs to make the acknowledgements of many topics durable.
 
-Is: a metadata node in a process of its own (real disk, real sockets), and the stream of cursor writes of one broker: every topic's cursor changes all
-the time, each write carries the check of its topic's version, as TopicRecord's do. Interleaved with it the floor: the same bytes appended and
-synced to a file, a transaction's worth at a time. Printed: rounds in which every cursor became durable, how old an acknowledgement gets, the ratio.
+Is: a metadata node in a process of its own (real disk, real sockets), and the stream of cursor writes of one broker:
+every topic's cursor changes all the time, each write carries the check of its topic's version, as TopicRecord's do.
+Interleaved with it the floor: the same bytes appended and synced to a file, a transaction's worth at a time. Printed:
+rounds in which every cursor became durable, how old an acknowledgement gets, the ratio.
 Isn't: bookies, brokers, or consumers.
 """
 
@@ -150,10 +151,12 @@ def main() -> None:
             process.join()
     console = Console()
     console.print(
-        f"{options.topics} topics, every cursor changed: durable after {seconds:.2f} s (median of {ROUNDS}), {size / (1 << 20):.1f} MiB"
+        f"{options.topics} topics, every cursor changed: durable after {seconds:.2f} s (median of {ROUNDS}), "
+        f"{size / (1 << 20):.1f} MiB"
     )
     console.print(
-        f"{options.topics / seconds:,.0f} cursors a second; {seconds / least:.0f} x the least: the same bytes written and synced"
+        f"{options.topics / seconds:,.0f} cursors a second; {seconds / least:.0f} x the least: the same bytes written "
+        "and synced"
     )
 
 

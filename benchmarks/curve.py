@@ -1,8 +1,9 @@
 """`python -m benchmarks.curve`: latency at rising rates of publishing, and the knee.
 
-Is: a standalone with two bookies (both copies fsynced), one topic, one connection, 1 KB messages sent one by one at a given pace, each step for three
-seconds; the time of each from when it was due to its receipt, so that a late sender counts. The knee is the last rate that is kept up at a median of at
-most three times that of the lowest rate: the same noise is in both. Isn't: what a region can take at most over many topics and brokers, or with batches.
+Is: a standalone with two bookies (both copies fsynced), one topic, one connection, 1 KB messages sent one by one at a
+given pace, each step for three seconds; the time of each from when it was due to its receipt, so that a late sender
+counts. The knee is the last rate that is kept up at a median of at most three times that of the lowest rate: the same
+noise is in both. Isn't: what a region can take at most over many topics and brokers, or with batches.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _KEPT_UP, _FLAT = 0.95, 3.0
 
 
 class Paced(RawProducer):
-    """Sends each message when it is due, whatever has come back. `times`: perf_counter seconds of the receipts, in order."""
+    """Sends each message when it is due, whatever has come back. `times`: perf_counter seconds of the receipts, in
+    order.
+    """
 
     def __init__(self, topic: str, name: str) -> None:
         super().__init__(topic, name, 1 << 30)
@@ -87,7 +90,7 @@ async def run(port: int, console: Console) -> None:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "").parse_args()
+    argparse.ArgumentParser(description=__doc__.partition("\n\n")[0] if __doc__ else "").parse_args()
     with tempfile.TemporaryDirectory(prefix="heliograph-bench-") as scratch:
         server = Heliograph(Path(scratch) / "h")
         try:

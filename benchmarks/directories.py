@@ -1,7 +1,9 @@
-"""`python -m benchmarks.directories`: what several directories of one bookie cost, or bring, against one journal and one ledger directory.
+"""`python -m benchmarks.directories`: what several directories of one bookie cost, or bring, against one journal and
+one ledger directory.
 
-Is: a bookie in this process, without sockets, that journals, acknowledges, and flushes blocks of 64 KiB of 1 KB entries over 64 ledgers, in every
-shape in turn; the time until all is acknowledged, and the time of lone adds of one such entry. Ratios to the shape 1:1 of the same round.
+Is: a bookie in this process, without sockets, that journals, acknowledges, and flushes blocks of 64 KiB of 1 KB entries
+over 64 ledgers, in every shape in turn; the time until all is acknowledged, and the time of lone adds of one such
+entry. Ratios to the shape 1:1 of the same round.
 Isn't: several disks, unless `--on` names folders on them: on one disk the promise is that nothing is lost.
 """
 
@@ -33,7 +35,7 @@ IN_FLIGHT_BYTES = 8 << 20
 
 
 class Client:
-    """A `Peer` that counts."""
+    """Stands for a connection of the bookie (`Peer`), and counts what it acknowledges."""
 
     def __init__(self) -> None:
         self.refused: set[int] = set()
@@ -170,7 +172,8 @@ def main() -> None:
         wait = median(a / b for a, b in zip(waits[shape], waits[1, 1], strict=True))
         shown = f"{median(rates[shape]):.0f} MB/s, lone add {median(waits[shape]) * 1e6:.0f} us"
         console.print(
-            f"{shape[0]} journal and {shape[1]} ledger directories: {rate:.2f} x the bytes a second of 1:1, lone add {wait:.2f} x ({shown})"
+            f"{shape[0]} journal and {shape[1]} ledger directories: {rate:.2f} x the bytes a second of 1:1, lone add "
+            f"{wait:.2f} x ({shown})"
         )
 
 

@@ -1,8 +1,10 @@
-"""`make bench-five`: five brokers, 2,000 topics in one namespace, and then one part of them hot: who balances it, how soon, and what clients feel.
+"""`make bench-five`: five brokers, 2,000 topics in one namespace, and then one part of them hot: who balances it, how
+soon, and what clients feel.
 
-Is: real processes, clients that publish all the time. The namespace has one bundle at first, and all of it is on one broker: bundles are split, and move, by
-themselves. The rules are those of any region, looked at more often (`--cycle`), and in a smaller measure (`--scale`): on a machine of two cores five brokers
-never carry a core each, so a tenth of a share counts for a whole one. Isn't: a test.
+Is: real processes, clients that publish all the time. The namespace has one bundle at first, and all of it is on one
+broker: bundles are split, and move, by themselves. The rules are those of any region, looked at more often (`--cycle`),
+and in a smaller measure (`--scale`): on a machine of two cores five brokers never carry a core each, so a tenth of a
+share counts for a whole one. Isn't: a test.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ async def run(server: Heliograph, options: argparse.Namespace, console: Console)
             await asyncio.sleep(0.1)
     await asyncio.gather(*(asyncio.wait_for(client.ready.wait(), 120) for client in clients))
     console.print(
-        f"{len(clients):,} topics have their producers after {time.perf_counter() - begun:.1f} s; {options.hot} of them at {options.hot_rate} msgs/s"
+        f"{len(clients):,} topics have their producers after {time.perf_counter() - begun:.1f} s; {options.hot} of "
+        f"them at {options.hot_rate} msgs/s"
     )
     begun, balanced, history = time.perf_counter(), 0.0, list[dict[str, Any]]()
     while time.perf_counter() - begun < options.seconds:
@@ -69,15 +72,18 @@ async def run(server: Heliograph, options: argparse.Namespace, console: Console)
     moved = [1000 * seconds for client in clients if client.reconnects for _, seconds in client.latencies]
     last = history[-1]
     console.print(
-        f"bundles: 1 at first, {bundles['numBundles']} now; by broker {last['bundles']}; loads {[round(load, 2) for load in last['loads']]}"
+        f"bundles: 1 at first, {bundles['numBundles']} now; by broker {last['bundles']}; loads "
+        f"{[round(load, 2) for load in last['loads']]}"
     )
     text = f"in balance (nobody {THRESHOLD * options.scale:.1%} above the average) for good after {balanced:.0f} s"
     console.print(text if balanced else "NOT in balance")
     console.print(
-        f"moves seen by clients: {sum(client.reconnects for client in clients):,} reconnects; errors: {len(errors)} {errors[:3]}"
+        f"moves seen by clients: {sum(client.reconnects for client in clients):,} reconnects; errors: {len(errors)} "
+        f"{errors[:3]}"
     )
     console.print(
-        f"publish, all: p50 {quantile(took, 0.5):.1f} ms, p99 {quantile(took, 0.99):.0f} ms, longest {max(took):.0f} ms ({len(took):,} messages)"
+        f"publish, all: p50 {quantile(took, 0.5):.1f} ms, p99 {quantile(took, 0.99):.0f} ms, longest {max(took):.0f} "
+        f"ms ({len(took):,} messages)"
     )
     if moved:
         console.print(
@@ -89,7 +95,7 @@ async def run(server: Heliograph, options: argparse.Namespace, console: Console)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--brokers", type=int, default=5)
     parser.add_argument("--topics", type=int, default=2000)
     parser.add_argument("--hot", type=int, default=40, help="topics that are hot")

@@ -1,6 +1,7 @@
 """`make bench-idle`: what an idle plain connection costs a broker in memory: 5,000 of them, each after its handshake.
 
-Is: a standalone's broker, its proportional memory (PSS) without and with the connections; the promise is 40 KiB each. Isn't: a test.
+Is: a standalone's broker, its proportional memory (PSS) without and with the connections; the promise is 40 KiB each.
+Isn't: a test.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ async def connected(port: int, count: int) -> list[asyncio.Transport]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--connections", type=int, default=5000)
     parser.add_argument("--check", action="store_true", help="exit 1 where the promise is missed")
     options = parser.parse_args()

@@ -1,9 +1,12 @@
-"""What many idle replicated topics cost: processor time and memory of each broker, and how many connections the regions have between them.
+"""What many idle replicated topics cost: processor time and memory of each broker, and how many connections the regions
+have between them.
 
     python -m benchmarks.idle_links [--topics 10000] [--seconds 20] [--regions us,eu,ap]
 
-Regions on this machine, one broker each; every topic exists, is loaded, and is linked to all other regions; nothing is published meanwhile.
-The floor is the same instance before there was a topic: what the processes cost anyway. Goal: 5 % of a core for all links of one broker.
+Regions on this machine, one broker each; every topic exists, is loaded, and is linked to all other regions; nothing is
+published meanwhile.
+The floor is the same instance before there was a topic: what the processes cost anyway. Goal: 5 % of a core for all
+links of one broker.
 """
 
 from __future__ import annotations
@@ -47,7 +50,9 @@ def share(pids: dict[str, int], seconds: float) -> dict[str, float]:
 
 
 def settled(pids: dict[str, int]) -> float:
-    """Seconds until the brokers' load has been at its lowest for half a minute: links are made, snapshots written, what was allocated is looked through."""
+    """Seconds until the brokers' load has been at its lowest for half a minute: links are made, snapshots written, what
+    was allocated is looked through.
+    """
     began, lowest, calm, near = time.monotonic(), float("inf"), 0, 0.01 * len(pids)
     while calm < 3 and time.monotonic() < began + 300:
         now = sum(share(pids, 10.0).values())
@@ -115,17 +120,22 @@ def main() -> None:
                 if name.startswith("link.")
             }
             print(
-                f"settled after {settled(pids):.0f} s: what a topic costs after its last message is no cost of an idle one",
+                f"settled after {settled(pids):.0f} s: what a topic costs after its last message is no cost of an "
+                "idle one",
                 flush=True,
             )
             found = share(pids, chosen.seconds)
-            columns = f"{'idle, no topic':>15} {'with topics':>12} {'of a core for links':>20} {'connections out':>16} {'MB':>7} {'KiB a topic and link':>21}"
+            columns = (
+                f"{'idle, no topic':>15} {'with topics':>12} {'of a core for links':>20} {'connections out':>16} "
+                f"{'MB':>7} {'KiB a topic and link':>21}"
+            )
             print(f"{'region':8} {columns}")
             for name in regions:
                 cost, grown_mb = found[name] - floor[name], memory_mb(pids[name]) - empty[name]
                 kib = grown_mb * 1e6 / 1024 / chosen.topics / (len(regions) - 1)
                 print(
-                    f"{name:8} {floor[name]:15.1%} {found[name]:12.1%} {cost:20.1%} {link_connections(pids[name], ports):16} {grown_mb:7.0f} {kib:21.1f}"
+                    f"{name:8} {floor[name]:15.1%} {found[name]:12.1%} {cost:20.1%} "
+                    f"{link_connections(pids[name], ports):16} {grown_mb:7.0f} {kib:21.1f}"
                 )
             print(
                 f"goal: 5 % of a core for {chosen.topics} topics; here {max(found[n] - floor[n] for n in regions):.1%}"

@@ -1,9 +1,11 @@
-"""Kafka's own client (confluent-kafka, acks=all, linger 5 ms) on Heliograph and on a real Apache Kafka that flushes each batch, interleaved in one run.
+"""Kafka's own client (confluent-kafka, acks=all, linger 5 ms) on Heliograph and on a real Apache Kafka that flushes
+each batch, interleaved in one run.
 
     python -m benchmarks.kafka [--seconds 4] [--rounds 3]
 
-Heliograph keeps two fsynced copies, Kafka one. Prints, by case, the medians, CPU seconds of the servers for a million messages, and ours against the peer's
-with the floor of each ratio; exits with 1 where one is below it, or where a time is above what is allowed whatever the peer needs.
+Heliograph keeps two fsynced copies, Kafka one. Prints, by case, the medians, CPU seconds of the servers for a million
+messages, and ours against the peer's with the floor of each ratio; exits with 1 where one is below it, or where a time
+is above what is allowed whatever the peer needs.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ FLOORS = {
 """Throughput: at least so much of the peer's. Times: at most so many times the peer's."""
 JOIN, METADATA = "join of 10 members, s", "metadata of 10,000 partitions, s"
 LIMITS = {JOIN: 3.5, METADATA: 1.0}
-"""Seconds. A first rebalance waits 3 s for more members, as Kafka's default is; 10,000 partitions are asked of ours alone: there they are metadata."""
+"""Seconds. A first rebalance waits 3 s for more members, as Kafka's default is; 10,000 partitions are asked of ours
+alone: there they are metadata.
+"""
 _SETTLE_S, _LOOK_S, _IDLE = 15.0, 1.0, 0.1
 """Servers that use less than this part of a core for so long are idle."""
 _MEMBERS, _PARTITIONS, _TOPICS = 10, 10_000, 5
@@ -156,7 +160,9 @@ class Case:
         return seconds
 
     def metadata_s(self) -> float:
-        """Of all topics, five of which have many partitions: the slowest of five answers, each to a client of its own."""
+        """Asks for the metadata of all topics, five of which have many partitions: the slowest of five answers, each to
+        a client of its own.
+        """
         for number in range(_TOPICS):
             self.topic(f"large-{number}", _PARTITIONS // _TOPICS)
         times = []
@@ -188,7 +194,9 @@ def measure(server: Server, number: int, seconds: float) -> dict[str, float]:
 
 
 def settle(server: Server) -> None:
-    """Waits until the servers have done what the last case left them to do: what they write behind a load is counted in a row of its own."""
+    """Waits until the servers have done what the last case left them to do: what they write behind a load is counted in
+    a row of its own.
+    """
     deadline, before = time.monotonic() + _SETTLE_S, server.cpu_s()
     while time.monotonic() < deadline:
         time.sleep(_LOOK_S)

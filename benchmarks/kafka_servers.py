@@ -1,6 +1,8 @@
-"""The servers of `benchmarks.kafka`: a heliograph instance with its Kafka listener open, and a real Apache Kafka that flushes every batch.
+"""The servers of `benchmarks.kafka`: a heliograph instance with its Kafka listener open, and a real Apache Kafka that
+flushes every batch.
 
-Is: starting, CPU, stopping by process id. Isn't: load. Kafka's jars (54 MB) are kept in ~/.cache/heliograph; Maven and a JDK 17+ are needed for it.
+Is: starting, CPU, stopping by process id. Isn't: load. Kafka's jars (54 MB) are kept in ~/.cache/heliograph; Maven and
+a JDK 17+ are needed for it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ VERSION = "4.1.0"
 
 
 def kafka_jars() -> Path:
-    """The folder of Kafka's jars, filled by Maven the first time. Raises SystemExit with one sentence where that cannot be."""
+    """The folder of Kafka's jars, filled by Maven the first time. Raises SystemExit with one sentence where that cannot
+    be.
+    """
 
     def fetch(scratch: Path) -> None:
         if shutil.which("mvn") is None or shutil.which("java") is None:

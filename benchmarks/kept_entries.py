@@ -1,7 +1,9 @@
-"""The other way to store large entries, on the bookie's own classes: they stay where the journal wrote them, and an entry log only names their places.
+"""The other way to store large entries, on the bookie's own classes: they stay where the journal wrote them, and an
+entry log only names their places.
 
-Is: what `benchmarks.large_entries` measures against the bookie as it is (decision 11): the write path, the flush, and reading. A segment that holds such
-a block is never taken again; fresh ones are allocated, not zero-written, as zeros would cost what the copy costs.
+Is: what `benchmarks.large_entries` measures against the bookie as it is (decision 11): the write path, the flush, and
+reading. A segment that holds such a block is never taken again; fresh ones are allocated, not zero-written, as zeros
+would cost what the copy costs.
 Isn't: a bookie for use: a start does not know these logs, and neither compaction nor deletion gives a segment back.
 Invariant: a log that names places in a segment is written only once the journal has synced them.
 """
@@ -43,7 +45,9 @@ Placed = Callable[[int, int, int, str, int], None]
 
 
 class KeptLog(EntryLog):
-    """A log some of whose blocks lie in segments of the journal. An offset's upper bits name the file; 0 is the log's own."""
+    """A log some of whose blocks lie in segments of the journal. An offset's upper bits name the file; 0 is the log's
+    own.
+    """
 
     __slots__ = ("_journal", "_places", "_segment_files", "_segments")
 
@@ -279,7 +283,7 @@ class KeepingJournalDir(JournalDir):
 
 
 class KeepingBookie(Bookie):
-    """With one journal directory."""
+    """A bookie with one journal directory that keeps large entries where its journal wrote them."""
 
     def __init__(
         self,

@@ -1,10 +1,13 @@
-"""`python -m benchmarks.large_entries`: entries of 64 KiB and more, copied to an entry log or left where the journal wrote them.
+"""`python -m benchmarks.large_entries`: entries of 64 KiB and more, copied to an entry log or left where the journal
+wrote them.
 
-Is: a bookie in a process of its own, with its server, frames, checks, write cache, and flushes, written to by the broker's client over loopback: eight
-ledgers in turn, 8 MiB in flight; then, after the page cache was told to forget, one of the eight is read back. *copied* is the bookie as it is, *kept* is
-`benchmarks.kept_entries` over the same classes. Rounds interleave the two; what is said is the median of ratios of the same round. --limit N: on a volume
-that takes N MB/s of writes and reads together, as cloud volumes do; --apart: on two of them, one for the journal and one for entry logs. Without it, the
-disk as it is. The last column is the wait for acks while one ledger is read from the disk at the same time.
+Is: a bookie in a process of its own, with its server, frames, checks, write cache, and flushes, written to by the
+broker's client over loopback: eight ledgers in turn, 8 MiB in flight; then, after the page cache was told to forget,
+one of the eight is read back. *copied* is the bookie as it is, *kept* is `benchmarks.kept_entries` over the same
+classes. Rounds interleave the two; what is said is the median of ratios of the same round. --limit N: on a volume that
+takes N MB/s of writes and reads together, as cloud volumes do; --apart: on two of them, one for the journal and one for
+entry logs. Without it, the disk as it is. The last column is the wait for acks while one ledger is read from the disk
+at the same time.
 Isn't: several bookies, or the collection of segments, which *kept* would need on top.
 """
 
@@ -44,7 +47,9 @@ WARM_BYTES = 96 << 20
 """Written before the clock starts: the journal's first segments are made, and the first flushes are done."""
 
 Row = tuple[float, float, float, float, float, float]
-"""(MB/s written, p99 of an ack in ms, CPU ms a MB, bytes written a byte, MB/s of one ledger read cold, p99 of an ack in ms beside such a read)."""
+"""(MB/s written, p99 of an ack in ms, CPU ms a MB, bytes written a byte, MB/s of one ledger read cold, p99 of an ack in
+ms beside such a read).
+"""
 
 
 # -- the bookie's process ---------------------------------------------------------------------------------------------
@@ -128,7 +133,11 @@ class Writer:
         self.waits: list[float] = []
         self.changed = asyncio.Event()
         for ledger in range(LEDGERS):
-            client.open_writer(ledger + 1, lambda through, ledger=ledger: self._on_ack(ledger, through), self._on_lost)  # type: ignore[misc]
+            client.open_writer(
+                ledger + 1,
+                lambda through, ledger=ledger: self._on_ack(ledger, through),  # type: ignore[misc]
+                self._on_lost,
+            )
 
     def _on_ack(self, ledger: int, through: int) -> None:
         now = time.perf_counter()
@@ -246,14 +255,16 @@ def compare(entry_bytes: int, options: argparse.Namespace, console: Console) -> 
     for way in WAYS:
         rate, p99, cpu, written, read, beside = (median(row[at] for row in found[way]) for at in range(6))
         console.print(
-            f"  {way:7} {rate:4.0f} MB/s, p99 of an ack {p99:4.0f} ms, {cpu:.2f} ms of CPU a MB, {written:.2f} bytes written a byte, "
+            f"  {way:7} {rate:4.0f} MB/s, p99 of an ack {p99:4.0f} ms, {cpu:.2f} ms of CPU a MB, {written:.2f} bytes "
+            "written a byte, "
             f"{read:4.0f} MB/s read cold, p99 beside such a read {beside:4.0f} ms"
         )
     rate, p99, cpu, read, beside = (
         median(a[at] / b[at] for a, b in zip(found[KEPT], found[COPIED], strict=True)) for at in (0, 1, 2, 4, 5)
     )
     console.print(
-        f"  kept to copied: written {rate:.2f} x, p99 {p99:.2f} x, CPU {cpu:.2f} x, read {read:.2f} x, p99 beside a read {beside:.2f} x"
+        f"  kept to copied: written {rate:.2f} x, p99 {p99:.2f} x, CPU {cpu:.2f} x, read {read:.2f} x, p99 beside a "
+        f"read {beside:.2f} x"
     )
 
 

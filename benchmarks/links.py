@@ -1,10 +1,13 @@
-"""Links between two regions on this machine: a backlog drained with and without a long way between them, and what draining costs local publishing.
+"""Links between two regions on this machine: a backlog drained with and without a long way between them, and what
+draining costs local publishing.
 
     python -m benchmarks.links [--megabytes 1024] [--rtt-ms 100]
 
 All in one run, so that the noise of the machine is the same for both sides of each ratio:
-- *distance*: throughput of draining one backlog with `rtt_ms` between the regions, over that of draining an equal one with none. Goal: 0.8 or more.
-- *local*: median time of one publish in the source region while a backlog drains, over the median with nothing else to do. Goal: 1.5 or less.
+- *distance*: throughput of draining one backlog with `rtt_ms` between the regions, over that of draining an equal one
+  with none. Goal: 0.8 or more.
+- *local*: median time of one publish in the source region while a backlog drains, over the median with nothing else to
+  do. Goal: 1.5 or less.
 """
 
 from __future__ import annotations
@@ -91,11 +94,13 @@ def main() -> None:
             again, _ = bench.drain("again", chosen.megabytes, 0)
             busy = statistics.median(meanwhile)
             print(
-                f"draining {chosen.megabytes} MB: {near:.0f} and {again:.0f} MB/s without delay, {far:.0f} MB/s at {chosen.rtt_ms} ms"
+                f"draining {chosen.megabytes} MB: {near:.0f} and {again:.0f} MB/s without delay, {far:.0f} MB/s at "
+                f"{chosen.rtt_ms} ms"
             )
             print(f"distance: {far / again:.2f} (goal 0.8 or more)")
             print(
-                f"publish p50: {alone:.2f} ms alone, {busy:.2f} ms while draining ({len(meanwhile)} publishes): {busy / alone:.2f} (goal 1.5 or less)"
+                f"publish p50: {alone:.2f} ms alone, {busy:.2f} ms while draining ({len(meanwhile)} publishes): "
+                f"{busy / alone:.2f} (goal 1.5 or less)"
             )
         finally:
             instance.down()

@@ -1,7 +1,10 @@
-"""A load generator of many producers: T topics, P producers in all over C connections, each with at most W entries without a receipt.
+"""A load generator of many producers: T topics, P producers in all over C connections, each with at most W entries
+without a receipt.
 
-Is: `python -m benchmarks.many_client PORT PREFIX TOPICS PRODUCERS CONNECTIONS WINDOW SIZE COUNT` prints one JSON line {entries, seconds, p50_ms, p99_ms}.
-Isn't: a client; it finds no other broker, and gives up at the first error. Frames are built while it runs, which costs both sides the same.
+Is: `python -m benchmarks.many_client PORT PREFIX TOPICS PRODUCERS CONNECTIONS WINDOW SIZE COUNT` prints one JSON line
+{entries, seconds, p50_ms, p99_ms}.
+Isn't: a client; it finds no other broker, and gives up at the first error. Frames are built while it runs, which costs
+both sides the same.
 """
 
 from __future__ import annotations
@@ -126,7 +129,9 @@ async def run(
     for index in range(connections):
         names = [f"{prefix}-{number % topics}" for number in range(producers) if number % connections == index]
         _, one = await loop.create_connection(
-            lambda names=names, index=index: ManyProducers(names, f"many-{time.time_ns()}-{index}", window, size),  # type: ignore[misc]
+            lambda names=names, index=index: ManyProducers(  # type: ignore[misc]
+                names, f"many-{time.time_ns()}-{index}", window, size
+            ),
             "127.0.0.1",
             port,
         )

@@ -1,7 +1,8 @@
 """`python -m benchmarks.many_ledgers`: one bookie with a hundred thousand ledgers, against the same bytes in a few.
 
-Is: a bookie in this process, without sockets: entries of 1 KB, each a frame of its own, 256 frames a turn, over 64 ledgers, a hundred times as many, and
-all of them in turn; then how long the bookie takes to start again, what a ledger costs in memory, and reads of single entries anywhere, cold.
+Is: a bookie in this process, without sockets: entries of 1 KB, each a frame of its own, 256 frames a turn, over 64
+ledgers, a hundred times as many, and all of them in turn; then how long the bookie takes to start again, what a ledger
+costs in memory, and reads of single entries anywhere, cold.
 Isn't: topics: brokers and metadata have theirs in `benchmarks.topics` and `benchmarks.spread`.
 """
 
@@ -85,7 +86,8 @@ async def fill(folder: Path, ledgers: int, rounds: int, console: Console) -> Non
     for count, seconds in took.items():
         ratio = median(few / many for few, many in zip(took[FEW], seconds, strict=True))
         console.print(
-            f"{ledgers:,} entries of 1 KB into {count:,} ledgers: {ledgers / median(seconds):,.0f} a second, {ratio:.2f} x those into {FEW}"
+            f"{ledgers:,} entries of 1 KB into {count:,} ledgers: {ledgers / median(seconds):,.0f} a second, "
+            f"{ratio:.2f} x those into {FEW}"
         )
     console.print("(at least 0.7 is wanted of a hundred times as many)")
     bookie.close()

@@ -1,8 +1,10 @@
-"""`make bench-mesh`: full meshes of regions in simulation: how links, connections, bytes, and work grow with regions and topics.
+"""`make bench-mesh`: full meshes of regions in simulation: how links, connections, bytes, and work grow with regions
+and topics.
 
-Is: whole regions in one process on virtual time (`geo_tests.sim.world`), every role production's; every region publishes to every topic, and everything is in
-every region, in order, once (the world's own checkers say so, or it raises). Isn't: a timing: what costs is counted in callbacks and processor time of all
-regions together. Memory is that of a process of its own for each row, with clients, bookies, and what was published: it shows how it grows.
+Is: whole regions in one process on virtual time (`geo_tests.sim.world`), every role production's; every region
+publishes to every topic, and everything is in every region, in order, once (the world's own checkers say so, or it
+raises). Isn't: a timing: what costs is counted in callbacks and processor time of all regions together. Memory is that
+of a process of its own for each row, with clients, bookies, and what was published: it shows how it grows.
 Real regions: `heliograph up --regions a,b,c,d,e`, `heliograph status`; their memory: `make bench-idle-links`.
 """
 
@@ -34,7 +36,9 @@ class Counted(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Of one mesh. work: callbacks a message and region. memory: bytes that it took, of all regions together."""
+    """Holds the figures of one mesh. work: callbacks a message and region. memory: bytes that it took, of all regions
+    together.
+    """
 
     regions: int
     topics: int
@@ -85,7 +89,7 @@ def measured(regions: int, topics: int, messages: int, seed: int) -> Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--regions", default="3,5,10", help=f"how many, with commas; at most {len(CITIES)}")
     parser.add_argument("--topics", default="1,4", help="how many, with commas")
     parser.add_argument("--messages", type=int, default=20, help="of each region to each topic")
@@ -98,7 +102,8 @@ def main() -> None:
             {**os.environ, "PYTHONHASHSEED": "0"},
         )
     print(
-        f"each region sends {options.messages} messages to each topic; all are in every region, once and in order, or this ends with a violation\n"
+        f"each region sends {options.messages} messages to each topic; all are in every region, once and in order, or "
+        "this ends with a violation\n"
     )
     titles = (
         "regions",

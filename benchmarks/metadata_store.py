@@ -1,8 +1,11 @@
-"""Which embedded store may stand behind the metadata's table: lmdb, rocksdict, and sqlite against the table in memory with its snapshots.
+"""Which embedded store may stand behind the metadata's table: lmdb, rocksdict, and sqlite against the table in memory
+with its snapshots.
 
-Is: `python -m benchmarks.metadata_store --keys 1000000`. Each candidate runs in a process of its own, on the same keys (those of idle topics), and every
-transaction also writes the applied index, because the log stays the truth and says what is to be applied again. So none needs a sync a transaction.
-Isn't: Raft, or the network. The candidates are installed into ~/.cache/heliograph/metadata-stores, not into this program's environment.
+Is: `python -m benchmarks.metadata_store --keys 1000000`. Each candidate runs in a process of its own, on the same keys
+(those of idle topics), and every transaction also writes the applied index, because the log stays the truth and says
+what is to be applied again. So none needs a sync a transaction.
+Isn't: Raft, or the network. The candidates are installed into ~/.cache/heliograph/metadata-stores, not into this
+program's environment.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ class Table(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Everything durable."""
+        """Closes the store; then everything is durable."""
 
 
 class Memory(Table):
@@ -88,7 +91,9 @@ class Memory(Table):
 
 
 class Lmdb(Table):
-    """Copy-on-write B+ tree in a mapped file. Commits are not synced one by one; without a writable map a power cut can still tear it, hence `close`."""
+    """Copy-on-write B+ tree in a mapped file. Commits are not synced one by one; without a writable map a power cut can
+    still tear it, hence `close`.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -255,7 +260,7 @@ def measure(name: str, folder: Path, keys: int, phase: str) -> dict[str, float]:
 
 
 def python() -> str:
-    """Of the environment that has the candidates; made the first time."""
+    """Returns the program of the environment that has the candidates; it is made the first time."""
     program = VENV / "bin" / "python"
     probe = [str(program), "-c", "import lmdb, rocksdict, msgpack, crc32c"]
     if not program.exists() or subprocess.run(probe, capture_output=True, check=False).returncode:
@@ -267,7 +272,7 @@ def python() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="benchmarks.metadata_store", description=__doc__.splitlines()[0] if __doc__ else ""
+        prog="benchmarks.metadata_store", description=__doc__.partition("\n\n")[0] if __doc__ else ""
     )
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--only", default=",".join(TABLES))

@@ -1,8 +1,9 @@
-"""`python -m benchmarks.partitions`: ten thousand topics of three partitions each, every entry kept by three bookies and confirmed by two.
+"""`python -m benchmarks.partitions`: ten thousand topics of three partitions each, every entry kept by three bookies
+and confirmed by two.
 
-Is: a standalone of one broker and three bookies: partitioned topics made over REST, a message to each partition by producers that look it up and open it, each
-message read back by a subscription from the earliest on; how long that takes, what it costs each process in memory and open files, and whether each ledger lies
-on three bookies.
+Is: a standalone of one broker and three bookies: partitioned topics made over REST, a message to each partition by
+producers that look it up and open it, each message read back by a subscription from the earliest on; how long that
+takes, what it costs each process in memory and open files, and whether each ledger lies on three bookies.
 Isn't: throughput (`benchmarks.spread` has that), or many more topics than are used (`benchmarks.topics`).
 """
 
@@ -117,7 +118,9 @@ async def make(url: str, topics: int) -> None:
 async def by_pieces(
     names: list[str], connections: int, work: Callable[[list[str]], Coroutine[Any, Any, int]]
 ) -> tuple[int, int]:
-    """(sum of what `work` returns, how often some topics were tried again: as clients do where a broker closes them, or is busy)."""
+    """(sum of what `work` returns, how often some topics were tried again: as clients do where a broker closes them, or
+    is busy).
+    """
     found = again = 0
 
     async def one(mine: list[str]) -> None:
@@ -138,7 +141,7 @@ async def by_pieces(
 
 
 async def publish(names: list[str], port: int, connections: int) -> tuple[int, int]:
-    """A message to each."""
+    """Publishes a message to each topic. Returns what `by_pieces` does: messages, tries again."""
 
     async def work(mine: list[str]) -> int:
         name = f"p{time.time_ns()}"
@@ -191,7 +194,7 @@ async def copies(address: str) -> tuple[int, int]:
 
 
 def costs(server: Heliograph) -> dict[str, tuple[float, int, float]]:
-    """Of each process: memory in MB (what is shared counts in part), open files, processor seconds."""
+    """Measures each process: memory in MB (what is shared counts in part), open files, processor seconds."""
     found = {}
     for row in next(iter(server.status()["regions"].values()))["processes"]:
         process = psutil.Process(row["pid"])
@@ -249,7 +252,7 @@ def measured(server: Heliograph, topics: int, connections: int, console: Console
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="benchmarks.partitions", description=__doc__.splitlines()[0] if __doc__ else ""
+        prog="benchmarks.partitions", description=__doc__.partition("\n\n")[0] if __doc__ else ""
     )
     parser.add_argument("--topics", type=int, default=10_000)
     parser.add_argument("--connections", type=int, default=20)

@@ -1,10 +1,13 @@
-"""`make bench-peers`: the same load on heliograph and on a real Apache Pulsar, interleaved in one run; medians of ratios.
+"""`make bench-peers`: the same load on heliograph and on a real Apache Pulsar, interleaved in one run; medians of
+ratios.
 
-Is: one connection, frames built beforehand, a window of 2,000 small or 48 large entries; the official client where it is the subject.
+Is: one connection, frames built beforehand, a window of 2,000 small or 48 large entries; the official client where it
+is the subject.
 Isn't: a test; nothing here fails on a number, but `--check` exits 1 where a promised ratio is missed.
 Both keep two copies, both fsynced, on one disk. CPU is user and system time of all server processes, an entry.
-On our side deduplication and schema checks are on, clients are a role that is no super user and has its rights by a grant, and both systems' metrics are
-scraped every two seconds; `--plain` leaves all that out. `--list` names the cases, `--only` runs some of them, so that a machine may be quiet for each.
+On our side deduplication and schema checks are on, clients are a role that is no super user and has its rights by a
+grant, and both systems' metrics are scraped every two seconds; `--plain` leaves all that out. `--list` names the cases,
+`--only` runs some of them, so that a machine may be quiet for each.
 """
 
 from __future__ import annotations
@@ -50,7 +53,9 @@ class Case:
 
 RAW, CLIENT, MANY = "benchmarks.raw_client", "benchmarks.client_cases", "benchmarks.many_client"
 CPU: Want = ("cpu", 0.6, "max")
-"""Of a loaded broker; an entry that comes alone costs its wake-ups, there as here, so where latency is the figure nothing is promised of it."""
+"""Bounds a loaded broker's processor time against Pulsar's; an entry that comes alone costs its wake-ups, there as
+here, so where latency is the figure nothing is promised of it.
+"""
 
 
 def at_least(ratio: float, *, cpu: bool = True) -> tuple[Want, ...]:
@@ -193,7 +198,8 @@ def compare(
         for figure, bound, kind in case.want:
             if (ratios[figure] < bound) if kind == "min" else (ratios[figure] > bound):
                 missed.append(
-                    f"{case.name}: {figure} ratio {ratios[figure]:.2f}, promised {'at least' if kind == 'min' else 'at most'} {bound}"
+                    f"{case.name}: {figure} ratio {ratios[figure]:.2f}, promised "
+                    f"{'at least' if kind == 'min' else 'at most'} {bound}"
                 )
     return table, missed
 
@@ -212,7 +218,9 @@ def authorised(folder: Path) -> str:
 
 
 def everything_on(ours: Server, namespace: str) -> None:
-    """Deduplication, schema checks, and the grant of the clients' role; the processes were started with `authorised`."""
+    """Deduplication, schema checks, and the grant of the clients' role; the processes were started with
+    `authorised`.
+    """
     for _, admin in ours.regions.values():
         url = f"http://127.0.0.1:{admin}/admin/v2/namespaces/{namespace}"
         rest("POST", f"{url}/permissions/{ROLE}", ["produce", "consume"], login=LOGIN)
@@ -284,7 +292,7 @@ def pair_of_regions(folder: Path, login: str) -> Server:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--only", action="append", default=[], help="cases whose name holds this; may be given several times"
@@ -324,7 +332,8 @@ def main() -> None:
                     everything_on(ours, "public/default")
                 time.sleep(3)  # memory is compared at rest, behind what starting has begun
                 console.print(
-                    f"start: {ours.start_s:.1f} s against {theirs.start_s:.1f} s, ratio {ours.start_s / theirs.start_s:.2f}"
+                    f"start: {ours.start_s:.1f} s against {theirs.start_s:.1f} s, ratio "
+                    f"{ours.start_s / theirs.start_s:.2f}"
                 )
                 pss, rss = ours.memory_mb("pss"), theirs.memory_mb("rss")
                 console.print(f"idle memory: PSS {pss:.0f} MB against RSS {rss:.0f} MB, ratio {pss / rss:.2f}")

@@ -1,9 +1,12 @@
-"""`make bench-proxied`: how many bytes cross the network for each byte published and read, directly and through a proxying layer.
+"""`make bench-proxied`: how many bytes cross the network for each byte published and read, directly and through a
+proxying layer.
 
-Is: one broker, two bookies, two copies, one subscription. Direct: the client asks any broker where the topic is, and then talks to its owner. Proxied: the
-owner is advertised under a second listener name whose address is that of a process that passes bytes on, as proxies and load balancers on the way of data do.
-All processes are on this machine, so each byte that goes from one to another is counted once, by the loopback's counter: that of a network namespace of their
-own, where the system allows one; else what others send there meanwhile is measured before and after, and taken off. Isn't: a measure of speed.
+Is: one broker, two bookies, two copies, one subscription. Direct: the client asks any broker where the topic is, and
+then talks to its owner. Proxied: the owner is advertised under a second listener name whose address is that of a
+process that passes bytes on, as proxies and load balancers on the way of data do. All processes are on this machine, so
+each byte that goes from one to another is counted once, by the loopback's counter: that of a network namespace of their
+own, where the system allows one; else what others send there meanwhile is measured before and after, and taken off.
+Isn't: a measure of speed.
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ _CLONE_NEWNET, _SIOCSIFFLAGS, _IFF_UP = 0x40000000, 0x8914, 1
 
 
 def alone() -> bool:
-    """A network namespace of its own for this process and its children, with its loopback up. False: it is not allowed."""
+    """A network namespace of its own for this process and its children, with its loopback up. False: it is not
+    allowed.
+    """
     if ctypes.CDLL(None).unshare(_CLONE_NEWNET) != 0:
         return False
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
@@ -55,7 +60,7 @@ def others() -> float:
 
 
 def forward(port: int, target: int) -> None:
-    """Until it is ended."""
+    """Passes bytes on to `target`, both ways, until the process is ended."""
 
     async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -103,7 +108,7 @@ def crossed(service: str, listener: str | None, size: int, count: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--megabytes", type=int, default=64, help="published in each case")
     parser.add_argument("--sizes", default="1024,65536", help="bytes of a message, with commas")
     options = parser.parse_args()
@@ -123,7 +128,8 @@ def main() -> None:
                 proxied = crossed(f"pulsar://127.0.0.1:{port}", LISTENER, size, count)
                 print(f"| {size} B | {direct:.2f} | {proxied:.2f} | {proxied / direct - 1:.0%} |", flush=True)
             print(
-                f"\nthe least there can be: {2 + COPIES} directly (in, {COPIES} copies, out), {4 + COPIES} through a proxy"
+                f"\nthe least there can be: {2 + COPIES} directly (in, {COPIES} copies, out), {4 + COPIES} through a "
+                "proxy"
             )
         finally:
             proxy.terminate()

@@ -1,7 +1,9 @@
 """`make bench`: what a publish costs above the least that the disk allows.
 
-Is: a standalone with two bookies, one connection, one entry in flight, against fdatasync of the same bytes into a zero-written file, interleaved.
-Also: the throughput of 1 KB entries against writing and syncing the same bytes once, in 1 MiB pieces, as one process could at best.
+Is: a standalone with two bookies, one connection, one entry in flight, against fdatasync of the same bytes into a
+zero-written file, interleaved.
+Also: the throughput of 1 KB entries against writing and syncing the same bytes once, in 1 MiB pieces, as one process
+could at best.
 Isn't: a comparison with a peer; `make bench-peers` is that.
 """
 
@@ -65,7 +67,8 @@ def main() -> None:
         f"one 1 KB entry in flight, two fsynced copies: {median(alone):.1f} x the time of one 4 KB write and fdatasync"
     )
     console.print(
-        f"2,000 1 KB entries in flight, two fsynced copies: {median(deep):.1f} x the time to write and sync the same bytes once in 1 MiB pieces"
+        f"2,000 1 KB entries in flight, two fsynced copies: {median(deep):.1f} x the time to write and sync the same "
+        "bytes once in 1 MiB pieces"
     )
 
 

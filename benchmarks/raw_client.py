@@ -1,6 +1,8 @@
-"""A load generator that costs the machine as little as it can: frames built beforehand, a window, receipts counted and not read.
+"""A load generator that costs the machine as little as it can: frames built beforehand, a window, receipts counted and
+not read.
 
-Is: `python -m benchmarks.raw_client PORT TOPIC SIZE COUNT WINDOW` prints one JSON line {entries, seconds}; the same against any Pulsar server.
+Is: `python -m benchmarks.raw_client PORT TOPIC SIZE COUNT WINDOW` prints one JSON line {entries, seconds}; the same
+against any Pulsar server.
 Isn't: a client; it knows CONNECT, LOOKUP (to make the server load the topic), PRODUCER, SEND, PING, and nothing else.
 """
 
@@ -47,7 +49,9 @@ def send_frames(name: str, first: int, count: int, payload: bytes) -> list[bytes
 
 
 class LoadConnection(asyncio.Protocol):
-    """A connection that carries load: it says CONNECT, and who waits for it hears of its end. `done`: of what was started last."""
+    """A connection that carries load: it says CONNECT, and who waits for it hears of its end. `done`: of what was
+    started last.
+    """
 
     def __init__(self) -> None:
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -1,11 +1,12 @@
-"""What a scrape of a broker's metrics costs where very many topics are loaded: its wall time, its size, and how long it holds others up.
+"""What a scrape of a broker's metrics costs where very many topics are loaded: its wall time, its size, and how long it
+holds others up.
 
-Is: `python -m benchmarks.scrape --topics 100000`: real processes (one metadata node, two bookies, one broker) on this machine; topics made in bulk,
-loaded over REST by several clients, some with a subscription. Isn't: a benchmark of messages. Each number stands beside its target; the exit code is 1
-where one is missed.
+Is: `python -m benchmarks.scrape --topics 100000`: real processes (one metadata node, two bookies, one broker) on this
+machine; topics made in bulk, loaded over REST by several clients, some with a subscription. Isn't: a benchmark of
+messages. Each number stands beside its target; the exit code is 1 where one is missed.
 
-The held-up time is that of a small request (`/admin/v2/brokers/version`) that is asked again and again while the scrape is made, less what it takes
-without one: that is the longest time for which the broker's loop did nothing else.
+The held-up time is that of a small request (`/admin/v2/brokers/version`) that is asked again and again while the scrape
+is made, less what it takes without one: that is the longest time for which the broker's loop did nothing else.
 """
 
 from __future__ import annotations
@@ -118,7 +119,9 @@ def series(admin: str, name: str) -> Sequence[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="benchmarks.scrape", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.scrape", description=__doc__.partition("\n\n")[0] if __doc__ else ""
+    )
     parser.add_argument("--topics", type=int, default=100_000)
     parser.add_argument("--subscribed", type=int, default=10, help="one topic of so many has a subscription")
     chosen = parser.parse_args()

@@ -1,6 +1,7 @@
 """`python -m benchmarks.sealing`: what encryption at rest costs a broker and its bookies.
 
-Is: one standalone, a plain and a sealed namespace in turn, 1 KB and 100 B entries, so that both see the same noise; and the cipher by itself.
+Is: one standalone, a plain and a sealed namespace in turn, 1 KB and 100 B entries, so that both see the same noise; and
+the cipher by itself.
 Isn't: a comparison with a peer.
 """
 
@@ -44,7 +45,8 @@ def main() -> None:
     for size, count in ((100, 1), (100, 100), (1024, 100), (1024, 500)):
         plain, sealed = of_a_run(size, count)
         console.print(
-            f"a run of {count} x {size} B: {plain:.0f} us plain, {sealed:.0f} us sealed ({(sealed - plain) / count:.2f} us more an entry)"
+            f"a run of {count} x {size} B: {plain:.0f} us plain, {sealed:.0f} us sealed "
+            f"({(sealed - plain) / count:.2f} us more an entry)"
         )
     with tempfile.TemporaryDirectory(prefix="heliograph-bench-") as scratch:
         master = Path(scratch) / "master.keys"
@@ -68,7 +70,8 @@ def main() -> None:
                     ]
                     ratios.append(took[1] / took[0])
                 console.print(
-                    f"{size} B entries, {COUNT} a round, {ROUNDS} rounds in turn: sealed takes {median(ratios):.2f} times as long"
+                    f"{size} B entries, {COUNT} a round, {ROUNDS} rounds in turn: sealed takes {median(ratios):.2f} "
+                    "times as long"
                 )
         finally:
             server.stop()

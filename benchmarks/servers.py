@@ -1,4 +1,5 @@
-"""The servers that are measured: a heliograph instance, and a real Apache Pulsar from Maven's artifacts, both on this machine.
+"""The servers that are measured: a heliograph instance, and a real Apache Pulsar from Maven's artifacts, both on this
+machine.
 
 Is: starting, the process ids whose CPU and memory count, stopping by process id. Isn't: load.
 Pulsar's jars (235 MB) are kept in ~/.cache/heliograph; Maven and a JDK 17+ are needed for it.
@@ -46,7 +47,7 @@ def free_port() -> int:
 
 
 def rest(method: str, url: str, body: Any = None, *, login: str = "", token: str = "") -> Any:
-    """login: user:password."""
+    """Sends one request, and returns the answer's JSON; None: it is empty. login: user:password."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
     if login:
@@ -176,7 +177,9 @@ class Heliograph(Server):
 
 
 def pulsar_jars() -> Path:
-    """The folder of Pulsar's jars, filled by Maven the first time. Raises SystemExit with one sentence where that cannot be."""
+    """The folder of Pulsar's jars, filled by Maven the first time. Raises SystemExit with one sentence where that
+    cannot be.
+    """
 
     def fetch(scratch: Path) -> None:
         if shutil.which("mvn") is None or shutil.which("java") is None:

@@ -1,11 +1,14 @@
-"""Spark on a region's topics, against Spark's own JSON reader on the same rows, interleaved in one run: `python -m benchmarks.spark [case ...]`.
+"""Spark on a region's topics, against Spark's own JSON reader on the same rows, interleaved in one run: `python -m
+benchmarks.spark [case ...]`.
 
-Is: batch12, batch4 (a noop sink), parquet (streams into parquet), trigger (how long a micro-batch of a few rows takes), source (bytes a core: the reader
-alone), tables (a thousand topics into a thousand tables by the shipped ETL), discover (ten thousand topics), wide (one pass against a join); and by name
+Is: batch12, batch4 (a noop sink), parquet (streams into parquet), trigger (how long a micro-batch of a few rows takes),
+source (bytes a core: the reader alone), tables (a thousand topics into a thousand tables by the shipped ETL), discover
+(ten thousand topics), wide (one pass against a join); and by name
 only: tables10k (ten thousand topics into as many tables), audit (two copies compared, by the million messages).
 Isn't: a proof of what is read.
-Each case prints a line of JSON: ours, native, and the ratio; walls are the best of the rounds, CPU is of the JVM and its Python workers, and of the region.
-Exit code 1 where a case misses what is promised of it; such a line says so (`missed`).
+Each case prints a line of JSON: ours, native, and the ratio; walls are the best of the rounds, CPU is of the JVM and
+its Python workers, and of the region. Exit code 1 where a case misses what is promised of it; such a line says so
+(`missed`).
 """
 
 from __future__ import annotations
@@ -36,7 +39,10 @@ from heliograph.client.producer import Message, TopicProducer
 NAMESPACE = "public/spark"
 ROWS = 2_000_000
 DDL4 = "id bigint, user string, score double, country string"
-DDL12 = f"{DDL4}, at timestamp, page string, session string, device string, amount double, count int, flag boolean, note string"
+DDL12 = (
+    f"{DDL4}, at timestamp, page string, session string, device string, amount double, count int, flag boolean, note "
+    "string"
+)
 GATES = {"batch12": 0.60, "batch4": 0.65, "parquet": 0.85}
 
 
@@ -46,7 +52,8 @@ def rows(count: int, seed: int = 1) -> list[bytes]:
     countries, made = ("no", "fr", "sg", "br", "id", "us", "eg"), []
     for n in range(count):
         made.append(
-            b'{"id":%d,"user":"user-%d","score":%.3f,"country":"%s","at":"2026-01-%02dT%02d:%02d:00Z","page":"/p/%d","session":"%08x",'
+            b'{"id":%d,"user":"user-%d","score":%.3f,"country":"%s","at":"2026-01-%02dT%02d:%02d:00Z",'
+            b'"page":"/p/%d","session":"%08x",'
             b'"device":"d%d","amount":%.2f,"count":%d,"flag":%s,"note":"n%d"}'
             % (
                 *(
@@ -133,7 +140,9 @@ class Bench:
         return time.perf_counter() - begun, _cpu_s(self.region) - cpu, self.server.cpu_s() - server
 
     def compare(self, case: str, ours: Callable[[], Any], native: Callable[[], Any]) -> dict[str, Any]:
-        """Interleaved; each warmed once."""
+        """Measures both, interleaved, each warmed once; `ratio` is that of the best times, `ratios` are those of the
+        rounds.
+        """
         ours()
         native()
         pairs = [(self.measured(ours), self.measured(native)) for _ in range(self.rounds)]
@@ -151,7 +160,9 @@ class Bench:
 
 
 def _cpu_s(region: set[int]) -> float:
-    """User and system seconds of this process's children (the JVM, its Python daemons and workers), but for the region's."""
+    """User and system seconds of this process's children (the JVM, its Python daemons and workers), but for the
+    region's.
+    """
     total = 0.0
     for child in psutil.Process().children(recursive=True):
         try:
@@ -176,7 +187,9 @@ def batch(bench: Bench, case: str, ddl: str) -> dict[str, Any]:
 
 
 def parquet(bench: Bench) -> dict[str, Any]:
-    """The whole of a query, and `running`: its micro-batches alone. The start of a Python source's process, a second of Spark's own, is paid once."""
+    """The whole of a query, and `running`: its micro-batches alone. The start of a Python source's process, a second of
+    Spark's own, is paid once.
+    """
     options, number = bench.topics(), iter(range(1000))
     running: dict[str, list[float]] = {"ours": [], "native": []}
 
@@ -310,7 +323,9 @@ def discover(bench: Bench) -> dict[str, Any]:
 
 
 def tables(bench: Bench, topics: int = 1000, **gate: float) -> dict[str, Any]:
-    """Topics of very different sizes, four columns, into a table of parquet each by the shipped ETL, in one micro-batch; best of the rounds."""
+    """Topics of very different sizes, four columns, into a table of parquet each by the shipped ETL, in one
+    micro-batch; best of the rounds.
+    """
     from heliograph.spark.jobs.etl import start
 
     count = 500_000
@@ -406,7 +421,9 @@ def wide(bench: Bench) -> dict[str, Any]:
 
 
 def audit(bench: Bench) -> dict[str, Any]:
-    """The shipped audit over the same topics twice, in place of two regions: what a million messages cost Spark and the region. Small messages, big batches."""
+    """The shipped audit over the same topics twice, in place of two regions: what a million messages cost Spark and the
+    region. Small messages, big batches.
+    """
     from heliograph.spark.jobs.audit import audit as compare
 
     topics = {f"persistent://{NAMESPACE}/a-{n}": [b"%d" % n] * (bench.count // 8) for n in range(8)}
@@ -438,7 +455,7 @@ CASES: dict[str, Callable[[Bench], dict[str, Any]]] = {
     "wide": wide,
 }
 NAMED: dict[str, Callable[[Bench], dict[str, Any]]] = {"tables10k": lambda bench: tables(bench, 10_000), "audit": audit}
-"""Asked for by name."""
+"""These cases run only where they are asked for by name."""
 
 
 def missed(found: dict[str, Any]) -> list[str]:
@@ -458,7 +475,7 @@ def missed(found: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument(
         "cases",
         nargs="*",

@@ -1,6 +1,8 @@
-"""`make bench-spread`: the same bytes over one topic and over a thousand, on Heliograph and on a real Apache Pulsar in one run.
+"""`make bench-spread`: the same bytes over one topic and over a thousand, on Heliograph and on a real Apache Pulsar in
+one run.
 
-Is: one connection, a producer a topic, as many entries in flight in both cases; 64 KB entries as batching clients send them, and 1 KB ones one by one.
+Is: one connection, a producer a topic, as many entries in flight in both cases; 64 KB entries as batching clients send
+them, and 1 KB ones one by one.
 Also: a thousand producers of one topic with one entry in flight each. Isn't: a test.
 """
 
@@ -30,7 +32,7 @@ CROWD_CONNECTIONS = 100
 
 
 def rate(server: Server, case: tuple[int, int, int, int, int], connections: int = 1) -> float:
-    """Entries a second."""
+    """Measures entries a second. case: topics, producers, window, bytes an entry, entries."""
     topics, producers, window, size, count = case
     prefix = f"persistent://public/default/spread-{time.time_ns()}"
     words = [str(w) for w in (server.port, prefix, topics, producers, connections, window, size, count)]
@@ -44,7 +46,7 @@ def rate(server: Server, case: tuple[int, int, int, int, int], connections: int 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--no-peer", action="store_true", help="without Pulsar")
     options = parser.parse_args()

@@ -1,7 +1,8 @@
-"""Clients that stay: each has one producer on one topic, publishes at its own pace, and comes back by itself when its broker goes.
+"""Clients that stay: each has one producer on one topic, publishes at its own pace, and comes back by itself when its
+broker goes.
 
-Is: what a client library does where a broker dies or gives a bundle away (look up again, with a pause that doubles and is drawn), without its cost, so that
-thousands fit into one process. Isn't: a client: no batches, no consumers.
+Is: what a client library does where a broker dies or gives a bundle away (look up again, with a pause that doubles and
+is drawn), without its cost, so that thousands fit into one process. Isn't: a client: no batches, no consumers.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Steady:
 
     @property
     def port_now(self) -> int:
-        """Of the broker that it is connected to, or tries to be; 0: it is between two."""
+        """The port of the broker that it is connected to, or tries to be; 0: it is between two."""
         return self._link.port if self._link is not None else 0
 
     # -- publishing
@@ -136,7 +137,9 @@ class Steady:
         self._again(why)
 
     def on_moved(self, url: str) -> None:
-        """The topic is being closed; url: of its next owner, where that is known: there it is opened without another lookup."""
+        """The topic is being closed; url: of its next owner, where that is known: there it is opened without another
+        lookup.
+        """
         port = urlsplit(url).port
         if port is None:
             self.on_refused(pb.ServiceNotReady, "the topic moves")
@@ -259,6 +262,6 @@ class _Link(asyncio.Protocol):
 
 
 def quantile(values: list[float], share: float) -> float:
-    """NaN of nothing."""
+    """Returns the value that `share` of them (0 to 1) lie below; NaN where there are none."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")

@@ -1,9 +1,11 @@
 """`make bench-takeover`: how long topics are away when their broker is killed, and when it hands them over.
 
-Is: a standalone with two brokers and two bookies; the owner of a namespace with one bundle is killed (SIGKILL) or asked to unload.
-Cases (`--case`): `kill`: one topic after a kill, beyond the lease. `move`: one topic that is moved on purpose, as a publisher sees it. `many`: many topics on
-one broker, some of them published to: until the bundle has its next owner, until each of those topics has stored a message again, and what the first message
-to one of the others takes; with what a topic costs in memory and processor time, and how long /metrics takes. `--curve 1000,10000,40000`: for each.
+Is: a standalone with two brokers and two bookies; the owner of a namespace with one bundle is killed (SIGKILL) or asked
+to unload.
+Cases (`--case`): `kill`: one topic after a kill, beyond the lease. `move`: one topic that is moved on purpose, as a
+publisher sees it. `many`: many topics on one broker, some of them published to: until the bundle has its next owner,
+until each of those topics has stored a message again, and what the first message to one of the others takes; with what
+a topic costs in memory and processor time, and how long /metrics takes. `--curve 1000,10000,40000`: for each.
 Isn't: a test; the promises stand beside the figures.
 """
 
@@ -49,7 +51,7 @@ class Region:
         return int(next(row["pid"] for row in self._rows() if row["name"] == process))
 
     def scrape(self, process: str) -> float:
-        """Seconds that /metrics takes."""
+        """Measures how many seconds /metrics takes."""
         port = next(row["ports"]["admin"] for row in self._rows() if row["name"] == process)
         begun = time.perf_counter()
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
@@ -98,7 +100,7 @@ def names(prefix: str, count: int) -> list[str]:
 
 
 class Cost(NamedTuple):
-    """Of a broker's loaded topics; the last two after its death."""
+    """Holds what a broker's loaded topics cost; the last three are measured after its death."""
 
     load_s: float
     kib_each: float
@@ -132,7 +134,7 @@ async def at_work(topics: list[str], port: int, connections: int) -> None:
 
 
 async def load(topics: list[str], port: int, console: Console) -> None:
-    """A message to each."""
+    """Publishes a message to each topic."""
     with console.status(f"loading {len(topics):,} topics"):
         for start in range(0, len(topics), 1000):
             producers = await connected(topics[start : start + 1000], port)
@@ -211,7 +213,7 @@ def moved(region: Region, client: Any) -> float:
 def main() -> None:
     import pulsar
 
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--case", choices=("all", "move", "kill", "many"), default="all")
     parser.add_argument("--curve", default="", help="numbers of topics of the last case, with commas")
     parser.add_argument("--rounds", type=int, default=3)
@@ -238,7 +240,8 @@ def main() -> None:
             if options.case in ("all", "kill"):
                 kills = [asyncio.run(after_kill(region, console)) for _ in range(options.rounds)]
                 console.print(
-                    f"one topic after SIGKILL of its broker: median {median(kills):.2f} s, worst {max(kills):.2f} s; the lease is {LEASE_S:.0f} s"
+                    f"one topic after SIGKILL of its broker: median {median(kills):.2f} s, worst {max(kills):.2f} s; "
+                    f"the lease is {LEASE_S:.0f} s"
                     f" (at most {LEASE_S + 1:.0f} s)"
                 )
             for count in (
@@ -251,10 +254,14 @@ def main() -> None:
                 )
                 uses = cost.first_use_ms
                 console.print(
-                    f"{count:,} topics on a broker: {cost.kib_each:.1f} KiB each, loaded at {count / cost.load_s:,.0f}/s, {cost.idle_cpu:.1%} of a core while"
-                    f" idle, /metrics in {cost.scrape_s:.2f} s (at most 1); it is killed: the bundle is away for {cost.bundle_s:.1f} s"
-                    f" (at most {LEASE_S + 1:.0f}), {min(options.active, count // 2):,} topics serve again after {cost.active_s:.1f} s (at most 10), the first"
-                    f" message to another takes {uses[len(uses) // 2]:.0f} ms, p99 {uses[-max(1, len(uses) // 100)]:.0f} ms (at most 20)"
+                    f"{count:,} topics on a broker: {cost.kib_each:.1f} KiB each, loaded at "
+                    f"{count / cost.load_s:,.0f}/s, {cost.idle_cpu:.1%} of a core while"
+                    f" idle, /metrics in {cost.scrape_s:.2f} s (at most 1); it is killed: the bundle is away for "
+                    f"{cost.bundle_s:.1f} s"
+                    f" (at most {LEASE_S + 1:.0f}), {min(options.active, count // 2):,} topics serve again after "
+                    f"{cost.active_s:.1f} s (at most 10), the first"
+                    f" message to another takes {uses[len(uses) // 2]:.0f} ms, p99 "
+                    f"{uses[-max(1, len(uses) // 100)]:.0f} ms (at most 20)"
                 )
         finally:
             server.stop()

@@ -1,9 +1,12 @@
-"""`python -m benchmarks.tiered_read`: what it costs to read an offloaded ledger, and a cold one on bookies, from the beginning to the end.
+"""`python -m benchmarks.tiered_read`: what it costs to read an offloaded ledger, and a cold one on bookies, from the
+beginning to the end.
 
-Is: a standalone's metadata and two bookies; a reader whose memory is collected as a broker's is; a topic of 1 KB entries in runs of 64, offloaded to a
-folder; interleaved, after the page cache was told to forget the files: the object through the cold reader, the same ledger from the bookies through the
-managed ledger, and the same bytes by plain 4 MiB reads.
-With --s3 ENDPOINT (credentials in the environment) the object lies there instead, and the plain read is one GET of the whole object.
+Is: a standalone's metadata and two bookies; a reader whose memory is collected as a broker's is; a topic of 1 KB
+entries in runs of 64, offloaded to a folder; interleaved, after the page cache was told to forget the files: the object
+through the cold reader, the same ledger from the bookies through the managed ledger, and the same bytes by plain 4 MiB
+reads.
+With --s3 ENDPOINT (credentials in the environment) the object lies there instead, and the plain read is one GET of the
+whole object.
 Isn't: a broker, a consumer, or the network of an object store that is far away.
 """
 
@@ -168,13 +171,15 @@ async def run(data: Path, scratch: Path, size_mb: int, rounds: int, s3: str, con
             rows.append((seconds[0], seconds[1], seconds[2]))
     rate = median(expected / row[0] for row in rows) / 1e6
     console.print(
-        f"an offloaded ledger of {size_mb} MB is read at {rate:.0f} MB/s ({median(info.entries / row[0] for row in rows) / 1e3:.0f}k entries/s)"
+        f"an offloaded ledger of {size_mb} MB is read at {rate:.0f} MB/s "
+        f"({median(info.entries / row[0] for row in rows) / 1e3:.0f}k entries/s)"
     )
     floor, bookies = median(row[2] / row[0] for row in rows), median(row[1] / row[0] for row in rows)
     console.print(f"that is {floor:.2f} x the speed of a plain read, and {bookies:.2f} x that of the bookies")
     cold_ledger = median(row[2] / row[1] for row in rows)
     console.print(
-        f"the ledger on bookies, not cached anywhere, is read at {cold_ledger:.2f} x the speed of a plain read (at least 0.4 is wanted)"
+        f"the ledger on bookies, not cached anywhere, is read at {cold_ledger:.2f} x the speed of a plain read (at "
+        "least 0.4 is wanted)"
     )
     await tiering.stop()
     await factory.close()

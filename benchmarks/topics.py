@@ -1,7 +1,8 @@
-"""Very many topics in one region: made in bulk, listed, looked up, loaded; what they cost; how long the metadata takes to come back.
+"""Very many topics in one region: made in bulk, listed, looked up, loaded; what they cost; how long the metadata takes
+to come back.
 
-Is: `python -m benchmarks.topics --topics 100000 --brokers 2`: real processes (one metadata node, two bookies, brokers) on this machine. `--curve
-1000,10000,100000,1000000`: an instance for each size, and a table of how each number grows.
+Is: `python -m benchmarks.topics --topics 100000 --brokers 2`: real processes (one metadata node, two bookies, brokers)
+on this machine. `--curve 1000,10000,100000,1000000`: an instance for each size, and a table of how each number grows.
 Isn't: a benchmark of messages. Each number stands beside its target; the exit code is 1 where one is missed.
 """
 
@@ -59,7 +60,9 @@ class Report:
 
 
 class Pulse:
-    """A process of its own that asks the metadata for a key again and again, and tells the longest answers when it is stopped."""
+    """A process of its own that asks the metadata for a key again and again, and tells the longest answers when it is
+    stopped.
+    """
 
     def __init__(self, address: str) -> None:
         command = [sys.executable, "-m", "benchmarks.topics", "--pulse", address]
@@ -74,7 +77,7 @@ class Pulse:
 
 
 async def pulse(address: str) -> None:
-    """Until stdin ends."""
+    """Measures what a read of the metadata takes until stdin ends, and prints a list of ms."""
     client = MetaClient([address], clock=SystemClock(), rng=random.Random(4), settings=ClientSettings(timeout_s=60))
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), ended.set)
@@ -100,7 +103,9 @@ def pss_mb(pid: int) -> float:
 
 
 def anonymous_mb(pid: int) -> float:
-    """Memory without a file behind it: what a process really costs; pages of a mapped file are a cache that the kernel takes back."""
+    """Memory without a file behind it: what a process really costs; pages of a mapped file are a cache that the kernel
+    takes back.
+    """
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Anonymous:")) * 1024 / 1e6
 
@@ -230,7 +235,9 @@ async def at_random(server: Heliograph, count: int, samples: int, report: Report
 
 
 async def taken_over(server: Heliograph, count: int, report: Report) -> None:
-    """The owner of a topic dies, with all those topics behind its bundles: until another broker has stored a message."""
+    """The owner of a topic dies, with all those topics behind its bundles: until another broker has stored a
+    message.
+    """
     name = name_of(count // 2)
     admin = f"http://127.0.0.1:{server.regions['standalone'][1]}"
     port = int(get(f"{admin}/lookup/v2/topic/{name.replace('://', '/')}")["brokerUrl"].rpartition(":")[2])
@@ -283,7 +290,9 @@ async def first_answer(address: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="benchmarks.topics", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.topics", description=__doc__.partition("\n\n")[0] if __doc__ else ""
+    )
     parser.add_argument("--topics", type=int, default=100_000)
     parser.add_argument("--loads", type=int, default=3000, help="how many of them are loaded")
     parser.add_argument("--brokers", type=int, default=1)

@@ -1,7 +1,7 @@
 """Fixtures of tests against a real region, one region for each module: its admin interface, and the official client.
 
-A module that wants another region than one broker with two bookies makes its own `region`. Modules marked `either` get a real Apache Pulsar from
-`make oracle`, the same one in all of them.
+A module that wants another region than one broker with two bookies makes its own `region`. Modules marked `either` get
+a real Apache Pulsar from `make oracle`, the same one in all of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What is cheap to watch: every module says what it is, nothing is a junk drawer, nothing speaks of the workplace, nothing is left over."""
+"""What is cheap to watch: every module says what it is, and its tests lie where it does; nothing is a junk drawer,
+nothing speaks of the workplace, nothing is left over.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Audits: the product's own comparison of regions, over everything that a world holds once it has healed.
 
-Is: a pass of every region over every topic, which must find nothing, and have looked at everything; and in some worlds an entry of one region that is
-spoilt on all its bookies, which the next pass must find and put right. Isn't: a checker of its own; what clients read is compared by `checkers`.
+Is: a pass of every region over every topic, which must find nothing, and have looked at everything; and in some worlds
+an entry of one region that is spoilt on all its bookies, which the next pass must find and put right. Isn't: a checker
+of its own; what clients read is compared by `checkers`.
 
     flipped      a bit of the payload, against the entry's own checksum
     exchanged    a bit of the payload of another region's entry, with checksums that agree
@@ -96,7 +97,7 @@ class Audits:
                 return node.roles[0].links.auditor, node.machine.clock.wall_ms()
         return None
 
-    # -- damage ----------------------------------------------------------------------------------------------------------
+    # -- damage --------------------------------------------------------------------------------------------------------
 
     async def _spoil_and_repair(self, kind: str, found: Found) -> None:
         topic, region = self._rng.choice(self._world.topics), self._rng.choice(sorted(self._world.regions))

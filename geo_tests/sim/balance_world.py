@@ -1,9 +1,10 @@
-"""Worlds in which load balancers are compared: brokers, bundles whose load changes, and what each kind of shedder makes of it.
+"""Worlds in which load balancers are compared: brokers, bundles whose load changes, and what each kind of shedder makes
+of it.
 
-Is: virtual minutes of a region: true loads, what the brokers measure of them, moves, crashes, joins; and three shedders of Apache Pulsar as models,
-written from their published description. Isn't: sockets, or the rest of a broker.
-A world counts: seconds until the first balance, seconds out of balance, moves, bundles that moved more than once, and moves back to a broker that the bundle
-had left not long before.
+Is: virtual minutes of a region: true loads, what the brokers measure of them, moves, crashes, joins; and three shedders
+of Apache Pulsar as models, written from their published description. Isn't: sockets, or the rest of a broker.
+A world counts: seconds until the first balance, seconds out of balance, moves, bundles that moved more than once, and
+moves back to a broker that the bundle had left not long before.
 Source: docs/protocols/balancing.md; Pulsar's load balancer documentation and proposals 16, 182, 192.
 """
 
@@ -55,7 +56,9 @@ class Outcome:
 
 
 class World:
-    """`load(bundle, second)`: the share of a broker that serving it truly takes. `messages(bundle)`: messages/s for each unit of load."""
+    """`load(bundle, second)`: the share of a broker that serving it truly takes. `messages(bundle)`: messages/s for
+    each unit of load.
+    """
 
     def __init__(
         self,
@@ -142,7 +145,7 @@ class World:
         return self.outcome
 
 
-# -- ours ---------------------------------------------------------------------------------------------------------------
+# -- ours --------------------------------------------------------------------------------------------------------------
 
 
 class Ours:
@@ -160,7 +163,7 @@ class Ours:
         return choose(sorted(world.brokers), {name: carried.load for name, carried in world.measured.items()}, self.rng)
 
 
-# -- Apache Pulsar's, as models -------------------------------------------------------------------------------------------
+# -- Apache Pulsar's, as models ----------------------------------------------------------------------------------------
 
 
 class LongTermRates:
@@ -183,7 +186,9 @@ class LongTermRates:
 
 
 class Threshold:
-    """ThresholdShedder with LeastLongTermMessageRate: usage weighed 0.9 by history, cut at the average and 10 points; whole bundles by throughput."""
+    """ThresholdShedder with LeastLongTermMessageRate: usage weighed 0.9 by history, cut at the average and 10 points;
+    whole bundles by throughput.
+    """
 
     def __init__(self) -> None:
         self.usage: dict[str, float] = {}
@@ -218,7 +223,9 @@ class Threshold:
 
 
 class Average:
-    """AvgShedder: pairs the fullest with the emptiest; moves half their difference once it was 15 points eight times, or 40 points twice."""
+    """AvgShedder: pairs the fullest with the emptiest; moves half their difference once it was 15 points eight times,
+    or 40 points twice.
+    """
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -252,7 +259,9 @@ class Average:
 
 
 class Transfer:
-    """TransferShedder: from the fullest to the emptiest while the standard deviation is above 0.25 of the scale, by usage weighed with history."""
+    """TransferShedder: from the fullest to the emptiest while the standard deviation is above 0.25 of the scale, by
+    usage weighed with history.
+    """
 
     def __init__(self) -> None:
         self.usage: dict[str, float] = {}
@@ -294,7 +303,7 @@ class Transfer:
         return min(sorted(world.brokers), key=lambda name: self.usage.get(name, 0.0))
 
 
-# -- classes of worlds ----------------------------------------------------------------------------------------------------
+# -- classes of worlds -------------------------------------------------------------------------------------------------
 
 
 def even(total: float, bundles: int) -> Callable[[int, int], float]:

@@ -1,11 +1,15 @@
 """Checkers: what was published, what was acknowledged, what every region holds, and whether that fits.
 
-Is: plain data and pure checks; each raises `Violation` with the messages concerned. Isn't: a way to get at the data (`world`).
+Is: plain data and pure checks; each raises `Violation` with the messages concerned. Isn't: a way to get at the data
+(`world`).
 
 The rules, for one topic, after everything has healed:
-- each acknowledged message is in every region, exactly once; what was submitted but never acknowledged is in all regions or in none;
-- nothing is there that nobody submitted, and each payload is the one submitted, marked with the region it was first published in;
-- the messages of one origin are in the same order in every region, and those of one producer in the order of their sequences;
+- each acknowledged message is in every region, exactly once; what was submitted but never acknowledged is in all
+  regions or in none;
+- nothing is there that nobody submitted, and each payload is the one submitted, marked with the region it was first
+  published in;
+- the messages of one origin are in the same order in every region, and those of one producer in the order of their
+  sequences;
 - a receipt named the position at which the message lies in its own region;
 - each durable subscription delivered every message at least once.
 """
@@ -112,7 +116,8 @@ class History:
                 item = places[message]
                 if (item.ledger, item.entry) != position:
                     raise Violation(
-                        f"{self.topic} in {region}: the receipt of {message} said {position}, it lies at {(item.ledger, item.entry)}"
+                        f"{self.topic} in {region}: the receipt of {message} said {position}, it lies at "
+                        f"{(item.ledger, item.entry)}"
                     )
 
     def _check_origin_order(self, regions: Mapping[str, Sequence[Delivered]]) -> None:

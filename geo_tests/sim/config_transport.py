@@ -1,7 +1,8 @@
 """SimConfigTransport: what the configuration nodes of all regions say to each other, over the simulated network.
 
-Is: `global_config.transport.ConfigTransport` on plain frames (u32 size | msgpack [kind, id, sender, body]) between named hosts. Isn't: gRPC, TLS.
-Each pair has one connection a direction; what is sent while it is down is lost, as Raft expects.
+Is: `global_config.transport.ConfigTransport` on plain frames (u32 size | msgpack [kind, id, sender, body]) between
+named hosts. Isn't: gRPC, TLS. Each pair has one connection a direction; what is sent while it is down is lost, as Raft
+expects.
 """
 
 from __future__ import annotations

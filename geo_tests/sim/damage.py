@@ -34,7 +34,9 @@ def with_part(run: Run, part: bytes, checksums: Any) -> Run:
 
 
 def flipped(run: Run, rng: random.Random, *, consistent: bool) -> Run:
-    """A run of one entry with one bit of its payload flipped. consistent: the entry's checksum and the run's header agree with it all the same."""
+    """A run of one entry with one bit of its payload flipped. consistent: the entry's checksum and the run's header
+    agree with it all the same.
+    """
     part = bytearray(run.parts[0])
     part[-1 - rng.randrange(4)] ^= 1 << rng.randrange(8)
     checksums: Any = run.checksums

@@ -1,23 +1,24 @@
-"""SimDisk: the port `heliograph.runtime.disk.Disk` on virtual time, with power cuts, torn and reordered writes, slow and failing syncs, full disks.
+"""SimDisk: the port `heliograph.runtime.disk.Disk` on virtual time, with power cuts, torn and reordered writes, slow
+and failing syncs, full disks.
 
-Is: a `Platter` (what one directory holds, across crashes) and `SimDisk` (the platter as one life of a process sees it). Isn't: a file
-system with folders, or memory mapping.
+Is: a `Platter` (what one directory holds, across crashes) and `SimDisk` (the platter as one life of a process sees it).
+Isn't: a file system with folders, or memory mapping.
 
-    platter = Platter(loop, random.Random(7))           # or machine.platter("journal") of geo_tests.sim.simulation
-    disk = platter.disk()                               # give this to the code under test
-    platter.cut_after(12)                               # the 12th mutating operation from now on is the last: the machine loses power in it
-    platter.on_power_cut = machine.power_cut            # what that means for the process; without it only ProcessDied is raised
-    platter.power_cut()                                 # now: unsynced writes are lost, torn, or kept, as the seed says
-    disk = platter.disk()                               # the next life; the old object is dead: every call raises ProcessDied
-    platter.sync_s = (0.2, 2.0)                         # a slow disk: seconds a sync, low and high
-    platter.fail_syncs = True                           # EIO from now on; what was unsynced never gets durable, as on Linux
-    platter.capacity_bytes = 10_000                     # ENOSPC
+    platter = Platter(loop, random.Random(7))  # or machine.platter("journal") of geo_tests.sim.simulation
+    disk = platter.disk()  # give this to the code under test
+    platter.cut_after(12)  # the 12th mutating operation from now on is the last: the machine loses power in it
+    platter.on_power_cut = machine.power_cut  # what that means for the process; without it only ProcessDied is raised
+    platter.power_cut()  # now: unsynced writes are lost, torn, or kept, as the seed says
+    disk = platter.disk()  # the next life; the old object is dead: every call raises ProcessDied
+    platter.sync_s = (0.2, 2.0)  # a slow disk: seconds a sync, low and high
+    platter.fail_syncs = True  # EIO from now on; what was unsynced never gets durable, as on Linux
+    platter.capacity_bytes = 10_000  # ENOSPC
     platter.flip_bit("journal-1", offset=100, bit=3)
 
-Rules: the port's own. In detail: unsynced writes are cut at sectors of 512 bytes of the file; after a power cut each sector holds either what was
-synced or, per write, what was written, and by the seed all, none, a prefix, or any subset of them is there. A file's size is what the surviving
-sectors need; holes are zeros. Creating, renaming, and removing survive as a prefix of their order. A process that is merely killed loses nothing: the
-kernel holds the rest.
+Rules: the port's own. In detail: unsynced writes are cut at sectors of 512 bytes of the file; after a power cut each
+sector holds either what was synced or, per write, what was written, and by the seed all, none, a prefix, or any subset
+of them is there. A file's size is what the surviving sectors need; holes are zeros. Creating, renaming, and removing
+survive as a prefix of their order. A process that is merely killed loses nothing: the kernel holds the rest.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ class Platter:
         return disk
 
     def unplug(self) -> None:
-        """The process is gone (killed or stopped hard): its disk objects are dead; the kernel keeps what was written."""
+        """The process is gone (killed or stopped hard): its disk objects are dead; the kernel keeps what was
+        written.
+        """
         for disk in self._disks:
             disk.dead = True
         self._disks.clear()
@@ -116,7 +119,9 @@ class Platter:
         self._unsynced.clear()
 
     def cut_after(self, operations: int) -> None:
-        """The machine loses power in the n-th mutating operation from now on (1 = the next one): it may or may not have been done."""
+        """The machine loses power in the n-th mutating operation from now on (1 = the next one): it may or may not have
+        been done.
+        """
         self._cut_at = self.operations + operations
 
     def cancel_cut(self) -> None:
@@ -160,7 +165,9 @@ class Platter:
     # -- for SimDisk and its files --------------------------------------------------------------------------------
 
     def operation(self, kind: str, name: str) -> bool:
-        """Counts a mutating operation. Returns True where power goes in this one: the caller does it first if `rng` says so, then calls `die`."""
+        """Counts a mutating operation. Returns True where power goes in this one: the caller does it first if `rng`
+        says so, then calls `die`.
+        """
         self.operations += 1
         if self.on_operation is not None:
             self.on_operation(kind, name)

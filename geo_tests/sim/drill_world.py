@@ -1,9 +1,11 @@
 """DrillWorld: a whole instance that is rehearsed all the time, while it is moved, failed over, and broken.
 
-Is: a PassiveWorld with somebody who gives `dr drill` again and again, each step by a conductor of its own, as if the broker before had died; brokers die
-in the middle of steps, too. Isn't: the commands, and HTTP between regions (`geo_tests/wan/test_disaster.py`): a region is asked on the machine of its broker.
-Invariants: no step of a drill changes who may write to the namespace itself (what its messages need is the world's own check); the shadow is gone when the
-drill has ended; every report is signed by a region of the instance; in a healthy world a drill passes, and says that nothing is at risk.
+Is: a PassiveWorld with somebody who gives `dr drill` again and again, each step by a conductor of its own, as if the
+broker before had died; brokers die in the middle of steps, too. Isn't: the commands, and HTTP between regions
+(`geo_tests/wan/test_disaster.py`): a region is asked on the machine of its broker.
+Invariants: no step of a drill changes who may write to the namespace itself (what its messages need is the world's own
+check); the shadow is gone when the drill has ended; every report is signed by a region of the instance; in a healthy
+world a drill passes, and says that nothing is at risk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Faults: what goes wrong in a simulated world, when, and how it is put right again.
 
-Is: kinds of faults, drawn by the seed, each with its own end; `heal` ends them all. Isn't: a fault that the design does not claim to survive: a wiped disk,
-more than one machine of a region away for good.
+Is: kinds of faults, drawn by the seed, each with its own end; `heal` ends them all. Isn't: a fault that the design does
+not claim to survive: a wiped disk, more than one machine of a region away for good.
 """
 
 from __future__ import annotations
@@ -99,7 +99,10 @@ class Faults:
                 ):
                     self._served[region] = now
                 elif now - self._served.get(region, now) > SERVES_WITHIN_S:
-                    text = f"{region} serves nobody, though nothing is wrong with it: {waiting[0].name} waits, {waiting[0].last_error}"
+                    text = (
+                        f"{region} serves nobody, though nothing is wrong with it: {waiting[0].name} waits, "
+                        f"{waiting[0].last_error}"
+                    )
                     self.world.sim.loop.fail(text, Violation(text))
 
     def _strike(self) -> None:

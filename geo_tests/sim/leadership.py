@@ -1,8 +1,11 @@
-"""LeadershipWorld: brokers of several regions with the real `WriteLeases`, a store of the configuration, and every reason to confirm what they should not.
+"""LeadershipWorld: brokers of several regions with the real `WriteLeases`, a store of the configuration, and every
+reason to confirm what they should not.
 
-Is: cuts, late and lost answers, brokers that stop and go on (with what they had waiting), brokers that are started anew beside their earlier life, clocks
-that run fast and slow, switchovers, failovers, cancellations; and the one rule, asked at each confirmation. Isn't: messages or regions' other parts.
-The rule: who confirms is in the region that the configuration calls the active one *at that moment*. So no two regions confirm under overlapping leases.
+Is: cuts, late and lost answers, brokers that stop and go on (with what they had waiting), brokers that are started anew
+beside their earlier life, clocks that run fast and slow, switchovers, failovers, cancellations; and the one rule, asked
+at each confirmation. Isn't: messages or regions' other parts.
+The rule: who confirms is in the region that the configuration calls the active one *at that moment*. So no two regions
+confirm under overlapping leases.
 """
 
 from __future__ import annotations
@@ -55,7 +58,9 @@ class DriftingClock:
 
 
 class FarStore:
-    """A store beyond a network: late, and while `cut` out of reach. While `stopped` nothing that comes back is handled."""
+    """A store beyond a network: late, and while `cut` out of reach. While `stopped` nothing that comes back is
+    handled.
+    """
 
     def __init__(self, inner: EmbeddedStore, rng: random.Random) -> None:
         self._inner, self._rng = inner, rng
@@ -218,7 +223,8 @@ class LeadershipWorld:
         truth = self.truth(namespace)
         if truth.active != broker.region:
             raise Confirmed(
-                f"{broker.name} of {broker.region} confirms in {namespace}, which is active in {truth.active} under epoch {truth.epoch}"
+                f"{broker.name} of {broker.region} confirms in {namespace}, which is active in {truth.active} under "
+                f"epoch {truth.epoch}"
             )
         self.count("confirmed")
         self.by_region[broker.region] += 1

@@ -1,11 +1,12 @@
 """LedgerWorld: bookies, one metadata node, and writers that take one topic from each other; no brokers, no clients.
 
-Is: the smaller world, for the invariants of storage: a confirmed entry survives, at most one writer confirms in a ledger, the state that a new
-writer restores is exactly what the log holds, cursors never pass what nobody acknowledged, every entry gets all of its copies in the end. Isn't: links, or
-protocol.
+Is: the smaller world, for the invariants of storage: a confirmed entry survives, at most one writer confirms in a
+ledger, the state that a new writer restores is exactly what the log holds, cursors never pass what nobody acknowledged,
+every entry gets all of its copies in the end. Isn't: links, or protocol.
 
-Writers open the topic without asking anybody (no leases here): each opening fences the one before. Bookies are killed, lose power, also in the middle
-of an operation, are cut off from writers, and have slow disks, one at a time; writers are killed at any moment.
+Writers open the topic without asking anybody (no leases here): each opening fences the one before. Bookies are killed,
+lose power, also in the middle of an operation, are cut off from writers, and have slow disks, one at a time; writers
+are killed at any moment.
 """
 
 from __future__ import annotations
@@ -121,7 +122,9 @@ class LedgerHistory:
             self.confirmed[place] = entry
 
     def check(self, found: list[tuple[Position, bytes]], state: CountingState, first: Position) -> None:
-        """`found`: the whole log, as the last reader sees it, from `first` on: what lies below was trimmed, and must have been acknowledged."""
+        """`found`: the whole log, as the last reader sees it, from `first` on: what lies below was trimmed, and must
+        have been acknowledged.
+        """
         seen: dict[tuple[int, int], Position] = {}
         last: dict[int, int] = {}
         places = dict(found)
@@ -138,7 +141,8 @@ class LedgerHistory:
             if place < first:
                 if place not in self.acked:
                     raise Violation(
-                        f"{entry} was confirmed at {place} and was trimmed (up to {first}), though nobody acknowledged it"
+                        f"{entry} was confirmed at {place} and was trimmed (up to {first}), though nobody "
+                        "acknowledged it"
                     )
                 continue
             if place not in places:
@@ -348,14 +352,17 @@ class LedgerWorld:
             position = log.next_position(found[-1][0])
         cursor = await log.open_cursor("sub", BEFORE_ALL)
         self.trace(
-            f"read {len(found)} entries, {len(self.history.confirmed)} confirmed; mark-delete position {cursor.mark_delete}"
+            f"read {len(found)} entries, {len(self.history.confirmed)} confirmed; mark-delete position "
+            f"{cursor.mark_delete}"
         )
         self.history.check(found, state, log.first_position() if self.trims else (0, 0))
         self.history.check_cursor(cursor.mark_delete, cursor.is_acked, found)
         await self._complete(factory.context)
 
     async def _complete(self, context: LedgerContext) -> None:
-        """Whoever was away, and for how long: the auditor finds what each bookie missed, and it is brought there, or elsewhere."""
+        """Whoever was away, and for how long: the auditor finds what each bookie missed, and it is brought there, or
+        elsewhere.
+        """
         recovery = AutoRecovery(context, "reader", QUICK_RECOVERY)
         await recovery.start()
         deadline = self.sim.now() + 40
@@ -364,13 +371,16 @@ class LedgerWorld:
                 raise Violation(f"all is healed, and there is a copy too few: {missing}")
             await asyncio.sleep(0.5)
         self.trace(
-            f"copies are complete: {recovery.check.found} ledgers lacked some, {recovery.repair.copied_bytes} bytes were copied"
+            f"copies are complete: {recovery.check.found} ledgers lacked some, {recovery.repair.copied_bytes} bytes "
+            "were copied"
         )
         self.copied_bytes = recovery.repair.copied_bytes
         await recovery.stop()
 
     async def _missing(self, context: LedgerContext) -> str:
-        """The first entry that a bookie is named for, and does not give; "" where there is none, and no ledger is marked. Reads from each bookie."""
+        """The first entry that a bookie is named for, and does not give; "" where there is none, and no ledger is
+        marked. Reads from each bookie.
+        """
         for _, blob, _ in await context.meta.range(keys.LEDGERS, prefix_end(keys.LEDGERS)):
             metadata = LedgerMetadata.decode(blob)
             ends = [first - 1 for first, _ in metadata.fragments[1:]] + [metadata.last_entry]

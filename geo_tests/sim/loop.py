@@ -1,7 +1,8 @@
 """SimLoop: an asyncio event loop on virtual time, whose callbacks belong to processes that can die.
 
-Is: the clock (it jumps to the next timer when nothing is ready), the ready queue, and the lives of simulated processes. Isn't: sockets
-(`network`), files (`disk`), or the machine that puts them together (`simulation`, which is what most tests want).
+Is: the clock (it jumps to the next timer when nothing is ready), the ready queue, and the lives of simulated processes.
+Isn't: sockets (`network`), files (`disk`), or the machine that puts them together (`simulation`, which is what most
+tests want).
 
     sim = Simulation(seed=7)                     # geo_tests.sim.simulation
     a = sim.machine("us-a", zone="us")
@@ -11,16 +12,20 @@ Is: the clock (it jumps to the next timer when nothing is ready), the ready queu
         a.kill()                                 # none of its callbacks, timers, or tasks runs again
     sim.run(main(), limit_s=7200)
 
-How a crash works. Every handle of asyncio carries a `contextvars.Context`; a process's main coroutine is started in a context where `LIFE` is set,
-and whatever it schedules, awaits, or creates inherits that. Before a handle runs, the loop looks at its life and drops it where that has ended.
-A process that is stopped (SIGSTOP) is passed over in the same way, and what it was to run waits until it goes on, while its clock does not.
+How a crash works. Every handle of asyncio carries a `contextvars.Context`; a process's main coroutine is started in a
+context where `LIFE` is set, and whatever it schedules, awaits, or creates inherits that. Before a handle runs, the loop
+looks at its life and drops it where that has ended.
+A process that is stopped (SIGSTOP) is passed over in the same way, and what it was to run waits until it goes on, while
+its clock does not.
 
-Nothing of a dead process runs: no `finally`, no `except CancelledError`. Its pending tasks are kept (a collected coroutine would run its `finally`
-blocks) until the loop is closed: only then do those blocks run, where every call into the loop, the network, and the disk is without effect.
+Nothing of a dead process runs: no `finally`, no `except CancelledError`. Its pending tasks are kept (a collected
+coroutine would run its `finally` blocks) until the loop is closed: only then do those blocks run, where every call into
+the loop, the network, and the disk is without effect.
 
-Invariants: the same seed gives the same order of callbacks (tasks hash by number, so that asyncio's own sets iterate in creation order; the collector
-is off while the loop runs); an exception that nobody handles ends the run, unless its process is dead; time never goes backwards; a million callbacks
-at one instant, or a wait that nothing can end, is a failure.
+Invariants: the same seed gives the same order of callbacks (tasks hash by number, so that asyncio's own sets iterate in
+creation order; the collector is off while the loop runs); an exception that nobody handles ends the run, unless its
+process is dead; time never goes backwards; a million callbacks at one instant, or a wait that nothing can end, is a
+failure.
 Source: the idea is FoundationDB's simulator; asyncio/base_events.py for the parts that are replaced.
 """
 
@@ -48,7 +53,9 @@ class SimFailure(AssertionError):
 
 
 class ProcessDied(BaseException):
-    """Raised inside a process by the operation at which it dies, so that no further line of it runs. Never an `Exception`."""
+    """Raised inside a process by the operation at which it dies, so that no further line of it runs. Never an
+    `Exception`.
+    """
 
 
 class Life:
@@ -77,7 +84,9 @@ LIFE: contextvars.ContextVar[Life | None] = contextvars.ContextVar("LIFE", defau
 
 
 class _Handle(asyncio.Handle):
-    """What asyncio's is when nobody debugs, made with fewer calls: a run makes some thousands of them for each virtual second."""
+    """What asyncio's is when nobody debugs, made with fewer calls: a run makes some thousands of them for each virtual
+    second.
+    """
 
     def __init__(
         self,
@@ -243,7 +252,8 @@ class SimLoop(asyncio.BaseEventLoop):
             budget -= 1
             if not budget:
                 self.fail(
-                    f"at {self._now - START_S:.3f} s: {CALLBACKS_AT_ONE_INSTANT_MAX} callbacks and time stands still; last {handle!r}{self._stacks(60)}"
+                    f"at {self._now - START_S:.3f} s: {CALLBACKS_AT_ONE_INSTANT_MAX} callbacks and time stands still; "
+                    f"last {handle!r}{self._stacks(60)}"
                 )
         self.callbacks_run += CALLBACKS_AT_ONE_INSTANT_MAX - budget
         self._current = handle = None
@@ -347,7 +357,8 @@ def run_alone(main: Coroutine[Any, Any, T], *, limit_s: float = 600.0) -> T:
 def collect() -> None:
     """Frees what a run has left, for who makes many of them.
 
-    What is there after the first one (modules, most of all) stays, and is not looked at again: that would take longer than all else.
+    What is there after the first one (modules, most of all) stays, and is not looked at again: that would take longer
+    than all else.
     """
     gc.collect()
     if not gc.get_freeze_count():
@@ -355,7 +366,9 @@ def collect() -> None:
 
 
 def _discard(coro: Any) -> None:
-    """Ends a coroutine, whatever its `finally` blocks still wait for: left to the collector, it would complain on stderr."""
+    """Ends a coroutine, whatever its `finally` blocks still wait for: left to the collector, it would complain on
+    stderr.
+    """
     for _ in range(100):
         if getattr(coro, "cr_frame", None) is None:
             return

@@ -1,7 +1,7 @@
 """Network: TCP in memory, for `SimLoop`: hosts, zones, latency, cuts, resets.
 
-Is: `create_server` and `create_connection` of the loop, with asyncio's Transport semantics, and the faults of a network. Isn't: TLS (`ssl` is
-ignored; `get_extra_info("peer_host")` says who called), names, datagrams.
+Is: `create_server` and `create_connection` of the loop, with asyncio's Transport semantics, and the faults of a
+network. Isn't: TLS (`ssl` is ignored; `get_extra_info("peer_host")` says who called), names, datagrams.
 
     network = sim.network
     network.latency("us", "eu", 0.040, 0.044)    # seconds one way, between two zones or hosts, both directions
@@ -10,13 +10,15 @@ ignored; `get_extra_info("peer_host")` says who called), names, datagrams.
     network.heal("us", "eu")                     # what waited arrives, or the connection is reset: the seed decides
     network.reset("us", "eu")                    # every open connection between them dies now, both ends are told
 
-A server belongs to the host of the process that listens; "127.0.0.1", "localhost", "0.0.0.0", "" and None are that host's own names, and because
-port 0 gives a number that is used once in the whole network, an address with a loopback host also finds another machine's listener.
+A server belongs to the host of the process that listens; "127.0.0.1", "localhost", "0.0.0.0", "" and None are that
+host's own names, and because port 0 gives a number that is used once in the whole network, an address with a loopback
+host also finds another machine's listener.
 
-Rules. The bytes of a connection arrive in order, whatever the latency; where they are cut into reads is random. A sender has a window of
-WINDOW_BYTES in flight or unread by the peer; what exceeds it is its write buffer, with asyncio's pause_writing and resume_writing. A process that is
-killed has its connections closed by its kernel: the peer sees end of file or a reset after the latency. A machine that loses power says nothing:
-peers learn of it by their own time-outs, or, once it is up again, by a reset that answers their next bytes.
+Rules. The bytes of a connection arrive in order, whatever the latency; where they are cut into reads is random. A
+sender has a window of WINDOW_BYTES in flight or unread by the peer; what exceeds it is its write buffer, with asyncio's
+pause_writing and resume_writing. A process that is killed has its connections closed by its kernel: the peer sees end
+of file or a reset after the latency. A machine that loses power says nothing: peers learn of it by their own time-outs,
+or, once it is up again, by a reset that answers their next bytes.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ class Network:
         self._latency[(a, b)] = self._latency[(b, a)] = (low_s, high_s)
 
     def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
-        """What `a` sends to `b` is lost from now on; the other way too unless `one_way`. Hosts or zones. Connections stay open and silent."""
+        """What `a` sends to `b` is lost from now on; the other way too unless `one_way`. Hosts or zones. Connections
+        stay open and silent.
+        """
         self._cuts.add((a, b))
         if not one_way:
             self._cuts.add((b, a))
@@ -95,7 +99,9 @@ class Network:
         )
 
     def end_of_life(self, life: Life, *, silent: bool) -> None:
-        """The process is dead: its listeners and connections go. `silent`: its machine lost power, and peers hear nothing."""
+        """The process is dead: its listeners and connections go. `silent`: its machine lost power, and peers hear
+        nothing.
+        """
         for key, servers in list(self._listeners.items()):
             self._listeners[key] = [s for s in servers if s.life is not life]
         for connection in list(self._connections):
@@ -104,7 +110,9 @@ class Network:
                     end.died(silent=silent)
 
     def power(self, host: str, *, on: bool) -> None:
-        """A machine goes dark or comes back; coming back, it answers what peers of its earlier life send again with resets."""
+        """A machine goes dark or comes back; coming back, it answers what peers of its earlier life send again with
+        resets.
+        """
         self._down[host] = not on
         for connection in list(self._connections) if on else ():
             for end in connection.ends:

@@ -1,13 +1,17 @@
-"""PassiveWorld: a whole instance with an active-passive namespace that is moved, failed over, and brought back under load and faults.
+"""PassiveWorld: a whole instance with an active-passive namespace that is moved, failed over, and brought back under
+load and faults.
 
-Is: a World whose producers go wherever their messages are taken, an operator who switches, fails over by force, and cancels, all at bad moments; and the
-lease history: at each confirmation the configuration calls that region the active one. Processes are stopped (SIGSTOP), too, and go on. Isn't: the commands
-(`tests/region_node/dr/operations/test_operation_steps.py`, `test_commands.py`): here everything below a broker is real.
+Is: a World whose producers go wherever their messages are taken, an operator who switches, fails over by force, and
+cancels, all at bad moments; and the lease history: at each confirmation the configuration calls that region the active
+one. Processes are stopped (SIGSTOP), too, and go on. Isn't: the commands
+(`tests/region_node/dr/operations/test_operation_steps.py`, `tests/heliograph/cli/regions/test_disaster_recovery.py`):
+here everything below a broker is real.
 
     python -m geo_tests.sim.world --passive --seed 17 --trace
 
-Once everything is healed: each acknowledged message is in every region exactly once, whichever regions confirmed what, with both tails of every forced
-failover; messages that two regions published first are in the same order wherever both have them.
+Once everything is healed: each acknowledged message is in every region exactly once, whichever regions confirmed what,
+with both tails of every forced failover; messages that two regions published first are in the same order wherever both
+have them.
 """
 
 from __future__ import annotations
@@ -115,7 +119,10 @@ class PassiveWorld(World):
     def _judge(self, gate: Gate) -> None:
         truth = self.truth()
         if truth is not None and truth.active != gate._writing.region:
-            text = f"a broker of {gate._writing.region} confirms, {truth.active} is the active region under epoch {truth.epoch}"
+            text = (
+                f"a broker of {gate._writing.region} confirms, {truth.active} is the active region under epoch "
+                f"{truth.epoch}"
+            )
             self.sim.loop.fail(text, Violation(text))
 
     def truth(self) -> Leadership | None:

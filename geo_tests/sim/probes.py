@@ -1,9 +1,11 @@
 """Probes: what the checkers look at inside living brokers, again and again while a world runs.
 
-Is: the invariants that no client can see from outside: cursors that pass what they must not, vectors that go back, queues beyond their bound.
+Is: the invariants that no client can see from outside: cursors that pass what they must not, vectors that go back,
+queues beyond their bound.
 Isn't: a wait for anything.
 
-A probe knows of each topic and region what was ever seen durable there (the vector of a living owner), and what the subscription acknowledged.
+A probe knows of each topic and region what was ever seen durable there (the vector of a living owner), and what the
+subscription acknowledged.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ class Probes:
         self._look_at_bounds()
 
     def _topics(self) -> Iterator[tuple[str, str, Any]]:
-        """(region, topic, its log) of every living broker that has it loaded, also where it is fenced and has not noticed."""
+        """(region, topic, its log) of every living broker that has it loaded, also where it is fenced and has not
+        noticed.
+        """
         for region in self.world.regions.values():
             for node in region.brokers:
                 if node.is_ready():
@@ -89,7 +93,8 @@ class Probes:
                     and message not in delivered
                 ):
                     raise Violation(
-                        f"{topic} in {region}: the mark-delete position {cursor.mark_delete} has passed {message}, which no region delivered"
+                        f"{topic} in {region}: the mark-delete position {cursor.mark_delete} has passed {message}, "
+                        "which no region delivered"
                     )
             return
         acked: set[Position] = set()
@@ -103,13 +108,16 @@ class Probes:
                 and position not in acked
             ):
                 raise Violation(
-                    f"{topic} in {region}: the mark-delete position {cursor.mark_delete} has passed {position}, which nobody acknowledged"
+                    f"{topic} in {region}: the mark-delete position {cursor.mark_delete} has passed {position}, which "
+                    "nobody acknowledged"
                 )
 
     def _look_at_links(self, region: str, topic: str, log: Any) -> None:
-        """A replication cursor never passes what is not durable in the other region. (No SKIP is expected in these worlds.)
+        """A replication cursor never passes what is not durable in the other region. (No SKIP is expected in these
+        worlds.)
 
-        An owner there may have died between two looks, right after its receipt: so a suspicion must last, with a living owner there.
+        An owner there may have died between two looks, right after its receipt: so a suspicion must last, with a living
+        owner there.
         """
         history = self.world.histories.get(topic)
         if history is None:
@@ -131,7 +139,8 @@ class Probes:
                 count = self._suspicions[topic, region, target] = self._suspicions.get((topic, region, target), 0) + 1
                 if count > SUSPICIONS_MAX:
                     raise Violation(
-                        f"{topic}: the link {region}->{target} stands at {cursor.mark_delete}, and {target} has {region} only through {there}: {passed[:3]}"
+                        f"{topic}: the link {region}->{target} stands at {cursor.mark_delete}, and {target} has "
+                        f"{region} only through {there}: {passed[:3]}"
                     )
 
     def _look_at_bounds(self) -> None:

@@ -1,9 +1,13 @@
-"""Pulsar clients of the simulated world: they speak the wire protocol, keep what is not acknowledged, and come back after anything.
+"""Pulsar clients of the simulated world: they speak the wire protocol, keep what is not acknowledged, and come back
+after anything.
 
-Is: the behaviour that official clients show (look up, redirect, resend in order, acknowledge, seek the owner again), as small as a check needs it.
-Isn't: shared with production code but for the protobuf classes; a server's mistake must not be mirrored here. Not fast, not complete.
+Is: the behaviour that official clients show (look up, redirect, resend in order, acknowledge, seek the owner again), as
+small as a check needs it.
+Isn't: shared with production code but for the protobuf classes; a server's mistake must not be mirrored here. Not fast,
+not complete.
 
-A protocol mistake of the server (a receipt that overtakes, an entry whose checksum is wrong, a message nobody asked for) raises, which fails the run.
+A protocol mistake of the server (a receipt that overtakes, an entry whose checksum is wrong, a message nobody asked
+for) raises, which fails the run.
 """
 
 from __future__ import annotations
@@ -337,7 +341,9 @@ class Producer(_Staying):
 
 
 class Consumer(_Staying):
-    """A consumer of a durable subscription: acknowledges some messages one by one, in an order of its own, and is given the others again later."""
+    """A consumer of a durable subscription: acknowledges some messages one by one, in an order of its own, and is given
+    the others again later.
+    """
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
 """RaftClient: asks a simulated Raft group, and writes down what it saw.
 
-Is: one client of `geo_tests.sim.raft_world`, whose history is judged by `raft_history`. Isn't: the real one (`heliograph.kv.metadata_client`).
+Is: one client of `geo_tests.sim.raft_world`, whose history is judged by `raft_history`. Isn't: the real one
+(`heliograph.kv.metadata_client`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """Asks one thing at a time, asks again elsewhere where no answer comes, and writes down when it called and what it learned."""
+    """Asks one thing at a time, asks again elsewhere where no answer comes, and writes down when it called and what it
+    learned.
+    """
 
     def __init__(self, world: RaftWorld, name: str) -> None:
         self._world, self._name = world, name

@@ -1,7 +1,7 @@
 """Is a history of one register linearizable? Writes whose outcome nobody knows are part of it.
 
-Is: the search of Wing and Gong with Lowe's memo, for one key with get, put, and compare-and-set on versions. Isn't: a checker for several keys at
-once (linearizability is local: each key is checked by itself).
+Is: the search of Wing and Gong with Lowe's memo, for one key with get, put, and compare-and-set on versions. Isn't: a
+checker for several keys at once (linearizability is local: each key is checked by itself).
 Source: Lowe, "Testing for linearizability", 2017; the same method as porcupine's.
 """
 
@@ -21,8 +21,10 @@ CONFLICT = -1
 class Operation:
     """One call on one key. Values of writes are unique.
 
-    returned: FOREVER where no answer came; such a write may have happened at any time after `called`, or never (a get is left out).
-    seen: what a get found. version: what a write was answered with: the version it made, CONFLICT, or 0 where no answer came.
+    returned: FOREVER where no answer came; such a write may have happened at any time after `called`, or never (a get
+    is left out).
+    seen: what a get found. version: what a write was answered with: the version it made, CONFLICT, or 0 where no answer
+    came.
     """
 
     called: float

@@ -1,7 +1,8 @@
 """Raft members that lose table and log, and begin anew beside the others; and rules that may not be broken then.
 
-Is: RaftWorld, in which now and then a member that starts has lost everything but its term, its vote, and how far its log went; one at a time, in groups
-that can do without it. Isn't: how a member finds that out, or what lies on its disk (tests/local_meta/test_node_damaged_table.py).
+Is: RaftWorld, in which now and then a member that starts has lost everything but its term, its vote, and how far its
+log went; one at a time, in groups that can do without it. Isn't: how a member finds that out, or what lies on its disk
+(tests/local_meta/test_node_damaged_table.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""RaftMember: one node of a simulated Raft group: its core, what its disk holds durably, and a small key-value machine with client sessions.
+"""RaftMember: one node of a simulated Raft group: its core, what its disk holds durably, and a small key-value machine
+with client sessions.
 
 Is: state, and how it outlives a crash. Isn't: what happens to it, or what is checked (`geo_tests.sim.raft_world`).
 """
@@ -28,7 +29,9 @@ class Violation(AssertionError):
 
 
 class SessionKv:
-    """Registers with versions and, for each client, the last answer: a retried write is answered, not repeated. `digest` stands for all that was applied."""
+    """Registers with versions and, for each client, the last answer: a retried write is answered, not repeated.
+    `digest` stands for all that was applied.
+    """
 
     def __init__(self) -> None:
         self.table: dict[str, tuple[bytes, int]] = {}

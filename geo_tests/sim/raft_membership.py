@@ -1,8 +1,10 @@
-"""MembershipWorld: the same world of Raft cores, while members come, learn, are promoted, go, and hand the leadership over.
+"""MembershipWorld: the same world of Raft cores, while members come, learn, are promoted, go, and hand the leadership
+over.
 
-Is: RaftWorld with members that wait outside, and an operator who changes the group through whoever leads, or thinks so. Isn't: other faults than
-RaftWorld's. Checked besides: voters change one by one, and only behind a committed entry of the leader's own term and the change before; when all is
-healed, the leader belongs to its group, everybody in it follows, and who was removed disturbs nobody; the leadership moves when it is asked to.
+Is: RaftWorld with members that wait outside, and an operator who changes the group through whoever leads, or thinks so.
+Isn't: other faults than RaftWorld's. Checked besides: voters change one by one, and only behind a committed entry of
+the leader's own term and the change before; when all is healed, the leader belongs to its group, everybody in it
+follows, and who was removed disturbs nobody; the leadership moves when it is asked to.
 """
 
 from __future__ import annotations
@@ -95,7 +97,8 @@ class MembershipWorld(RaftWorld):
             raise Violation(f"one by one: {member.name} goes from {before.voters} to {core.config.voters}")
         if not any(entry[0] == core.term for entry in self.committed.values()):
             raise Violation(
-                f"own term first: {member.name} changes the group at {index} before an entry of term {core.term} is committed"
+                f"own term first: {member.name} changes the group at {index} before an entry of term {core.term} is "
+                "committed"
             )
         pending = [at for at in range(core.commit + 1, index) if core.log.slice(at, at + 1)[0][1] == CONFIG]
         if pending:

@@ -1,6 +1,7 @@
 """Cores with one broken rule each: what shows that the simulation of Raft can fail.
 
-Is: subclasses of RaftCore, each without one rule of the protocol. Isn't: anything that may be used. Each must be found within a few hundred seeds.
+Is: subclasses of RaftCore, each without one rule of the protocol. Isn't: anything that may be used. Each must be found
+within a few hundred seeds.
 """
 
 from __future__ import annotations
@@ -170,4 +171,6 @@ MUTANTS: list[type[RaftCore]] = [
 """Found by random runs, most within a few dozen seeds."""
 
 RARE: list[type[RaftCore]] = [VoteBeforeSync, CommitsOlderTerms, ReplacesOldTerm]
-"""Need a course of events that random runs reach once in hundreds or thousands of seeds; scripts in tests/heliograph/raft/test_core.py show each at once."""
+"""Need a course of events that random runs reach once in hundreds or thousands of seeds; scripts in
+tests/heliograph/raft/test_core.py show each at once.
+"""

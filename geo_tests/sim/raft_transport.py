@@ -1,6 +1,8 @@
-"""RaftNetwork: the port `heliograph.raft.member.raft_node.RaftTransport` on virtual time: delay, loss, repetition, reordering, cuts of each direction.
+"""RaftNetwork: the port `heliograph.raft.member.raft_node.RaftTransport` on virtual time: delay, loss, repetition,
+reordering, cuts of each direction.
 
-Is: messages between named members of one Raft group in one simulation. Isn't: connections (members over sockets use the simulated network).
+Is: messages between named members of one Raft group in one simulation. Isn't: connections (members over sockets use the
+simulated network).
 A message is delivered in the life of the receiver that last asked for messages; a dead one gets nothing.
 """
 

@@ -1,7 +1,9 @@
-"""RaftWorld: cores of a Raft group, stepped directly on virtual time, with everything that can go wrong, and clients that write down what they saw.
+"""RaftWorld: cores of a Raft group, stepped directly on virtual time, with everything that can go wrong, and clients
+that write down what they saw.
 
-Is: members (a core, what its disk holds durably, a small key-value machine with client sessions), a network that loses, repeats, delays, reorders,
-and cuts, clocks that run wrong, crashes that lose what was not synced; the invariants of Raft, checked after every step. Isn't: the shell, sockets,
+Is: members (a core, what its disk holds durably, a small key-value machine with client sessions), a network that loses,
+repeats, delays, reorders, and cuts, clocks that run wrong, crashes that lose what was not synced; the invariants of
+Raft, checked after every step. Isn't: the shell, sockets,
 files: those have simulations of their own.
 Everything follows from the seed. `RaftWorld(seed, core=Mutant).run()` raises Violation.
 """
@@ -363,7 +365,9 @@ class RaftWorld:
     # -- invariants ---------------------------------------------------------------------------------------------------
 
     def _check_new(self, member: Member, core: RaftCore, actions: Actions) -> None:
-        """Log matching: the same index and term is the same entry, behind the same term; so, step by step, the same log."""
+        """Log matching: the same index and term is the same entry, behind the same term; so, step by step, the same
+        log.
+        """
         before = core.log.term(actions.first_index - 1) if actions.entries else 0
         for index, entry in enumerate(actions.entries, actions.first_index):
             known = self.entries.setdefault((index, entry[0]), (before, entry[1], entry[2]))

@@ -1,8 +1,10 @@
-"""Reconfiguration: an admin who changes the namespace of a world: by which way its regions replicate, and which regions it has.
+"""Reconfiguration: an admin who changes the namespace of a world: by which way its regions replicate, and which regions
+it has.
 
-Is: the newest wish, carried into the global configuration as `namespaces set` would, however often that takes. Isn't: the choice of what to wish (`faults`).
-Invariants: a wish that was taken over by a newer one may never have held anywhere; the newest one does once `settled`. Nobody connects before the first
-wish, so that worlds without this fault run as if there were no such admin.
+Is: the newest wish, carried into the global configuration as `namespaces set` would, however often that takes. Isn't:
+the choice of what to wish (`faults`).
+Invariants: a wish that was taken over by a newer one may never have held anywhere; the newest one does once `settled`.
+Nobody connects before the first wish, so that worlds without this fault run as if there were no such admin.
 """
 
 from __future__ import annotations

@@ -50,7 +50,9 @@ TUNED: dict[type, object] = {
         LeaseSettings(ttl_ms=2000, renew_s=0.5),
     )
 }
-"""Small segments and ledgers, so that few messages meet all the seams. A frame must hold the largest run that a link makes of the world's messages."""
+"""Small segments and ledgers, so that few messages meet all the seams. A frame must hold the largest run that a link
+makes of the world's messages.
+"""
 
 
 class Node:

@@ -1,6 +1,7 @@
 """Simulation: a loop, a network, and machines with disks, from one seed. What most tests start from.
 
-Is: machines that run a coroutine, are killed, lose power, and come back with what their disks still hold. Isn't: what runs on them (`world`).
+Is: machines that run a coroutine, are killed, lose power, and come back with what their disks still hold. Isn't: what
+runs on them (`world`).
 
     def test_it() -> None:
         with Simulation(seed=7) as sim:
@@ -13,14 +14,15 @@ Is: machines that run a coroutine, are killed, lose power, and come back with wh
             async def main() -> None:
                 store.start(serve)
                 reply = await sim.call("client", ask, "us-store", 7000)      # as a process on a host of its own
-                store.power_cut()                                            # callbacks stop, unsynced bytes are lost or torn, peers hear nothing
+                store.power_cut()  # callbacks stop, unsynced bytes are lost or torn, peers hear nothing
                 await asyncio.sleep(1)
                 store.start(serve)
             sim.run(main(), limit_s=60)
 
-`store.kill()` is SIGKILL: peers see the connection end, and the disk keeps all. Code that a test calls on an object of a machine must run in that
-machine's life: `store.run(method, argument)`, or `await store.ask(coroutine_function, ...)`.
-`sim.rng(name)` is a generator for one purpose, `sim.clock(host)` a `heliograph.runtime.clock.Clock`; a machine has `clock` and `rng` of its own.
+`store.kill()` is SIGKILL: peers see the connection end, and the disk keeps all. Code that a test calls on an object of
+a machine must run in that machine's life: `store.run(method, argument)`, or `await store.ask(coroutine_function, ...)`.
+`sim.rng(name)` is a generator for one purpose, `sim.clock(host)` a `heliograph.runtime.clock.Clock`; a machine has
+`clock` and `rng` of its own.
 """
 
 from __future__ import annotations
@@ -86,7 +88,9 @@ class Machine:
         return self.platter(path).disk()
 
     def start(self, main: Callable[[Machine], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
-        """Begins a life with `main`. The life outlasts `main`, as long as nobody ends it. An exception in `main` fails the run."""
+        """Begins a life with `main`. The life outlasts `main`, as long as nobody ends it. An exception in `main` fails
+        the run.
+        """
         assert not self.running, f"{self.host} runs already"
         self._lives += 1
         self.life = Life(self.host, self._lives)
@@ -101,7 +105,9 @@ class Machine:
         self._end(silent=False)
 
     def stop(self) -> Life | None:
-        """SIGSTOP: its connections stay open and silent, its clock goes on. Returns the life that `loop.go_on` continues."""
+        """SIGSTOP: its connections stay open and silent, its clock goes on. Returns the life that `loop.go_on`
+        continues.
+        """
         if self.life is not None:
             self.loop.stop_life(self.life)
         return self.life
@@ -120,7 +126,9 @@ class Machine:
         return self.life.context().run(call, *args)
 
     async def ask(self, call: Callable[..., Coroutine[Any, Any, T]], *args: Any, limit_s: float = 60.0) -> T:
-        """Awaits a coroutine of this machine's process. Raises TimeoutError where it does not answer (it may have died)."""
+        """Awaits a coroutine of this machine's process. Raises TimeoutError where it does not answer (it may have
+        died).
+        """
         assert self.life is not None and self.life.alive, f"{self.host} does not run"
         task = self.loop.create_task(call(*args), context=self.life.context())
         done, _ = await asyncio.wait([task], timeout=limit_s)

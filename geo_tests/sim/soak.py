@@ -60,8 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 faults.update(verdict.kinds)
             spent = time.monotonic() - began
             print(
-                f"\r{count} of {len(seeds)} worlds, {len(failed)} failed, {messages} messages, {faults.total()} faults, "
-                f"{spent:.0f} s, {spent / count * chosen.jobs:.2f} s each, {(len(seeds) - count) * spent / count:.0f} s left  ",
+                f"\r{count} of {len(seeds)} worlds, {len(failed)} failed, {messages} messages, {faults.total()} "
+                "faults, "
+                f"{spent:.0f} s, {spent / count * chosen.jobs:.2f} s each, {(len(seeds) - count) * spent / count:.0f} "
+                "s left  ",
                 end="",
                 flush=True,
             )

@@ -1,7 +1,7 @@
 """SimTable: a table store on a simulated disk, for power cuts at any step.
 
-Is: heliograph.kv.engine.table_store.TableStore as one file of batches, each with a checksum, that is read again from its beginning. Isn't: small, or for anything
-but simulations.
+Is: heliograph.kv.engine.table_store.TableStore as one file of batches, each with a checksum, that is read again from
+its beginning. Isn't: small, or for anything but simulations.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Transport: the two ends of a connection of the simulated network, with asyncio's Transport semantics.
 
-Is: write buffers, what is in flight, reads that are cut at random, ends of files, resets, and what a killed process or a machine without power leaves.
+Is: write buffers, what is in flight, reads that are cut at random, ends of files, resets, and what a killed process or
+a machine without power leaves.
 Isn't: hosts, latencies, cuts, or listeners (`geo_tests.sim.network`, which says the rules).
 """
 
@@ -80,7 +81,9 @@ class Connection:
 
 
 class SimTransport(asyncio.Transport):
-    """One end of a connection: its write buffer, what is in flight to the peer, and what it received and has not read."""
+    """One end of a connection: its write buffer, what is in flight to the peer, and what it received and has not
+    read.
+    """
 
     peer: SimTransport
 
@@ -264,7 +267,9 @@ class SimTransport(asyncio.Transport):
             self._protocol.connection_lost(error)
 
     def _hang_up(self) -> None:
-        """This end's kernel closes: the peer gets what is in flight and an end of file, or a reset that overtakes it."""
+        """This end's kernel closes: the peer gets what is in flight and an end of file, or a reset that overtakes
+        it.
+        """
         self._buffer.clear()
         self._buffer_bytes = 0
         delay = self.network.delay(self.host, self.peer.host)
@@ -394,7 +399,9 @@ class SimTransport(asyncio.Transport):
             protocol.data_received(data)
 
     def _was_read(self, size: int) -> None:
-        """The peer read `size` bytes: the window opens. Runs in the peer's context; the protocol hears of it in its own."""
+        """The peer read `size` bytes: the window opens. Runs in the peer's context; the protocol hears of it in its
+        own.
+        """
         self._window_used -= size
         if self.is_dead():
             return

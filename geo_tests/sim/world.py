@@ -1,12 +1,15 @@
-"""World: a whole instance in one process on virtual time: regions from production's composition, clients, faults, checkers.
+"""World: a whole instance in one process on virtual time: regions from production's composition, clients, faults,
+checkers.
 
-Is: level 2 of the simulations. Isn't: a model; every role is the one that production builds, on the simulator's loop, network, and disks.
+Is: level 2 of the simulations. Isn't: a model; every role is the one that production builds, on the simulator's loop,
+network, and disks.
 
     python -m geo_tests.sim.world --seed 17 --trace      # replays one seed and shows what happened when
 
-A run: the regions start and are provisioned through the global configuration; named producers publish in every region, durable
-subscriptions consume; meanwhile faults come (`faults`); then everything heals, and within CONVERGE_S the links must drain, every producer have its
-receipts, and readers from the earliest message find in every region what `checkers` demand. `probes` look into the living brokers all the time.
+A run: the regions start and are provisioned through the global configuration; named producers publish in every region,
+durable subscriptions consume; meanwhile faults come (`faults`); then everything heals, and within CONVERGE_S the links
+must drain, every producer have its receipts, and readers from the earliest message find in every region what `checkers`
+demand. `probes` look into the living brokers all the time.
 """
 
 from __future__ import annotations
@@ -73,7 +76,9 @@ class WorldSettings:
     kinds: tuple[str, ...] = ()
     """Names of the kinds of faults that there are; empty: all."""
     replicated: bool = False
-    """The subscription is replicated, and its consumers move from region to region: together they consume everything."""
+    """The subscription is replicated, and its consumers move from region to region: together they consume
+    everything.
+    """
     auto_recovery: AutoRecoverySettings = field(default_factory=AutoRecoverySettings)
 
 
@@ -306,11 +311,14 @@ class World:
                 at = (await node.machine.ask(position_of, log, *next(iter(told.values())))).position
                 if at != places[region][message]:
                     raise Violation(
-                        f"{topic} in {region}: the coordinate of {message} leads to {at}, it lies at {places[region][message]}"
+                        f"{topic} in {region}: the coordinate of {message} leads to {at}, it lies at "
+                        f"{places[region][message]}"
                     )
 
     def _consumed_everywhere(self) -> str:
-        """The durable subscription of each region has delivered all that was acknowledged anywhere; a replicated one in any region, and all know it."""
+        """The durable subscription of each region has delivered all that was acknowledged anywhere; a replicated one in
+        any region, and all know it.
+        """
         if self.settings.replicated:
             return self._consumed_together()
         for topic, history in self.histories.items():

@@ -1,11 +1,14 @@
-"""Chaos: five real regions, everything between and in them broken in turn while all of them publish, and a checker of the whole history.
+"""Chaos: five real regions, everything between and in them broken in turn while all of them publish, and a checker of
+the whole history.
 
     python -m geo_tests.wan.chaos [--minutes 5] [--seed 1] [--regions us,eu,ap,sa,za] [--kinds cut,kill-broker]
 
-Each of `KINDS` is one way to break something: begun somewhere by chance, held for a few seconds under load, ended (a network heals, a process comes back),
-and then every link must have caught up without anybody's help within PATIENCE_S. While a link is cut, what its source says is at risk is compared with what was
-published and has not arrived (`geo_tests.wan.risk`). In the end: in each region, each message that was acknowledged anywhere is there once, in the order of its
-producer; and what every link says is at risk is nothing. Exits with 1, and says what, where that is not so.
+Each of `KINDS` is one way to break something: begun somewhere by chance, held for a few seconds under load, ended (a
+network heals, a process comes back), and then every link must have caught up without anybody's help within PATIENCE_S.
+While a link is cut, what its source says is at risk is compared with what was published and has not arrived
+(`geo_tests.wan.risk`). In the end: in each region, each message that was acknowledged anywhere is there once, in the
+order of its producer; and what every link says is at risk is nothing. Exits with 1, and says what, where that is not
+so.
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ Where = Callable[[], tuple[str, list[Link]]]
 
 
 class Chaos:
-    """One instance under faults. `events`: (kind, where, seconds until every link had caught up). `compared`: numbers of risk that were looked at."""
+    """One instance under faults. `events`: (kind, where, seconds until every link had caught up). `compared`: numbers
+    of risk that were looked at.
+    """
 
     def __init__(self, instance: Instance, regions: Sequence[str], seed: int) -> None:
         self.instance, self.regions, self.rng = instance, list(regions), random.Random(seed)
@@ -236,7 +241,8 @@ def run(data: Path, regions: Sequence[str], kinds: Sequence[str], seed: int, min
         slowest = max(chaos.events, key=lambda event: event[2])
         sent, tried = sum(stream.sent for stream in chaos.streams), len({kind for kind, _, _ in chaos.events})
         print(
-            f"{len(chaos.events)} faults of {tried} kinds, {sent} messages, slowest recovery {slowest[2]:.1f} s after {slowest[0]} at {slowest[1]}"
+            f"{len(chaos.events)} faults of {tried} kinds, {sent} messages, slowest recovery {slowest[2]:.1f} s after "
+            f"{slowest[0]} at {slowest[1]}"
         )
         print(f"{chaos.compared} numbers of what is at risk compared with what was")
         return wrong

@@ -1,4 +1,6 @@
-"""Instances that tests share: one of two regions for all, one of three for each module that asks; each test takes its own namespace or topic."""
+"""Instances that tests share: one of two regions for all, one of three for each module that asks; each test takes its
+own namespace or topic.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
-    """Regions us (two brokers) and eu, 20 ms apart, namespace public/geo replicated between them, a folder as their object store."""
+    """Regions us (two brokers) and eu, 20 ms apart, namespace public/geo replicated between them, a folder as their
+    object store.
+    """
     folder = tmp_path_factory.mktemp("pair")
     (folder / "wan.json").write_text(json.dumps({"us-eu": {"rtt_ms": 20, "jitter_ms": 4}}))
     tiered = {"HELIOGRAPH_BROKER__TIERED__STORE": f"file://{folder}/objects", "HELIOGRAPH_BROKER__TIERED__TICK_S": "1"}

@@ -1,6 +1,8 @@
-"""A running instance for a test: started by the command line as a user would, its links bent by Toxiproxy, stopped whatever happens.
+"""A running instance for a test: started by the command line as a user would, its links bent by Toxiproxy, stopped
+whatever happens.
 
-Is: a fixture's inside. `toxiproxy-python` lists, cuts, and adds toxics; `region_node.instance.nodes.toxiproxy_api` changes what that package cannot.
+Is: a fixture's inside. `toxiproxy-python` lists, cuts, and adds toxics; `region_node.instance.nodes.toxiproxy_api`
+changes what that package cannot.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ PATIENCE_S = 120.0
 def heliograph(
     *arguments: str, check: bool = True, timeout_s: float = 300, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """What the program answers. Where it takes too long it is interrupted, as by Ctrl-C, so that it ends what it has started.
+    """What the program answers. Where it takes too long it is interrupted, as by Ctrl-C, so that it ends what it has
+    started.
 
     environment: beside what this process has.
     """
@@ -57,7 +60,8 @@ def heliograph(
 
 
 def eventually(good: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
-    """The first true answer of `good`. Polls, because the other side is another process; what is not there yet, or is refused, is asked for again.
+    """The first true answer of `good`. Polls, because the other side is another process; what is not there yet, or is
+    refused, is asked for again.
 
     patience_s: more than PATIENCE_S; less is taken for that.
     """
@@ -117,7 +121,9 @@ class Instance:
 
     @property
     def server(self) -> ToxiproxyServer:
-        """The package keeps one address for all: it is this instance's from here on, whatever another one made of it."""
+        """The package keeps one address for all: it is this instance's from here on, whatever another one made of
+        it.
+        """
         found = ToxiproxyServer()
         found.update_api_consumer(*self.state["wan"]["toxiproxy"].split(":"))
         return found
@@ -132,7 +138,9 @@ class Instance:
             heliograph("down", "--data", str(self.data))
 
     def status(self) -> dict[str, Any]:
-        """As `heliograph status --json` prints it, without the second that a program takes to start: tests ask again and again."""
+        """As `heliograph status --json` prints it, without the second that a program takes to start: tests ask again
+        and again.
+        """
         return call(self.data, "status")
 
     def pids(self) -> list[int]:

@@ -63,7 +63,9 @@ def create(region: Region, topic: str, partitions: int = 1, **config: str) -> No
 
 
 def producer(region: Region, *brokers: int, **settings: Any) -> Any:
-    """A request has as long as a test waits: one that times out earlier is sent again, and what is not idempotent may then be there twice."""
+    """A request has as long as a test waits: one that times out earlier is sent again, and what is not idempotent may
+    then be there twice.
+    """
     fields = {
         "bootstrap.servers": servers(region, *brokers),
         "acks": "all",
@@ -117,9 +119,10 @@ def take(made: Any, count: int) -> list[Any]:
 class GroupMember(threading.Thread):
     """An application of a group: it reads, and commits what it has read, in a thread of its own.
 
-    Members that share a thread stop each other: a commit waits behind its member's JoinGroup, and that for the others, which must be polled to give
-    partitions back. `seen`: (partition, offset) -> value. `committed`: partition -> the highest offset whose commit was answered. `assigned`: its
-    partitions as of its last read. `brokers`: how many it knew of then, once `count_brokers` is set. Nobody else may call its client meanwhile.
+    Members that share a thread stop each other: a commit waits behind its member's JoinGroup, and that for the others,
+    which must be polled to give partitions back. `seen`: (partition, offset) -> value. `committed`: partition -> the
+    highest offset whose commit was answered. `assigned`: its partitions as of its last read. `brokers`: how many it
+    knew of then, once `count_brokers` is set. Nobody else may call its client meanwhile.
     """
 
     def __init__(self, client: Any, topic: str) -> None:
@@ -187,7 +190,7 @@ def ask(raw: socket.socket, name: str, version: int, fields: dict[str, Any]) -> 
     return decode_fields(name, version, data[9 if api.is_flexible(version) else 8 :], answer=True)
 
 
-# -- who may ---------------------------------------------------------------------------------------------------------------------
+# -- who may -----------------------------------------------------------------------------------------------------------
 
 
 def token(role: str) -> str:
@@ -201,7 +204,9 @@ def token(role: str) -> str:
 
 @contextlib.contextmanager
 def secure_region(folder: Path) -> Iterator[Region]:
-    """A region that asks who is there: ann may do all with topics, bob only consume, root anything; passwords are their first letters."""
+    """A region that asks who is there: ann may do all with topics, bob only consume, root anything; passwords are their
+    first letters.
+    """
     passwords = {"ann": "a", "bob": "b", "root": "r"}
     lines = [
         f"{user}:{bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()}\n"

@@ -1,8 +1,10 @@
-"""What a cut link says is at risk, beside what is: messages that were published in its source and are not in its target, and how old the oldest is.
+"""What a cut link says is at risk, beside what is: messages that were published in its source and are not in its
+target, and how old the oldest is.
 
-Is: bounds for each answer, from what publishers had been told before it was asked for and had sent when it came, and from what is read in the target in the
-end. Isn't: the cut. Invariants: before it everything had arrived, and the source knew that. So a link may say no less than was confirmed to publishers and
-is not in its target, and no more than was published since; with nothing in flight these are the same number, unless other regions passed something on.
+Is: bounds for each answer, from what publishers had been told before it was asked for and had sent when it came, and
+from what is read in the target in the end. Isn't: the cut. Invariants: before it everything had arrived, and the source
+knew that. So a link may say no less than was confirmed to publishers and is not in its target, and no more than was
+published since; with nothing in flight these are the same number, unless other regions passed something on.
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ class Risk:
                     )
 
     def verdict(self) -> tuple[list[str], int]:
-        """(what was said and was not so, how many numbers were compared). Waits until all that was sent is confirmed; the cut must still hold."""
+        """(what was said and was not so, how many numbers were compared). Waits until all that was sent is confirmed;
+        the cut must still hold.
+        """
         for source in {source for source, _ in self.links}:
             self.streams[source].finish()
         self.sample()
@@ -89,7 +93,8 @@ class Risk:
             )
             if one.messages and not youngest <= one.age_s <= oldest:
                 wrong.append(
-                    f"{source}-{target}: the oldest message at risk is reported {one.age_s:.1f} s old, it is {youngest:.1f} to {oldest:.1f}"
+                    f"{source}-{target}: the oldest message at risk is reported {one.age_s:.1f} s old, it is "
+                    f"{youngest:.1f} to {oldest:.1f}"
                 )
         if not self.samples:
             wrong.append("no region said what is at risk while it was cut")

@@ -1,8 +1,12 @@
-"""Processes of a Spark job and of its region, killed one after another at points that a seed picks, while messages are published and read.
+"""Processes of a Spark job and of its region, killed one after another at points that a seed picks, while messages are
+published and read.
 
-Is: the harness of the kill tests and of `make soak-spark`: publishes, runs `heliograph spark run`, kills, and compares what came out with what went in.
-Isn't: a test's expectations about one kind of kill, or what a sink is (`spark_sinks`); whole regions are `spark_regions`.
-A moment is anywhere in the micro-batch of the query that is slowest at that time, so it is anywhere in those of the others, too.
+Is: the harness of the kill tests and of `make soak-spark`: publishes, runs `heliograph spark run`, kills, and compares
+what came out with what went in.
+Isn't: a test's expectations about one kind of kill, or what a sink is (`spark_sinks`); whole regions are
+`spark_regions`.
+A moment is anywhere in the micro-batch of the query that is slowest at that time, so it is anywhere in those of the
+others, too.
 """
 
 from __future__ import annotations
@@ -32,7 +36,9 @@ from geo_tests.wan.spark_sinks import SERVERS, SINKS, Sinks, metastore_verdict, 
 from tests.heliograph.spark.running import PATIENT
 
 READER = "reader"
-"""One of Spark's Python workers that talks to the region at this moment: it reads a task's entries, or writes a task's rows."""
+"""One of Spark's Python workers that talks to the region at this moment: it reads a task's entries, or writes a task's
+rows.
+"""
 ENGINE = "engine"
 """One kind more, where there is one: ClickHouse's process beside the driver."""
 KINDS = ("driver", "jvm", "worker", READER, "offset", "broker", "bookie")
@@ -113,8 +119,9 @@ class Job(Sinks):
             instance, folder, name, sinks, servers, region=region, sources=sources, source=source, twice=twice
         )
         self.killed, self.in_batch, self.kinds = Counter[str](), Counter[str](), Counter[str]()
-        """By sink, how many deaths of something it uses came behind a batch that it had committed since the one before, and how many of them while the next
-        one was planned and not committed; by kind, how many deaths there were."""
+        """By sink, how many deaths of something it uses came behind a batch that it had committed since the one before,
+        and how many of them while the next one was planned and not committed; by kind, how many deaths there were.
+        """
         admin = ",".join(
             sorted(
                 {row["admin_url"] for row in rest("GET", f"{instance.admin(region)}/heliograph/v1/status")["brokers"]}
@@ -151,7 +158,9 @@ class Job(Sinks):
         return min(self.committed().values())
 
     def slowest_s(self) -> float:
-        """What the newest micro-batch took of the query where that is longest; at least a second, which is the trigger."""
+        """What the newest micro-batch took of the query where that is longest; at least a second, which is the
+        trigger.
+        """
         took = {row["query"]: row["took_ms"] / 1000 for row in events(self.log()) if row["event"] == "query.progress"}
         return max([1.0, *took.values()])
 
@@ -235,9 +244,11 @@ def kill_some(
     patience_s: float = 600,
     until: float = math.inf,
 ) -> int:
-    """A death of each kind in turn, each behind new batches and a moment that the seed picks, before `until`. Returns how many there were.
+    """A death of each kind in turn, each behind new batches and a moment that the seed picks, before `until`. Returns
+    how many there were.
 
-    Behind a batch of each sink; twice in ten of any, so that others are on their way up; once in ten of none, so that Spark itself may be.
+    Behind a batch of each sink; twice in ten of any, so that others are on their way up; once in ten of none, so that
+    Spark itself may be.
     """
     pause, killed, moving, seen, counted = threading.Event(), 0, False, 0, dict.fromkeys(job.sinks, 0)
     for number, kind in enumerate(kinds, 1):
@@ -311,7 +322,7 @@ def moves(log: str) -> tuple[int, int]:
 
 def main() -> None:
     """A soak: many kills on one instance. Prints each, and the verdict."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--kills", type=int, default=42)
     parser.add_argument("--minutes", type=float, default=60, help="no kill begins after that")
     parser.add_argument("--seed", type=int, default=1)

@@ -1,10 +1,12 @@
-"""Whole regions killed in the middle of micro-batches of a Spark job, one and the other in turn; the job goes on in the other one from its checkpoint.
+"""Whole regions killed in the middle of micro-batches of a Spark job, one and the other in turn; the job goes on in the
+other one from its checkpoint.
 
 Is: `make soak-spark REGIONS=24`. Isn't: deaths of single processes, or what a job is (`spark_kills`).
-How: messages are published in both regions and replicated; the job reads them in small micro-batches in one of them, and writes them with Spark's file sink,
-our own (`portable`), and the ETL. At a moment that the seed picks all processes of that region die at once, and with them, or a little later, all of Spark.
-The job then starts in the other region, and has to bring out everything once, before the dead region comes back. At the end the same topics are read by a job
-that nothing happens to, and both outputs are compared.
+How: messages are published in both regions and replicated; the job reads them in small micro-batches in one of them,
+and writes them with Spark's file sink, our own (`portable`), and the ETL. At a moment that the seed picks all processes
+of that region die at once, and with them, or a little later, all of Spark. The job then starts in the other region, and
+has to bring out everything once, before the dead region comes back. At the end the same topics are read by a job that
+nothing happens to, and both outputs are compared.
 """
 
 from __future__ import annotations
@@ -33,11 +35,15 @@ REGIONS, SINKS = ("us", "eu"), ("files", "portable", "tables")
 _SOURCE = "tasks_min = 2, max_bytes_per_trigger = 20000"
 """About a tenth of what is published at once."""
 _AT_REST_S = 10.0
-"""How long two micro-batches under way are waited for: a job that has read everything has none, and its region dies at rest."""
+"""How long two micro-batches under way are waited for: a job that has read everything has none, and its region dies at
+rest.
+"""
 
 
 def soak(kills: int, seed: int, until: float, say: Callable[[str], Any]) -> dict[str, Any]:
-    """What happened. until: no region is killed after that. Raises AssertionError where an output is not what it should be."""
+    """What happened. until: no region is killed after that. Raises AssertionError where an output is not what it should
+    be.
+    """
     from heliograph.spark import session
 
     rng, published, in_batch, killed, twice = random.Random(seed), list[str](), Counter[str](), 0, 0
@@ -78,7 +84,8 @@ def soak(kills: int, seed: int, until: float, say: Callable[[str], Any]) -> dict
                 eventually(lambda: _same(instance, [*topics, *targets]), f"{here} is back", 240)
                 job.twice = Counter(instance.read_all(there, job.target)) - Counter(published)
                 say(
-                    f"{time.strftime('%H:%M:%S')} killed {here} in the middle of {within}; it brought {job.twice.total() - twice} again"
+                    f"{time.strftime('%H:%M:%S')} killed {here} in the middle of {within}; it brought "
+                    f"{job.twice.total() - twice} again"
                 )
                 here, there, twice = there, here, job.twice.total()
             assert job is not None and job.stop() == 0

@@ -1,12 +1,16 @@
-"""The sinks of the jobs that the kill tests run: the query of each in a job's file, and what came out of it, as another reader sees it.
+"""The sinks of the jobs that the kill tests run: the query of each in a job's file, and what came out of it, as another
+reader sees it.
 
-Is: where each lies, how far its checkpoint is, and the comparison with what was published. Isn't: the job's process, or its deaths (`spark_kills`).
-By name: `files`, Spark's own parquet (read back as Spark reads it); `topic`, our sink into another topic; `tables` and `delta`, the shipped ETL into a table
-of parquet files and into a Delta table (read back as anybody reads them, who knows of no checkpoint); `wide`, a wide table that counts, in three stores.
-Asked for by name: `tiers`, the ETL whose topics go from one query to another and back at each start of the driver; `iceberg`, the ETL into an Iceberg
-table; `servers`, the wide table in a Redis and a ClickHouse of Debian's packages; `hive`, the ETL into Hive, read back by what Spark's metastore says;
-`embedded`, the wide table in ClickHouse's engine of the package chdb and in Hive; `profiles`, the newest row of each key in Redis; `replay`, into a topic;
-`portable`, our sink with rows in places that hold in every region; `folders`, the table of SQL text: a folder a micro-batch.
+Is: where each lies, how far its checkpoint is, and the comparison with what was published. Isn't: the job's process, or
+its deaths (`spark_kills`).
+By name: `files`, Spark's own parquet (read back as Spark reads it); `topic`, our sink into another topic; `tables` and
+`delta`, the shipped ETL into a table of parquet files and into a Delta table (read back as anybody reads them, who
+knows of no checkpoint); `wide`, a wide table that counts, in three stores. Asked for by name: `tiers`, the ETL whose
+topics go from one query to another and back at each start of the driver; `iceberg`, the ETL into an Iceberg table;
+`servers`, the wide table in a Redis and a ClickHouse of Debian's packages; `hive`, the ETL into Hive, read back by what
+Spark's metastore says; `embedded`, the wide table in ClickHouse's engine of the package chdb and in Hive; `profiles`,
+the newest row of each key in Redis; `replay`, into a topic; `portable`, our sink with rows in places that hold in every
+region; `folders`, the table of SQL text: a folder a micro-batch.
 """
 
 from __future__ import annotations
@@ -54,8 +58,9 @@ class Sinks:
     ) -> None:
         """servers: the URL of each of SERVERS, for the sinks that want it.
 
-        region: where it reads and writes. sources: topics, else two of its own. source: options of each query's. twice: bodies that a region stored and could
-        not send before it was lost: once it was back, `portable`'s topic has them twice.
+        region: where it reads and writes. sources: topics, else two of its own. source: options of each query's. twice:
+        bodies that a region stored and could not send before it was lost: once it was back, `portable`'s topic has them
+        twice.
         """
         self.folder, self.instance, self.name, self.sinks, self.servers, self.region = (
             folder,
@@ -77,7 +82,9 @@ class Sinks:
         return "".join(self._query(sink, f"{self.name}-{sink}") for sink in self.sinks)
 
     def metastore(self) -> dict[str, str]:
-        """Settings of a session that sees the job's metastore, once the job is over: Derby has one process at a time."""
+        """Settings of a session that sees the job's metastore, once the job is over: Derby has one process at a
+        time.
+        """
         if not set(self.sinks) & set(IN_HIVE):
             return {}
         place = f"jdbc:derby:;databaseName={self.folder}/metastore;create=true"
@@ -141,7 +148,10 @@ class Sinks:
                 targets = ", ".join(f'{{ store = "{store}", url = "{self.servers[store]}" }}' for store in SERVERS)
             if sink == "embedded":
                 place = f"{self.folder}/embedded"
-                targets = f'{{ store = "clickhouse", path = "{place}/engine" }}, {{ store = "hive", path = "{place}/hive", database = "wide" }}'
+                targets = (
+                    f'{{ store = "clickhouse", path = "{place}/engine" }}, {{ store = "hive", path = "{place}/hive", '
+                    f'database = "wide" }}'
+                )
             return f"""
             [[query]]
             name = "{sink}"
@@ -173,7 +183,7 @@ class Sinks:
             select = {json.dumps(columns)}
             source = {{ topics = "{",".join(self.sources)}", subscription = "{subscription}", {self._source}{portable} }}
             sink = {into}
-        """
+        """  # noqa: E501
 
     def committed(self) -> dict[str, int]:
         return {sink: self._committed(sink) for sink in self.sinks}
@@ -202,7 +212,9 @@ def _newest(folder: Path) -> int:
 
 
 def sums(topics: list[str], published: list[str]) -> dict[str, tuple[int, int]]:
-    """By topic, which the publisher takes in turn, how many bodies there are, and their numbers' sum: one lost is not made up for by another one twice."""
+    """By topic, which the publisher takes in turn, how many bodies there are, and their numbers' sum: one lost is not
+    made up for by another one twice.
+    """
     of = {topic: range(first, len(published), len(topics)) for first, topic in enumerate(topics)}
     return {topic: (len(numbers), sum(numbers)) for topic, numbers in of.items() if numbers}
 
@@ -363,7 +375,10 @@ def verdict(job: Sinks, published: list[str], spark: Any, patience_s: float = 60
         finally:
             found = read()
             lost, more = wanted - found, found - wanted
-            text = f"{name}: {sum(lost.values())} lost ({list(lost)[:5]}), {sum(more.values())} too many ({list(more)[:5]}) of {len(published)}"
+            text = (
+                f"{name}: {sum(lost.values())} lost ({list(lost)[:5]}), {sum(more.values())} too many "
+                f"({list(more)[:5]}) of {len(published)}"
+            )
             assert not lost and not more, f"{text}\n{job.log()[-3000:]}"
 
 
@@ -381,7 +396,9 @@ def told(job: Sinks) -> bool:
 
 
 def metastore_verdict(job: Sinks, published: list[str], spark: Any) -> None:
-    """Once the job is over: the same of Hive's tables, by the partitions that the metastore names. Raises AssertionError."""
+    """Once the job is over: the same of Hive's tables, by the partitions that the metastore names. Raises
+    AssertionError.
+    """
     of = {sink: f"`{database}`.`{table}`" for sink, (database, table) in IN_HIVE.items() if sink in job.sinks}
     if "hive" in of:
         assert Counter(

@@ -1,4 +1,6 @@
-"""The audit between real regions: what every bookie of one region has lost of a topic comes back from the other region, under the same ids."""
+"""The audit between real regions: what every bookie of one region has lost of a topic comes back from the other region,
+under the same ids.
+"""
 
 from __future__ import annotations
 

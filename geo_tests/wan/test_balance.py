@@ -1,4 +1,6 @@
-"""Bundles of one region move between its brokers, and all its processes are restarted one by one; clients with work in hand see no error."""
+"""Bundles of one region move between its brokers, and all its processes are restarted one by one; clients with work in
+hand see no error.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,19 @@ from heliograph.model.topic_names import bundle_of, bundle_range
 
 BUNDLES = 8
 TOPICS = [f"persistent://public/busy/t{index}" for index in range(24)]
-FAST = '{"report_s": 1, "cycle_s": 1, "shedding": {"threshold": 0.01, "floor": 0.01, "gain": 0.001, "least": 0.0005, "patience_s": 0, "cool_down_s": 5'
+FAST = (
+    '{"report_s": 1, "cycle_s": 1, "shedding": {"threshold": 0.01, "floor": 0.01, "gain": 0.001, "least": 0.0005, '
+    '"patience_s": 0, "cool_down_s": 5'
+)
 FAST += ', "moves_per_minute": 60}'
 SPLITTING = '"split": {"load": 0.02, "reports": 2, "rest_s": 3, "bundles_max": 16}'
 
 
 @pytest.fixture
 def region(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
-    """One region with three brokers that look at their load each second, and call a hundredth of a core a load. Parameter: settings of splitting."""
+    """One region with three brokers that look at their load each second, and call a hundredth of a core a load.
+    Parameter: settings of splitting.
+    """
     monkeypatch.setenv(
         "HELIOGRAPH_BROKER__BALANCE", FAST + f", {getattr(request, 'param', SPLITTING.replace('0.02', '10'))}" + "}"
     )

@@ -1,4 +1,6 @@
-"""A short piece of the chaos run: four kinds of fault between and in three real regions, each over without help, and the whole history checked."""
+"""A short piece of the chaos run: four kinds of fault between and in three real regions, each over without help, and
+the whole history checked.
+"""
 
 from __future__ import annotations
 

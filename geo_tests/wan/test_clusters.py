@@ -1,7 +1,8 @@
-"""Two regions, and a Pulsar cluster behind one of them: messages and subscriptions cross both ways, each message once, whatever dies.
+"""Two regions, and a Pulsar cluster behind one of them: messages and subscriptions cross both ways, each message once,
+whatever dies.
 
-The cluster is another Heliograph, which is told nothing but that: to each side the other one is a Pulsar cluster, spoken to in Pulsar's protocol alone.
-Against a real one: tests/system/test_interop.py.
+The cluster is another Heliograph, which is told nothing but that: to each side the other one is a Pulsar cluster,
+spoken to in Pulsar's protocol alone. Against a real one: tests/system/test_interop.py.
 """
 
 from __future__ import annotations
@@ -112,7 +113,9 @@ def test_a_replicated_subscription_goes_on_at_either_side(linked: tuple[Instance
         def followed(
             streams: list[Stream] = streams, side: tuple[Instance, str] = side, consumer: Any = consumer
         ) -> bool:
-            """Only what is newer than the newest snapshot comes again there; a message now and then makes new snapshots."""
+            """Only what is newer than the newest snapshot comes again there; a message now and then makes new
+            snapshots.
+            """
             streams[0].publish(1)
             acknowledge(consumer)
             return backlog(side[0], side[1], topic) <= 8

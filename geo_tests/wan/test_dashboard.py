@@ -1,4 +1,5 @@
-"""The Grafana dashboards: they are what their generator makes, and every metric in them is one that running processes give out.
+"""The Grafana dashboards: they are what their generator makes, and every metric in them is one that running processes
+give out.
 
 Whether Prometheus answers each of their queries: tests/system/test_alerts.py.
 """

@@ -139,7 +139,9 @@ def test_a_broker_that_was_stopped_and_goes_on_confirms_nothing(trio: Instance) 
 
 
 def test_the_health_port_is_open_only_while_messages_are_stored_and_read(trio: Instance) -> None:
-    """What the official clients' own failover looks at is whether a connection is accepted: here that says something."""
+    """What the official clients' own failover looks at is whether a connection is accepted: here that says
+    something.
+    """
     url = trio.state["regions"]["ap"]["health_url"]
     host, port = url.removeprefix("pulsar://").split(":")
 
@@ -212,7 +214,8 @@ def test_a_drill_leaves_producers_alone_and_its_report_says_what_is(trio: Instan
     dr(trio, "us", "set", namespace, "--active", "us", "--rto", "0.001")
     failed = heliograph("dr", "drill", namespace, "--to", "eu", "--admin", trio.admin("eu"), "--json", check=False)
     assert failed.returncode == 1 and "are promised" in " ".join(json.loads(failed.stdout)["because"]), failed.stdout
-    own = f"{namespace}-drill-{dr(trio, 'eu', 'history', namespace)[-1]['id'] + 1}"  # somebody's, under the name of the next shadow
+    # somebody's, under the name of the next shadow
+    own = f"{namespace}-drill-{dr(trio, 'eu', 'history', namespace)[-1]['id'] + 1}"
     trio.namespace(own, ["us", "eu"])
     trio.client("us").create_producer(f"persistent://{own}/mine").send(b"mine")
 
@@ -356,7 +359,9 @@ def test_interrupted_in_the_middle_it_goes_on_elsewhere_and_broken_promises_are_
     load.wait_for(50)
 
     def events() -> list[str]:
-        """Of both brokers of us, in their order: one of them owns the topic, and on a busy machine not always the same one."""
+        """Of both brokers of us, in their order: one of them owns the topic, and on a busy machine not always the same
+        one.
+        """
         found = list[tuple[int, str]]()
         for row in pair.status()["regions"]["us"]["processes"]:
             if "broker" in row["name"]:

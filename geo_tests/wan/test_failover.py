@@ -1,4 +1,6 @@
-"""Consumers move from one region to another, with the official client: they go on at the exact message, and every message keeps its coordinate."""
+"""Consumers move from one region to another, with the official client: they go on at the exact message, and every
+message keeps its coordinate.
+"""
 
 from __future__ import annotations
 
@@ -227,7 +229,7 @@ def test_consumers_see_where_a_message_comes_from_where_the_namespace_asks(pair:
     for region in ("eu", "us"):
         found = eventually(lambda region=region: asked(region), f"the policy is in {region}")
         for body, at in ids.items():
-            path = f"{pair.admin('us')}/heliograph/v1/topics/{namespace}/orders/coordinates/{at.ledger_id()}:{at.entry_id()}"
+            path = f"{pair.admin('us')}/heliograph/v1/topics/{namespace}/orders/coordinates/{at.ledger_id()}:{at.entry_id()}"  # noqa: E501
             assert found[body] == {"n": body.rpartition("-")[2], "heliograph.origin": rest("GET", path)["coordinate"]}
 
 

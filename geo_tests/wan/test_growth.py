@@ -1,4 +1,6 @@
-"""An instance grows and shrinks, by one command each, while messages and configuration writes go on: a region, a broker, a bookie."""
+"""An instance grows and shrinks, by one command each, while messages and configuration writes go on: a region, a
+broker, a bookie.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def configure(url: str, value: Any) -> None:
 
 
 class Writers:
-    """Messages into us and configuration writes through eu, all the time; every one must succeed, at the latest once a leader is elected."""
+    """Messages into us and configuration writes through eu, all the time; every one must succeed, at the latest once a
+    leader is elected.
+    """
 
     def __init__(self, instance: Instance, stream: Stream) -> None:
         self._stream, self._eu = stream, instance.admin("eu")
@@ -67,7 +71,9 @@ class Writers:
 
 
 class Follower(threading.Thread):
-    """A consumer at work. `bodies`: what it was given, without what it is given again as its acknowledgment was under way when it connected anew."""
+    """A consumer at work. `bodies`: what it was given, without what it is given again as its acknowledgment was under
+    way when it connected anew.
+    """
 
     def __init__(self, client: Any, topic: str) -> None:
         super().__init__(daemon=True)
@@ -222,7 +228,9 @@ def published_where_us_cannot_hear_it(instance: Instance) -> list[str]:
 
 
 def numbers(instance: Instance, topic: str) -> list[int]:
-    """Of the messages in ap; none while its brokers have not heard yet that they serve the namespace, or are only starting to."""
+    """Of the messages in ap; none while its brokers have not heard yet that they serve the namespace, or are only
+    starting to.
+    """
     try:
         return [int(body.rpartition("-")[2]) for body in instance.read_all("ap", topic)]
     except pulsar.PulsarException:

@@ -1,4 +1,6 @@
-"""Kafka's own clients against the real processes of a region: what they write and read, both protocols on one topic, groups, topics."""
+"""Kafka's own clients against the real processes of a region: what they write and read, both protocols on one topic,
+groups, topics.
+"""
 
 from __future__ import annotations
 

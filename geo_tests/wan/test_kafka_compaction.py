@@ -1,4 +1,6 @@
-"""cleanup.policy=compact by Kafka's own clients: offsets stay, keys keep their last value, readers come past what is gone; settings as policies."""
+"""cleanup.policy=compact by Kafka's own clients: offsets stay, keys keep their last value, readers come past what is
+gone; settings as policies.
+"""
 
 from __future__ import annotations
 

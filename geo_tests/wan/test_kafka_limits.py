@@ -1,4 +1,6 @@
-"""Policies of topics hold for Kafka's clients too: rates in and out, sizes, quotas of the backlog; and what such a client is told."""
+"""Policies of topics hold for Kafka's clients too: rates in and out, sizes, quotas of the backlog; and what such a
+client is told.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A Kafka client reads what lies in the object store alone: the same offsets, the same bytes, and on into what came since."""
+"""A Kafka client reads what lies in the object store alone: the same offsets, the same bytes, and on into what came
+since.
+"""
 
 from __future__ import annotations
 

@@ -191,7 +191,9 @@ def test_a_group_works_in_one_region_at_a_time(instance: Instance) -> None:
 
 
 def test_where_both_regions_publish_the_repeats_are_counted(instance: Instance) -> None:
-    """eu has written first what us cannot see; a group that reads all of us and goes to eu begins at that, and reads the rest again."""
+    """eu has written first what us cannot see; a group that reads all of us and goes to eu begins at that, and reads
+    the rest again.
+    """
     us, eu = kafka_address(instance, "us"), kafka_address(instance, "eu")
     send(us, "mixed", [b"first"])
     warm = consumer(eu, "warm", "mixed")
@@ -227,7 +229,9 @@ def test_where_both_regions_publish_the_repeats_are_counted(instance: Instance) 
 
 
 def test_a_transaction_over_several_topics_is_shown_in_all_of_them_at_once(instance: Instance) -> None:
-    """The links to one of the brokers of us are cut: what has arrived at the other one waits for the rest of its transaction."""
+    """The links to one of the brokers of us are cut: what has arrived at the other one waits for the rest of its
+    transaction.
+    """
     us, eu = kafka_address(instance, "us"), kafka_address(instance, "eu")
     topics = [f"ledger-{n}" for n in range(8)]
     for topic in topics:
@@ -303,7 +307,9 @@ def entries(instance: Instance, region: str, topic: str) -> dict[Coordinate, byt
 
 
 def test_every_kind_of_message_goes_through_one_link_byte_for_byte(instance: Instance, tmp_path: Path) -> None:
-    """Single, batched, chunked, delayed, encrypted, transactional ones and those of a compacted topic, through a link that is cut on the way."""
+    """Single, batched, chunked, delayed, encrypted, transactional ones and those of a compacted topic, through a link
+    that is cut on the way.
+    """
     eu, topic = kafka_address(instance, "eu"), "persistent://public/moving/kinds-partition-0"
     send(eu, "kinds", [b"of kafka"])
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -431,8 +437,9 @@ def tear(instance: Instance, us: str, eu: str) -> None:
 
 
 def test_a_region_is_killed_under_load(instance: Instance) -> None:
-    """Its group goes on in the other at the exact message of one of its commits; what is there is read without a gap; a transaction whose end has not
-    come is ended there by an operator. It comes last: us is gone."""
+    """Its group goes on in the other at the exact message of one of its commits; what is there is read without a gap; a
+    transaction whose end has not come is ended there by an operator. It comes last: us is gone.
+    """
     us, eu = kafka_address(instance, "us"), kafka_address(instance, "eu")
     send(eu, "load", [b"before-%d" % i for i in range(7)])  # so that offsets of the two regions are not the same
     reader = consumer(us, "loaded", "load")

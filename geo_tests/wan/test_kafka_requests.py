@@ -1,4 +1,6 @@
-"""Requests by hand, senseless ones among them, against a real broker: an answer or the end of that connection, and never a fault of ours."""
+"""Requests by hand, senseless ones among them, against a real broker: an answer or the end of that connection, and
+never a fault of ours.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def test_bad_input_closes_that_connection_only(region: Region) -> None:
 
 
 def test_any_request_is_answered_or_ends_its_connection(region: Region) -> None:
-    """Requests of every kind and version, well-formed and senseless: an answer that can be read, or the end of that connection, and never a fault of ours."""
+    """Requests of every kind and version, well-formed and senseless: an answer that can be read, or the end of that
+    connection, and never a fault of ours.
+    """
     create(region, "x", 2)
     host, port = servers(region).split(":")
     rng = random.Random(11)

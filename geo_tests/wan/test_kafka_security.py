@@ -1,4 +1,6 @@
-"""Who may do what over Kafka's protocol: passwords, tokens, bare tokens of old clients, TLS; the same principals and grants as in Pulsar."""
+"""Who may do what over Kafka's protocol: passwords, tokens, bare tokens of old clients, TLS; the same principals and
+grants as in Pulsar.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Brokers that die under Kafka's clients: another one takes over, nothing is lost or doubled, and nobody waits for the dead one."""
+"""Brokers that die under Kafka's clients: another one takes over, nothing is lost or doubled, and nobody waits for the
+dead one.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +126,9 @@ def test_a_batch_that_comes_again_is_stored_once_also_by_another_broker(tmp_path
 
 
 def test_a_group_rebalances_while_its_brokers_are_killed(tmp_path: Path) -> None:
-    """Members come and go while brokers die: every record is read, partitions are shared out anew, and committed offsets never move back."""
+    """Members come and go while brokers die: every record is read, partitions are shared out anew, and committed
+    offsets never move back.
+    """
     with Region(tmp_path) as region:
         prepare(region)
         region.broker(1, kafka={"port": 0, "rebalance_delay_ms": 100}).wait_ready()
@@ -205,7 +209,9 @@ def test_a_group_rebalances_while_its_brokers_are_killed(tmp_path: Path) -> None
 
 
 def test_all_live_brokers_are_listed_and_nothing_waits_for_a_dead_one(tmp_path: Path) -> None:
-    """One that leads nothing is there from the start; one that is killed is gone; a group whose topic was deleted is described at once."""
+    """One that leads nothing is there from the start; one that is killed is gone; a group whose topic was deleted is
+    described at once.
+    """
     with Region(tmp_path) as region:
         prepare(region)
         create(region, "alone")
@@ -214,7 +220,9 @@ def test_all_live_brokers_are_listed_and_nothing_waits_for_a_dead_one(tmp_path: 
         client = admin_module.AdminClient({"bootstrap.servers": servers(region, 0, 1), "log_level": 0})
 
         def listed() -> set[int]:
-            """Empty where the client asked a dead one, of whose end it had not heard: its question stays there until its time is over."""
+            """Empty where the client asked a dead one, of whose end it had not heard: its question stays there until
+            its time is over.
+            """
             try:
                 return {broker.port for broker in client.list_topics(timeout=5).brokers.values()}
             except ck.KafkaException as error:

@@ -179,11 +179,13 @@ while True:
         made.commit_transaction(120)
         print("committed", number, flush=True)
     number += 1
-"""
+"""  # noqa: E501
 
 
 def test_transactions_whose_producer_dies(region: Region) -> None:
-    """A producer is killed in the middle, again and again: what it had committed is there, the rest is nowhere, and nothing is there in part."""
+    """A producer is killed in the middle, again and again: what it had committed is there, the rest is nowhere, and
+    nothing is there in part.
+    """
     create(region, "cut", 4)
     sure: set[bytes] = set()
     unsure: set[bytes] = set()

@@ -1,4 +1,6 @@
-"""docs/operating/keys.md, command by command, against a real region; and what bookies hold, and who is refused, meanwhile."""
+"""docs/operating/keys.md, command by command, against a real region; and what bookies hold, and who is refused,
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def status_of(url: str, token: str) -> int:
 
 
 def compacted_and_offloaded(region: Region, shell: Shell, topic: str, store: Path) -> None:
-    """Both read what is sealed and write it again: nothing of it is in the clear afterwards, and all of it can be read."""
+    """Both read what is sealed and write it again: nothing of it is in the clear afterwards, and all of it can be
+    read.
+    """
     shell.run("heliograph namespaces set shop/cards retention retentionTimeInMinutes=-1,retentionSizeInMB=-1")
     shell.run(f"heliograph produce {topic} -k card -m first")
     shell.run(f"heliograph produce {topic} -k card -m last")

@@ -1,4 +1,6 @@
-"""Every kind of message that a client can make, mixed on one link, both ways at once: what arrives is what was sent, in order, once."""
+"""Every kind of message that a client can make, mixed on one link, both ways at once: what arrives is what was sent, in
+order, once.
+"""
 
 from __future__ import annotations
 

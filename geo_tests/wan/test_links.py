@@ -1,4 +1,6 @@
-"""Links between real regions: faults of the network, in each shape that Toxiproxy has, end in the same messages on both sides, each once, in order."""
+"""Links between real regions: faults of the network, in each shape that Toxiproxy has, end in the same messages on both
+sides, each once, in order.
+"""
 
 from __future__ import annotations
 
@@ -195,7 +197,9 @@ def test_backlog_and_age_are_true_while_the_link_is_down(pair: Instance) -> None
 
 
 def test_owner_killed_then_back(pair: Instance) -> None:
-    """SIGKILL of the broker in us that owns the topic: the other takes over, the link goes on, nothing acknowledged is lost."""
+    """SIGKILL of the broker in us that owns the topic: the other takes over, the link goes on, nothing acknowledged is
+    lost.
+    """
     from geo_tests.wan.instance import heliograph, rest
 
     topic = "persistent://public/geo/owner"
@@ -245,7 +249,9 @@ def test_a_stopped_instance_continues_where_it_was(pair: Instance) -> None:
 
 
 def test_a_promise_that_is_broken_and_kept_again_is_told(pair: Instance) -> None:
-    """Where every region takes messages: an event, the audit log, a metric, and `dr status` say so while the link is cut."""
+    """Where every region takes messages: an event, the audit log, a metric, and `dr status` say so while the link is
+    cut.
+    """
     namespace, topic = "public/promised", "persistent://public/promised/orders"
     pair.namespace(namespace, ["eu", "us"])
     admin = pair.admin("eu")
@@ -281,7 +287,9 @@ def test_a_promise_that_is_broken_and_kept_again_is_told(pair: Instance) -> None
 
 
 def test_a_client_that_begins_its_sequences_anew_is_told_from_a_loss(pair: Instance) -> None:
-    """Its broker dies before the first receipt: with sequences of its own nothing is missing, without, what is missing was never taken."""
+    """Its broker dies before the first receipt: with sequences of its own nothing is missing, without, what is missing
+    was never taken.
+    """
     owned, lent = (
         Stream(pair, "eu", "persistent://public/geo/owned"),
         Stream(pair, "eu", "persistent://public/geo/lent", first_sequence=None),

@@ -1,6 +1,8 @@
-"""Coordinates lead to copies and back, in both regions, whatever became of the ledgers: unloaded, compacted, offloaded, a bookie lost, trimmed, deleted.
+"""Coordinates lead to copies and back, in both regions, whatever became of the ledgers: unloaded, compacted, offloaded,
+a bookie lost, trimmed, deleted.
 
-What is asked is compared with what readers of either region found: the ids under which each message lies there. Each stage asks for entries drawn anew.
+What is asked is compared with what readers of either region found: the ids under which each message lies there. Each
+stage asks for entries drawn anew.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class Orders:
         self.coordinates: dict[str, str] = {}
 
     def url(self, region: str, path: str, *, ours: bool = False) -> str:
-        return f"{self.instance.admin(region)}/{'heliograph/v1/topics' if ours else 'admin/v2/persistent'}/{NAMESPACE}/orders/{path}"
+        return f"{self.instance.admin(region)}/{'heliograph/v1/topics' if ours else 'admin/v2/persistent'}/{NAMESPACE}/orders/{path}"  # noqa: E501
 
     def publish(self, region: str, part: str, count: int) -> None:
         """`count` messages one by one, and as many in batches of seven. Each key comes often."""
@@ -130,7 +132,9 @@ class Orders:
     def check(
         self, expected: Callable[[str, Position], str] = lambda *_: "here", only: Callable[[str], bool] = bool
     ) -> Counter[str]:
-        """Both ways, of messages drawn by chance among those that are `only`. expected: the status, by region and position; returns how often each was."""
+        """Both ways, of messages drawn by chance among those that are `only`. expected: the status, by region and
+        position; returns how often each was.
+        """
         seen: Counter[str] = Counter()
         among = sorted(filter(only, self.coordinates))
         bodies = self.rng.sample(among, min(DRAWN, len(among)))

@@ -1,4 +1,6 @@
-"""The official client is sent from one region to another, as in a blue-green migration: what was published before is read before what is published after."""
+"""The official client is sent from one region to another, as in a blue-green migration: what was published before is
+read before what is published after.
+"""
 
 from __future__ import annotations
 

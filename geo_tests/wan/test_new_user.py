@@ -135,7 +135,8 @@ def test_a_program_that_takes_too_long_here_is_interrupted_and_ends_what_it_star
 ) -> None:
     program = tmp_path / "program"
     program.write_text(
-        f"#!/bin/sh\nsleep 600 &\ntrap 'kill $!; wait; touch {tmp_path}/ended; exit 1' INT\ntouch {tmp_path}/begun\nwait\n"
+        f"#!/bin/sh\nsleep 600 &\ntrap 'kill $!; wait; touch {tmp_path}/ended; exit 1' INT\ntouch "
+        f"{tmp_path}/begun\nwait\n"
     )
     program.chmod(0o755)
     monkeypatch.setattr(instance, "PROGRAM", str(program))

@@ -1,4 +1,6 @@
-"""A schema that conflicts in the target parks that topic's link alone; an operator sees what is here and there, decides, and nothing is lost."""
+"""A schema that conflicts in the target parks that topic's link alone; an operator sees what is here and there,
+decides, and nothing is lost.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""One-way replication by policy: messages go where a route leads, acknowledgements of replicated subscriptions go both ways all the same."""
+"""One-way replication by policy: messages go where a route leads, acknowledgements of replicated subscriptions go both
+ways all the same.
+"""
 
 from __future__ import annotations
 

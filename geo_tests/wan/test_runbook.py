@@ -1,4 +1,6 @@
-"""docs/operating/disaster-recovery.md, command by command: every block is run as it stands, in its order, against real regions, and prints what it shows."""
+"""docs/operating/disaster-recovery.md, command by command: every block is run as it stands, in its order, against real
+regions, and prints what it shows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A topic's schema, brought by a client in one region, is known in the other one under the same numbers, before any message that names it."""
+"""A topic's schema, brought by a client in one region, is known in the other one under the same numbers, before any
+message that names it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Source, sink, and SQL against a real region: every kind of entry that the official client writes, counted and compared."""
+"""Source, sink, and SQL against a real region: every kind of entry that the official client writes, counted and
+compared.
+"""
 
 from __future__ import annotations
 
@@ -350,7 +352,7 @@ def test_a_pipeline_is_three_statements(pair: Instance, spark: Any, tmp_path: Pa
         CREATE OR REPLACE TEMPORARY VIEW french AS SELECT id FROM clicks WHERE country = 'fr';
         INSERT INTO out SELECT * FROM french;
         INSERT INTO back SELECT to_json(struct(id)) AS value FROM STREAM clicks WITH (subscription = 'back') WHERE country = 'fr';
-    """
+    """  # noqa: E501
 
     def start() -> list[Any]:
         pipeline = Pipeline(spark, defaults={"admin_url": pair.admin("us")})
@@ -407,7 +409,9 @@ def test_rows_are_written_by_a_job_and_its_name_makes_it_repeatable(pair: Instan
 
 
 def test_a_topic_that_grows_is_copied_again_by_the_same_name(pair: Instance, spark: Any) -> None:
-    """What comes behind the `ending` changes nothing; nor does another number of tasks, for rows that have their places by coordinates."""
+    """What comes behind the `ending` changes nothing; nor does another number of tasks, for rows that have their places
+    by coordinates.
+    """
     from heliograph.spark import portable
 
     topic, more = (
@@ -599,7 +603,9 @@ def test_columns_of_a_registered_schema_and_of_its_next_version(pair: Instance, 
 
 
 def test_a_key_and_a_value_of_a_registered_schema_are_columns(pair: Instance, spark: Any) -> None:
-    """As Java's clients write them: inline here; keys of messages are in tests/heliograph/spark/columns/test_registered_columns.py."""
+    """As Java's clients write them: inline here; keys of messages are in
+    tests/heliograph/spark/columns/test_registered_columns.py.
+    """
     definition = {"type": "record", "name": "Order", "fields": [{"name": "amount", "type": "int"}]}
     properties = {"key.schema.type": "STRING", "value.schema.type": "JSON", "kv.encoding.type": "INLINE"}
     schema = {"type": "KEY_VALUE", "schema": json.dumps({"key": "", "value": definition}), "properties": properties}

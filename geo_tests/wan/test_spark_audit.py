@@ -20,7 +20,8 @@ pytest.importorskip("pyspark")
 
 OWN = (1, 1, 0xABCD)
 COLUMNS = (
-    "topic string, origin_region string, publish_time timestamp, stored_time timestamp, origin_time timestamp, producer_name string, replicate_to string,"
+    "topic string, origin_region string, publish_time timestamp, stored_time timestamp, origin_time timestamp, "
+    "producer_name string, replicate_to string,"
     " first_sequence_id long, region int, epoch int, incarnation string, ledger long, entry long, messages int"
 )
 
@@ -87,7 +88,9 @@ def test_what_is_missing_is_named_as_regions_name_it(spark: Any, monkeypatch: py
 
 
 def lose(pair: Instance, topic: str, bodies: list[str], lost: str) -> list[str]:
-    """Publishes in us; eu lacks `lost`, given up while it could not be read, and us has all of them again. Returns what eu lacks."""
+    """Publishes in us; eu lacks `lost`, given up while it could not be read, and us has all of them again. Returns what
+    eu lacks.
+    """
     us, path, broken = pair.admin("us"), topic.removeprefix("persistent://"), lost.encode()
     producer = pair.client("us").create_producer(topic, batching_enabled=False)
     producer.send(bodies[0].encode())

@@ -1,4 +1,6 @@
-"""Checkpoints that are damaged: the query says so instead of reading on somewhere, and a new one goes on where the subscription stands."""
+"""Checkpoints that are damaged: the query says so instead of reading on somewhere, and a new one goes on where the
+subscription stands.
+"""
 
 from __future__ import annotations
 

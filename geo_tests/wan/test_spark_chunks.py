@@ -1,4 +1,6 @@
-"""Chunked messages: their pieces are rows of a raw stream, which goes on, and nothing that a replay could publish anew."""
+"""Chunked messages: their pieces are rows of a raw stream, which goes on, and nothing that a replay could publish
+anew.
+"""
 
 from __future__ import annotations
 

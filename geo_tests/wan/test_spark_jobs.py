@@ -188,7 +188,9 @@ def test_registered_schemas_grow_in_tables_of_each_format(
 def test_topics_move_between_tiers_with_where_they_stand(
     region: Region, client: pulsar.Client, spark: Any, tmp_path: Path
 ) -> None:
-    """Limits say that no topic is light, and then that all are, whatever brokers measure; each time a micro-batch is unfinished."""
+    """Limits say that no topic is light, and then that all are, whatever brokers measure; each time a micro-batch is
+    unfinished.
+    """
     from heliograph.spark.jobs import tier_generations
 
     state, lake, topics = tmp_path / "state", tmp_path / "lake", ("tier-a", "tier-b")

@@ -1,4 +1,5 @@
-"""A job under `kill -9`: its worker, its broker, its JVM, a bookie, and a region in the middle of a batch; nothing is lost, nothing comes twice.
+"""A job under `kill -9`: its worker, its broker, its JVM, a bookie, and a region in the middle of a batch; nothing is
+lost, nothing comes twice.
 
 By `make test-system`. Dozens of kills of all kinds: `make soak-spark`.
 """
@@ -123,7 +124,9 @@ def test_a_region_is_killed_in_the_middle_of_a_batch(pair: Instance, spark: Any,
 def test_an_unfinished_micro_batch_of_the_sink_is_finished_in_another_region(
     pair: Instance, spark: Any, tmp_path: Path
 ) -> None:
-    """What some of its tasks wrote is stored and replicated; the other region has the sources in another order, and writes what is missing."""
+    """What some of its tasks wrote is stored and replicated; the other region has the sources in another order, and
+    writes what is missing.
+    """
     from pyspark.sql.functions import udf
 
     from heliograph.spark import portable

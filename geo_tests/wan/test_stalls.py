@@ -1,4 +1,6 @@
-"""Links that meet a fault say which one, what is at risk meanwhile on both sides, and go on by themselves with nothing lost and nothing twice."""
+"""Links that meet a fault say which one, what is at risk meanwhile on both sides, and go on by themselves with nothing
+lost and nothing twice.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def causes(instance: Instance, topic: str) -> list[str]:
 
 
 def test_black_hole_without_a_reset(pair: Instance) -> None:
-    """Nothing is refused and nothing closed: only silence. Both sides tell the risk; the cause is shown with its remedy, in status and metrics."""
+    """Nothing is refused and nothing closed: only silence. Both sides tell the risk; the cause is shown with its
+    remedy, in status and metrics.
+    """
     topic, stream = published(pair, "black-hole")
     proxies = pair.proxies("link", "us", "eu")
     for proxy in proxies:
@@ -114,7 +118,9 @@ def test_the_topic_is_deleted_at_the_target(pair: Instance) -> None:
 
 
 def test_what_a_non_persistent_topic_does_not_send_is_counted(pair: Instance) -> None:
-    """By region, in the topic's statistics and in the metrics of its broker; a persistent one beside it goes on as ever."""
+    """By region, in the topic's statistics and in the metrics of its broker; a persistent one beside it goes on as
+    ever.
+    """
     topic = "non-persistent://public/geo/dropped"
     stream = Stream(pair, "eu", topic)
     stream.publish(25)
@@ -135,7 +141,9 @@ def test_what_a_non_persistent_topic_does_not_send_is_counted(pair: Instance) ->
 
 
 def test_what_an_admin_deletes_before_it_has_arrived_is_named_with_its_reason(pair: Instance) -> None:
-    """Truncated, and then deleted and made again at its source, while the link is cut: eu shows which coordinates it lacks, and why."""
+    """Truncated, and then deleted and made again at its source, while the link is cut: eu shows which coordinates it
+    lacks, and why.
+    """
     topic, stream = published(pair, "deleted-here", 10)
     path = f"{pair.admin('us')}/admin/v2/persistent/public/geo/deleted-here"
     for proxy in pair.proxies("link", "us", "eu"):

@@ -1,5 +1,6 @@
-"""Four real regions: entries go on along a chain, the chain becomes a star and then a mesh while everybody publishes, one link of it is cut; and each
-message is in each region once, in the order of its producer, under its origin's coordinate, with nothing at risk in the end.
+"""Four real regions: entries go on along a chain, the chain becomes a star and then a mesh while everybody publishes,
+one link of it is cut; and each message is in each region once, in the order of its producer, under its origin's
+coordinate, with nothing at risk in the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A subscription that is active in one region at a time: consumers elsewhere wait, a move loses and repeats nothing, a lost region is taken over from."""
+"""A subscription that is active in one region at a time: consumers elsewhere wait, a move loses and repeats nothing, a
+lost region is taken over from.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""docs/failures.md names every known failure and every promise, and only tests that there are, and that `make test` runs."""
+"""docs/failures.md names every known failure and every promise, and only tests that there are, and that `make test`
+runs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""ConfigAdmin and ConfigView over a store in this process: validation, references that hold, numbers that are never used again."""
+"""ConfigAdmin and ConfigView over a store in this process: validation, references that hold, numbers that are never
+used again.
+"""
 
 from __future__ import annotations
 
@@ -284,7 +286,9 @@ class Meddling(EmbeddedStore):
     ],
 )
 def test_no_reference_dangles_whoever_is_faster(first: Any, meanwhile: Any) -> None:
-    """The second of two writes that exclude each other is refused, although it looked before the first one committed."""
+    """The second of two writes that exclude each other is refused, although it looked before the first one
+    committed.
+    """
 
     async def main() -> None:
         store = Meddling()
@@ -331,7 +335,9 @@ def test_a_tenant_has_to_be_encrypted_where_every_region_of_it_obeys_and_whoever
 
 
 def test_a_region_of_an_earlier_version_cannot_take_the_duty_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is none of the tenant's regions, so that nobody asks for its level; it would write the tenant without the field that it does not know."""
+    """It is none of the tenant's regions, so that nobody asks for its level; it would write the tenant without the
+    field that it does not know.
+    """
 
     async def main() -> None:
         store = EmbeddedStore()

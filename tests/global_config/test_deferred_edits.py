@@ -1,4 +1,6 @@
-"""Regions edit policies while they are cut off: afterwards each edit is in the configuration, or is a conflict; nothing is overwritten unseen."""
+"""Regions edit policies while they are cut off: afterwards each edit is in the configuration, or is a conflict; nothing
+is overwritten unseen.
+"""
 
 from __future__ import annotations
 

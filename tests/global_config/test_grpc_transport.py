@@ -117,7 +117,9 @@ def test_three_regions_agree_over_mutual_tls(tmp_path: Path, certificates: Path)
 
 @pytest.mark.slow
 def test_a_region_joins_over_tls_leads_and_another_goes(tmp_path: Path, certificates: Path) -> None:
-    """ap and eu are the first; us reaches each by an address of its settings, and they reach us by that of the configuration."""
+    """ap and eu are the first; us reaches each by an address of its settings, and they reach us by that of the
+    configuration.
+    """
 
     async def main() -> None:
         addresses = {name: f"127.0.0.1:{free_port()}" for name in REGIONS}
@@ -221,7 +223,9 @@ def pair(
 
 
 async def forwarded(us: GrpcTransport, tries: int = 1200) -> bytes:
-    """Asks until there is a connection; raises the last error where there is none after so many tries, twenty a second."""
+    """Asks until there is a connection; raises the last error where there is none after so many tries, twenty a
+    second.
+    """
     for left in reversed(range(tries)):
         try:
             return await us.forward("eu", b"request", timeout_s=20.0)
@@ -266,7 +270,9 @@ def test_messages_arrive_under_their_senders_name(certificates: Path) -> None:
 
 
 def test_another_ca_is_taken_without_a_restart(certificates: Path, tmp_path: Path) -> None:
-    """Both trust both, then both show certificates of the new one, then the old one is trusted no more; calls go on all the time."""
+    """Both trust both, then both show certificates of the new one, then the old one is trusted no more; calls go on all
+    the time.
+    """
     ensure_certificates(tmp_path, list(REGIONS))
 
     def material(region: str, shown: Path, *trusted: Path) -> ConfigTls:

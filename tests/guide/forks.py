@@ -1,7 +1,8 @@
 """`heliograph` for many commands: one process that has imported it, forked for each.
 
-Is: the server (`python -m tests.guide.forks FOLDER`), and the program `FOLDER/heliograph`, which hands its arguments, folder, environment, and files over to
-it and ends with its exit code. Isn't: another `heliograph`: each command runs `heliograph.cli.main.main` in a process of its own.
+Is: the server (`python -m tests.guide.forks FOLDER`), and the program `FOLDER/heliograph`, which hands its arguments,
+folder, environment, and files over to it and ends with its exit code. Isn't: another `heliograph`: each command runs
+`heliograph.cli.main.main` in a process of its own.
 """
 
 from __future__ import annotations

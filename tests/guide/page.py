@@ -1,8 +1,9 @@
 """A page of the operating guide as a script: its ```console blocks, by heading, in order.
 
-Is: the form of such a page. In a block a line behind `$ ` is a command (it goes on while a quote is open or the line ends in a backslash), what stands below it
-is what it prints. A comment right above a block says what else is to be known: `<!-- guide: not run: REASON -->`, or `<!-- guide: stays -->` of one whose last
-command goes on in its terminal. Isn't: running (`tests.guide.shell`).
+Is: the form of such a page. In a block a line behind `$ ` is a command (it goes on while a quote is open or the line
+ends in a backslash), what stands below it is what it prints. A comment right above a block says what else is to be
+known: `<!-- guide: not run: REASON -->`, or `<!-- guide: stays -->` of one whose last command goes on in its terminal.
+Isn't: running (`tests.guide.shell`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ STAYS = "stays"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """shown: the lines below it; `…` stands for anything, a line of only that for any lines. None: the page shows nothing."""
+    """shown: the lines below it; `…` stands for anything, a line of only that for any lines. None: the page shows
+    nothing.
+    """
 
     text: str
     shown: tuple[str, ...] = ()

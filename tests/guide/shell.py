@@ -1,7 +1,8 @@
-"""A reader of the guide: gives a page's commands to bash, in one folder, and looks whether they print what the page shows.
+"""A reader of the guide: gives a page's commands to bash, in one folder, and looks whether they print what the page
+shows.
 
-Is: `Shell` (what a terminal keeps from one command to the next: folder and variables), and `Reader`, who goes through a page. Isn't: the instance that they
-are given to, or what is asserted between them; each page's test has that.
+Is: `Shell` (what a terminal keeps from one command to the next: folder and variables), and `Reader`, who goes through a
+page. Isn't: the instance that they are given to, or what is asserted between them; each page's test has that.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ _ASKS = "# asks"
 
 
 class Shell:
-    """places: what stands on the page -> what is there instead (addresses, most of all). prefix: of every command line, say `ip netns exec NAME`.
+    """places: what stands on the page -> what is there instead (addresses, most of all). prefix: of every command line,
+    say `ip netns exec NAME`.
 
-    `heliograph` is forked from a process that has imported it already: a page's commands would else take longer to start than to run.
+    `heliograph` is forked from a process that has imported it already: a page's commands would else take longer to
+    start than to run.
     """
 
     def __init__(
@@ -77,7 +80,9 @@ class Shell:
         (self._scratch / name).chmod(0o755)
 
     def run(self, command: Command | str, *, codes: Sequence[int] = (0,)) -> str:
-        """What it prints. codes: that it may end with. Raises AssertionError where it fails, or prints something else than is shown."""
+        """What it prints. codes: that it may end with. Raises AssertionError where it fails, or prints something else
+        than is shown.
+        """
         if isinstance(command, str):
             command = Command(command)
         text = self._placed(command.text)
@@ -131,7 +136,9 @@ class Shell:
 
 
 def pattern(shown: Sequence[str]) -> re.Pattern[str]:
-    """Of the lines of a page: how many blanks stand between two words is nothing; `…` is anything in its line, a line of only that any lines."""
+    """Of the lines of a page: how many blanks stand between two words is nothing; `…` is anything in its line, a line
+    of only that any lines.
+    """
     lines = [
         "(?:.*\n)*" if line.strip() == "…" else re.escape(" ".join(line.split())).replace("…", ".*") + "\n"
         for line in shown

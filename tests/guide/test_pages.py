@@ -1,4 +1,6 @@
-"""Every page of the guide is run by a test, or says why not; and every command, path, and option that it names is there."""
+"""Every page of the guide is run by a test, or says why not; and every command, path, and option that it names is
+there.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,10 @@ from tests.guide.shell import pattern
 
 ROOT = DOCS.parent
 NOT_RUN = {
-    "console.md": "it has no commands: its pages are opened, and its acts done, in a browser by tests/system/test_console.py",
-    "alerts.md": "it is a runbook, a section for each alert, with a command here and there: they are fired and cleared by tests/system/test_alerts.py",
+    "console.md": "it has no commands: its pages are opened, and its acts done, in a browser by "
+    "tests/system/test_console.py",
+    "alerts.md": "it is a runbook, a section for each alert, with a command here and there: they are fired and cleared by "  # noqa: E501
+    "tests/system/test_alerts.py",
 }
 SPAN = re.compile(r"`([^`\n]+)`")
 METHOD = re.compile(r"(GET|PUT|POST|DELETE) (/(?:admin|heliograph|console)/[^\s`?]*)")
@@ -68,7 +72,7 @@ def test_blocks_of_commands_have_their_form(name: str) -> None:
     assert not hidden, f"{page.name}: commands in a block that is no ```console"
 
 
-# -- what it names is there -----------------------------------------------------------------------------------------------
+# -- what it names is there --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +168,7 @@ def test_a_path_that_is_not_there_is_found() -> None:
     )
 
 
-# -- the form ------------------------------------------------------------------------------------------------------------
+# -- the form ----------------------------------------------------------------------------------------------------------
 
 EXAMPLE = """# A page
 ## First

@@ -1,4 +1,6 @@
-"""LocalMetaNode on the simulator: one voter and three, over kills and power cuts; and once on real sockets with a real disk."""
+"""LocalMetaNode on the simulator: one voter and three, over kills and power cuts; and once on real sockets with a real
+disk.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,9 @@ def test_one_voter_is_ready_at_once() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_one_voter_keeps_everything_over_power_cuts(seed: int) -> None:
-    """Versions, counters, leases, and client sessions: a compare-and-set that was under way is made once, whatever the cut took."""
+    """Versions, counters, leases, and client sessions: a compare-and-set that was under way is made once, whatever the
+    cut took.
+    """
 
     async def main(sim: Simulation, region: Region) -> None:
         rng = sim.rng("test")
@@ -152,7 +156,9 @@ def test_a_lease_survives_a_restart_by_one_ttl_and_no_longer() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_three_voters_go_on_without_one(seed: int) -> None:
-    """A counter under compare-and-set by two writers while voters are killed one at a time: each increment is made once; watches agree in the end."""
+    """A counter under compare-and-set by two writers while voters are killed one at a time: each increment is made
+    once; watches agree in the end.
+    """
 
     async def main(sim: Simulation, region: Region) -> None:
         rng = sim.rng("test")

@@ -1,4 +1,6 @@
-"""Tables that are damaged on real disks, found at the start: made again from the log or from the other voters, or refused where there is nothing to go by."""
+"""Tables that are damaged on real disks, found at the start: made again from the log or from the other voters, or
+refused where there is nothing to go by.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,9 @@ def cut_off(data: Path) -> None:
 
 
 def garbage_in_pages(data: Path) -> None:
-    """Everywhere but in the two pages that describe the file: as after a disk that has answered with another one's blocks."""
+    """Everywhere but in the two pages that describe the file: as after a disk that has answered with another one's
+    blocks.
+    """
     rng, size = random.Random(5), data.stat().st_size
     with data.open("r+b") as file:
         for page in range(2, size // PAGE):
@@ -109,9 +113,9 @@ def test_a_voter_makes_its_table_again_from_the_others(tmp_path: Path, damage: C
         client = client_of(*(int(address.rpartition(":")[2]) for address in addresses.values()))
         async with asyncio.timeout(DEADLINE_S):
             expected = await fill(client, 40)
-            while not all(
+            while not all(  # noqa: ASYNC110
                 node.machine.index >= nodes[node.raft.leader or node.node_id].machine.index for node in nodes.values()
-            ):  # noqa: ASYNC110
+            ):
                 await asyncio.sleep(0.05)
             victim = next(name for name in names if not nodes[name].raft.is_leader)
             held = nodes[victim].raft._core.log.last_index  # type: ignore[union-attr]

@@ -1,4 +1,6 @@
-"""Metadata nodes say which feature level they speak: whoever is a member counts, there or away, and one that says nothing is of an earlier version."""
+"""Metadata nodes say which feature level they speak: whoever is a member counts, there or away, and one that says
+nothing is of an earlier version.
+"""
 
 from __future__ import annotations
 

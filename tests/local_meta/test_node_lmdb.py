@@ -1,4 +1,6 @@
-"""Metadata nodes over real LMDB tables, disks, and sockets: restarts, and a member that joins by a snapshot of many pieces."""
+"""Metadata nodes over real LMDB tables, disks, and sockets: restarts, and a member that joins by a snapshot of many
+pieces.
+"""
 
 from __future__ import annotations
 

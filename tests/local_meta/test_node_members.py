@@ -1,4 +1,6 @@
-"""The group of a region's metadata grows, hands over, and shrinks while clients write: real nodes and frames on the simulator."""
+"""The group of a region's metadata grows, hands over, and shrinks while clients write: real nodes and frames on the
+simulator.
+"""
 
 from __future__ import annotations
 
@@ -164,7 +166,9 @@ def test_a_group_that_grew_comes_back_after_a_power_cut_without_its_settings_kno
 @pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_what_was_acknowledged_survives_power_cuts_in_the_middle_of_changes(seed: int, keeps: bool) -> None:
-    """Four nodes lose power at random, lose what was not synced, and come back, while an operator adds, promotes, removes, and hands over."""
+    """Four nodes lose power at random, lose what was not synced, and come back, while an operator adds, promotes,
+    removes, and hands over.
+    """
 
     async def main(sim: Simulation, region: Region) -> None:
         rng, names = sim.rng("operator"), ["m0", "m1", "m2", "m3"]

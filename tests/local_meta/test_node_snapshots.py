@@ -1,4 +1,6 @@
-"""Snapshots in pieces under a running voter: power cuts and full disks in the middle of one, and writes between its pieces."""
+"""Snapshots in pieces under a running voter: power cuts and full disks in the middle of one, and writes between its
+pieces.
+"""
 
 from __future__ import annotations
 
@@ -220,7 +222,9 @@ def test_a_snapshot_that_meets_a_full_disk_is_given_up_and_made_later(monkeypatc
 
 
 def test_a_large_table_is_written_again_less_often() -> None:
-    """Each snapshot of a table of some MB is due after half its size of log: what is written stays in proportion to what came."""
+    """Each snapshot of a table of some MB is due after half its size of log: what is written stays in proportion to
+    what came.
+    """
     made: list[int] = []
 
     async def main(sim: Simulation) -> None:

@@ -1,7 +1,9 @@
-"""A server for a test that a real Pulsar can pass too: Heliograph, or by `make oracle` (HELIOGRAPH_ORACLE=pulsar) Apache Pulsar itself.
+"""A server for a test that a real Pulsar can pass too: Heliograph, or by `make oracle` (HELIOGRAPH_ORACLE=pulsar)
+Apache Pulsar itself.
 
-A module whose tests only use the official client and Pulsar's REST takes this server, and is marked `either`; so is a single test of another module, whose
-`region` is this server too. Where Pulsar is wanted to differ, the test says so by `ORACLE`, and docs/protocols/differences.md why.
+A module whose tests only use the official client and Pulsar's REST takes this server, and is marked `either`; so is a
+single test of another module, whose `region` is this server too. Where Pulsar is wanted to differ, the test says so by
+`ORACLE`, and docs/protocols/differences.md why.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ transactionCoordinatorEnabled=true
 nettyMaxFrameSizeBytes=5253120
 """
 WITHIN_S = 100.0 if ORACLE else 60.0
-"""Of a policy that holds within a second here, on a machine that does other things too; Pulsar looks once a minute at some of them."""
+"""Of a policy that holds within a second here, on a machine that does other things too; Pulsar looks once a minute at
+some of them.
+"""
 
 
 class Either:

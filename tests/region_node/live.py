@@ -1,6 +1,7 @@
 """What tests against a real region share: one that has what most of them want, and waiting for something to come true.
 
-Is: for tests with real processes on loopback. Isn't: the processes (`tests.region_node.region_processes`), or fixtures (`tests/conftest.py`).
+Is: for tests with real processes on loopback. Isn't: the processes (`tests.region_node.region_processes`), or fixtures
+(`tests/conftest.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ PATIENCE_S = 60.0
 def provisioned(
     folder: Path, *, brokers: int = 1, namespace: dict[str, Any] | None = None, **settings: Any
 ) -> Iterator[Region]:
-    """Two bookies, and namespace public/default, which keeps everything. namespace: its policies, in place of that; settings: of all brokers."""
+    """Two bookies, and namespace public/default, which keeps everything. namespace: its policies, in place of that;
+    settings: of all brokers.
+    """
     with Region(folder) as region:
         region.start(bookies=2, brokers=brokers, **settings)
         rest = Rest(region.admin_url())

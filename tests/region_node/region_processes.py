@@ -1,6 +1,8 @@
-"""A one-region instance as real processes on loopback, for tests: metadata and configuration in one process, bookies, brokers.
+"""A one-region instance as real processes on loopback, for tests: metadata and configuration in one process, bookies,
+brokers.
 
-Is: start, kill, and stop of `region_node.process.role_process`, by process id. Isn't: a supervisor; nothing is restarted by itself.
+Is: start, kill, and stop of `region_node.process.role_process`, by process id. Isn't: a supervisor; nothing is
+restarted by itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An in-memory managed ledger for the replicator's tests: the port's contract, with the faults that a test asks for.
 
-Is: the part of ManagedLedger and Cursor that links use. A `Store` is what is durable; a `FakeLedger` is one owner's view of it, and the newest
-owner fences those before it.
+Is: the part of ManagedLedger and Cursor that links use. A `Store` is what is durable; a `FakeLedger` is one owner's
+view of it, and the newest owner fences those before it.
 """
 
 from __future__ import annotations
@@ -105,7 +105,9 @@ class Store:
 
 
 class FakeLedger:
-    """One owner's managed ledger. Appends become durable when the test says `confirm(n)`; `fail(error)` fails all that wait."""
+    """One owner's managed ledger. Appends become durable when the test says `confirm(n)`; `fail(error)` fails all that
+    wait.
+    """
 
     def __init__(self, store: Store, state: Any, *, now_ms: Callable[[], int] = lambda: 1, auto: bool = False) -> None:
         self.store, self.state, self.topic, self.now_ms, self.auto = store, state, store.topic, now_ms, auto
@@ -180,7 +182,9 @@ class FakeLedger:
         self.sees = self.sees or self.last_confirmed
 
     def recover_tail(self, kept: int) -> None:
-        """A crash: the first `kept` runs that wait are found on the bookies by the next owner; nobody here hears of it."""
+        """A crash: the first `kept` runs that wait are found on the bookies by the next owner; nobody here hears of
+        it.
+        """
         self.sees = self.last_confirmed
         for ledger, first, run, _, _ in self.pending[:kept]:
             self.store.blocks.append(

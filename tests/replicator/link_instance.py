@@ -1,6 +1,8 @@
-"""Regions for tests of the link's shells: real managers, connections, and receivers on the simulated loop, over the in-memory ledger.
+"""Regions for tests of the link's shells: real managers, connections, and receivers on the simulated loop, over the
+in-memory ledger.
 
-Is: a listener that speaks what links need (CONNECT, LOOKUP, private commands), and one or more brokers a region. Isn't: the real listener.
+Is: a listener that speaks what links need (CONNECT, LOOKUP, private commands), and one or more brokers a region. Isn't:
+the real listener.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """A world of three regions, full mesh, one topic: the link's real cores over in-memory storage, stepped by a seed.
 
-Is: faults (cuts that lose a suffix, late frames of old connections, owner moves at both ends with zombies, risen epochs, lost submitted tails, forced trimming,
-messages for some regions only, duplicates of local producers), and the invariants, checked after every step. Isn't: sockets or a clock.
-Even seeds are mild: nothing may be lost at all. Odd seeds are harsh: data is trimmed by force before links have it, and every loss must be named.
+Is: faults (cuts that lose a suffix, late frames of old connections, owner moves at both ends with zombies, risen
+epochs, lost submitted tails, forced trimming, messages for some regions only, duplicates of local producers), and the
+invariants, checked after every step. Isn't: sockets or a clock.
+Even seeds are mild: nothing may be lost at all. Odd seeds are harsh: data is trimmed by force before links have it, and
+every loss must be named.
 The classes that decide are attributes of `World`, so that a test can put a broken rule in their place.
 """
 
@@ -336,7 +338,9 @@ class World:
                 region.forced = max(region.forced, (ledger, first + count - 1))
 
     def delete(self, region: Region) -> None:
-        """An admin truncates the topic: links are moved over what they have not delivered, wherever they are, and brokers move right then."""
+        """An admin truncates the topic: links are moved over what they have not delivered, wherever they are, and
+        brokers move right then.
+        """
         note_removed(region.owner.state, region.ledger.first_position(), region.ledger.last_confirmed)
         region.ledger.save()
         for target in self.regions:

@@ -1,6 +1,7 @@
 """The link's rules, simulated: they hold for many seeds, and each rule, broken, is found.
 
-A mutant is a subclass with one rule taken out; the test demands that the world finds it, so that the simulation cannot go blind unseen.
+A mutant is a subclass with one rule taken out; the test demands that the world finds it, so that the simulation cannot
+go blind unseen.
 """
 
 from __future__ import annotations

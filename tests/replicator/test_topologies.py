@@ -1,4 +1,6 @@
-"""The policy `replicationTopology` through real managers, connections, and receivers: who delivers to whom, and who helps where a region on the way is gone."""
+"""The policy `replicationTopology` through real managers, connections, and receivers: who delivers to whom, and who
+helps where a region on the way is gone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Transactions over links, by real managers and receivers: what is not committed is shown nowhere, and nothing committed is missing, through any fault."""
+"""Transactions over links, by real managers and receivers: what is not committed is shown nowhere, and nothing
+committed is missing, through any fault.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Chains, stars, rings, and meshes that change under load, simulated: nothing is lost, doubled, or out of order; and each rule, broken, is found."""
+"""Chains, stars, rings, and meshes that change under load, simulated: nothing is lost, doubled, or out of order; and
+each rule, broken, is found.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The link's world with trees: four regions whose entries go on by chains, stars, rings, and meshes that change under load.
+"""The link's world with trees: four regions whose entries go on by chains, stars, rings, and meshes that change under
+load.
 
-Is: `link_world` with every origin's tree changed at any moment, heartbeats, regions that take over where a parent brings nothing, and the invariants of
-passing on: origin and coordinate are kept, what is not meant for a region on the way is hidden there, a cursor passes nothing that a region behind it
-lacks. Isn't: policies or sockets.
+Is: `link_world` with every origin's tree changed at any moment, heartbeats, regions that take over where a parent
+brings nothing, and the invariants of passing on: origin and coordinate are kept, what is not meant for a region on the
+way is hidden there, a cursor passes nothing that a region behind it lacks. Isn't: policies or sockets.
 """
 
 from __future__ import annotations

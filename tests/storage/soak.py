@@ -2,9 +2,10 @@
 
     python -m tests.storage.soak --seeds 3000 [--first 0] [--jobs 2] [--suite bookie]
 
-Is: each seed is one history of one suite, in turn: bookies that lose power, are killed, compact, collect garbage, or have a directory that fails; writers and
-recoveries against the disks of their bookies; whole worlds of bookies, metadata, and writers; managed ledgers with owners that die; tiers in an object store.
-Each compares what is there with a model of what was acknowledged. Isn't: regions, links, clients (`geo_tests.sim.soak`).
+Is: each seed is one history of one suite, in turn: bookies that lose power, are killed, compact, collect garbage, or
+have a directory that fails; writers and recoveries against the disks of their bookies; whole worlds of bookies,
+metadata, and writers; managed ledgers with owners that die; tiers in an object store. Each compares what is there with
+a model of what was acknowledged. Isn't: regions, links, clients (`geo_tests.sim.soak`).
 A failing seed is printed with the command that replays it. Ends with 1 where one failed.
 """
 
@@ -111,7 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if text:
                 failed[suite] += 1
                 print(
-                    f"\rseed {seed} of {suite} failed: {text}\n    python -m tests.storage.soak --suite {suite} --first {seed} --seeds 1",
+                    f"\rseed {seed} of {suite} failed: {text}\n    python -m tests.storage.soak --suite {suite} "
+                    f"--first {seed} --seeds 1",
                     flush=True,
                 )
             spent = time.monotonic() - began

@@ -1,4 +1,6 @@
-"""A bookie that lost one of its ledger directories, and is registered: auto-recovery copies what was there, and only that."""
+"""A bookie that lost one of its ledger directories, and is registered: auto-recovery copies what was there, and only
+that.
+"""
 
 from __future__ import annotations
 

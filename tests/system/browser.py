@@ -1,4 +1,5 @@
-"""A real browser for tests: Debian's chromium, unpacked into ~/.cache/heliograph with what it wants, driven by playwright in an environment of its own.
+"""A real browser for tests: Debian's chromium, unpacked into ~/.cache/heliograph with what it wants, driven by
+playwright in an environment of its own.
 
 Is: having both, and running a script of playwright's in that environment. Isn't: a test, or a page.
 """
@@ -61,7 +62,9 @@ def interpreter() -> Path:
 
 
 def drive(script: Path, steps: str, **given: Any) -> dict[str, Any]:
-    """Runs function `steps` of the script in the environment with playwright; what it returns. given: its arguments, as JSON carries them."""
+    """Runs function `steps` of the script in the environment with playwright; what it returns. given: its arguments, as
+    JSON carries them.
+    """
     program = chromium()
     found = program.parents[2] / "lib" / "x86_64-linux-gnu" if "debian-chromium" in program.parts else None
     libraries = "" if found is None else ":".join(str(path) for path in (found, found / "pulseaudio", program.parent))

@@ -1,4 +1,5 @@
-"""What a person does with the console in a browser; run by `tests.system.browser.drive` in an environment that has playwright and nothing of ours.
+"""What a person does with the console in a browser; run by `tests.system.browser.drive` in an environment that has
+playwright and nothing of ours.
 
 Each function gets a browser and arguments, and returns what it saw; the test judges.
 """
@@ -41,7 +42,9 @@ def _page(browser: Browser, said: list[str], **context: Any) -> Page:
 
 
 def _is_fault(told: ConsoleMessage) -> bool:
-    """Not that another broker or region, which was asked by way of this one, took too long: the page says so where it is to be seen."""
+    """Not that another broker or region, which was asked by way of this one, took too long: the page says so where it
+    is to be seen.
+    """
     slow = "/console/at/" in told.location["url"] and re.search(r"status of (502|503|504)\b", told.text)
     return told.type in ("error", "warning") and not slow
 
@@ -148,7 +151,9 @@ def acts(browser: Browser, base: str, coordinate: str) -> dict[str, Any]:
 
 
 def park(browser: Browser, base: str, topic: str, to: str) -> dict[str, Any]:
-    """A link that waits for a decision: what is seen of it, what the act says beforehand, and that it is gone from the page afterwards."""
+    """A link that waits for a decision: what is seen of it, what the act says beforehand, and that it is gone from the
+    page afterwards.
+    """
     said: list[str] = []
     page = _page(browser, said)
     _open(page, base, f"#/topics/{topic}")

@@ -1,7 +1,8 @@
 """Hosts for tests: network namespaces with addresses, disks, and an SSH server of their own, on one machine.
 
-Is: `Network`, a bridge in a namespace of its own, where a test's commands run too; hosts come and go. Each has its own /opt, /srv, /tmp, and /run, and no
-systemd. Isn't: anything of Heliograph. Wants root and iproute2. The machine's own network and folders are not touched; everything ends with `close`.
+Is: `Network`, a bridge in a namespace of its own, where a test's commands run too; hosts come and go. Each has its own
+/opt, /srv, /tmp, and /run, and no systemd. Isn't: anything of Heliograph. Wants root and iproute2. The machine's own
+network and folders are not touched; everything ends with `close`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""What the tests with Java have in common: the official client and its tools from Maven, our own few classes compiled beside them.
+"""What the tests with Java have in common: the official client and its tools from Maven, our own few classes compiled
+beside them.
 
-Is: jars in the cache, a class of `tests/system/java` in a JVM, and `AdminShell`, many command lines of pulsar-admin in one JVM.
+Is: jars in the cache, a class of `tests/system/java` in a JVM, and `AdminShell`, many command lines of pulsar-admin in
+one JVM.
 Isn't: a Pulsar server (`benchmarks.servers`).
 """
 
@@ -22,7 +24,9 @@ SOURCES = Path(__file__).resolve().parent / "java"
 
 
 def jars() -> Path:
-    """The official Java client and pulsar-admin, fetched by Maven the first time; skips the test in one sentence where that cannot be."""
+    """The official Java client and pulsar-admin, fetched by Maven the first time; skips the test in one sentence where
+    that cannot be.
+    """
     if shutil.which("java") is None or shutil.which("javac") is None:
         pytest.skip("the official Java client needs a JDK 17 or newer on this machine; it is absent")
 

@@ -62,7 +62,9 @@ def java_round_trip(version: str, *arguments: str) -> str:
 
 
 def debian_kcat() -> tuple[str, dict[str, str]]:
-    """(the program, its environment): kcat on Debian's librdkafka, unpacked beside the system. Skips in one sentence where it cannot be had."""
+    """(the program, its environment): kcat on Debian's librdkafka, unpacked beside the system. Skips in one sentence
+    where it cannot be had.
+    """
 
     def unpack(scratch: Path) -> None:
         if shutil.which("apt-get") is None or shutil.which("dpkg") is None:

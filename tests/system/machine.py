@@ -1,9 +1,10 @@
 """A host for tests with a real systemd as its first process: it boots, is rebooted, and is gone, all on one machine.
 
-Is: `Machine`, in namespaces of its own (processes, mounts, network, host name, control groups): /usr is this machine's, read-only; /etc is a copy of it;
-/opt, /srv, /tmp, and /var are its own and stay over a reboot. Isn't: anything of Heliograph. Wants root, util-linux, and Debian's package systemd.
-Invariants: nothing of this machine is written. The kernel's settings are read-only inside, clocks and modules out of reach; `close` ends every process, and
-takes away what was made.
+Is: `Machine`, in namespaces of its own (processes, mounts, network, host name, control groups): /usr is this machine's,
+read-only; /etc is a copy of it; /opt, /srv, /tmp, and /var are its own and stay over a reboot. Isn't: anything of
+Heliograph. Wants root, util-linux, and Debian's package systemd.
+Invariants: nothing of this machine is written. The kernel's settings are read-only inside, clocks and modules out of
+reach; `close` ends every process, and takes away what was made.
 """
 
 from __future__ import annotations
@@ -135,10 +136,12 @@ cd /
 umount -l old
 ldconfig
 exec env -i container=heliograph PATH={_PATH} setpriv --bounding-set={_LEFT_OUT} {SYSTEMD} --unit=multi-user.target --show-status=0
-"""
+"""  # noqa: E501
 
     def boot(self) -> None:
-        """Returns once every unit that was to start has been started. Skips where this machine does not allow what comes before systemd."""
+        """Returns once every unit that was to start has been started. Skips where this machine does not allow what
+        comes before systemd.
+        """
         try:
             self._group.mkdir(exist_ok=True)
         except OSError as error:
@@ -168,7 +171,8 @@ exec env -i container=heliograph PATH={_PATH} setpriv --bounding-set={_LEFT_OUT}
             said = self._log.read_text()[-2000:]
             if not self._booted:
                 pytest.skip(
-                    f"a systemd of its own cannot be booted here: {' '.join(said.splitlines()[-1:]) or 'it ended without a word'}"
+                    "a systemd of its own cannot be booted here: "
+                    f"{' '.join(said.splitlines()[-1:]) or 'it ended without a word'}"
                 )
             raise AssertionError(f"systemd has ended as it booted: {said}")
         first = self._first()

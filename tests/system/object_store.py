@@ -1,6 +1,7 @@
 """An S3 server (versitygw), and a standalone whose topics go there, for tests.
 
-Is: both as real processes, and one topic of the standalone, published to and read. Isn't: a test, or a fixture (`conftest.py`).
+Is: both as real processes, and one topic of the standalone, published to and read. Isn't: a test, or a fixture
+(`conftest.py`).
 """
 
 from __future__ import annotations
@@ -157,7 +158,8 @@ class Standalone:
 
     def publish(self, start: int, stop: int) -> None:
         client = self.client()
-        # Batches are cut by count alone: half of the messages is then whole batches, which is all this client acknowledges.
+        # Batches are cut by count alone: half of the messages is then whole batches, which is all this client
+        # acknowledges.
         producer = client.create_producer(
             TOPIC,
             batching_enabled=True,

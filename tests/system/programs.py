@@ -1,7 +1,8 @@
 """Real programs that tests run beside ours: built by Go or unpacked from Debian once, kept in ~/.cache/heliograph.
 
-Is: OpenTofu, helm, kubeconform, promtool, sshd, and others, each by its name, at one version. Isn't: installed into the machine; nothing outside the cache is
-touched, but for Debian's lists of packages where there are none. What cannot be had here skips the test in one sentence.
+Is: OpenTofu, helm, kubeconform, promtool, sshd, and others, each by its name, at one version. Isn't: installed into the
+machine; nothing outside the cache is touched, but for Debian's lists of packages where there are none. What cannot be
+had here skips the test in one sentence.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from benchmarks.cache import once
 TOFU, HCL = "v1.12.6", "v2.20.2-0.20251021132045-587d123c2828"
 HELM, KUBECONFORM = "v4.3.0", "v0.8.0"
 PULSARCTL = "v0.5.0"
-"""The newest of which the checksum database knows: later ones have versions that a Go module of that name cannot have."""
+"""The newest of which the checksum database knows: later ones have versions that a Go module of that name cannot
+have.
+"""
 _BUILD_S = 1800
 _TRIES, _PAUSE_S = 3, 5.0
 
@@ -33,7 +36,8 @@ def fetch(
 ) -> str:
     """Runs what asks a registry, in that folder; returns what it prints.
 
-    A registry that does not answer is asked again after a while, and a machine that has no lists of Debian's packages yet gets them.
+    A registry that does not answer is asked again after a while, and a machine that has no lists of Debian's packages
+    yet gets them.
     Raises subprocess.SubprocessError; `reason` says it in a few words.
     """
     for left in reversed(range(_TRIES)):
@@ -56,13 +60,18 @@ def reason(error: subprocess.SubprocessError) -> str:
 
 
 def tofu() -> Path:
-    """OpenTofu. Its own go.mod replaces the HCL library, and `go install` does not follow that: so it is built as a dependency of an empty module."""
+    """OpenTofu. Its own go.mod replaces the HCL library, and `go install` does not follow that: so it is built as a
+    dependency of an empty module.
+    """
 
     def build(go: Callable[..., None], scratch: Path) -> None:
         go("mod", "init", "tofu")
         go("mod", "edit", "-replace", f"github.com/hashicorp/hcl/v2=github.com/opentofu/hcl/v2@{HCL}")
         go("get", f"github.com/opentofu/opentofu/cmd/tofu@{TOFU}")
-        version = f"-X github.com/opentofu/opentofu/version.dev=no -X github.com/opentofu/opentofu/version.version={TOFU.removeprefix('v')}"
+        version = (
+            "-X github.com/opentofu/opentofu/version.dev=no -X "
+            f"github.com/opentofu/opentofu/version.version={TOFU.removeprefix('v')}"
+        )
         go(
             "build",
             "-ldflags",
@@ -87,7 +96,9 @@ def kubeconform() -> Path:
 
 
 def pulsarctl() -> Path:
-    """The module proxy has this version, and no list of them, which `go install` and `go get` ask for: so it is a dependency of an empty module."""
+    """The module proxy has this version, and no list of them, which `go install` and `go get` ask for: so it is a
+    dependency of an empty module.
+    """
 
     def build(go: Callable[..., None], scratch: Path) -> None:
         go("mod", "init", "pulsarctl")
@@ -162,7 +173,10 @@ def redis_server() -> Path:
 
 def clickhouse_server() -> Path:
     """ClickHouse of 2018, the one that Debian has, to be run with `LD_LIBRARY_PATH` of `libraries`."""
-    also = "clickhouse-common libcapnp-0.9.2 libcctz2 libcpuinfo0 libdouble-conversion3 libfarmhash0 libjemalloc2 libmariadb3 libmetrohash1 libpcre3 libltdl7"
+    also = (
+        "clickhouse-common libcapnp-0.9.2 libcctz2 libcpuinfo0 libdouble-conversion3 libfarmhash0 libjemalloc2 "
+        "libmariadb3 libmetrohash1 libpcre3 libltdl7"
+    )
     also += " libodbc2 librdkafka1 libre2-9 libboost-filesystem1.74.0 libboost-program-options1.74.0 libicu72"
     poco = "foundation data dataodbc net mongodb crypto json xml util netssl"
     return (
@@ -174,7 +188,9 @@ def clickhouse_server() -> Path:
 
 
 def python_packages(*pinned: str) -> Path:
-    """A folder for sys.path with just these packages, `name==version` each, without what they depend on. For what is too large for the environment."""
+    """A folder for sys.path with just these packages, `name==version` each, without what they depend on. For what is
+    too large for the environment.
+    """
 
     def make(scratch: Path) -> None:
         try:
@@ -204,7 +220,9 @@ def _installing(package: str, name: str) -> Callable[[Callable[..., None], Path]
 
 
 def _built(name: str, build: Callable[[Callable[..., None], Path], None]) -> Path:
-    """~/.cache/heliograph/bin/NAME; two test runs do not build it twice. Sources and objects, gigabytes, are deleted again."""
+    """~/.cache/heliograph/bin/NAME; two test runs do not build it twice. Sources and objects, gigabytes, are deleted
+    again.
+    """
 
     def make(scratch: Path) -> None:
         if shutil.which("go") is None:

@@ -20,12 +20,19 @@ from tests.system import programs
 
 RULES = Path(__file__).resolve().parents[2] / "deploy" / "prometheus"
 PATIENCE_S = 240.0
-"""For what is scraped, recorded, federated, and judged, one after the other, on a machine that has other things to do."""
-_ASK = "import sys, urllib.request as u; sys.stdout.buffer.write(u.build_opener(u.ProxyHandler({})).open(sys.argv[1], timeout=30).read())"
+"""For what is scraped, recorded, federated, and judged, one after the other, on a machine that has other things to
+do.
+"""
+_ASK = (
+    "import sys, urllib.request as u; sys.stdout.buffer.write(u.build_opener(u.ProxyHandler({})).open(sys.argv[1], "
+    "timeout=30).read())"
+)
 
 
 class Prometheus:
-    """A server over a folder of its own. prefix: of every command line, where it is elsewhere than the test (`ip netns exec NAME`)."""
+    """A server over a folder of its own. prefix: of every command line, where it is elsewhere than the test (`ip netns
+    exec NAME`).
+    """
 
     def __init__(self, folder: Path, config: str, others: dict[str, str], *, prefix: Sequence[str] = ()) -> None:
         folder.mkdir()

@@ -1,6 +1,7 @@
 """Releases for hosts: folders of wheels, of this checkout under a version of the test's own, with all that they want.
 
-Is: what `wheels` of the Terraform modules names, and what `install.sh` installs without an index. Isn't: the installing.
+Is: what `wheels` of the Terraform modules names, and what `install.sh` installs without an index. Isn't: the
+installing.
 """
 
 from __future__ import annotations

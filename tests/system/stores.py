@@ -1,4 +1,6 @@
-"""Servers that jobs write into, of Debian's packages, each with a folder and a port of its own, until the block ends."""
+"""Servers that jobs write into, of Debian's packages, each with a folder and a port of its own, until the block
+ends.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ CLICKHOUSE = """<?xml version="1.0"?>
   <users_config>{folder}/users.xml</users_config> <default_profile>default</default_profile> <default_database>default</default_database>
   <mark_cache_size>67108864</mark_cache_size> <timezone>UTC</timezone>
 </yandex>
-"""
+"""  # noqa: E501
 USERS = """<?xml version="1.0"?>
 <yandex>
   <profiles><default/></profiles> <quotas><default/></quotas>

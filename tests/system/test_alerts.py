@@ -1,4 +1,5 @@
-"""Dashboards and alerts with a real Prometheus: rules by promtool, and a running instance that shards scrape and a global server watches.
+"""Dashboards and alerts with a real Prometheus: rules by promtool, and a running instance that shards scrape and a
+global server watches.
 
 Every query of every dashboard is asked; the alert of a cut link fires, and clears when it is healed.
 """

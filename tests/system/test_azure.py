@@ -1,5 +1,5 @@
-"""Tiered storage in Azure's Blob service, against Azurite (Microsoft's emulator, from npm): the rules of a store, and a topic that is offloaded, read
-back, and restored into an empty region from the container alone.
+"""Tiered storage in Azure's Blob service, against Azurite (Microsoft's emulator, from npm): the rules of a store, and a
+topic that is offloaded, read back, and restored into an empty region from the container alone.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def azurite() -> Path:
         )
         if done.returncode:
             pytest.skip(
-                f"Azurite, Azure's emulator, is absent and cannot be installed here: {done.stderr.strip().splitlines()[-1:]}"
+                "Azurite, Azure's emulator, is absent and cannot be installed here: "
+                f"{done.stderr.strip().splitlines()[-1:]}"
             )
     return program
 

@@ -1,4 +1,5 @@
-"""The broker that owns a topic is killed, or stands still for longer than its lease and goes on, again and again under load: nothing acknowledged is lost.
+"""The broker that owns a topic is killed, or stands still for longer than its lease and goes on, again and again under
+load: nothing acknowledged is lost.
 
 E=3, Qw=2, Qa=2 over three bookies, and two brokers of which the other one takes the topic over each time.
 """
@@ -33,7 +34,9 @@ def owner_of(region: Region) -> int:
 
 
 def stands_still(process: Process, region: Region, load: Load) -> None:
-    """Until the other one has the topic, and for longer than its lease; then it goes on, and believes itself the owner for a moment. Clients notice later."""
+    """Until the other one has the topic, and for longer than its lease; then it goes on, and believes itself the owner
+    for a moment. Clients notice later.
+    """
     here = int(process.name[-1])
     process.popen.send_signal(signal.SIGSTOP)
     try:

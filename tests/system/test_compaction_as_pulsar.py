@@ -1,7 +1,9 @@
-"""Compaction by the same script, by the official client, against a real Apache Pulsar and against a standalone: the answers are the same.
+"""Compaction by the same script, by the official client, against a real Apache Pulsar and against a standalone: the
+answers are the same.
 
-What differs on purpose is left out, and said in docs/protocols/pulsar.md: an empty message of its own (not in a batch, without an uncompressed size) is a
-tombstone here only; `__compaction` is no subscription here; chunked messages stay whole here.
+What differs on purpose is left out, and said in docs/protocols/pulsar.md: an empty message of its own (not in a batch,
+without an uncompressed size) is a tombstone here only; `__compaction` is no subscription here; chunked messages stay
+whole here.
 """
 
 from __future__ import annotations

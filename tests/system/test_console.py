@@ -1,6 +1,8 @@
-"""The console in a real browser: every page, keyboard, acts, a switchover, a link cut and healed, signing in, and what is refused.
+"""The console in a real browser: every page, keyboard, acts, a switchover, a link cut and healed, signing in, and what
+is refused.
 
-Chromium and playwright are fetched into ~/.cache/heliograph the first time. HELIOGRAPH_PICTURES=FOLDER also writes the pictures of the documentation.
+Chromium and playwright are fetched into ~/.cache/heliograph the first time. HELIOGRAPH_PICTURES=FOLDER also writes the
+pictures of the documentation.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Real disks that go wrong under real bookies: full, failing, or with a bookie that stands still. Nothing acknowledged is lost, publishing goes on.
+"""Real disks that go wrong under real bookies: full, failing, or with a bookie that stands still. Nothing acknowledged
+is lost, publishing goes on.
 
-Wants root (a small tmpfs is mounted) and Debian's fiu-utils (a library that makes system calls fail), which it unpacks into ~/.cache/heliograph.
+Wants root (a small tmpfs is mounted) and Debian's fiu-utils (a library that makes system calls fail), which it unpacks
+into ~/.cache/heliograph.
 """
 
 from __future__ import annotations
@@ -99,7 +101,9 @@ class Cluster:
         assert self.rest("PUT", "/admin/v2/persistent/public/default/t/unload")[0] == 204
 
     def wait_for_a_ledger_there(self) -> None:
-        """The odd bookie is in the ensemble of a new one: not always of the first, since brokers avoid for a while whoever has just failed."""
+        """The odd bookie is in the ensemble of a new one: not always of the first, since brokers avoid for a while
+        whoever has just failed.
+        """
         held, next_try = self.state()["ledgers"], 0.0
 
         def holds_more() -> bool:
@@ -156,7 +160,9 @@ def check(url: str, count: int) -> None:
 
 
 def leave_free(place: Path, mib: int) -> None:
-    """Fills the file system up to so much, by a file beside the bookie's, which may be quicker meanwhile: then its last pieces are given back."""
+    """Fills the file system up to so much, by a file beside the bookie's, which may be quicker meanwhile: then its last
+    pieces are given back.
+    """
     ballast = place / "ballast"
     held = ballast.stat().st_size if ballast.exists() else 0
     size = max(0, shutil.disk_usage(place).free + held - (mib << 20))
@@ -227,7 +233,9 @@ def test_between_two_watermarks_a_bookie_stays_as_it_was(tmp_path: Path, small: 
 def test_a_failed_sync_costs_one_directory_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, where: str
 ) -> None:
-    """The journal syncs by fdatasync, all the time; fsync is of a directory, when an entry log, a checkpoint, or a journal's next segment was made."""
+    """The journal syncs by fdatasync, all the time; fsync is of a directory, when an entry log, a checkpoint, or a
+    journal's next segment was made.
+    """
 
     def spawn(settings: dict[str, Any]) -> Process:
         with monkeypatch.context() as patch:
@@ -289,7 +297,8 @@ def stalling(tmp_path: Path) -> Iterator[Path]:
     for command in (["mkfs.ext4", "-q", "-F", str(image)], ["mount", "-o", "loop", str(image), str(place)]):
         if shutil.which(command[0]) is None or subprocess.run(command, capture_output=True).returncode:
             pytest.skip(
-                f"a file system that can be frozen needs root, {command[0]}, and loop devices, of which something is absent here"
+                f"a file system that can be frozen needs root, {command[0]}, and loop devices, of which something is "
+                "absent here"
             )
     try:
         yield place

@@ -1,9 +1,11 @@
-"""Tiered storage by `gs://`: the client that talks to Google's Cloud Storage, over HTTP, with a bearer token or as a service account: the rules of a store,
-and a topic that is offloaded, read back, and restored into an empty region from the bucket alone.
+"""Tiered storage by `gs://`: the client that talks to Google's Cloud Storage, over HTTP, with a bearer token or as a
+service account: the rules of a store, and a topic that is offloaded, read back, and restored into an empty region from
+the bucket alone.
 
-The client speaks Cloud Storage's XML API, whose paths, multipart uploads, ranges, lists, and errors are S3's; so the server is versitygw, and before it a
-front door that knows tokens, a service account's own ones, and signed URLs as Google's does, by the account's public key. (The emulators there are,
-fake-gcs-server and gcp-storage-emulator, do not take that API's multipart uploads.) Not shown by it: the token server that other kinds of credentials ask.
+The client speaks Cloud Storage's XML API, whose paths, multipart uploads, ranges, lists, and errors are S3's; so the
+server is versitygw, and before it a front door that knows tokens, a service account's own ones, and signed URLs as
+Google's does, by the account's public key. (The emulators there are, fake-gcs-server and gcp-storage-emulator, do not
+take that API's multipart uploads.) Not shown by it: the token server that other kinds of credentials ask.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The Go client's own test suite, from its module zip, against a Heliograph: every test that one server can serve passes.
+"""The Go client's own test suite, from its module zip, against a Heliograph: every test that one server can serve
+passes.
 
-The suite wants a server on fixed ports, and partly one in a container, with its own certificates, or several clusters; those are left out by name.
+The suite wants a server on fixed ports, and partly one in a container, with its own certificates, or several clusters;
+those are left out by name.
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ def program(package: str) -> Path:
 
 
 def suite() -> Path:
-    """The folder of the sources; `program` of each package in TESTED is there. Built once; skips in one sentence where that cannot be."""
+    """The folder of the sources; `program` of each package in TESTED is there. Built once; skips in one sentence where
+    that cannot be.
+    """
     folder = CACHE / f"pulsar-client-go-{VERSION}"
     if all(program(package).exists() for package in TESTED):
         return folder / "source"
@@ -142,7 +146,9 @@ def listed(source: Path, package: str, environment: dict[str, str]) -> list[str]
 def run_all(
     source: Path, package: str, names: list[str], environment: dict[str, str], logs: Path, *, at_once: int = 4
 ) -> None:
-    """Most of them wait, so several at once. Many have deadlines of a few seconds: what fails has two more tries, nothing else beside it."""
+    """Most of them wait, so several at once. Many have deadlines of a few seconds: what fails has two more tries,
+    nothing else beside it.
+    """
     with ThreadPoolExecutor(at_once) as pool:
         results = list(pool.map(lambda name: run(source, package, name, environment), names))
     for _ in range(2):
@@ -175,7 +181,9 @@ def test_its_own_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """A region with the suite's certificates, tokens, and passwords, as the suite's own server has them: the environment of its tests."""
+    """A region with the suite's certificates, tokens, and passwords, as the suite's own server has them: the
+    environment of its tests.
+    """
     files = suite() / "integration-tests"
     folder = tmp_path_factory.mktemp("secured")
     (folder / "users").write_text(

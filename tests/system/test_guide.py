@@ -1,4 +1,6 @@
-"""Pages of docs/operating for an instance on one machine, command by command, as a new operator reads them: from an empty folder to its end."""
+"""Pages of docs/operating for an instance on one machine, command by command, as a new operator reads them: from an
+empty folder to its end.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def status(folder: Path) -> dict[str, Any]:
 
 
 def messages(service: str, count: int) -> list[bytes]:
-    """Empty where the topic cannot be read at the moment: a client that is refused while its region begins anew asks no more by itself."""
+    """Empty where the topic cannot be read at the moment: a client that is refused while its region begins anew asks no
+    more by itself.
+    """
     client = pulsar.Client(service, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=60)
     try:
         reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)

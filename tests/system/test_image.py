@@ -1,4 +1,5 @@
-"""The image: the steps of deploy/Dockerfile, one after the other, in a fresh root that debootstrap made of Debian's packages.
+"""The image: the steps of deploy/Dockerfile, one after the other, in a fresh root that debootstrap made of Debian's
+packages.
 
 Is: FROM, RUN, COPY, ENV, and USER as a builder would do them, by chroot. Isn't: Docker. Wants root.
 """

@@ -1,7 +1,9 @@
-"""A real Pulsar cluster and a region replicate topics to each other: messages, batches, schemas, partitions, subscriptions, repetitions, each way.
+"""A real Pulsar cluster and a region replicate topics to each other: messages, batches, schemas, partitions,
+subscriptions, repetitions, each way.
 
-The cluster deduplicates, and so does the region: what either side sends twice is stored once. The region is told of the cluster by the command line.
-The cluster authenticates by tokens and authorises; the region's links come by TLS, as a role that may do no more than it has to.
+The cluster deduplicates, and so does the region: what either side sends twice is stored once. The region is told of the
+cluster by the command line. The cluster authenticates by tokens and authorises; the region's links come by TLS, as a
+role that may do no more than it has to.
 """
 
 from __future__ import annotations
@@ -198,7 +200,9 @@ def test_messages_and_batches_cross_both_ways(sides: tuple[Side, Side]) -> None:
 
 
 def test_nothing_is_stored_twice_when_connections_break(sides: tuple[Side, Side]) -> None:
-    """Topics are unloaded on both sides while messages go on: both replicators send again what was not confirmed. Markers go between the messages."""
+    """Topics are unloaded on both sides while messages go on: both replicators send again what was not confirmed.
+    Markers go between the messages.
+    """
     topic = "persistent://public/both/broken"
     ended = threading.Event()
     wanted: dict[str, list[str]] = {"u": [], "c": []}

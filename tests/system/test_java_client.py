@@ -1,4 +1,6 @@
-"""Scripts by the official Java client (`java/ClientCases.java`): it sees the same from Heliograph and from a real Pulsar."""
+"""Scripts by the official Java client (`java/ClientCases.java`): it sees the same from Heliograph and from a real
+Pulsar.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The official Java client, unmodified: it follows a switchover and a migration (TOPIC_MIGRATED), and its AutoClusterFailover works with the health port."""
+"""The official Java client, unmodified: it follows a switchover and a migration (TOPIC_MIGRATED), and its
+AutoClusterFailover works with the health port.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Kafka's clients of every age against a real region: kafka-python 1.4 and 2.0 in environments of their own, and the Java clients and tools of Kafka 4.1.
+"""Kafka's clients of every age against a real region: kafka-python 1.4 and 2.0 in environments of their own, and the
+Java clients and tools of Kafka 4.1.
 
 Everything is installed into ~/.cache/heliograph the first time.
 """
@@ -48,7 +49,7 @@ assert consumer.committed(TopicPartition(topic, 0)) == 60
 consumer.close()
 producer.close()
 print("good", kafka.__version__)
-"""
+"""  # noqa: E501
 
 
 def environment(version: str) -> str:

@@ -1,6 +1,8 @@
-"""docs/operating/kafka-migration.md, tried: its commands, in its order, from a real Apache Kafka, with both protocols side by side at the end.
+"""docs/operating/kafka-migration.md, tried: its commands, in its order, from a real Apache Kafka, with both protocols
+side by side at the end.
 
-Kafka's own tools run the commands that stand on the page (their .sh scripts are the classes named here); the copier is ten lines of confluent-kafka.
+Kafka's own tools run the commands that stand on the page (their .sh scripts are the classes named here); the copier is
+ten lines of confluent-kafka.
 """
 
 from __future__ import annotations

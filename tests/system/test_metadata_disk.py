@@ -1,4 +1,5 @@
-"""A metadata node on a real file system that is full: it refuses writes and says why, goes on reading, and writes again once there is room.
+"""A metadata node on a real file system that is full: it refuses writes and says why, goes on reading, and writes again
+once there is room.
 
 Wants root: a small tmpfs is mounted.
 """

@@ -1,6 +1,7 @@
 """A client of Node.js that is JavaScript alone (`pulsar-flex`): it works here as with a real Pulsar (`make oracle`).
 
-The official one for Node.js is C++ that its package fetches from elsewhere while it is installed (docs/protocols/differences.md).
+The official one for Node.js is C++ that its package fetches from elsewhere while it is installed
+(docs/protocols/differences.md).
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def test_what_it_publishes_and_gets(region: Either, rest: Rest) -> None:
     tries = 0
 
     def done() -> subprocess.CompletedProcess[str] | None:
-        """It waits a few seconds for an answer, and has no setting for that: on a busy machine the whole script is run again, with another topic."""
+        """It waits a few seconds for an answer, and has no setting for that: on a busy machine the whole script is run
+        again, with another topic.
+        """
         nonlocal tries
         tries += 1
         command = ["node", str(SCRIPT), region.service_url().removeprefix("pulsar://"), f"flex-{tries}"]

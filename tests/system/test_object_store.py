@@ -1,7 +1,8 @@
-"""Tiered storage end to end: a real S3 server (versitygw), real standalones, the official client, and the program's own commands.
+"""Tiered storage end to end: a real S3 server (versitygw), real standalones, the official client, and the program's own
+commands.
 
-Publish, roll over, offload by command; the bookies are rid of it; read from the beginning, restart, read again; a wrong secret says so; and when the
-region is gone with all its data, another one has the topic back from the bucket alone.
+Publish, roll over, offload by command; the bookies are rid of it; read from the beginning, restart, read again; a wrong
+secret says so; and when the region is gone with all its data, another one has the topic back from the bucket alone.
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ def test_from_the_bucket_as_from_the_bookies_and_back_after_the_region_is_lost(s
 
 
 def test_a_store_that_dies_under_uploads_and_reads(s3: S3, tmp_path: Path) -> None:
-    """Killed while an object is on its way, and again while everything lies there only: nothing is lost, and all goes on by itself."""
+    """Killed while an object is on its way, and again while everything lies there only: nothing is lost, and all goes
+    on by itself.
+    """
     with Standalone(tmp_path / "one", s3.endpoint) as one:
         one.rest(
             "POST",
@@ -135,7 +138,9 @@ def test_a_store_that_dies_under_uploads_and_reads(s3: S3, tmp_path: Path) -> No
 
 
 def test_a_compacted_topic_is_read_from_the_bucket(s3: S3, tmp_path: Path) -> None:
-    """Its compacted ledger goes there too, comes back to readers, and is deleted there once another one has replaced it."""
+    """Its compacted ledger goes there too, comes back to readers, and is deleted there once another one has replaced
+    it.
+    """
     path = f"/admin/v2/persistent/{TOPIC.removeprefix('persistent://')}"
 
     def compacted() -> dict[str, Any]:

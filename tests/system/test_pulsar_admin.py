@@ -1,5 +1,6 @@
-"""The official pulsar-admin and pulsarctl, line by line (`admin_lines.txt`, `pulsarctl_lines.txt`): against Heliograph and a real Pulsar they do and print
-the same."""
+"""The official pulsar-admin and pulsarctl, line by line (`admin_lines.txt`, `pulsarctl_lines.txt`): against Heliograph
+and a real Pulsar they do and print the same.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The same script, by the same official client, against a real Apache Pulsar and against a standalone: the answers are the same.
+"""The same script, by the same official client, against a real Apache Pulsar and against a standalone: the answers are
+the same.
 
 Each scenario returns plain values; what differs by nature (ledger ids, times) is left out of them.
 """
@@ -448,17 +449,62 @@ def test_the_answers_are_the_same(sides: tuple[Side, Side], scenario: Callable[[
 
 NAMESPACE, TOPIC = "/namespaces/public/policies", "/persistent/public/policies/t"
 UNSET_OF_NAMESPACE = (
-    "messageTTL", "retention", "persistence", "autoTopicCreation", "autoSubscriptionCreation", "deduplication", "delayedDelivery", "inactiveTopicPolicies",
-    "subscriptionExpirationTime", "compactionThreshold", "dispatchRate", "subscribeRate", "publishRate", "maxProducersPerTopic", "maxConsumersPerTopic",
-    "maxTopicsPerNamespace", "maxSubscriptionsPerTopic", "maxUnackedMessagesPerConsumer", "schemaCompatibilityStrategy", "schemaValidationEnforced",
-    "isAllowAutoUpdateSchema", "encryptionRequired", "subscriptionAuthMode", "offloadPolicies", "offloadThreshold", "offloadDeletionLagMs", "properties",
-    "subscriptionTypesEnabled", "entryFilters", "resourcegroup", "backlogQuotaMap", "antiAffinity", "schemaAutoUpdateCompatibilityStrategy",
-)  # fmt: skip
+    "messageTTL",
+    "retention",
+    "persistence",
+    "autoTopicCreation",
+    "autoSubscriptionCreation",
+    "deduplication",
+    "delayedDelivery",
+    "inactiveTopicPolicies",
+    "subscriptionExpirationTime",
+    "compactionThreshold",
+    "dispatchRate",
+    "subscribeRate",
+    "publishRate",
+    "maxProducersPerTopic",
+    "maxConsumersPerTopic",
+    "maxTopicsPerNamespace",
+    "maxSubscriptionsPerTopic",
+    "maxUnackedMessagesPerConsumer",
+    "schemaCompatibilityStrategy",
+    "schemaValidationEnforced",
+    "isAllowAutoUpdateSchema",
+    "encryptionRequired",
+    "subscriptionAuthMode",
+    "offloadPolicies",
+    "offloadThreshold",
+    "offloadDeletionLagMs",
+    "properties",
+    "subscriptionTypesEnabled",
+    "entryFilters",
+    "resourcegroup",
+    "backlogQuotaMap",
+    "antiAffinity",
+    "schemaAutoUpdateCompatibilityStrategy",
+)
 UNSET_OF_TOPIC = (
-    "messageTTL", "retention", "maxProducers", "maxConsumers", "maxConsumersPerSubscription", "maxSubscriptionsPerTopic", "maxMessageSize", "persistence",
-    "dispatchRate", "publishRate", "subscribeRate", "deduplicationEnabled", "compactionThreshold", "inactiveTopicPolicies", "subscriptionTypesEnabled",
-    "maxProducers?applied=true", "messageTTL?applied=true", "retention?applied=true", "dispatchRate?applied=true", "backlogQuotaMap?applied=true",
-)  # fmt: skip
+    "messageTTL",
+    "retention",
+    "maxProducers",
+    "maxConsumers",
+    "maxConsumersPerSubscription",
+    "maxSubscriptionsPerTopic",
+    "maxMessageSize",
+    "persistence",
+    "dispatchRate",
+    "publishRate",
+    "subscribeRate",
+    "deduplicationEnabled",
+    "compactionThreshold",
+    "inactiveTopicPolicies",
+    "subscriptionTypesEnabled",
+    "maxProducers?applied=true",
+    "messageTTL?applied=true",
+    "retention?applied=true",
+    "dispatchRate?applied=true",
+    "backlogQuotaMap?applied=true",
+)
 SET_OF_NAMESPACE: tuple[tuple[str, str, Any], ...] = (
     ("POST", "messageTTL", 5),
     ("POST", "messageTTL", -5),

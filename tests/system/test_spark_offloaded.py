@@ -1,4 +1,5 @@
-"""Offloaded ledgers are read straight from a real S3 server (versitygw), by URLs that the broker signed; from the broker where that cannot be.
+"""Offloaded ledgers are read straight from a real S3 server (versitygw), by URLs that the broker signed; from the
+broker where that cannot be.
 
 By the source's own reader, and by the shipped ETL, which fills its tables from what only the bucket has.
 """
@@ -94,7 +95,9 @@ def test_closed_ledgers_come_from_the_bucket_and_else_from_the_broker(
 
 
 def test_the_etl_fills_a_table_with_what_only_the_bucket_has(region: Standalone, s3: S3, tmp_path: Path) -> None:
-    """Years of a topic: a new job begins at the earliest, whose ledgers no bookie has any more, and goes on with the open one."""
+    """Years of a topic: a new job begins at the earliest, whose ledgers no bookie has any more, and goes on with the
+    open one.
+    """
     pytest.importorskip("pyspark")
     from heliograph.spark import session
 

@@ -1,7 +1,8 @@
-"""The documentation's spark-submit lines, as far as they go without a cluster: Spark's own client takes them, and asks for the right driver.
+"""The documentation's spark-submit lines, as far as they go without a cluster: Spark's own client takes them, and asks
+for the right driver.
 
-Is: spark-submit itself, against an API server of Kubernetes that says yes to whatever is made. Isn't: a pod that runs (`test_spark_setup` and
-`test_spark_yarn` have real drivers and executors).
+Is: spark-submit itself, against an API server of Kubernetes that says yes to whatever is made. Isn't: a pod that runs
+(`test_spark_setup` and `test_spark_yarn` have real drivers and executors).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Spark at a region that asks who is there: HTTPS, the broker's TLS port, tokens in files; roles that may, and roles that may not.
+"""Spark at a region that asks who is there: HTTPS, the broker's TLS port, tokens in files; roles that may, and roles
+that may not.
 
-Is: source, sink, and a stream with a subscription, as a user gives them their options. Isn't: who may do what in general (`tests/security`).
+Is: source, sink, and a stream with a subscription, as a user gives them their options. Isn't: who may do what in
+general (`tests/region_node/security`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Spark where a user has it: without a JDK on the machine, and on a real cluster of a master and two workers that get nothing but our wheel.
+"""Spark where a user has it: without a JDK on the machine, and on a real cluster of a master and two workers that get
+nothing but our wheel.
 
-Is: subprocesses and real processes, started as the documentation says. Isn't: what is read (`geo_tests/wan/test_spark.py`).
+Is: subprocesses and real processes, started as the documentation says. Isn't: what is read
+(`geo_tests/wan/test_spark.py`).
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ query = spark.readStream.format("rate").load().writeStream.format("noop").option
 assert query.awaitTermination(400) and query.exception() is None
 print("java", spark._jvm.System.getProperty("java.version"), os.environ["JAVA_HOME"])
 spark.stop()
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.timeout(2000)
@@ -121,7 +123,7 @@ for left in range(5, -1, -1):            # Spark gives a stream's Python process
             raise
 print("rows", spark.read.parquet(sys.argv[4] + "/out").count())
 spark.stop()
-"""
+"""  # noqa: E501
 
 
 JOB = """

@@ -1,4 +1,6 @@
-"""Table stores on the real engines: Redis and ClickHouse servers of Debian's packages, the engine of chdb, Hive's metastore in Spark's own Derby."""
+"""Table stores on the real engines: Redis and ClickHouse servers of Debian's packages, the engine of chdb, Hive's
+metastore in Spark's own Derby.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ from tests.system.stores import clickhouse_running, redis_running
 pytestmark = pytest.mark.system
 ALONE = "HELIOGRAPH_TEST_ALONE"
 alone = pytest.mark.skipif(ALONE not in os.environ, reason="run by test_in_a_process_of_its_own")
-"""For a driver whose process has held no other session of Spark before: what Hive's metastore is, a process decides once."""
+"""For a driver whose process has held no other session of Spark before: what Hive's metastore is, a process decides
+once.
+"""
 redis = pytest.importorskip("redis")
 CHDB = ("chdb==4.4.0", "chdb-core==26.9.0")
 
@@ -275,7 +279,7 @@ spark.sql("SELECT bucket, user, clicks, price FROM ab.t ORDER BY period, user").
 print("rows", [tuple(row) for row in spark.sql("SELECT bucket, user, clicks, price, unix_seconds(period) FROM ab.t ORDER BY period, user").collect()])
 print("parts", [row[0] for row in spark.sql("SHOW PARTITIONS ab.t").collect()])
 spark.stop()
-"""
+"""  # noqa: E501
 
 
 def test_hive_sees_what_the_files_hold(tmp_path: Path) -> None:
@@ -455,7 +459,10 @@ def test_sql_text_inserts_a_stream_into_a_table_of_hive(spark: Any, tmp_path: Pa
             "".join(json.dumps({"id": 10 * number + n, "country": f"c{number}"}) + "\n" for n in range(3))
         )
         spark.readStream.schema("id bigint, country string").json(str(given)).createOrReplaceTempView("given")
-        sink = f"format = 'table', path = '{tmp_path}/it''s here', hive = 'sql.given', checkpoint = '{tmp_path}/state', trigger = 'available now'"
+        sink = (
+            f"format = 'table', path = '{tmp_path}/it''s here', hive = 'sql.given', checkpoint = '{tmp_path}/state', "
+            "trigger = 'available now'"
+        )
         pipeline = Pipeline(spark)
         pipeline.run(f"CREATE SINK out WITH ({sink}); INSERT INTO out SELECT {columns} FROM given")
         assert pipeline.queries[0].awaitTermination(400)

@@ -1,6 +1,8 @@
-"""The documentation's recipe for YARN, on a real one: a resource manager and two node managers from Hadoop's own jars, whose containers are processes here.
+"""The documentation's recipe for YARN, on a real one: a resource manager and two node managers from Hadoop's own jars,
+whose containers are processes here.
 
-Is: spark-submit in cluster mode, with the recipe's words; a batch read and a stream. Isn't: HDFS (folders are shared), Kerberos, several machines.
+Is: spark-submit in cluster mode, with the recipe's words; a batch read and a stream. Isn't: HDFS (folders are shared),
+Kerberos, several machines.
 """
 
 from __future__ import annotations
@@ -65,11 +67,13 @@ assert query.trigger(availableNow=True).start().awaitTermination(400)
 assert spark.read.parquet(folder + "/out").count() == 500
 open(folder + "/done", "w").write(os.environ["CONTAINER_ID"])
 spark.stop()
-"""
+"""  # noqa: E501
 
 
 def jars() -> Path:
-    """Hadoop's own cluster for tests, of the version of Spark's client. Skips in one sentence where it cannot be had."""
+    """Hadoop's own cluster for tests, of the version of Spark's client. Skips in one sentence where it cannot be
+    had.
+    """
 
     def fetch(scratch: Path) -> None:
         if shutil.which("java") is None or shutil.which("mvn") is None:

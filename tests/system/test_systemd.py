@@ -1,6 +1,8 @@
-"""A host of Heliograph under a real systemd that is booted for it: units start, are started again, come back with the host, and leave nothing.
+"""A host of Heliograph under a real systemd that is booted for it: units start, are started again, come back with the
+host, and leave nothing.
 
-`docs/operating/systemd.md` is given to it command by command; what Terraform does over SSH (install.sh, the rendered folder, `host activate`) is done by hand.
+`docs/operating/systemd.md` is given to it command by command; what Terraform does over SSH (install.sh, the rendered
+folder, `host activate`) is done by hand.
 """
 
 from __future__ import annotations
@@ -159,7 +161,9 @@ def test_units_of_a_host_from_its_first_boot_to_its_last(machine: Machine, tmp_p
 
 
 def shipped(machine: Machine) -> None:
-    """logs.md's rsyslog, both sides here: every line of every process arrives in its file, also those that were written while the log server was away."""
+    """logs.md's rsyslog, both sides here: every line of every process arrives in its file, also those that were written
+    while the log server was away.
+    """
     program = programs.rsyslogd()
     inside = Path("/srv/rsyslog")
     shutil.copytree(program.parents[2], machine.root / "srv" / "rsyslog")
@@ -173,7 +177,10 @@ def shipped(machine: Machine) -> None:
     libraries = programs.libraries(program).replace(str(program.parents[2]), str(inside))
 
     def start(side: str) -> None:
-        words = f"{inside}/usr/sbin/rsyslogd -n -i NONE -f /srv/{side}.conf -M {inside / modules.relative_to(program.parents[2])}"
+        words = (
+            f"{inside}/usr/sbin/rsyslogd -n -i NONE -f /srv/{side}.conf -M "
+            f"{inside / modules.relative_to(program.parents[2])}"
+        )
         machine.run(f"systemd-run --quiet --collect --unit=ship-{side} --setenv=LD_LIBRARY_PATH={libraries} {words}")
 
     def written(name: str) -> list[str]:
@@ -185,7 +192,9 @@ def shipped(machine: Machine) -> None:
         return path.read_text().splitlines() if path.exists() else []
 
     def in_step() -> bool:
-        """All are there. A line may come twice: the agent sends again what was not answered, and the journal gives again what it was at as its file changed."""
+        """All are there. A line may come twice: the agent sends again what was not answered, and the journal gives
+        again what it was at as its file changed.
+        """
         return all(list(dict.fromkeys(arrived(name))) == list(dict.fromkeys(written(name))) for name in UNITS)
 
     start("agent")

@@ -1,4 +1,6 @@
-"""The metadata's table on a file system that is full: what LMDB really says then, and that nothing is lost. Needs root (a small tmpfs is mounted)."""
+"""The metadata's table on a file system that is full: what LMDB really says then, and that nothing is lost. Needs root
+(a small tmpfs is mounted).
+"""
 
 from __future__ import annotations
 

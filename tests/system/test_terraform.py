@@ -1,6 +1,8 @@
-"""The Terraform modules with a real OpenTofu: form, plans, and an instance on hosts of its own that is made, used, changed, and taken away.
+"""The Terraform modules with a real OpenTofu: form, plans, and an instance on hosts of its own that is made, used,
+changed, and taken away.
 
-The hosts are network namespaces with addresses, disks, and SSH servers (`tests.system.hosts`), six of them: region eu on four, us and ap on one each.
+The hosts are network namespaces with addresses, disks, and SSH servers (`tests.system.hosts`), six of them: region eu
+on four, us and ap on one each.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ MODULES = ROOT / "terraform"
 HELIOGRAPH = Path(sys.executable).with_name("heliograph")
 TOPIC = "persistent://public/default/round-the-world"
 MIRROR = "providers.tfrc"
-"""Beside a configuration: where its providers are, for machines whose way to the registry is closed (HELIOGRAPH_TERRAFORM_MIRROR)."""
+"""Beside a configuration: where its providers are, for machines whose way to the registry is closed
+(HELIOGRAPH_TERRAFORM_MIRROR).
+"""
 ALL = ["meta", "config", "bookie", "broker"]
 ENVIRONMENT = {"CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1", "TF_CLI_ARGS": "-no-color"}
 PLACES = {
@@ -147,7 +151,7 @@ def test_the_modules_own_tests_pass(copied: Path) -> None:
     assert re.search(r"Success! (\d+) passed, 0 failed", said), said
 
 
-# -- an instance --------------------------------------------------------------------------------------------------------
+# -- an instance -------------------------------------------------------------------------------------------------------
 
 
 class Deployed:
@@ -220,7 +224,9 @@ def network(tmp_path: Path) -> Iterator[Network]:
 
 
 def turns(said: str, region: str) -> list[str]:
-    """The hosts of a region's rolling change, in order, each once for all of its consecutive lines. Regions change side by side."""
+    """The hosts of a region's rolling change, in order, each once for all of its consecutive lines. Regions change side
+    by side.
+    """
     hosts = re.findall(rf'terraform_data\.active\["({region}-[^"]+)"\] \(remote-exec\): (?:stops|starts) ', said)
     return [host for at, host in enumerate(hosts) if at == 0 or hosts[at - 1] != host]
 
@@ -264,7 +270,9 @@ def at_a_cut(network: Network, folder: Path, targets: Path) -> None:
 
 
 def restored(instance: Deployed, shell: Shell, urls: dict[str, str]) -> None:
-    """eu loses the metadata of its three voters, and gets it back from a backup: what was there is there, and messages go both ways."""
+    """eu loses the metadata of its three voters, and gets it back from a backup: what was there is there, and messages
+    go both ways.
+    """
     reader = Reader(Page.read("restore.md"), shell)
     for heading in reader.page.headings:
         reader.section(heading)

@@ -1,4 +1,6 @@
-"""Transactions by the official Java client: publishing, acknowledging, conflicts, timeouts, a broker killed in the middle, another region."""
+"""Transactions by the official Java client: publishing, acknowledging, conflicts, timeouts, a broker killed in the
+middle, another region.
+"""
 
 from __future__ import annotations
 

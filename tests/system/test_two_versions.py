@@ -1,6 +1,8 @@
-"""A region that runs the previous commit's wheels is upgraded to this tree, process by process, under load; and for a while half of it is old.
+"""A region that runs the previous commit's wheels is upgraded to this tree, process by process, under load; and for a
+while half of it is old.
 
-The wheels are built from the repository's history; where there is none (an archive, a clone of depth one), the test says so and is skipped.
+The wheels are built from the repository's history; where there is none (an archive, a clone of depth one), the test
+says so and is skipped.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Publishes without a pause until its standard input ends, then tells what was confirmed: `python through_an_upgrade.py SERVICE_URL TOPIC`.
+"""Publishes without a pause until its standard input ends, then tells what was confirmed: `python through_an_upgrade.py
+SERVICE_URL TOPIC`.
 
-A client as applications have them: an error is tried again until it is confirmed, so whatever is confirmed must be there, once or more.
+A client as applications have them: an error is tried again until it is confirmed, so whatever is confirmed must be
+there, once or more.
 """
 
 from __future__ import annotations

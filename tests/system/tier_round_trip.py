@@ -1,4 +1,6 @@
-"""A topic that goes to an object store, is read from there, and comes back from there alone into an empty region: the same with every store's server."""
+"""A topic that goes to an object store, is read from there, and comes back from there alone into an empty region: the
+same with every store's server.
+"""
 
 from __future__ import annotations
 

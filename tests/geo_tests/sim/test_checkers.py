@@ -13,7 +13,9 @@ Regions = dict[str, list[Delivered]]
 
 
 def healed() -> tuple[History, Regions]:
-    """Two regions, two producers each with three messages, all acknowledged and everywhere; the order of arrival differs."""
+    """Two regions, two producers each with three messages, all acknowledged and everywhere; the order of arrival
+    differs.
+    """
     history = History("topic")
     regions: Regions = {"us": [], "eu": []}
     for sequence in range(3):

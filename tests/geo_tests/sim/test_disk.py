@@ -1,4 +1,6 @@
-"""One conformance suite over the real disk and the simulated one; then what only a simulated disk can do: lose power, tear, fill up, fail."""
+"""One conformance suite over the real disk and the simulated one; then what only a simulated disk can do: lose power,
+tear, fill up, fail.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +133,7 @@ def test_close_waits_for_what_was_submitted(on_disk: Suite) -> None:
     on_disk(body)
 
 
-# -- only the simulated one -----------------------------------------------------------------------------------------------
+# -- only the simulated one --------------------------------------------------------------------------------------------
 
 
 def simulated(seed: int, body: Callable[[Simulation, Platter], Awaitable[None]]) -> None:

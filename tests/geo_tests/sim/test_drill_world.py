@@ -1,4 +1,6 @@
-"""Drills in whole instances, under load and faults: they leave the namespace alone, go on whoever dies, and tell the truth once everything is well."""
+"""Drills in whole instances, under load and faults: they leave the namespace alone, go on whoever dies, and tell the
+truth once everything is well.
+"""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert trace(3) == trace(3) != trace(4)
 
 
-# -- wrong rules ----------------------------------------------------------------------------------------------------------
+# -- wrong rules -------------------------------------------------------------------------------------------------------
 
 
 def lac_does_not_wait_for_the_recorded_ensemble(patch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,6 @@
-"""A full mesh of five regions: every message everywhere, once and in order; topics share the connections of their links."""
+"""A full mesh of five regions: every message everywhere, once and in order; topics share the connections of their
+links.
+"""
 
 from __future__ import annotations
 

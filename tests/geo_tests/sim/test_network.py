@@ -55,7 +55,9 @@ class Echo(Sink):
 def pair(
     seed: int, main: Callable[[Simulation, Machine, list[Sink], Sink], Awaitable[None]], kind: type[Sink] = Sink
 ) -> None:
-    """Runs `main(sim, server machine, accepted protocols, client protocol)` with one connection from "client" (zone eu) to "server" (zone us)."""
+    """Runs `main(sim, server machine, accepted protocols, client protocol)` with one connection from "client" (zone eu)
+    to "server" (zone us).
+    """
     with Simulation(seed) as sim:
         accepted: list[Sink] = []
 

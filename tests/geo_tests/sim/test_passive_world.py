@@ -1,4 +1,6 @@
-"""Whole instances with an active-passive namespace, moved and failed over under load and faults: seeds that hold, and a rule that is needed."""
+"""Whole instances with an active-passive namespace, moved and failed over under load and faults: seeds that hold, and a
+rule that is needed.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ STOPPED = replace(
 def test_a_confirmation_that_is_checked_only_when_the_message_is_taken_is_found(
     settings: WorldSettings, seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other rules of leases have their mutants in tests/region_node/dr/leadership/test_leadership_simulation.py, those of aliases in tests/replicator/dedup/test_aliases.py."""
+    """The other rules of leases have their mutants in tests/region_node/dr/leadership/test_leadership_simulation.py,
+    those of aliases in tests/replicator/dedup/test_aliases.py.
+    """
     monkeypatch.setattr(Gate, "_may_confirm", lambda self, epoch, life: True)
     for seed in seeds:
         try:

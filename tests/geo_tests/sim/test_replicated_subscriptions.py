@@ -1,4 +1,6 @@
-"""Whole instances with a replicated subscription: all regions together consume everything, none is lost, and in the end all know it."""
+"""Whole instances with a replicated subscription: all regions together consume everything, none is lost, and in the end
+all know it.
+"""
 
 from __future__ import annotations
 

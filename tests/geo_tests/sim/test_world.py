@@ -61,7 +61,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert trace(3) == trace(3)
 
 
-# -- wrong rules ----------------------------------------------------------------------------------------------------------
+# -- wrong rules -------------------------------------------------------------------------------------------------------
 
 
 def what_is_above_the_prefix_is_accepted(patch: pytest.MonkeyPatch) -> None:

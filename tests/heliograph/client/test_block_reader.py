@@ -1,4 +1,5 @@
-"""Ranges of many topics from brokers that move them, break off, and come back, and from objects that are there or not: every entry once, in order.
+"""Ranges of many topics from brokers that move them, break off, and come back, and from objects that are there or not:
+every entry once, in order.
 
 Two real HTTP servers stand for a region's brokers; what they do wrong is drawn from a seed.
 """
@@ -227,7 +228,9 @@ def test_offloaded_ledgers_are_read_from_their_objects_or_else_from_brokers(
 
 
 def test_what_a_transaction_published_is_asked_of_a_broker(make: Any, tmp_path: Path) -> None:
-    """Nothing in the entries says whether it was committed; behind the first of them the broker gives the rest of that range."""
+    """Nothing in the entries says whether it was committed; behind the first of them the broker gives the rest of that
+    range.
+    """
     region, topic, path = make(2), TOPICS[0], tmp_path / "object"
     parts = [b"taken back"] * 10
     inside = b"".join(encode_block(Run(parts, [10] * 10, transaction=(1, 2)), LEDGERS[topic], 20))

@@ -1,4 +1,5 @@
-"""Ranges straight from bookies that stop, lie, lack, and refuse: every entry once, in order, from whichever copies are good; else a BookiesUnread.
+"""Ranges straight from bookies that stop, lie, lack, and refuse: every entry once, in order, from whichever copies are
+good; else a BookiesUnread.
 
 Real HTTP servers stand for the bookies of an ensemble; what goes wrong is drawn from a seed.
 """

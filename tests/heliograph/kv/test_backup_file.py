@@ -1,4 +1,6 @@
-"""Backup files are whole or refused; one is fetched from a running node while everything changes, and a voter that was restored goes on."""
+"""Backup files are whole or refused; one is fetched from a running node while everything changes, and a voter that was
+restored goes on.
+"""
 
 from __future__ import annotations
 
@@ -156,7 +158,9 @@ def test_a_backup_of_a_running_node_is_one_moment_behind_what_was_acknowledged(
 
 
 def test_what_was_known_of_the_old_store_is_of_no_use_with_the_restored_one() -> None:
-    """Versions, leases, a session with an answer under way, and the place of a watch; and the new voter goes on over restarts."""
+    """Versions, leases, a session with an answer under way, and the place of a watch; and the new voter goes on over
+    restarts.
+    """
 
     async def main(sim: Simulation) -> None:
         await start(sim)

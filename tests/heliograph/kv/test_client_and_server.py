@@ -1,4 +1,6 @@
-"""Client and server over the simulator's network: repeated writes, bounded time, watches that resume, leases over a change of leader."""
+"""Client and server over the simulator's network: repeated writes, bounded time, watches that resume, leases over a
+change of leader.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A table behind an embedded store is the table in memory: any history, with saves, crashes, full disks, and snapshots taken over; and LMDB's own cases."""
+"""A table behind an embedded store is the table in memory: any history, with saves, crashes, full disks, and snapshots
+taken over; and LMDB's own cases.
+"""
 
 from __future__ import annotations
 
@@ -244,7 +246,9 @@ def test_an_error_of_the_disk_is_final_unless_it_is_full(
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_power_cut_in_a_commit_leaves_the_state_before_it(seed: int, tmp_path: Path) -> None:
-    """Every page of the commit but those with the root may or may not have reached the disk: LMDB syncs them before it writes the root."""
+    """Every page of the commit but those with the root may or may not have reached the disk: LMDB syncs them before it
+    writes the root.
+    """
     rng, node = random.Random(seed), Node(tmp_path / "table")
     assert node.store._env.flags()["sync"] and node.store._env.flags()["metasync"]
     data = tmp_path / "table" / "data.mdb"

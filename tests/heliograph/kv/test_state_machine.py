@@ -285,7 +285,9 @@ def random_command(rng: random.Random, driver: Driver) -> bytes:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_a_restored_machine_goes_on_as_the_first_one(seed: int) -> None:
-    """Every answer and every snapshot byte is the same, whether a machine applied all or began with a snapshot; an observer ends with the same table."""
+    """Every answer and every snapshot byte is the same, whether a machine applied all or began with a snapshot; an
+    observer ends with the same table.
+    """
     rng = random.Random(seed)
     first = Driver()
     copies: list[KvMachine] = []

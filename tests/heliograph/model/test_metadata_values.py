@@ -69,7 +69,10 @@ def test_policies_come_back_and_unknown_fields_are_skipped() -> None:
 
 
 def test_policies_of_before_the_table_are_taken_over() -> None:
-    old = b'{"format": 1, "regions": ["us"], "bundles": 2, "deduplication": true, "retention_minutes": -1, "retention_mb": 7, "message_ttl_s": 5,'
+    old = (
+        b'{"format": 1, "regions": ["us"], "bundles": 2, "deduplication": true, "retention_minutes": -1, '
+        b'"retention_mb": 7, "message_ttl_s": 5,'
+    )
     old += b' "ensemble": 3, "write_quorum": 3, "ack_quorum": 2}'
     found = NamespacePolicies.decode(old)
     policies = applied(found.policies)
@@ -96,9 +99,14 @@ def _many(count: int, rng: random.Random, every: int = 1) -> ManagedLedgerMetada
     for number in range(count):
         ledger, closed, index = ledger + rng.randrange(1, 200), closed + rng.randrange(10**7), index + 50_000
         record = OffloadRecord(
-            f"{rng.getrandbits(128):032x}", f"us-east-1-{number % 2:032x}", OffloadState(rng.randrange(3)), "s3://a-bucket-of-ours/tiers" if number % 3 else "",
-            rng.randrange(2**28), 70_000, closed + rng.randrange(10**7),
-        )  # fmt: skip
+            f"{rng.getrandbits(128):032x}",
+            f"us-east-1-{number % 2:032x}",
+            OffloadState(rng.randrange(3)),
+            "s3://a-bucket-of-ours/tiers" if number % 3 else "",
+            rng.randrange(2**28),
+            70_000,
+            closed + rng.randrange(10**7),
+        )
         infos.append(
             LedgerInfo(ledger, 50_000, rng.randrange(2**28), closed, index, record if number % every == 0 else None)
         )

@@ -1,4 +1,6 @@
-"""RaftCore: single rules, each by a short script of events. What random runs seldom reach is written out here, and shown red on the broken rule."""
+"""RaftCore: single rules, each by a short script of events. What random runs seldom reach is written out here, and
+shown red on the broken rule.
+"""
 
 from __future__ import annotations
 
@@ -169,7 +171,9 @@ def one_vote_a_term(cls: type[RaftCore]) -> None:
 
 
 def figure_3_7(cls: type[RaftCore]) -> None:
-    """An entry of an older term that lies on a majority can still be replaced, until one of the leader's own term is committed (Ongaro, 3.6.2)."""
+    """An entry of an older term that lies on a majority can still be replaced, until one of the leader's own term is
+    committed (Ongaro, 3.6.2).
+    """
     core = make(FIVE, cls=cls, term=3, entries=[(1, COMMAND, b"1"), (2, COMMAND, b"2")])
     elect(core)
     core.receive("b", AppendReply(4, 2, True), 2.1)

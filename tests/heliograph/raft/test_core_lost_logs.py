@@ -1,4 +1,6 @@
-"""Members that lose their logs: the invariants of Raft hold, all is made good in the end, and each rule that makes it so is needed."""
+"""Members that lose their logs: the invariants of Raft hold, all is made good in the end, and each rule that makes it
+so is needed.
+"""
 
 from __future__ import annotations
 

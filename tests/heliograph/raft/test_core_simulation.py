@@ -1,4 +1,6 @@
-"""Raft, level 1: cores stepped on virtual time through everything that can go wrong; and the same with broken rules, which must be found."""
+"""Raft, level 1: cores stepped on virtual time through everything that can go wrong; and the same with broken rules,
+which must be found.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ SEEDS, CHUNK = 1_200, 60
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_invariants_linearizability_and_liveness(first: int) -> None:
-    """One leader a term, log matching, state machine safety, commits only grow, leader completeness, notes of what is committed: after every step.
+    """One leader a term, log matching, state machine safety, commits only grow, leader completeness, notes of what is
+    committed: after every step.
 
     A failure names its seed.
     """

@@ -1,4 +1,6 @@
-"""Changes of a Raft group, step by step: what the simulation would need luck for, and the sentences of what is refused."""
+"""Changes of a Raft group, step by step: what the simulation would need luck for, and the sentences of what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -215,8 +217,9 @@ def test_a_member_outside_of_any_group_waits() -> None:
 
 
 def two_majorities_that_do_not_meet(cls: type[RaftCore]) -> None:
-    """`a` led term 1 and has added `e` in its own log alone. `b` leads term 2: if it removed `a` now, {b, c} of its three voters could commit, and
-    {a, d, e} of the five that `a` knows could elect `a` without them. An entry of term 2 on a majority of the four prevents that election.
+    """`a` led term 1 and has added `e` in its own log alone. `b` leads term 2: if it removed `a` now, {b, c} of its
+    three voters could commit, and {a, d, e} of the five that `a` knows could elect `a` without them. An entry of term 2
+    on a majority of the four prevents that election.
     """
     four = Config(("a", "b", "c", "d"))
     core = make(four, cls=cls, name="b", term=1)

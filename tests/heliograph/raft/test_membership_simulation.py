@@ -1,4 +1,6 @@
-"""Raft with members that come and go, level 1: cores on virtual time; and the same with broken rules, which must be found."""
+"""Raft with members that come and go, level 1: cores on virtual time; and the same with broken rules, which must be
+found.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Cores and memory that this process may use: by its control groups, its pinning, and what is written in its settings."""
+"""Cores and memory that this process may use: by its control groups, its pinning, and what is written in its
+settings.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,10 @@ def test_cores_are_written_as_taskset_does() -> None:
 
 def test_a_pinned_process_runs_there_and_a_core_that_is_not_there_is_refused() -> None:
     first = allowed_cpus()[0]
-    script = "import sys; from heliograph.runtime.process_usage import *; pin(parse_cpus(sys.argv[1])); print(allowed_cpus(), cores())"
+    script = (
+        "import sys; from heliograph.runtime.process_usage import *; pin(parse_cpus(sys.argv[1])); "
+        "print(allowed_cpus(), cores())"
+    )
     done = subprocess.run([sys.executable, "-c", script, str(first)], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [f"[{first}]", "1.0"] or done.stdout.startswith(f"[{first}]")
     refused = subprocess.run([sys.executable, "-c", script, "4095"], capture_output=True, text=True)
@@ -73,7 +78,9 @@ def test_a_pinned_process_runs_there_and_a_core_that_is_not_there_is_refused() -
 
 def test_a_turn_at_the_disk_is_taken_by_the_threads_that_start_afterwards() -> None:
     script = (
-        "import threading, psutil; from heliograph.runtime.process_usage import disk_priority; disk_priority(6); seen = []\n"
-        "one = threading.Thread(target=lambda: seen.append(psutil.Process(threading.get_native_id()).ionice().value)); one.start(); one.join(); print(seen)"
+        "import threading, psutil; from heliograph.runtime.process_usage import disk_priority; disk_priority(6); seen "
+        "= []\n"
+        "one = threading.Thread(target=lambda: "
+        "seen.append(psutil.Process(threading.get_native_id()).ionice().value)); one.start(); one.join(); print(seen)"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[6]\n"

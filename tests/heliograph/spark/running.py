@@ -1,4 +1,6 @@
-"""What tests that run jobs over a real region have in common: messages, streams that begin, a job until it is done, and a micro-batch that comes twice."""
+"""What tests that run jobs over a real region have in common: messages, streams that begin, a job until it is done, and
+a micro-batch that comes twice.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,16 @@ def publish(client: pulsar.Client, topic: str, bodies: Sequence[str], **how: Any
 
 
 def _late(error: Exception | None) -> bool:
-    """Whether Spark gave up on a stream's Python process: it waits 10 s, whatever else the machine has to do. The driver starts such a query again."""
+    """Whether Spark gave up on a stream's Python process: it waits 10 s, whatever else the machine has to do. The
+    driver starts such a query again.
+    """
     return error is not None and "failed to connect back" in str(error)
 
 
 def started(start: Callable[[], Any]) -> Any:
-    """What `start` gives, a stream or several, once their Python processes are there. It is called again, on the same checkpoints, where one came too late."""
+    """What `start` gives, a stream or several, once their Python processes are there. It is called again, on the same
+    checkpoints, where one came too late.
+    """
     for left in reversed(range(_STARTS)):
         made = start()
         streams = made if isinstance(made, list) else [made]
@@ -48,7 +54,9 @@ def started(start: Callable[[], Any]) -> Any:
 
 
 def run(spark: Any, job: str, admin_url: str, *options: dict[str, Any], timeout_s: float = 400) -> None:
-    """Queries of a shipped job, one for each of `options`, all at once, until all are done; as a driver does. Raises what one of them fails with."""
+    """Queries of a shipped job, one for each of `options`, all at once, until all are done; as a driver does. Raises
+    what one of them fails with.
+    """
     for left in reversed(range(_STARTS)):
         try:
             _run(spark, job, admin_url, options, timeout_s)

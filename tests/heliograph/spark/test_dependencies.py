@@ -1,4 +1,6 @@
-"""On a cluster there is what the documentation names, and no more: all of the Spark package is imported with these packages alone."""
+"""On a cluster there is what the documentation names, and no more: all of the Spark package is imported with these
+packages alone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Which Java a session takes: the machine's where it is new enough, else the package's, without the flag that it cannot take. And which home of Spark's."""
+"""Which Java a session takes: the machine's where it is new enough, else the package's, without the flag that it cannot
+take. And which home of Spark's.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +139,9 @@ def test_the_home_is_there_while_the_jvm_starts_and_where_nobody_chose_another(
 
 
 def test_a_java_that_cannot_start_is_not_a_wrong_file(tmp_path: Path) -> None:
-    """The driver says so, and is to be started again: it may have been killed while it started, or the machine has no memory just now."""
+    """The driver says so, and is to be started again: it may have been killed while it started, or the machine has no
+    memory just now.
+    """
     program = java(tmp_path / "java", "17.0.1") / "bin" / "java"
     program.write_text(program.read_text().replace("""printf '%s\\n' "$@\"""", "exit 1"))
     assert "exit 1" in program.read_text()

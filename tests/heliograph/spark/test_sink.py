@@ -1,4 +1,6 @@
-"""The sink's tasks against topics that remember the highest sequence id of each producer, as deduplication does: what is lost, and what is there twice."""
+"""The sink's tasks against topics that remember the highest sequence id of each producer, as deduplication does: what
+is lost, and what is there twice.
+"""
 
 from __future__ import annotations
 
@@ -223,7 +225,9 @@ def test_an_entry_has_messages_of_one_schema_version(topics: Topics, monkeypatch
 
 
 class Broker:
-    """What a producer sends, and a broker answers: it stores entries of up to `bytes_max`, and nothing behind one that it refuses if the producer says so."""
+    """What a producer sends, and a broker answers: it stores entries of up to `bytes_max`, and nothing behind one that
+    it refuses if the producer says so.
+    """
 
     def __init__(self) -> None:
         self.brokers, self.closed, self.message_bytes_max, self.bytes_max = Brokers(ADMIN), None, 5_000_000, 1 << 30

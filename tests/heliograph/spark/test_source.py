@@ -29,7 +29,9 @@ TOPICS = [f"persistent://a/b/t{number}" for number in range(4)]
 
 
 class Region:
-    """One broker that owns all topics, of two ledgers each. tokens: what requests came with. asked: by POST, of which topics. gone, anew: deleted topics."""
+    """One broker that owns all topics, of two ledgers each. tokens: what requests came with. asked: by POST, of which
+    topics. gone, anew: deleted topics.
+    """
 
     def __init__(self) -> None:
         self.tokens: list[str | None] = []
@@ -214,7 +216,9 @@ class Arriving:
 
 @pytest.mark.parametrize("skipped", [0, 2])
 def test_what_arrives_while_an_unfinished_micro_batch_is_planned_in_another_region_is_in_it(skipped: int) -> None:
-    """It is held back until all is there; what the region says last may not be in what it said first. skipped: of the end, not meant for that region."""
+    """It is held back until all is there; what the region says last may not be in what it said first. skipped: of the
+    end, not meant for that region.
+    """
     us, eu = moves.Region(1), moves.Region(2)
     for _ in range(12):
         us.publish()
@@ -243,7 +247,9 @@ def test_what_arrives_while_an_unfinished_micro_batch_is_planned_in_another_regi
 
 @pytest.mark.parametrize("two", [0, 1])
 def test_a_batch_with_an_ending_is_cut_alike_when_it_runs_again(region: Region, two: int) -> None:
-    """By a job with a name: its rows are known by their tasks. The last ledger grows meanwhile, and its bytes an entry change."""
+    """By a job with a name: its rows are known by their tasks. The last ledger grows meanwhile, and its bytes an entry
+    change.
+    """
     region.two, cuts = two, []
     options = {
         "admin_url": region.url,

@@ -1,4 +1,6 @@
-"""A query whose subscription was moved or removed by somebody else: it fails where it lacks messages, and goes on where it had read what is gone."""
+"""A query whose subscription was moved or removed by somebody else: it fails where it lacks messages, and goes on where
+it had read what is gone.
+"""
 
 from __future__ import annotations
 

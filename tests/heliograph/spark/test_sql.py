@@ -37,7 +37,7 @@ CREATE STREAM TABLE clicks (id bigint, more struct<a: string>) WITH (topic = 'pe
 CREATE TEMPORARY VIEW known AS SELECT * FROM clicks WHERE more.a <> ';' /* ; */ AND id > 3;
 create sink out with (format = 'parquet', path = '/data', checkpoint = '/state', trigger = 'available now');
 INSERT INTO out SELECT id FROM known
-"""
+"""  # noqa: E501
 
 
 def test_three_steps_are_a_pipeline() -> None:
@@ -68,7 +68,8 @@ def test_a_table_that_is_no_stream_is_read_and_written_at_once() -> None:
     spark = Spark(streaming=False)
     made = Pipeline(spark, defaults={"admin_url": "http://x"})
     made.run(
-        "CREATE TABLE t WITH (topic='a'); CREATE SINK s WITH (format='heliograph', topic='b'); INSERT INTO s WITH x AS (SELECT 1) SELECT * FROM x"
+        "CREATE TABLE t WITH (topic='a'); CREATE SINK s WITH (format='heliograph', topic='b'); INSERT INTO s WITH x "
+        "AS (SELECT 1) SELECT * FROM x"
     )
     assert ("read",) in spark.calls and ("schema",) not in {call[:1] for call in spark.calls}
     assert spark.calls[-5:] == [
@@ -150,7 +151,8 @@ def test_a_stream_of_a_table_may_have_options_of_its_own() -> None:
     spark = Spark()
     made = Pipeline(spark, defaults={"admin_url": "http://x", "token": "a"})
     made.run(
-        "CREATE TABLE t (a int) WITH (topic = 'p', starting = 'earliest'); SELECT 'STREAM t', u.a FROM STREAM t WITH (starting = 'latest', token = 'b') u"
+        "CREATE TABLE t (a int) WITH (topic = 'p', starting = 'earliest'); SELECT 'STREAM t', u.a FROM STREAM t WITH "
+        "(starting = 'latest', token = 'b') u"
     )
     given = {"admin_url": "http://x", "token": "b", "topic": "p", "starting": "latest"}
     assert ("options", *sorted(given.items())) in [(call[0], *sorted(call[1:])) for call in spark.calls]
@@ -175,10 +177,12 @@ def test_a_subscription_is_of_one_insert() -> None:
     spark = Spark()
     made = Pipeline(spark, defaults={"admin_url": "http://x"})
     made.run(
-        "CREATE STREAM TABLE clicks (a int) WITH (topic = 'p', subscription = 's'); CREATE SINK out WITH (format = 'parquet', checkpoint = '/c')"
+        "CREATE STREAM TABLE clicks (a int) WITH (topic = 'p', subscription = 's'); CREATE SINK out WITH (format = "
+        "'parquet', checkpoint = '/c')"
     )
     spark._jdf = Plan(
-        "Project [a#1]\n+- SubqueryAlias known\n   +- View (`known`, [a#1])\n      +- SubqueryAlias clicks\n         +- StreamingRelationV2"
+        "Project [a#1]\n+- SubqueryAlias known\n   +- View (`known`, [a#1])\n      +- SubqueryAlias clicks\n         "
+        "+- StreamingRelationV2"
     )
     made.run("INSERT INTO out SELECT a FROM known")
     with pytest.raises(ConfigError, match=r"two INSERTs read clicks .*STREAM clicks WITH \(subscription"):
@@ -192,7 +196,8 @@ def test_values_may_hold_anything() -> None:
     spark = Spark()
     made = Pipeline(spark)
     made.run(
-        "CREATE STREAM TABLE t (a decimal(3, 1)) WITH (service_url = 'pulsar://(x)', namespace = 'a/b', topics_pattern = '(x|it''s)-.*')"
+        "CREATE STREAM TABLE t (a decimal(3, 1)) WITH (service_url = 'pulsar://(x)', namespace = 'a/b', "
+        "topics_pattern = '(x|it''s)-.*')"
     )
     made.run("SELECT a FROM STREAM t WITH (starting = 'latest') WHERE b = ')'")
     assert [dict(call[1:]) for call in spark.calls if call[0] == "options"] == [

@@ -190,7 +190,9 @@ def test_frames_larger_than_half_a_slab_use_the_same_memory_again() -> None:
 
 
 def test_a_pool_has_few_sizes_whatever_frames_come() -> None:
-    """One slab of each size that frames may have would be a gigabyte of a bookie, which none of them can use but the next of its size."""
+    """One slab of each size that frames may have would be a gigabyte of a bookie, which none of them can use but the
+    next of its size.
+    """
     rng, pool, sizes = random.Random(6), SlabPool(), dict[int, None]()
     for size in [rng.randrange(1 << 19, 16 << 20) + 1 for _ in range(300)] + [(1 << 19) + 1, 1 << 20, 16 << 20]:
         slab = pool.take(size)

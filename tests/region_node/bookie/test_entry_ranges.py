@@ -1,4 +1,6 @@
-"""Entries that a bookie gives over HTTP: to who has a permit for them and to nobody else, as they are stored, and never more than the reader takes."""
+"""Entries that a bookie gives over HTTP: to who has a permit for them and to nobody else, as they are stored, and never
+more than the reader takes.
+"""
 
 from __future__ import annotations
 
@@ -228,7 +230,9 @@ def test_nothing_is_given_without_a_permit_that_covers_it(tmp_path: Path) -> Non
 
 
 def test_ranges_are_read_while_other_ledgers_are_written(tmp_path: Path) -> None:
-    """From memory, from entry logs, and from both, cut differently, by several readers at once; every add is acknowledged meanwhile."""
+    """From memory, from entry logs, and from both, cut differently, by several readers at once; every add is
+    acknowledged meanwhile.
+    """
 
     async def main(some: list[Served], clock: Clock) -> None:
         rng, count = random.Random(3), 300

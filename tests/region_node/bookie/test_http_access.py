@@ -1,4 +1,6 @@
-"""Who may ask a bookie's HTTP pages for what: TLS inside the region, certificates, tokens, and super users, over real sockets."""
+"""Who may ask a bookie's HTTP pages for what: TLS inside the region, certificates, tokens, and super users, over real
+sockets.
+"""
 
 from __future__ import annotations
 

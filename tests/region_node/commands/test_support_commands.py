@@ -1,4 +1,6 @@
-"""`heliograph support dump` of a real region: everything is in it, and none of the secrets and payloads that were planted."""
+"""`heliograph support dump` of a real region: everything is in it, and none of the secrets and payloads that were
+planted.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Level 2: compaction over a real managed ledger, with brokers that die at any moment of it, or are replaced and go on."""
+"""Level 2: compaction over a real managed ledger, with brokers that die at any moment of it, or are replaced and go
+on.
+"""
 
 from __future__ import annotations
 
@@ -239,7 +241,9 @@ def test_the_log_is_held_from_the_first_moment() -> None:
 
 
 class Pausing(EmbeddedStore):
-    """Stops at one write, before or after it is carried out, until it is told to go on; what was carried out is then said to be unknown."""
+    """Stops at one write, before or after it is carried out, until it is told to go on; what was carried out is then
+    said to be unknown.
+    """
 
     def __init__(self, region: Region, wanted: str, *, after: bool) -> None:
         super().__init__(region.machine)

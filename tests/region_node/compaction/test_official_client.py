@@ -19,7 +19,9 @@ EARLIEST = pulsar.InitialPosition.Earliest
 
 
 def emptied(*keys: str) -> list[tuple[str, bytes]]:
-    """What is left of keys that this client took away by an empty message: Pulsar does not know such a message for a tombstone."""
+    """What is left of keys that this client took away by an empty message: Pulsar does not know such a message for a
+    tombstone.
+    """
     return [(key, b"") for key in keys] if ORACLE else []
 
 
@@ -37,8 +39,9 @@ def compact(rest: Rest, topic: str) -> None:
 def read_all(
     client: pulsar.Client, topic: str, start: Any = pulsar.MessageId.earliest, *, compacted: bool = True
 ) -> list[tuple[str, bytes]]:
-    """(key, value) of all that a reader finds, until the broker says there is no more. This client shows what was compacted out of a batch as
-    messages of nothing, also with Pulsar's own brokers."""
+    """(key, value) of all that a reader finds, until the broker says there is no more. This client shows what was
+    compacted out of a batch as messages of nothing, also with Pulsar's own brokers.
+    """
     reader = client.create_reader(topic, start, is_read_compacted=compacted)
     out = []
     while reader.has_message_available():
@@ -83,8 +86,17 @@ def test_single_messages_tombstones_and_what_has_no_key(client: pulsar.Client, r
     assert read_all(client, "plain") == emptied("b", "a", "c")
 
 
-@pytest.mark.parametrize("kind", [pulsar.CompressionType.NONE, pulsar.CompressionType.LZ4, pulsar.CompressionType.ZLib, pulsar.CompressionType.ZSTD,
-                                  pulsar.CompressionType.SNAPPY], ids=lambda kind: str(kind).rpartition(".")[2])  # fmt: skip
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pulsar.CompressionType.NONE,
+        pulsar.CompressionType.LZ4,
+        pulsar.CompressionType.ZLib,
+        pulsar.CompressionType.ZSTD,
+        pulsar.CompressionType.SNAPPY,
+    ],
+    ids=lambda kind: str(kind).rpartition(".")[2],
+)
 def test_batches_of_every_compression(client: pulsar.Client, rest: Rest, kind: Any) -> None:
     if ORACLE and kind in (pulsar.CompressionType.ZLib, pulsar.CompressionType.ZSTD):
         pytest.skip("Pulsar 4.0.7 fails to compact such batches: IndexOutOfBoundsException")
@@ -221,5 +233,5 @@ def test_the_command_line(client: pulsar.Client, region: Either, rest: Rest) -> 
     if ORACLE:  # its metrics are elsewhere, and come once a minute
         return
     metrics = rest("GET", "/metrics")[1]
-    wanted = 'pulsar_compaction_compacted_entries_count{cluster="us",namespace="public/default",topic="persistent://public/default/by-hand"} 1'
+    wanted = 'pulsar_compaction_compacted_entries_count{cluster="us",namespace="public/default",topic="persistent://public/default/by-hand"} 1'  # noqa: E501
     assert wanted in str(metrics)

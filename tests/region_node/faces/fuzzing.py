@@ -1,6 +1,7 @@
 """What fuzzing a broker's listeners has in common: damage, pieces, and runs by the thousand.
 
-Is: the harness around the grammars `tests.region_node.faces.pulsar.fuzz` and `tests.region_node.faces.kafka.fuzz`. Isn't: a request, or what may be the answer to one.
+Is: the harness around the grammars `tests.region_node.faces.pulsar.fuzz` and `tests.region_node.faces.kafka.fuzz`.
+Isn't: a request, or what may be the answer to one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Errors(logging.Handler):
 
 
 def damaged(rng: random.Random, data: bytes, part: float) -> tuple[bytes, bool]:
-    """(what is sent instead, whether it is as it was). part: of the cases in which some bytes are changed; some others are noise from end to end."""
+    """(what is sent instead, whether it is as it was). part: of the cases in which some bytes are changed; some others
+    are noise from end to end.
+    """
     if data and rng.random() < part:
         out = bytearray(data)
         for _ in range(rng.randrange(1, 5)):
@@ -51,7 +54,9 @@ async def in_pieces(rng: random.Random, data: bytes, take: Callable[[bytes], Non
 
 
 def main(module: str, about: str, run: Callable[[int], None]) -> None:
-    """`python -m MODULE --cases N [--seed S]`; prints the seed of what fails, and ends with an error. run: a thousand cases of a seed."""
+    """`python -m MODULE --cases N [--seed S]`; prints the seed of what fails, and ends with an error. run: a thousand
+    cases of a seed.
+    """
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--cases", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1000, help="the first one; each runs a thousand cases")

@@ -1,4 +1,6 @@
-"""Any bytes, and any commands in any order: a connection answers or is closed, and nobody else notices. `make fuzz` runs many more."""
+"""Any bytes, and any commands in any order: a connection answers or is closed, and nobody else notices. `make fuzz`
+runs many more.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A description that is good, and a region of it whose metadata runs: a real process, on an address of the loopback network of its own."""
+"""A description that is good, and a region of it whose metadata runs: a real process, on an address of the loopback
+network of its own.
+"""
 
 from __future__ import annotations
 

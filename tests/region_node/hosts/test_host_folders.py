@@ -1,4 +1,6 @@
-"""What a host is given: its own certificates and no other's, the same bytes for the same description, units that start its processes."""
+"""What a host is given: its own certificates and no other's, the same bytes for the same description, units that start
+its processes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A host changes in its turn, and only while all of its region is well: against real metadata. The service manager is a port, and recorded here."""
+"""A host changes in its turn, and only while all of its region is well: against real metadata. The service manager is a
+port, and recorded here.
+"""
 
 from __future__ import annotations
 

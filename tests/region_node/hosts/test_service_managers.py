@@ -1,4 +1,6 @@
-"""Keepers of a host without systemd: a real process is kept, started again when it dies, and ended with its keeper. Units: what systemd is asked."""
+"""Keepers of a host without systemd: a real process is kept, started again when it dies, and ended with its keeper.
+Units: what systemd is asked.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a broker's /metrics claims of Pulsar's metrics (`pulsar_metrics.tsv`): every name, with its kind and its labels."""
+"""What a broker's /metrics claims of Pulsar's metrics (`pulsar_metrics.tsv`): every name, with its kind and its
+labels.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""A region grows under load: a second and a third broker join, bundles go to them by command, and no client sees an error.
+"""A region grows under load: a second and a third broker join, bundles go to them by command, and no client sees an
+error.
 
-The longest time between two receipts around each move is printed (`-s`); `make bench-takeover` measures it on a quiet machine.
+The longest time between two receipts around each move is printed (`-s`); `make bench-takeover` measures it on a quiet
+machine.
 """
 
 from __future__ import annotations
@@ -115,7 +117,8 @@ def test_brokers_join_under_load_and_take_bundles_by_command(tmp_path: Path) -> 
             assert len(owners) == min(3, len(bundles))
             gap = max(b - a for p in publishers for a, b in pairwise(p.receipts))
             print(
-                f"{len(moves)} bundles moved to 2 new brokers under {TOPICS} publishers: longest time between two receipts {gap * 1e3:.0f} ms"
+                f"{len(moves)} bundles moved to 2 new brokers under {TOPICS} publishers: longest time between two "
+                f"receipts {gap * 1e3:.0f} ms"
             )
         finally:
             for publisher in publishers:

@@ -1,4 +1,6 @@
-"""A region of two brokers under the official client: one is killed, one is told to end, and nothing that was acknowledged is lost."""
+"""A region of two brokers under the official client: one is killed, one is told to end, and nothing that was
+acknowledged is lost.
+"""
 
 from __future__ import annotations
 

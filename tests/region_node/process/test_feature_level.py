@@ -1,4 +1,6 @@
-"""A region's feature level rises once all its brokers, bookies, and metadata nodes speak it, never falls, and is refused by whoever is too old for it."""
+"""A region's feature level rises once all its brokers, bookies, and metadata nodes speak it, never falls, and is
+refused by whoever is too old for it.
+"""
 
 from __future__ import annotations
 

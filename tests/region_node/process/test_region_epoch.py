@@ -1,4 +1,6 @@
-"""A broker serves topics only under an epoch that stands for its metadata, and ends where that was replaced under it."""
+"""A broker serves topics only under an epoch that stands for its metadata, and ends where that was replaced under
+it.
+"""
 
 from __future__ import annotations
 

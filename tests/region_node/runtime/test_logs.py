@@ -1,4 +1,4 @@
-"""The log of a process: every way of writing an event becomes one line with fields, a limit by event, and no secret."""
+"""The log of a process: an event becomes one line with fields, a limit by event, and no secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The instance's certificates: mutual TLS works with them, strictly verified, and the role can be read from the peer's."""
+"""The instance's certificates: mutual TLS works with them, strictly verified, and the role can be read from the
+peer's.
+"""
 
 from __future__ import annotations
 

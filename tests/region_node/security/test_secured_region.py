@@ -1,4 +1,6 @@
-"""A region of real processes with mutual TLS inside, tokens, passwords, certificates, and rights: the official client and the admin interface."""
+"""A region of real processes with mutual TLS inside, tokens, passwords, certificates, and rights: the official client
+and the admin interface.
+"""
 
 from __future__ import annotations
 
@@ -248,7 +250,9 @@ def test_a_reader_of_many_topics_needs_the_right_to_each(region: Secured) -> Non
 
 
 def test_brokers_know_each_other_where_a_call_needs_several(region: Secured) -> None:
-    """Partitions lie on both brokers; statistics of all are asked of one, which asks the other with credentials of its own."""
+    """Partitions lie on both brokers; statistics of all are asked of one, which asks the other with credentials of its
+    own.
+    """
     boss = bearer("boss")
     assert region.rest("PUT", f"{TOPICS}/parts/partitions", 8, auth=boss)[0] == 204
     until(lambda: region.rest("GET", f"{TOPICS}/parts/partitions", auth=boss, broker=1)[1]["partitions"] == 8)
@@ -415,7 +419,9 @@ def test_who_came_by_tls_is_redirected_to_tls(region: Secured) -> None:
 
 
 def test_the_console_asks_other_brokers_and_regions_by_tls(region: Secured) -> None:
-    """With the caller's credentials, and believing the instance's own CA; a tenant's admin sees by it what is the tenant's, and nothing else."""
+    """With the caller's credentials, and believing the instance's own CA; a tenant's admin sees by it what is the
+    tenant's, and nothing else.
+    """
     context = ssl.create_default_context(cafile=str(region.tls / "ca.pem"))
     bases = [f"https://127.0.0.1:{region.processes[f'us-broker-{broker}'].ports['admin_tls']}" for broker in (0, 1)]
 
@@ -481,7 +487,9 @@ def test_inside_another_role_is_shut_out_by_the_handshake(region: Secured) -> No
 
 
 def _lets_in(port: int, folder: Path, name: str, *, wait_s: float = 60.0) -> bool:
-    """Whether the listener waits for the first frame; one that refuses ends the connection, on a busy machine within wait_s."""
+    """Whether the listener waits for the first frame; one that refuses ends the connection, on a busy machine within
+    wait_s.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.load_verify_locations(folder / "ca.pem")

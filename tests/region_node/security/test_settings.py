@@ -1,4 +1,6 @@
-"""Settings of security: what an instance with TLS tells its processes, and combinations that are refused with a sentence."""
+"""Settings of security: what an instance with TLS tells its processes, and combinations that are refused with a
+sentence.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""TLS contexts: whose certificate is let in where, by the handshake alone, and certificates that change while a process runs."""
+"""TLS contexts: whose certificate is let in where, by the handshake alone, and certificates that change while a process
+runs.
+"""
 
 from __future__ import annotations
 
@@ -296,7 +298,9 @@ def in_steps(folder: Path) -> None:
 
 
 def test_what_is_read_together_is_of_each_other(tmp_path: Path) -> None:
-    """Of a key's file only where the other one is not its: an old certificate may stand behind a key that was renewed in its own file alone."""
+    """Of a key's file only where the other one is not its: an old certificate may stand behind a key that was renewed
+    in its own file alone.
+    """
     ensure_certificates(tmp_path / "new", ["us"])
     ensure_certificates(tmp_path / "old", ["us"])
     new, old = (

@@ -1,4 +1,6 @@
-"""Chunked messages on a shared subscription: all pieces of a message at one consumer, in their order, whoever has room."""
+"""Chunked messages on a shared subscription: all pieces of a message at one consumer, in their order, whoever has
+room.
+"""
 
 from __future__ import annotations
 

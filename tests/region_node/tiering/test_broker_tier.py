@@ -1,4 +1,6 @@
-"""Tiered storage as a broker has it: policies as values, a restored topic's origins, and the whole way once through real processes and a folder."""
+"""Tiered storage as a broker has it: policies as values, a restored topic's origins, and the whole way once through
+real processes and a folder.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A replicated topic restored from the store: it takes what it lacks, refuses what it has, and publishes under a name of its own."""
+"""A replicated topic restored from the store: it takes what it lacks, refuses what it has, and publishes under a name
+of its own.
+"""
 
 from __future__ import annotations
 

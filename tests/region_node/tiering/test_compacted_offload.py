@@ -1,4 +1,6 @@
-"""Level 2: compacted ledgers in an object store, with brokers that die at any moment of it, or are replaced and go on."""
+"""Level 2: compacted ledgers in an object store, with brokers that die at any moment of it, or are replaced and go
+on.
+"""
 
 from __future__ import annotations
 

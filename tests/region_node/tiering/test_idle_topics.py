@@ -1,4 +1,6 @@
-"""Idle topics, once through real processes: the open ledger is closed, the topic is unloaded, and its ledgers go to the object store all the same."""
+"""Idle topics, once through real processes: the open ledger is closed, the topic is unloaded, and its ledgers go to the
+object store all the same.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Positions that are asked for, of a topic with very many ledgers too: the last visible message, the first of a time, the one in front."""
+"""Positions that are asked for, of a topic with very many ledgers too: the last visible message, the first of a time,
+the one in front.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ DAY_MS = 24 * 3600 * 1000
 
 
 class Days(FakeLedger):
-    """Ledger n has two entries of the days 2n and 2n + 1, and is closed then; the last one is open. `flags`: FLAG_HIDDEN, where clients see none."""
+    """Ledger n has two entries of the days 2n and 2n + 1, and is closed then; the last one is open. `flags`:
+    FLAG_HIDDEN, where clients see none.
+    """
 
     def __init__(self, count: int, flags: int = 0) -> None:
         super().__init__("persistent://t/n/days")

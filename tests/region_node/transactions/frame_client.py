@@ -1,6 +1,8 @@
-"""A client of transactions that speaks frames over a socket, so that the same script runs here and with a real Pulsar: Python's official client has none.
+"""A client of transactions that speaks frames over a socket, so that the same script runs here and with a real Pulsar:
+Python's official client has none.
 
-Is: requests and their answers, publishing, consuming, acknowledging, each with or without a transaction. Isn't: a client for a region of several
+Is: requests and their answers, publishing, consuming, acknowledging, each with or without a transaction. Isn't: a
+client for a region of several
 brokers: every topic is looked up, and then taken to be at the broker that was asked.
 """
 
@@ -34,7 +36,9 @@ class Refused(Exception):
 
 
 class WireClient:
-    """One connection. Requests are answered before the next one is made; messages that come meanwhile wait in `came`, by consumer."""
+    """One connection. Requests are answered before the next one is made; messages that come meanwhile wait in `came`,
+    by consumer.
+    """
 
     def __init__(self, service_url: str) -> None:
         host, port = service_url.removeprefix("pulsar://").split(":")
@@ -115,7 +119,9 @@ class WireClient:
         return self._ids
 
     def publish(self, producer: int, payload: bytes, txn: Txn | None = None, *, batch: int = 0) -> tuple[int, int]:
-        """(ledger, entry), once it is stored. batch: so many messages, as one entry that nobody opens here. Raises Refused."""
+        """(ledger, entry), once it is stored. batch: so many messages, as one entry that nobody opens here. Raises
+        Refused.
+        """
         sequence = self._sequences[producer]
         self._sequences[producer] += max(1, batch)
         stored = entry(payload, sequence=sequence, batch=batch, **(txn or {}))  # clients say it in both places
@@ -156,7 +162,9 @@ class WireClient:
         return [payload for _, payload in self.receive(consumer, count)]
 
     def nothing(self, consumer: int) -> bool:
-        """Whether nothing has come by the time of an answer. It may be that something is still on its way: then it shows nothing, and never fails."""
+        """Whether nothing has come by the time of an answer. It may be that something is still on its way: then it
+        shows nothing, and never fails.
+        """
         self.last(consumer)
         return not self.came[consumer]
 

@@ -1,4 +1,6 @@
-"""Transactions by frames, here and with a real Pulsar: what is answered, what consumers see of open, committed, and aborted ones, and what survives a move."""
+"""Transactions by frames, here and with a real Pulsar: what is answered, what consumers see of open, committed, and
+aborted ones, and what survives a move.
+"""
 
 from __future__ import annotations
 

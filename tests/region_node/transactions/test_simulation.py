@@ -1,4 +1,6 @@
-"""Transactions over several topics, with coordinators and topics crashing at any step, answers lost, and owners that do not know that they are none."""
+"""Transactions over several topics, with coordinators and topics crashing at any step, answers lost, and owners that do
+not know that they are none.
+"""
 
 from __future__ import annotations
 

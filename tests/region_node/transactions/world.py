@@ -1,7 +1,8 @@
-"""A small world of transactions: topics and subscriptions as participants, coordinators that crash and linger, and a network that loses answers.
+"""A small world of transactions: topics and subscriptions as participants, coordinators that crash and linger, and a
+network that loses answers.
 
-Is: real coordinators (`KeptCoordinator`) over a store in memory, real buffers and pending acknowledgements, and checks. Isn't: brokers, frames, disks:
-a topic's log is a list, which a crash keeps, and from which its buffer is made again.
+Is: real coordinators (`StoredCoordinator`) over a store in memory, real buffers and pending acknowledgements, checks.
+Isn't: brokers, frames, disks: a topic's log is a list, which a crash keeps, and from which its buffer is made again.
 """
 
 from __future__ import annotations
@@ -112,7 +113,9 @@ class Store(EmbeddedStore):
 
 
 class World:
-    """`coordinators`: number -> those that run; the last one is the owner's, the others do not know yet that they are no owners."""
+    """`coordinators`: number -> those that run; the last one is the owner's, the others do not know yet that they are
+    no owners.
+    """
 
     kept: type[KeptCoordinator] = KeptCoordinator
 
@@ -130,7 +133,7 @@ class World:
         self.plain: dict[str, list[str]] = {name: [] for name in self.topics}
         self.trouble = 0.3
 
-    # -- participants, as coordinators reach them -------------------------------------------------------------------------
+    # -- participants, as coordinators reach them ----------------------------------------------------------------------
 
     async def end_partition(
         self, topic: str, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = (), again: bool = False
@@ -151,7 +154,7 @@ class World:
         if self.rng.random() < self.trouble:
             raise TopicClosed("lost on the way back")
 
-    # -- coordinators -----------------------------------------------------------------------------------------------------
+    # -- coordinators --------------------------------------------------------------------------------------------------
 
     async def coordinator(self, number: int) -> KeptCoordinator:
         running = self.coordinators[number]
@@ -194,7 +197,7 @@ class World:
             self.topics[self.rng.choice(sorted(self.topics))].crash(self.rng)
             self.check()
 
-    # -- clients ----------------------------------------------------------------------------------------------------------
+    # -- clients -------------------------------------------------------------------------------------------------------
 
     async def client(self, name: int) -> None:
         for number in range(MESSAGES):
@@ -240,7 +243,7 @@ class World:
             found.stored = found.pending.encode()
             self.acks[txn].append((topic, entry))
 
-    # -- what must hold ---------------------------------------------------------------------------------------------------
+    # -- what must hold ------------------------------------------------------------------------------------------------
 
     def ends(self, txn: TxnId) -> set[int]:
         """COMMIT, ABORT: what the logs of topics say."""
@@ -253,7 +256,9 @@ class World:
         }
 
     def check(self) -> None:
-        """At every step: no transaction is committed in one topic and aborted in another, or the other way than its client heard."""
+        """At every step: no transaction is committed in one topic and aborted in another, or the other way than its
+        client heard.
+        """
         for txn in self.sent:
             ends = self.ends(txn)
             assert len(ends) <= 1, f"{txn} is committed in one topic and aborted in another"
@@ -261,7 +266,9 @@ class World:
                 assert ends <= {COMMIT if self.told[txn] else ABORT}, f"{txn}: the client heard {self.told[txn]}"
 
     def check_end(self) -> None:
-        """Once everything has come to rest: each transaction is there whole, or not at all; nothing is open, nothing is held."""
+        """Once everything has come to rest: each transaction is there whole, or not at all; nothing is open, nothing is
+        held.
+        """
         self.check()
         for topic in self.topics.values():
             assert not topic.buffer.open, f"{topic.name} has open transactions: {list(topic.buffer.open)}"

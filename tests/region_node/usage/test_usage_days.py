@@ -1,4 +1,6 @@
-"""Usage by day: every difference is added once, to its day, whatever becomes of brokers and of the metadata's answers; the month's report is their sum."""
+"""Usage by day: every difference is added once, to its day, whatever becomes of brokers and of the metadata's answers;
+the month's report is their sum.
+"""
 
 from __future__ import annotations
 

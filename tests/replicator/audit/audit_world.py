@@ -1,6 +1,8 @@
-"""Regions whose copies are damaged for a test: over the in-memory ledger, on the simulated loop, with the real auditors and links between them.
+"""Regions whose copies are damaged for a test: over the in-memory ledger, on the simulated loop, with the real auditors
+and links between them.
 
-Is: the storage that an auditor reads, and the ways to spoil it. Isn't: a checker; `truth` gives what each region must hold.
+Is: the storage that an auditor reads, and the ways to spoil it. Isn't: a checker; `truth` gives what each region must
+hold.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ class Copies:
                 self.put((ledger, first + i), run.cut(i, i + 1))
         return sum(run.count for _, run in runs)
 
-    # -- spoiling --------------------------------------------------------------------------------------------------------
+    # -- spoiling ------------------------------------------------------------------------------------------------------
 
     def entry(self, position: Position) -> Run:
         for (ledger, first), count, block in self.store.blocks:
@@ -105,7 +107,9 @@ def joined(run: Run, ledger: int, first: int) -> bytes:
 
 
 def held(region: TestRegion) -> dict[Position, tuple[Coordinate, bytes]]:
-    """Position -> (coordinate, bytes) of every entry of a region that is no SKIP, and no record of a tree. What is only passed on is marked."""
+    """Position -> (coordinate, bytes) of every entry of a region that is no SKIP, and no record of a tree. What is only
+    passed on is marked.
+    """
     state, out = region.log.state, {}
     for ledger, first, run in region.store.runs():
         passes = is_passing(run)

@@ -1,6 +1,8 @@
-"""The audit between regions: whatever one copy lacks, has wrong, or has too much is found, told, and put right from another one.
+"""The audit between regions: whatever one copy lacks, has wrong, or has too much is found, told, and put right from
+another one.
 
-A mutant is the same code with one rule taken out; the damage must then stay, or harm be done, so that the tests cannot go blind unseen.
+A mutant is the same code with one rule taken out; the damage must then stay, or harm be done, so that the tests cannot
+go blind unseen.
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ async def fill(damaged: Damaged, rng: random.Random, turns: int = 12) -> None:
 
 
 def spoil(damaged: Damaged, region: TestRegion, rng: random.Random) -> None:
-    """One to three things go wrong in one region; never the same entry in two regions, nor its only copy, nor a hole where a place is gone as well."""
+    """One to three things go wrong in one region; never the same entry in two regions, nor its only copy, nor a hole
+    where a place is gone as well.
+    """
     copies, truth = damaged.copies[region.name], damaged.truth[region.name]
     elsewhere = Counter(c for name in damaged.truth if name != region.name for c, _ in damaged.truth[name].values())
     places = [at for at, (coordinate, _) in truth.items() if elsewhere[coordinate]]
@@ -123,9 +127,11 @@ def held_last(copies: Any, position: Position) -> bool:
 
 
 def check(damaged: Damaged) -> None:
-    """Every region holds each coordinate once, with the bytes that it had, and where it had it, unless no place was left.
+    """Every region holds each coordinate once, with the bytes that it had, and where it had it, unless no place was
+    left.
 
-    Where several other regions' entries lay in one hole, their order among each other may be another one; that of each region's is not.
+    Where several other regions' entries lay in one hole, their order among each other may be another one; that of each
+    region's is not.
     """
     for name, region in damaged.instance.regions.items():
         truth, now = damaged.truth[name], held(region)
@@ -241,7 +247,9 @@ async def without_its_origin(damaged: Damaged, rng: random.Random) -> None:
 
 
 async def late_and_its_origin_gone(damaged: Damaged, rng: random.Random) -> None:
-    """What was published for eu alone, and appended there late, is no extra entry because no other region has it; and what ap lacks of it comes from eu."""
+    """What was published for eu alone, and appended there late, is no extra entry because no other region has it; and
+    what ap lacks of it comes from eu.
+    """
     us, eu, ap, _ = damaged.instance.regions.values()
     for region in (eu, ap):
         us.publish(5)
@@ -305,7 +313,9 @@ def test_mutant_nobody_else_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_origin_that_knows_of_no_such_question_is_asked_for_what_is_shown() -> None:
-    """An earlier version at the other end: it tells of what was published for the asker, and nothing that is only passed on is missed."""
+    """An earlier version at the other end: it tells of what was published for the asker, and nothing that is only
+    passed on is missed.
+    """
 
     async def scenario(damaged: Damaged, rng: random.Random) -> None:
         with pytest.MonkeyPatch.context() as patch:
@@ -403,7 +413,9 @@ def test_an_entry_that_no_origin_knows_goes_only_if_two_regions_say_so() -> None
 
 
 async def wrong_at_its_origin(damaged: Damaged, rng: random.Random) -> None:
-    """us has another entry than it published, which looks right in itself: the good copies in eu and ap stay, and say whose is the wrong one."""
+    """us has another entry than it published, which looks right in itself: the good copies in eu and ap stay, and say
+    whose is the wrong one.
+    """
     await fill(damaged, rng)
     us, eu, ap = damaged.instance.regions.values()
     in_all = {c for c, _ in damaged.truth["eu"].values()} & {c for c, _ in damaged.truth["ap"].values()}
@@ -454,7 +466,9 @@ def test_mutant_the_origin_is_always_right(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def one_too_many(damaged: Damaged, rng: random.Random) -> None:
-    """eu has an entry more in the name of us, under a coordinate where us has one of another region, or one that was not meant for eu."""
+    """eu has an entry more in the name of us, under a coordinate where us has one of another region, or one that was
+    not meant for eu.
+    """
     us, eu = damaged.instance.regions["us"], damaged.instance.regions["eu"]
     us.publish(3, ("sa",))
     await fill(damaged, rng)
@@ -552,7 +566,9 @@ def test_what_is_stored_under_another_coordinate_is_not_lost() -> None:
 
 
 async def load_cuts_and_trims(damaged: Damaged, rng: random.Random) -> None:
-    """Nothing is wrong, and much is going on: links are cut, ledgers end, what every link has is trimmed, runs fail. Audits go on all the time."""
+    """Nothing is wrong, and much is going on: links are cut, ledgers end, what every link has is trimmed, runs fail.
+    Audits go on all the time.
+    """
     sim, regions = damaged.instance.sim, list(damaged.instance.regions.values())
     cut: set[tuple[str, str]] = set()
     ended = False

@@ -1,4 +1,6 @@
-"""Drains of backlog give way to who publishes a little on the same broker, by what an append takes beside them and alone; and never below a floor."""
+"""Drains of backlog give way to who publishes a little on the same broker, by what an append takes beside them and
+alone; and never below a floor.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ class Going:
 
 
 class Broker:
-    """On virtual time. dearer: how much longer an append takes for each MB/s of the drains; publishes: a second, each of so many bytes.
+    """On virtual time. dearer: how much longer an append takes for each MB/s of the drains; publishes: a second, each
+    of so many bytes.
 
     hit: how many of them meet the drain at all.
     """

@@ -1,4 +1,6 @@
-"""Budget and fairness: a huge backlog does not starve live topics, nor they it; the budget is kept; weights count. On virtual time, seeded."""
+"""Budget and fairness: a huge backlog does not starve live topics, nor they it; the budget is kept; weights count. On
+virtual time, seeded.
+"""
 
 from __future__ import annotations
 

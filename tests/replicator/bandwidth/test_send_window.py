@@ -1,4 +1,6 @@
-"""A drain leaves room for who publishes: no more in flight than its rate needs, and short turns of the event loop while anything is appended."""
+"""A drain leaves room for who publishes: no more in flight than its rate needs, and short turns of the event loop while
+anything is appended.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""From coordinates to positions and back: whatever was stored, trimmed, thinned, and reloaded, the answer is what a reader of the whole topic finds."""
+"""From coordinates to positions and back: whatever was stored, trimmed, thinned, and reloaded, the answer is what a
+reader of the whole topic finds.
+"""
 
 from __future__ import annotations
 

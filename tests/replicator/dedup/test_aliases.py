@@ -1,4 +1,6 @@
-"""A producer that tries again in another region: nothing of what had arrived is stored twice, nothing of the rest is lost, in every region."""
+"""A producer that tries again in another region: nothing of what had arrived is stored twice, nothing of the rest is
+lost, in every region.
+"""
 
 from __future__ import annotations
 
@@ -251,7 +253,9 @@ def pieces_of_one(count: int) -> Run:
 def test_a_chunked_message_that_was_begun_in_a_region_that_is_lost_is_whole_in_every_region_and_ends_once(
     arrived: int,
 ) -> None:
-    """Its client sends all pieces again in the next region, before, after, or while those that had arrived come from the first."""
+    """Its client sends all pieces again in the next region, before, after, or while those that had arrived come from
+    the first.
+    """
     for seed in range(60):
         world = World(seed)
         us, eu, _ = world.regions

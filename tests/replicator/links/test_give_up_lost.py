@@ -1,4 +1,6 @@
-"""Entries that the source lost before a target got them: the link waits until somebody decides, names them to it, and goes on."""
+"""Entries that the source lost before a target got them: the link waits until somebody decides, names them to it, and
+goes on.
+"""
 
 from __future__ import annotations
 

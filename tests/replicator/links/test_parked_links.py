@@ -1,4 +1,6 @@
-"""Conflicts that a target names when a link opens: parked, looked at again slowly, over as soon as the target takes it. (Schemas: `test_schemas`.)"""
+"""Conflicts that a target names when a link opens: parked, looked at again slowly, over as soon as the target takes it.
+(Schemas: `test_schema_feed`.)
+"""
 
 from __future__ import annotations
 

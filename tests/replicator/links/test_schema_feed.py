@@ -1,4 +1,6 @@
-"""Schemas travel before the messages that name them: when a link opens, when a version is new, and again after a failure."""
+"""Schemas travel before the messages that name them: when a link opens, when a version is new, and again after a
+failure.
+"""
 
 from __future__ import annotations
 

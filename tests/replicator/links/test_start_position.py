@@ -1,4 +1,6 @@
-"""A link that is switched on later begins where the policy says; what it leaves out is named, and nothing fetches it again."""
+"""A link that is switched on later begins where the policy says; what it leaves out is named, and nothing fetches it
+again.
+"""
 
 from __future__ import annotations
 

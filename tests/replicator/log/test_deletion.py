@@ -1,4 +1,6 @@
-"""What an admin takes away before a link has delivered it is named to its targets as deleted, whoever owns the topic by then."""
+"""What an admin takes away before a link has delivered it is named to its targets as deleted, whoever owns the topic by
+then.
+"""
 
 from __future__ import annotations
 
@@ -201,7 +203,9 @@ def test_half_of_a_transaction_is_not_given_up() -> None:
 
 
 def test_what_a_link_has_sent_of_a_transaction_keeps_its_end() -> None:
-    """It is committed, and goes out in several runs: behind half of it, given up with its marker, eu would wait for ever."""
+    """It is committed, and goes out in several runs: behind half of it, given up with its marker, eu would wait for
+    ever.
+    """
 
     async def scenario(instance: Instance) -> None:
         us, eu = instance.regions.values()
@@ -294,7 +298,9 @@ def test_what_was_deleted_with_its_topic_is_named_once_that_is_made_again() -> N
 
 
 def test_what_goes_by_a_tree_is_still_passed_on_when_its_topic_was_deleted() -> None:
-    """ap gets it from eu, which has it: nobody names it. And ap's record, before which there was nothing, comes to the new topic of us through eu."""
+    """ap gets it from eu, which has it: nobody names it. And ap's record, before which there was nothing, comes to the
+    new topic of us through eu.
+    """
 
     async def scenario(instance: Instance) -> None:
         us, eu, ap = instance.regions.values()

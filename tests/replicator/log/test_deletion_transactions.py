@@ -1,4 +1,6 @@
-"""A topic is deleted at its source while half of a transaction lies in another region: it has no end any more, and nobody waits for one."""
+"""A topic is deleted at its source while half of a transaction lies in another region: it has no end any more, and
+nobody waits for one.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ async def half_of_one(instance: Instance) -> list[int]:
 
 
 def test_half_of_a_transaction_whose_end_was_deleted_with_its_topic_is_aborted() -> None:
-    """ap has all of it, and keeps it. eu shows nothing of it, and everything behind it; audits leave both as they are."""
+    """ap has all of it, and keeps it. eu shows nothing of it, and everything behind it; audits leave both as they
+    are.
+    """
 
     async def scenario(instance: Instance) -> None:
         us, eu, ap = instance.regions.values()
@@ -150,7 +154,9 @@ def test_only_what_has_no_end_any_more_is_aborted_wherever_the_log_is_replayed_f
 
 
 def test_what_a_truncation_named_once_aborts_nothing_when_it_is_replayed_again() -> None:
-    """It is stored before the topic's first transaction: the snapshot behind it has one open, of the same incarnation."""
+    """It is stored before the topic's first transaction: the snapshot behind it has one open, of the same
+    incarnation.
+    """
     skip, first = deleted((3, -1), (3, 4)), part(5, (0, 1))
     state = state_of()
     for at, run in enumerate((skip, first)):

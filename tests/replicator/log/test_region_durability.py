@@ -1,4 +1,6 @@
-"""Durability over regions: a receipt means what the policy says, also while regions are cut off, and what it does not mean is listed."""
+"""Durability over regions: a receipt means what the policy says, also while regions are cut off, and what it does not
+mean is listed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""ReplicatedLog and a link's sender over the real managed ledger: what a reload, another owner, and rollover leave of the state."""
+"""ReplicatedLog and a link's sender over the real managed ledger: what a reload, another owner, and rollover leave of
+the state.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The buffer of a topic: what readers see of open, committed, and aborted transactions, however the log is cut and wherever it is read again."""
+"""The buffer of a topic: what readers see of open, committed, and aborted transactions, however the log is cut and
+wherever it is read again.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def seen(buffer: TransactionBuffer, pieces: list[tuple[int, int, Run]]) -> list[
 
 
 def play(seed: int, make: type[TransactionBuffer] = TransactionBuffer) -> None:
-    """A random history; after each step readers see what they must, also from a snapshot with the rest replayed in other cuts."""
+    """A random history; after each step readers see what they must, also from a snapshot with the rest replayed in
+    other cuts.
+    """
     rng, log, live = random.Random(seed), Log(), make()
     snapshots: list[tuple[int, list[object]]] = [(0, make().dump())]
     opened: list[TxnId] = []

@@ -1,4 +1,6 @@
-"""What some survivors of a region's loss have of it, the others fetch: all of it that is meant for them, once, in order, and what none has is named."""
+"""What some survivors of a region's loss have of it, the others fetch: all of it that is meant for them, once, in
+order, and what none has is named.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +148,9 @@ def test_who_cannot_be_asked_is_waited_for() -> None:
 
 
 def test_what_nobody_was_heard_of_yet_is_not_lost() -> None:
-    """The topic has just come to this broker: what others hold is not known, and no acknowledgement of it may be given up."""
+    """The topic has just come to this broker: what others hold is not known, and no acknowledgement of it may be given
+    up.
+    """
 
     async def scenario(instance: Instance) -> None:
         us, eu, ap = instance.regions.values()
@@ -384,7 +388,9 @@ def all_survivors_hold_the_same(seed: int, topology: dict[str, Any] | None = Non
 
 
 async def lost_and_appended_late(instance: Instance) -> Damaged:
-    """eu has lost the 6th of 12 entries of us without a place, and its audit has brought it back behind the others; ap has none of them. us is gone."""
+    """eu has lost the 6th of 12 entries of us without a place, and its audit has brought it back behind the others; ap
+    has none of them. us is gone.
+    """
     us, eu, _ = instance.regions.values()
     damaged = Damaged(instance)
     instance.sim.network.cut("us", "ap")
@@ -429,7 +435,9 @@ def test_mutant_where_late_entries_lie_is_not_known(monkeypatch: pytest.MonkeyPa
 
 
 def test_late_entries_in_rows_that_grow_together() -> None:
-    """However many there are: rows are bounded, and each of them leads to each of its entries; what was trimmed is forgotten."""
+    """However many there are: rows are bounded, and each of them leads to each of its entries; what was trimmed is
+    forgotten.
+    """
     origin, late, rng = (1, 1, 5), LateMap(), random.Random(3)
     lies: dict[tuple[int, int], tuple[int, int]] = {}
     entry = 0
@@ -452,7 +460,9 @@ def test_late_entries_in_rows_that_grow_together() -> None:
 
 
 def test_rows_that_grew_together_lead_to_each_entry_once_wherever_reads_are_cut() -> None:
-    """A row that names too much covers part of a run that came in its order; whoever tells of the origin reads both, and cuts runs elsewhere."""
+    """A row that names too much covers part of a run that came in its order; whoever tells of the origin reads both,
+    and cuts runs elsewhere.
+    """
 
     async def scenario(instance: Instance) -> None:
         us, eu, _ = instance.regions.values()
@@ -494,7 +504,9 @@ def test_rows_that_grew_together_lead_to_each_entry_once_wherever_reads_are_cut(
 
 
 def test_no_answer_is_larger_than_a_frame_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large messages behind smaller ones, and small ones that an audit has appended one by one: all of them come, in as many answers as it takes."""
+    """Large messages behind smaller ones, and small ones that an audit has appended one by one: all of them come, in as
+    many answers as it takes.
+    """
 
     async def take(entries: int, size_bytes: int) -> None: ...
 

@@ -1,4 +1,6 @@
-"""By what a region proves to a Pulsar cluster who it is: a token, a certificate, or a token that an issuer gives; and what is said where that fails."""
+"""By what a region proves to a Pulsar cluster who it is: a token, a certificate, or a token that an issuer gives; and
+what is said where that fails.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Replicated subscriptions by Pulsar's markers: in a model of two topics and two ordered ways between them, no update passes what was not acknowledged."""
+"""Replicated subscriptions by Pulsar's markers: in a model of two topics and two ordered ways between them, no update
+passes what was not acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ class Side:
 
 
 class World:
-    """us speaks through `Snapshots`; cloud does what Pulsar does: markers are entries of its topic, answered when its replicator reads them."""
+    """us speaks through `Snapshots`; cloud does what Pulsar does: markers are entries of its topic, answered when its
+    replicator reads them.
+    """
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)

@@ -66,7 +66,9 @@ def test_a_sender_is_heard_as_the_region_that_it_has_proven_to_be(
 
 
 def test_what_is_not_durable_yet_is_bounded_for_all_topics_together() -> None:
-    """Bookies stand still: above the bound nothing more is read, the sender hears that this side lives, and reading goes on once half is stored."""
+    """Bookies stand still: above the bound nothing more is read, the sender hears that this side lives, and reading
+    goes on once half is stored.
+    """
     sim = Simulation(0)
     held: list[bool] = []
     written: list[bytes] = []

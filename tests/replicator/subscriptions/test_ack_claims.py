@@ -185,7 +185,9 @@ def joined(state: SubscriptionState) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("seed", range(100))
 def test_the_join_is_the_same_in_whatever_order_and_however_often_it_is_heard(seed: int) -> None:
-    """Commutative, associative, idempotent: regions that made a subscription on their own, and resets among them, end in one truth."""
+    """Commutative, associative, idempotent: regions that made a subscription on their own, and resets among them, end
+    in one truth.
+    """
     rng = random.Random(seed)
     epochs = [(0, 0)] if seed % 2 else [(0, 0), (1, 1), (1, 2)]
     bases = {epoch: dict(said_by(rng, epoch).base) for epoch in epochs if epoch != (0, 0)}

@@ -1,4 +1,6 @@
-"""Redelivery counts of replicated subscriptions: told by coordinate, never more than was counted somewhere, gone with the acknowledgement."""
+"""Redelivery counts of replicated subscriptions: told by coordinate, never more than was counted somewhere, gone with
+the acknowledgement.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Replicated subscriptions on the simulated loop: real links between three regions, real cursors, cuts, moves, resets, messages for some regions only.
+"""Replicated subscriptions on the simulated loop: real links between three regions, real cursors, cuts, moves, resets,
+messages for some regions only.
 
-What always holds: nothing is acknowledged anywhere that no consumer acknowledged. What holds once the links are well: all regions agree.
+What always holds: nothing is acknowledged anywhere that no consumer acknowledged. What holds once the links are well:
+all regions agree.
 """
 
 from __future__ import annotations
@@ -356,7 +358,9 @@ def test_one_way_data_and_a_region_that_is_down() -> None:
 
 
 def test_claims_for_what_has_not_arrived_wait() -> None:
-    """The data of us goes to eu over a link that is down, what us acknowledged goes round: the claims wait for the data."""
+    """The data of us goes to eu over a link that is down, what us acknowledged goes round: the claims wait for the
+    data.
+    """
 
     async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
         await consumers["us"].subscribe()
@@ -606,7 +610,8 @@ def test_by_policy_every_subscription_is_replicated_but_what_was_switched_off_by
     ("seed", "used"), [*((seed, False) for seed in range(24)), *((seed, True) for seed in range(24, 40))]
 )
 def test_made_in_several_regions_at_once_it_is_one_and_takes_nothing_back(seed: int, used: bool) -> None:
-    """Each region makes it where it likes, consumes at once, and hears of the others later, or after a crash, or once a cut is over.
+    """Each region makes it where it likes, consumes at once, and hears of the others later, or after a crash, or once a
+    cut is over.
 
     used: it is replicated only after all of them have used it for a while, each on its own.
     """
@@ -684,7 +689,9 @@ def test_made_in_several_regions_at_once_it_is_one_and_takes_nothing_back(seed: 
 
 
 def test_what_is_trimmed_where_it_is_made_is_not_acknowledged_elsewhere() -> None:
-    """eu has what us trimmed; both make the subscription, or eu seeks back to the beginning: us, where nobody can be given it, says nothing of it."""
+    """eu has what us trimmed; both make the subscription, or eu seeks back to the beginning: us, where nobody can be
+    given it, says nothing of it.
+    """
 
     async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
         us, eu, _ = consumers.values()

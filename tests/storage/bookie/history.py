@@ -1,7 +1,8 @@
-"""What a bookie's tests share: entries that can be recognised, a peer that notes what it hears, and a long random history with its model.
+"""What a bookie's tests share: entries that can be recognised, a peer that notes what it hears, and a long random
+history with its model.
 
-The model knows what was asked and what was answered. `check` compares a bookie, as a reader sees it, with that: everything acknowledged is there,
-nothing is there that was never sent, fences and deletions hold.
+The model knows what was asked and what was answered. `check` compares a bookie, as a reader sees it, with that:
+everything acknowledged is there, nothing is there that was never sent, fences and deletions hold.
 """
 
 from __future__ import annotations
@@ -199,7 +200,9 @@ class Model:
             self.acked.setdefault(ledger, set()).update(entries)
 
     async def check(self, bookie: Bookie) -> None:
-        """Asks for every entry that was ever sent, each by itself, and compares. What was in a dropped directory is there, or unknown, or deleted."""
+        """Asks for every entry that was ever sent, each by itself, and compares. What was in a dropped directory is
+        there, or unknown, or deleted.
+        """
         peer = NotingPeer()
         assert not bookie.limbo and not bookie.failure, bookie.limbo or bookie.failure
         reads: dict[tuple[int, int], int] = {}

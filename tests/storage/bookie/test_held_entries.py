@@ -1,4 +1,6 @@
-"""What a bookie says that it holds of a ledger: from memory and from entry logs, in pages, and of one that lost a range."""
+"""What a bookie says that it holds of a ledger: from memory and from entry logs, in pages, and of one that lost a
+range.
+"""
 
 from __future__ import annotations
 

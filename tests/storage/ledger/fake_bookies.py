@@ -1,8 +1,9 @@
 """Bookies in memory behind the BookiePort, with delays, losses, crashes, and fences drawn from a seed.
 
-Is: what a bookie promises: adds are durable before they are acknowledged, a fence holds for ever, also over a deletion, "no such entry" is said
-only where it is true.
-Isn't: the real bookie's journal or frames. Each connection is ordered; a crash loses what was not synced, and ends every connection.
+Is: what a bookie promises: adds are durable before they are acknowledged, a fence holds for ever, also over a deletion,
+"no such entry" is said only where it is true.
+Isn't: the real bookie's journal or frames. Each connection is ordered; a crash loses what was not synced, and ends
+every connection.
 """
 
 from __future__ import annotations

@@ -180,7 +180,9 @@ def test_recovery_writes_the_tail_to_the_write_quorum_and_publishes_the_spare_wh
 
 
 def test_recovery_waits_where_silence_could_hide_an_entry() -> None:
-    """Qw 3, Qa 2: two explicit answers are needed. One bookie is in limbo, one down: nothing can be said until it is back."""
+    """Qw 3, Qa 2: two explicit answers are needed. One bookie is in limbo, one down: nothing can be said until it is
+    back.
+    """
 
     async def work(region: Region, writer: Writer) -> None:
         handle = await writer.open((3, 2))

@@ -1,4 +1,6 @@
-"""Bookies that are slow, or fail again and again: what is confirmed without them, what is held for them, and how long they are left alone."""
+"""Bookies that are slow, or fail again and again: what is confirmed without them, what is held for them, and how long
+they are left alone.
+"""
 
 from __future__ import annotations
 

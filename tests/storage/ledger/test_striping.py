@@ -249,7 +249,9 @@ def test_without_a_spare_a_narrower_ledger_goes_on_at_once() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_one_of_three_that_stands_still_stops_publishing_for_about_a_second(seed: int) -> None:
-    """Ensemble 3, write quorum 2, ack quorum 2, no spare: what fails by silence, at any moment, costs one short pause and no message."""
+    """Ensemble 3, write quorum 2, ack quorum 2, no spare: what fails by silence, at any moment, costs one short pause
+    and no message.
+    """
     with Simulation(seed=f"still-{seed}") as sim:
         rng = sim.rng("test")
 

@@ -1,4 +1,6 @@
-"""What is counted of appends: buckets that add up, a slow one in its own, and nothing of a topic that nobody appends to."""
+"""What is counted of appends: buckets that add up, a slow one in its own, and nothing of a topic that nobody appends
+to.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A small region for tests of the storage's upper half: fake bookies, one metadata machine, brokers that are killed or go on as zombies."""
+"""A small region for tests of the storage's upper half: fake bookies, one metadata machine, brokers that are killed or
+go on as zombies.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.kv.state_machine import KvMachine
-from heliograph.model.errors import HeliographError
+from heliograph.model.errors import (
+    HeliographError,
+)
 from heliograph.wire.run import Run
 from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.ledger.ledger_context import LedgerSettings

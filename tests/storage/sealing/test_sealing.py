@@ -1,4 +1,6 @@
-"""Encryption at rest on the way of a topic: through rollovers, rotations, takeovers, repairs, offloads, and without the right keys."""
+"""Encryption at rest on the way of a topic: through rollovers, rotations, takeovers, repairs, offloads, and without the
+right keys.
+"""
 
 from __future__ import annotations
 

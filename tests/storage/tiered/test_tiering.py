@@ -1,4 +1,6 @@
-"""Tiering, step by step: what a crash after each one leaves, who reads what, what is collected, and what a missing or damaged object says."""
+"""Tiering, step by step: what a crash after each one leaves, who reads what, what is collected, and what a missing or
+damaged object says.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tiering for tests: an object store and a metadata store that count their steps, and can be told at which one their broker dies."""
+"""Tiering for tests: an object store and a metadata store that count their steps, and can be told at which one their
+broker dies.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,9 @@ class Died(BaseException):
 
 
 class Broker:
-    """What a command asks of a broker, answered by the conductor itself, and by regions that obey. It dies at the `at`-th call, its answer lost or not."""
+    """What a command asks of a broker, answered by the conductor itself, and by regions that obey. It dies at the
+    `at`-th call, its answer lost or not.
+    """
 
     def __init__(self, loop: SimLoop, world: World) -> None:
         self.loop, self.world = loop, world
@@ -95,7 +97,9 @@ def loop() -> Iterator[SimLoop]:
 
 
 def lives(loop: SimLoop, monkeypatch: pytest.MonkeyPatch, command: str, at: int, before: bool) -> int:
-    """Gives the command until it ends. It dies at call `at`, before or after that is done; 0: it does not. Returns its calls."""
+    """Gives the command until it ends. It dies at call `at`, before or after that is done; 0: it does not. Returns its
+    calls.
+    """
     run, operations, active = COMMANDS[command]
     world = World()
     broker = Broker(loop, world)
@@ -156,11 +160,13 @@ def test_a_command_whose_operation_was_given_up_says_so_and_ends(
         disaster_recovery.drill(NS, "eu")
 
 
-# -- moving a subscription ------------------------------------------------------------------------------------------------
+# -- moving a subscription ---------------------------------------------------------------------------------------------
 
 
 class Mover:
-    """The broker that a move is asked of; the regions' brokers obey after each step. Interrupted: at a write, before or after it."""
+    """The broker that a move is asked of; the regions' brokers obey after each step. Interrupted: at a write, before or
+    after it.
+    """
 
     def __init__(self, loop: SimLoop, store: Interrupted) -> None:
         self.loop, self.store = loop, store

@@ -1,4 +1,6 @@
-"""The metadata of a running region grows from one voter to three, hands over, and loses its first, by the command line, while a producer goes on."""
+"""The metadata of a running region grows from one voter to three, hands over, and loses its first, by the command line,
+while a producer goes on.
+"""
 
 from __future__ import annotations
 

@@ -131,7 +131,10 @@ def rule(**fields: Any) -> Rule:
 
 def test_a_command_finds_what_it_is_for_in_its_environment(tmp_path: Path) -> None:
     seen = tmp_path / "seen"
-    code = f"import os; open({str(seen)!r}, 'w').write(' '.join(os.environ['HELIOGRAPH_' + n] for n in ('RULE', 'TIER', 'VALUE')))"
+    code = (
+        f"import os; open({str(seen)!r}, 'w').write(' '.join(os.environ['HELIOGRAPH_' + n] for n in ('RULE', 'TIER', "
+        "'VALUE')))"
+    )
     assert _fire(rule(run=(sys.executable, "-c", code)), 0.75) == "done"
     assert seen.read_text() == "mine brokers 0.75"
     assert (

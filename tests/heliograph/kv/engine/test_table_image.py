@@ -1,4 +1,6 @@
-"""An image is the table of its index, whatever changes while it is read; snapshots of both versions are read, damaged ones are refused."""
+"""An image is the table of its index, whatever changes while it is read; snapshots of both versions are read, damaged
+ones are refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Long listings of watches: in pieces, of one moment, with what changed meanwhile behind them; larger than any buffer."""
+"""Long listings of watches: in pieces, of one moment, with what changed meanwhile behind them; larger than any
+buffer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Topologies: one tree an origin that reaches everybody once, whatever is asked for; and sentences for what is wrong."""
+"""Topologies: one tree an origin that reaches everybody once, whatever is asked for; and sentences for what is
+wrong.
+"""
 
 from __future__ import annotations
 

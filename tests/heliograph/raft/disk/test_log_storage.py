@@ -1,5 +1,6 @@
-"""LogStorage on simulated disks: what was reported durable is there after any power cut; damage to it is noticed; torn tails are cut off; what is
-noted as committed was committed, whatever part of the log is left."""
+"""LogStorage on simulated disks: what was reported durable is there after any power cut; damage to it is noticed; torn
+tails are cut off; what is noted as committed was committed, whatever part of the log is left.
+"""
 
 from __future__ import annotations
 
@@ -360,7 +361,9 @@ def test_a_snapshot_says_at_least_that_it_is_committed() -> None:
 
 @pytest.mark.parametrize("kept", range(0, 1700, 13))
 def test_a_torn_tail_behind_the_commit_index(kept: int) -> None:
-    """Followers replace what was never committed; of the batch that does so, and says that its entries are committed, any prefix may be left."""
+    """Followers replace what was never committed; of the batch that does so, and says that its entries are committed,
+    any prefix may be left.
+    """
     disk = platter()
     storage, _ = opened(disk)
     old = [b"%d" % i * 100 for i in range(1, 7)]
@@ -416,7 +419,9 @@ def disk_says(disk: Platter) -> int:
 
 @pytest.mark.parametrize("seed", range(100))
 def test_after_power_cuts_what_was_reported_durable_is_there(seed: int) -> None:
-    """Random writes, replacements, snapshots, and cuts at any operation, also during recovery; a model says what must and what may be there."""
+    """Random writes, replacements, snapshots, and cuts at any operation, also during recovery; a model says what must
+    and what may be there.
+    """
     live_through_power_cuts(seed, LogStorage)
 
 

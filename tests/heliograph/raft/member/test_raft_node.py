@@ -314,7 +314,9 @@ def test_stop_answers_what_waits() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_acknowledged_writes_survive_power_cuts(seed: int) -> None:
-    """Members lose power in the middle of writes and syncs, messages are lost; what was acknowledged is there at the end, once, everywhere."""
+    """Members lose power in the middle of writes and syncs, messages are lost; what was acknowledged is there at the
+    end, once, everywhere.
+    """
     with Simulation(f"cuts {seed}") as sim:
         rng = sim.rng("test")
         group = Group(sim, 3, replace(SMALL, snapshot_entries=rng.choice((15, 10**6))))

@@ -156,7 +156,10 @@ def test_every_type_is_read_value_by_value_where_no_parser_knows_it() -> None:
         "s": pa.struct([("t", pa.timestamp("us", "UTC")), ("n", pa.int8())]),
         "day": pa.date32(),
     }
-    good = b'{"m": {"a": 1}, "d": 12345678.905, "b": "AQI=", "s": {"t": "2026-01-02T03:04:05Z", "n": 7}, "day": "2026-01-02"}'
+    good = (
+        b'{"m": {"a": 1}, "d": 12345678.905, "b": "AQI=", "s": {"t": "2026-01-02T03:04:05Z", "n": 7}, "day": '
+        b'"2026-01-02"}'
+    )
     half = (
         b'{"m": {"a": "x"}, "d": 123456789.01, "b": "*", "s": {"t": "2026-01-02T03:04:05Z", "n": 700}, "day": "soon"}'
     )

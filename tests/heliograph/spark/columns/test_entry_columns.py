@@ -1,4 +1,6 @@
-"""Entries to columns: every form that a client writes, against the library that made it, and broken ones among good ones."""
+"""Entries to columns: every form that a client writes, against the library that made it, and broken ones among good
+ones.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from heliograph.client.block_reader import TopicSnapshot  # noqa: E402
 from heliograph.model.errors import CorruptData  # noqa: E402
 from heliograph.spark.columns.entry_columns import Rows  # noqa: E402
 from heliograph.spark.scan.task_reading import RAW  # noqa: E402
-from heliograph.wire.pulsar import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb  # noqa: E402
 from heliograph.wire.run import FLAG_HIDDEN, Run  # noqa: E402
 
 TOPIC = "persistent://a/b/t-partition-3"
@@ -187,7 +189,9 @@ def test_an_entry_that_cannot_be_taken_apart_is_one_bad_row(broken: int, wanted:
 
 @pytest.mark.parametrize("in_batch", [False, True])
 def test_what_no_column_can_hold_of_one_message_ends_nothing(in_batch: bool) -> None:
-    """Times in nanoseconds, negative numbers as Java's clients write them, text that is no UTF-8: the row is there, and so are the others."""
+    """Times in nanoseconds, negative numbers as Java's clients write them, text that is no UTF-8: the row is there, and
+    so are the others.
+    """
     nanos, negative, properties = 1_700_000_000_000_000_000, (1 << 64) - 5000, [pb.KeyValue(key="NAME", value="TEXT")]
     odd: dict[str, Any] = {
         "partition_key": "KKKK",

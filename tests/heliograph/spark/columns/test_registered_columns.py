@@ -1,4 +1,6 @@
-"""Registered schemas: payloads of several versions and types into the same columns, against the libraries that wrote them."""
+"""Registered schemas: payloads of several versions and types into the same columns, against the libraries that wrote
+them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from heliograph.spark.columns.declared_columns import CORRUPT, Declared  # noqa:
 from heliograph.spark.columns.entry_columns import Rows  # noqa: E402
 from heliograph.spark.columns.registered_columns import Registered, registered_columns  # noqa: E402
 from heliograph.spark.columns.registered_schemas import columns_of  # noqa: E402
-from heliograph.wire.pulsar import pulsar_pb2 as pb
+from heliograph.wire.pulsar import pulsar_pb2 as pb  # noqa: E402
 from heliograph.wire.run import Run  # noqa: E402
 
 TOPIC = "persistent://a/b/t"
@@ -217,7 +219,7 @@ def protobuf() -> tuple[dict[str, str], Any]:
 def test_protobuf_with_nested_repeated_map_and_enum_fields() -> None:
     definition, order = protobuf()
     row = {"type": "PROTOBUF_NATIVE", "data": json.dumps(definition)}
-    want = "struct<id:decimal(20,0),kind:string,lines:array<struct<sku:string>>,first:struct<sku:string>,tags:map<string,int>>"
+    want = "struct<id:decimal(20,0),kind:string,lines:array<struct<sku:string>>,first:struct<sku:string>,tags:map<string,int>>"  # noqa: E501
     assert columns_of(row).simpleString() == want
     from pyspark.sql.pandas.types import to_arrow_schema
 

@@ -1,4 +1,6 @@
-"""Job files: what is read, and one sentence for each thing that is wrong; a driver that starts again what fails, on a clock of the test's."""
+"""Job files: what is read, and one sentence for each thing that is wrong; a driver that starts again what fails, on a
+clock of the test's.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,8 @@ def test_the_jobs_that_a_check_knows_are_those_that_ship() -> None:
 def test_numbers_and_switches_may_be_written_as_such_and_jobs_have_modules(tmp_path: Path) -> None:
     (tmp_path / "q.sql").write_text("SELECT 2")
     (tmp_path / "job.toml").write_text(
-        "heliograph = {admin_url = 'x', task_bytes = 5, fail_on_data_loss = false}\n[[query]]\nname = 'a'\nsql_file = 'q.sql'\n"
+        "heliograph = {admin_url = 'x', task_bytes = 5, fail_on_data_loss = false}\n[[query]]\nname = 'a'\nsql_file = "
+        "'q.sql'\n"
         "[[query]]\nname = 'b'\njob = 'etl'\noptions = {tiers = [1, 2]}\n"
     )
     made = read_job(tmp_path / "job.toml")
@@ -145,22 +148,27 @@ def test_a_file_that_is_none_is_said(tmp_path: Path) -> None:
     ("text", "line"),
     [
         (
-            "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST\n"
+            "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back. "
+            "SQLSTATE: XXKST\n"
             "=== Streaming Query ===\nCurrent State: INITIALIZING\nThread State: RUNNABLE",
-            "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST",
+            "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back. "
+            "SQLSTATE: XXKST",
         ),
         (
-            "[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted\nTraceback (most recent call last):\n  File 'x', line 1\n"
+            "[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted\nTraceback (most recent call "
+            "last):\n  File 'x', line 1\n"
             "heliograph.model.errors.NotFound: a/b is not there\n\tat org.apache.spark.X\nThread State: RUNNABLE",
             "heliograph.model.errors.NotFound: a/b is not there",
         ),
         (
-            "terminated with exception: Error\nheliograph.model.errors.NotFound: a/b is not there\nDuring handling of the above exception, another occurred:\n"
+            "terminated with exception: Error\nheliograph.model.errors.NotFound: a/b is not there\nDuring handling of "
+            "the above exception, another occurred:\n"
             "UnboundLocalError: cannot access local variable 'reader'",
             "heliograph.model.errors.NotFound: a/b is not there",
         ),
         (
-            "Broken pipe\n=== Streaming Query ===\nCurrent State: ACTIVE\nLogical Plan:\nWrite\n+- ~StreamingDataSourceV2ScanRelation[a#0] tiny\n",
+            "Broken pipe\n=== Streaming Query ===\nCurrent State: ACTIVE\nLogical Plan:\nWrite\n+- "
+            "~StreamingDataSourceV2ScanRelation[a#0] tiny\n",
             "Broken pipe",
         ),
         ("", "RuntimeError"),
@@ -172,7 +180,10 @@ def test_a_failure_is_told_by_its_cause(text: str, line: str) -> None:
 
 def test_a_wrong_option_of_a_source_is_said_before_spark_hears_of_it() -> None:
     """It is wrong at the next start, too: the job ends with 2."""
-    given = "heliograph.admin_url = 'http://x'\n[[query]]\nname = 'a'\nsource = {topic = 'x', topik = 'y'}\nsink = {format = 'noop'}\ncheckpoint = '/c'\n"
+    given = (
+        "heliograph.admin_url = 'http://x'\n[[query]]\nname = 'a'\nsource = {topic = 'x', topik = 'y'}\nsink = "
+        "{format = 'noop'}\ncheckpoint = '/c'\n"
+    )
     job = parsed(given)
     with pytest.raises(ConfigError, match="no option 'topik'"):
         start_query(MagicMock(), job.defaults, job.queries[0])

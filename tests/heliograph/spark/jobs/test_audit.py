@@ -134,7 +134,7 @@ def test_the_log_says_whether_the_copies_are_the_same(
     )
     told = json.loads(capsys.readouterr().out)
     del told["at"]
-    assert told == {"event": "audit.compared", "query": "nightly", "report": str(tmp_path / "report.json"), "same": False} | {
+    assert told == {"event": "audit.compared", "query": "nightly", "report": str(tmp_path / "report.json"), "same": False} | {  # noqa: E501
         "topics": 4, "differ": 3, "both": 28, "missing": {"gap in eu": 4}, "duplicates": 3, "not_told": 1
     }  # fmt: skip
     assert json.loads((tmp_path / "report.json").read_text())["topics"].keys() == topics.keys()

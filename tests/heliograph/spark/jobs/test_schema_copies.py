@@ -1,4 +1,6 @@
-"""Schemas of topics that become those of another one, as a replay does; against registries that number them as brokers do."""
+"""Schemas of topics that become those of another one, as a replay does; against registries that number them as brokers
+do.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,8 @@ def test_what_cannot_follow_is_refused_before_anything_is_read(registry: Registr
     registry.refused.add("v1")
     with pytest.raises(
         NotAllowed,
-        match=r"version 0 of the schema of persistent://a/b/one cannot be registered at persistent://a/b/to.*409.*schemas = false",
+        match=r"version 0 of the schema of persistent://a/b/one cannot be registered at "
+        r"persistent://a/b/to.*409.*schemas = false",
     ):
         carried().learn(["persistent://a/b/one"])
 

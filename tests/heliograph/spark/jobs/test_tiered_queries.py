@@ -1,4 +1,6 @@
-"""Topics move between queries with where they stand: every message lands once, whoever dies wherever. The source is the real one, Spark is a model."""
+"""Topics move between queries with where they stand: every message lands once, whoever dies wherever. The source is the
+real one, Spark is a model.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ class Copy:
 
 
 class Query:
-    """What Spark promises: a batch's offsets are written, its rows handed to the sink, then it is said to be done; all of it goes on from the files."""
+    """What Spark promises: a batch's offsets are written, its rows handed to the sink, then it is said to be done; all
+    of it goes on from the files.
+    """
 
     def __init__(self, world: World, checkpoint: Path, told: Path | None, ending: Path | None) -> None:
         from pyspark.sql.types import BinaryType, StructField, StructType

@@ -175,7 +175,9 @@ def test_columns_are_added_and_not_changed(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_job_that_begins_with_a_new_checkpoint_adds_to_what_the_earlier_one_landed(tmp_path: Path, kind: str) -> None:
-    """The groups of a tiered job are called the same in each of its checkpoints, and their batches count from 0 in each."""
+    """The groups of a tiered job are called the same in each of its checkpoints, and their batches count from 0 in
+    each.
+    """
     landing = Landing(tmp_path, kind, label="light.1")
     landing.land(QUERY, 0, [stage(landing, 0, "a", "one", n=[1, 2])])
     other = "f" + QUERY
@@ -353,7 +355,9 @@ def test_columns_that_no_file_can_hold_stop_no_other_topic(tmp_path: Path, schem
 
 
 def test_what_is_no_payload_is_no_record_whatever_its_bytes_mean(tmp_path: Path) -> None:
-    """An encrypted message, a piece of a chunked one, an entry that cannot be taken apart: a decoder of Avro takes nearly any bytes for a record."""
+    """An encrypted message, a piece of a chunked one, an entry that cannot be taken apart: a decoder of Avro takes
+    nearly any bytes for a record.
+    """
 
     class Registry:
         def schemas(self, topic: str) -> list[dict[str, Any]]:

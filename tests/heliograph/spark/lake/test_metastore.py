@@ -85,7 +85,9 @@ def test_a_note_that_becomes_the_oldest_is_told_whole(tmp_path: Path) -> None:
 
 
 def test_micro_batches_that_wait_are_told_at_once_and_the_newest_note_counts(tmp_path: Path) -> None:
-    """A metastore that is slower than micro-batches never falls behind for long; a stop leaves nothing that a look would have told."""
+    """A metastore that is slower than micro-batches never falls behind for long; a stop leaves nothing that a look
+    would have told.
+    """
     notes, hive = tmp_path / STAGING / "_landed", Hive()
     notes.mkdir(parents=True)
 

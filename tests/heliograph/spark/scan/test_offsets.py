@@ -1,4 +1,6 @@
-"""Positions of a streaming query: every entry in exactly one batch, whatever is appended, sealed, or limited meanwhile."""
+"""Positions of a streaming query: every entry in exactly one batch, whatever is appended, sealed, or limited
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +132,8 @@ def test_a_checkpoint_of_something_else(offset: dict[str, object]) -> None:
 def test_the_checkpoint_is_small_and_its_text_depends_on_nothing_but_the_places() -> None:
     place = Place("eu", (7, 12), {(2, 1, 0x5F3A): (7, 11), (1, 1, 0xA): (3, 4)}, {(1, 1, 0xA): (3, 4)})
     assert json.dumps(encode({"t": place})) == (
-        '{"format": 2, "topics": {"t": {"above": {"1.1.a": "3:4"}, "at": "7:12", "region": "eu", "vector": {"1.1.a": "3:4", "2.1.5f3a": "7:11"}}}}'
+        '{"format": 2, "topics": {"t": {"above": {"1.1.a": "3:4"}, "at": "7:12", "region": "eu", "vector": {"1.1.a": '
+        '"3:4", "2.1.5f3a": "7:11"}}}}'
     )
     assert decode({"format": 1, "topics": {"t": [7, 12]}}) == {"t": Place("", (7, 12), None)}
     assert decode(encode({"t": Place("", (7, 12), None)})) == {"t": Place("", (7, 12), None)}
@@ -138,7 +141,9 @@ def test_the_checkpoint_is_small_and_its_text_depends_on_nothing_but_the_places(
 
 @pytest.mark.parametrize("seed", range(50))
 def test_a_batch_that_runs_again_is_cut_into_the_same_tasks_though_its_ledgers_grew(seed: int) -> None:
-    """The sink numbers the rows of a task: another cut would be other numbers, and rows would be taken for repeated ones."""
+    """The sink numbers the rows of a task: another cut would be other numbers, and rows would be taken for repeated
+    ones.
+    """
     rng = random.Random(seed)
     ledgers = tuple((7 + n, rng.randrange(5, 300), rng.randrange(5_000, 900_000)) for n in range(rng.randrange(1, 4)))
     topics = [f"persistent://a/b/t{n}" for n in range(rng.randrange(1, 5))]

@@ -1,4 +1,6 @@
-"""A query that moves: several regions publish, links carry each origin in its order, and the query reads wherever it likes, also a batch again."""
+"""A query that moves: several regions publish, links carry each origin in its order, and the query reads wherever it
+likes, also a batch again.
+"""
 
 from __future__ import annotations
 
@@ -250,7 +252,9 @@ def test_an_interrupted_batch_waits_for_transactions_before_its_end() -> None:
 
 
 def test_a_copy_that_shows_less_than_it_did_is_waited_for() -> None:
-    """As one does for a moment whose broker has died, and has not asked yet whether a transaction of several topics is over."""
+    """As one does for a moment whose broker has died, and has not asked yet whether a transaction of several topics is
+    over.
+    """
     us = Region(1)
     for _ in range(10):
         us.publish()

@@ -1,4 +1,6 @@
-"""What the source takes is what its documentation says, and the other way round; what is no value of an option is said."""
+"""What the source takes is what its documentation says, and the other way round; what is no value of an option is
+said.
+"""
 
 from __future__ import annotations
 

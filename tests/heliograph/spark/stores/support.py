@@ -35,7 +35,9 @@ def given(
 
 @contextmanager
 def dying(owner: Any, name: str, call: int, *, after: bool) -> Iterator[list[int]]:
-    """The process dies at that call of a method, or behind it. Gives a list with how many calls there were; without a death when there are fewer."""
+    """The process dies at that call of a method, or behind it. Gives a list with how many calls there were; without a
+    death when there are fewer.
+    """
     genuine: Callable[..., Any] = getattr(owner, name)
     calls = [0]
 

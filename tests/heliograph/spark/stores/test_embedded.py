@@ -1,4 +1,6 @@
-"""The process around ClickHouse's engine, with a small one in its place; with the real one: tests/system/test_spark_tables.py."""
+"""The process around ClickHouse's engine, with a small one in its place; with the real one:
+tests/system/test_spark_tables.py.
+"""
 
 from __future__ import annotations
 

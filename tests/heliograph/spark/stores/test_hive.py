@@ -1,4 +1,6 @@
-"""Statements that Hive's metastore hears, of names and places that are not plain; the real one is asked in tests/system."""
+"""Statements that Hive's metastore hears, of names and places that are not plain; the real one is asked in
+tests/system.
+"""
 
 from __future__ import annotations
 

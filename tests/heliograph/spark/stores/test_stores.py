@@ -116,7 +116,9 @@ def test_lists_maps_and_small_numbers_come_again(kind: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("marked", [True, False])
 def test_a_table_keeps_its_keys(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marked: bool) -> None:
-    """Else a key that comes in later puts other rows beside the old ones, and one that goes gives all rows of a period one row's values."""
+    """Else a key that comes in later puts other rows beside the old ones, and one that goes gives all rows of a period
+    one row's values.
+    """
     import importlib
 
     if not marked:  # as earlier versions wrote it

@@ -1,4 +1,6 @@
-"""The short way of Produce says what the schema says, for every version, and leaves to it whatever is out of the ordinary."""
+"""The short way of Produce says what the schema says, for every version, and leaves to it whatever is out of the
+ordinary.
+"""
 
 from __future__ import annotations
 

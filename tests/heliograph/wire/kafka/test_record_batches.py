@@ -1,4 +1,6 @@
-"""Record batches and entries: all formats and compressions there and back, Pulsar's form and Kafka's, and bytes that are wrong."""
+"""Record batches and entries: all formats and compressions there and back, Pulsar's form and Kafka's, and bytes that
+are wrong.
+"""
 
 from __future__ import annotations
 

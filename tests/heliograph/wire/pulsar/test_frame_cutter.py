@@ -1,4 +1,6 @@
-"""The frame cutter: the same events however the stream is split, every shape of SEND, and nothing but PeerError for what makes no sense."""
+"""The frame cutter: the same events however the stream is split, every shape of SEND, and nothing but PeerError for
+what makes no sense.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Pulsar's geo-replication on the wire: markers there and back, against protobuf's own idea of them; bad bytes; the frames of a replicator."""
+"""Pulsar's geo-replication on the wire: markers there and back, against protobuf's own idea of them; bad bytes; the
+frames of a replicator.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A region of real processes loses its metadata and gets it back from a backup, through the commands that an operator has."""
+"""A region of real processes loses its metadata and gets it back from a backup, through the commands that an operator
+has.
+"""
 
 from __future__ import annotations
 

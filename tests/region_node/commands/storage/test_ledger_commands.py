@@ -1,4 +1,6 @@
-"""The commands `topics repair` and `follow-ledger`, once through real processes: a ledger that two bookies have lost comes back from a folder."""
+"""The commands `topics repair` and `follow-ledger`, once through real processes: a ledger that two bookies have lost
+comes back from a folder.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Two regions never confirm under overlapping leases, whatever is cut, stopped, late, or started twice; and each rule that says so is needed."""
+"""Two regions never confirm under overlapping leases, whatever is cut, stopped, late, or started twice; and each rule
+that says so is needed.
+"""
 
 from __future__ import annotations
 

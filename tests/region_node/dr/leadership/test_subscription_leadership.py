@@ -1,4 +1,6 @@
-"""A subscription is active in one region at a time, whatever is cut, stopped, late, or started twice; and each rule that says so is needed."""
+"""A subscription is active in one region at a time, whatever is cut, stopped, late, or started twice; and each rule
+that says so is needed.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +119,9 @@ class Leases:
 
 
 def test_a_kafka_group_works_where_its_turn_is_and_takes_over_from_a_lost_region() -> None:
-    """Its position in a topic is a subscription of it; its members hold no connection with a subscription, so they are consumers as long as they ask."""
+    """Its position in a topic is a subscription of it; its members hold no connection with a subscription, so they are
+    consumers as long as they ask.
+    """
     topic, group = TopicName.parse("persistent://t/n/x"), "kafka.g"
     name, wanted = subscription_name(str(topic), group), [False]
 
@@ -177,7 +181,9 @@ def test_names_and_keys_fit_each_other() -> None:
 
 
 def test_what_was_taken_under_an_earlier_lease_is_not_confirmed_under_the_next() -> None:
-    """Whoever closed the namespace between the two did not wait for it: the new lease says that it obeys everything before it."""
+    """Whoever closed the namespace between the two did not wait for it: the new lease says that it obeys everything
+    before it.
+    """
     now, told = [100.0], list[str]()
     writing = Writing("us", ttl_s=6.0, drift=0.1, now=lambda: now[0])
     writing.on_renewed(now[0])

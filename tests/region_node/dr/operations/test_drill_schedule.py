@@ -1,4 +1,6 @@
-"""Drills that begin by themselves: one at a time, in their turn, gone on with by another broker, never in place of something else."""
+"""Drills that begin by themselves: one at a time, in their turn, gone on with by another broker, never in place of
+something else.
+"""
 
 from __future__ import annotations
 

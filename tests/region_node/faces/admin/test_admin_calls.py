@@ -1,4 +1,5 @@
-"""The rest of the admin interface against two real brokers: messages, partitions, subscriptions, settings, groups, the audit log.
+"""The rest of the admin interface against two real brokers: messages, partitions, subscriptions, settings, groups, the
+audit log.
 
 What a real Pulsar can pass is marked `either`: there, both brokers are the one that it has.
 """
@@ -90,7 +91,9 @@ def test_single_messages_are_peeked_skipped_and_expired(client: pulsar.Client, r
     assert internal["cursors"]["s"]["numberOfEntriesSinceFirstNotAckedMessage"] == (1 if ORACLE else 4), (
         "Pulsar's ends where it has read to"
     )
-    if not ORACLE:  # it stores a cursor while nobody consumes only when its ledger is closed, and its other backlog is of topics that are not loaded
+    # it stores a cursor while nobody consumes only when its ledger is closed, and its other backlog is of topics that
+    # are not loaded
+    if not ORACLE:
         assert rest("GET", f"{one}/internal-info")[1]["cursors"]["s"]["markDelete"] == position
         assert rest("GET", f"{one}/backlog")[1]["messageBacklog"] == 4
     stats = rest("GET", f"{one}/stats?getEarliestTimeInBacklog=true&excludePublishers=true")[1]

@@ -1,4 +1,6 @@
-"""Tenants, namespaces, topics, subscriptions, and messages over HTTP, here and with a real Pulsar: statuses, field names, and what is true afterwards."""
+"""Tenants, namespaces, topics, subscriptions, and messages over HTTP, here and with a real Pulsar: statuses, field
+names, and what is true afterwards.
+"""
 
 from __future__ import annotations
 

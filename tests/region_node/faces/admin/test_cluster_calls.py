@@ -1,4 +1,6 @@
-"""Clusters' peers, bookies' racks, what brokers have to spare, and a broker that is told to end, against two real brokers."""
+"""Clusters' peers, bookies' racks, what brokers have to spare, and a broker that is told to end, against two real
+brokers.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Fuzzing of Kafka's listener: any bytes and any requests, beside a bystander who must not notice.
 
-Is: the cases, and `python -m tests.region_node.faces.kafka.fuzz --cases 100000 [--seed N]`, which runs them by the thousand and prints the seed of what fails.
+Is: the cases, and `python -m tests.region_node.faces.kafka.fuzz --cases 100000 [--seed N]`, which runs them by the
+thousand and prints the seed of what fails.
 Isn't: assertions about answers (`geo_tests/wan/test_kafka_requests.py`).
 """
 
@@ -155,4 +156,4 @@ def run(seed: int, cases: int = PER_SEED) -> None:
 
 
 if __name__ == "__main__":
-    main("tests.region_node.faces.kafka.fuzz", __doc__.splitlines()[0], run)
+    main("tests.region_node.faces.kafka.fuzz", __doc__.partition("\n\n")[0], run)

@@ -1,6 +1,7 @@
 """A broker's Kafka face over fake storage, and clients that speak to it through transports in memory.
 
-Is: the real listener, coordinator, configuration, and metadata (embedded); only ledgers and the owner of bundles are fakes. Isn't: a Kafka client.
+Is: the real listener, coordinator, configuration, and metadata (embedded); only ledgers and the owner of bundles are
+fakes. Isn't: a Kafka client.
 """
 
 from __future__ import annotations

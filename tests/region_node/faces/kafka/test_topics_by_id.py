@@ -1,4 +1,6 @@
-"""Topics by their ids: one for each incarnation, in Metadata, Produce, Fetch and its sessions, CreateTopics, DeleteTopics, and DescribeTopicPartitions."""
+"""Topics by their ids: one for each incarnation, in Metadata, Produce, Fetch and its sessions, CreateTopics,
+DeleteTopics, and DescribeTopicPartitions.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Fuzzing of the listener: any bytes and any order of commands, beside a bystander who must not notice.
 
-Is: the cases, and `python -m tests.region_node.faces.pulsar.fuzz --cases 100000 [--seed N]`, which runs them by the thousand and prints the seed of what fails.
-Isn't: assertions about answers (`test_connection`).
+Is: the cases, and `python -m tests.region_node.faces.pulsar.fuzz --cases 100000 [--seed N]`, which runs them by the
+thousand and prints the seed of what fails.
+Isn't: assertions about answers (`connection/test_pulsar_connection.py`).
 """
 
 from __future__ import annotations
@@ -147,4 +148,4 @@ def run(seed: int, cases: int = PER_SEED) -> None:
 
 
 if __name__ == "__main__":
-    main("tests.region_node.faces.pulsar.fuzz", __doc__.splitlines()[0], run)
+    main("tests.region_node.faces.pulsar.fuzz", __doc__.partition("\n\n")[0], run)

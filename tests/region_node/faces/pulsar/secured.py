@@ -1,6 +1,8 @@
-"""A broker's Pulsar face with authentication and authorisation on, over fake storage, and clients that speak raw frames to it.
+"""A broker's Pulsar face with authentication and authorisation on, over fake storage, and clients that speak raw frames
+to it.
 
-Is: what tests of who may connect, and of who may what, share. Isn't: processes (`tests/region_node/security/test_secured_region.py`).
+Is: what tests of who may connect, and of who may what, share. Isn't: processes
+(`tests/region_node/security/test_secured_region.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The official client against a real region: what it can reach of subscriptions, acknowledgements, producers, and watchers."""
+"""The official client against a real region: what it can reach of subscriptions, acknowledgements, producers, and
+watchers.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def drain(consumer: Any, count: int) -> list[Any]:
 
 
 def more(consumer: Any, wait_ms: int = 300) -> list[Any]:
-    """What comes until nothing does for a moment. Where nothing must come: that may be too early to show it, and never fails for it."""
+    """What comes until nothing does for a moment. Where nothing must come: that may be too early to show it, and never
+    fails for it.
+    """
     out: list[Any] = []
     with contextlib.suppress(pulsar.Timeout):
         while True:
@@ -381,7 +385,9 @@ def test_schemas_are_kept_checked_and_given_out(region: Either, client: pulsar.C
 
 
 def test_what_is_refused_often_enough_becomes_a_dead_letter(region: Either, client: pulsar.Client) -> None:
-    """Its topic, and there the initial subscription, come with the first one, before anybody consumes them: so that nothing of it can be lost."""
+    """Its topic, and there the initial subscription, come with the first one, before anybody consumes them: so that
+    nothing of it can be lost.
+    """
     rest, dead = Rest(region.admin_url()), "letters-s-DLQ"
     policy = pulsar.ConsumerDeadLetterPolicy(max_redeliver_count=2, initial_subscription_name="held")
     consumer = client.subscribe("letters", "s", SHARED, negative_ack_redelivery_delay_ms=100, dead_letter_policy=policy)
@@ -416,7 +422,9 @@ def test_what_is_refused_often_enough_becomes_a_dead_letter(region: Either, clie
 
 
 def test_refused_and_forgotten_messages_come_again(client: pulsar.Client) -> None:
-    """At once where a consumer refuses them; where it says nothing, after its time (the client takes 10 s and more). What was acknowledged does not."""
+    """At once where a consumer refuses them; where it says nothing, after its time (the client takes 10 s and more).
+    What was acknowledged does not.
+    """
     consumer = client.subscribe(
         "again", "s", SHARED, negative_ack_redelivery_delay_ms=100, unacked_messages_timeout_ms=10_000
     )
@@ -512,8 +520,9 @@ def test_a_table_view_follows_its_topic(region: Either, client: pulsar.Client) -
 
 
 def test_a_terminated_topic_is_read_to_its_end_and_no_further(region: Either, client: pulsar.Client) -> None:
-    """Consumers and reader have a client of their own each: it drops its connection, and what it was about to acknowledge on it, when it is told of the
-    end, which it does not understand."""
+    """Consumers and reader have a client of their own each: it drops its connection, and what it was about to
+    acknowledge on it, when it is told of the end, which it does not understand.
+    """
     rest = Rest(region.admin_url())
     own, readers = (
         pulsar.Client(

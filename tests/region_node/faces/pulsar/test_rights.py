@@ -1,4 +1,6 @@
-"""Who may what, once it is known: produce, consume, ask; what only links may send; rights that go. Raw frames over a broker's face, storage is fake."""
+"""Who may what, once it is known: produce, consume, ask; what only links may send; rights that go. Raw frames over a
+broker's face, storage is fake.
+"""
 
 from __future__ import annotations
 
@@ -68,18 +70,37 @@ def test_only_brokers_and_super_users_end_transactions_in_a_topic(secret: str) -
 def test_every_command_has_a_decision_who_may_send_it() -> None:
     """A new command stands in one of these lists before it is taken: by what is its sender checked?"""
     checked_by_topic_or_namespace = {
-        K.LOOKUP, K.PARTITIONED_METADATA, K.PRODUCER, K.SUBSCRIBE, K.GET_SCHEMA, K.GET_OR_CREATE_SCHEMA, K.GET_TOPICS_OF_NAMESPACE, K.WATCH_TOPIC_LIST,
-        K.ADD_PARTITION_TO_TXN, K.ADD_SUBSCRIPTION_TO_TXN,
-    }  # fmt: skip
+        K.LOOKUP,
+        K.PARTITIONED_METADATA,
+        K.PRODUCER,
+        K.SUBSCRIBE,
+        K.GET_SCHEMA,
+        K.GET_OR_CREATE_SCHEMA,
+        K.GET_TOPICS_OF_NAMESPACE,
+        K.WATCH_TOPIC_LIST,
+        K.ADD_PARTITION_TO_TXN,
+        K.ADD_SUBSCRIPTION_TO_TXN,
+    }
     of_something_open_on_this_connection = {
-        K.CLOSE_PRODUCER, K.CLOSE_CONSUMER, K.ACK, K.REDELIVER_UNACKNOWLEDGED_MESSAGES, K.UNSUBSCRIBE, K.SEEK, K.GET_LAST_MESSAGE_ID, K.CONSUMER_STATS,
+        K.CLOSE_PRODUCER,
+        K.CLOSE_CONSUMER,
+        K.ACK,
+        K.REDELIVER_UNACKNOWLEDGED_MESSAGES,
+        K.UNSUBSCRIBE,
+        K.SEEK,
+        K.GET_LAST_MESSAGE_ID,
+        K.CONSUMER_STATS,
         K.WATCH_TOPIC_LIST_CLOSE,
-    }  # fmt: skip
+    }
     of_the_connection = {K.CONNECT, K.PING, K.PONG, K.AUTH_RESPONSE}
     of_the_roles_own_transactions = {K.TC_CLIENT_CONNECT_REQUEST, K.NEW_TXN, K.END_TXN}
     refused_to_everybody = {
-        K.SCALABLE_TOPIC_LOOKUP, K.SCALABLE_TOPIC_SUBSCRIBE, K.SCALABLE_TOPIC_CLOSE, K.WATCH_SCALABLE_TOPICS, K.WATCH_SCALABLE_TOPICS_CLOSE,
-    }  # fmt: skip
+        K.SCALABLE_TOPIC_LOOKUP,
+        K.SCALABLE_TOPIC_SUBSCRIBE,
+        K.SCALABLE_TOPIC_CLOSE,
+        K.WATCH_SCALABLE_TOPICS,
+        K.WATCH_SCALABLE_TOPICS_CLOSE,
+    }
     of_brokers_and_super_users = {K.END_TXN_ON_PARTITION, K.END_TXN_ON_SUBSCRIPTION}
     known = (
         checked_by_topic_or_namespace

@@ -147,7 +147,9 @@ def test_as_few_and_as_many_as_there_can_be() -> None:
 
 
 class World:
-    """What the supervisor lends, with no process behind it. `done`: what was done, in order. `left`: ledgers of a bookie, look by look; -1: nobody answers."""
+    """What the supervisor lends, with no process behind it. `done`: what was done, in order. `left`: ledgers of a
+    bookie, look by look; -1: nobody answers.
+    """
 
     def __init__(self, plan: InstancePlan) -> None:
         self.present, self.done, self.left = plan, list[str](), [0]

@@ -1,4 +1,6 @@
-"""Plans of an instance that grows and shrinks: names, numbers, ports, and what each node's settings say of the group."""
+"""Plans of an instance that grows and shrinks: names, numbers, ports, and what each node's settings say of the
+group.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The ways to cut a bundle, and which bundles are due: topics on both sides, a heavy one apart, patience before and rest after."""
+"""The ways to cut a bundle, and which bundles are due: topics on both sides, a heavy one apart, patience before and
+rest after.
+"""
 
 from __future__ import annotations
 

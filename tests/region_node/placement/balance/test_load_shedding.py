@@ -152,7 +152,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
         SheddingSettings(**settings)  # type: ignore[arg-type]
 
 
-# -- worlds -------------------------------------------------------------------------------------------------------------
+# -- worlds ------------------------------------------------------------------------------------------------------------
 
 
 def of_the_case_study(balancer: Balancer) -> Outcome:
@@ -182,7 +182,9 @@ WORLDS = {
 
 @pytest.mark.parametrize("kind", WORLDS)
 def test_it_is_out_of_balance_no_longer_than_the_shedders_of_pulsar_and_moves_no_more(kind: str) -> None:
-    """To a twentieth and a move a world, since three worlds of a kind are few. Moves beside AvgShedder's: others leave brokers too full for hours."""
+    """To a twentieth and a move a world, since three worlds of a kind are few. Moves beside AvgShedder's: others leave
+    brokers too full for hours.
+    """
     world = WORLDS[kind]
     sizes = ((1, 3), (2, 6), (3, 10))
     ours = [world(seed, n, Ours(seed)) for seed, n in sizes]
@@ -194,7 +196,9 @@ def test_it_is_out_of_balance_no_longer_than_the_shedders_of_pulsar_and_moves_no
 
 
 def course(made: Shedder, loads: Callable[[int], tuple[float, float, float]], seconds: int) -> list[int]:
-    """When it moves something of the first of three brokers; what it moves is not taken away: it wants to again and again."""
+    """When it moves something of the first of three brokers; what it moves is not taken away: it wants to again and
+    again.
+    """
     found = []
     for now in range(0, seconds, 10):
         brokers = {

@@ -1,4 +1,6 @@
-"""Isolation policies: who may serve a namespace; random policies and brokers beside a plain reading of the rules; the values; the groups of brokers."""
+"""Isolation policies: who may serve a namespace; random policies and brokers beside a plain reading of the rules; the
+values; the groups of brokers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A broker's registration: there while its lease is, anew when that was lost, and never after the broker was told to end."""
+"""A broker's registration: there while its lease is, anew when that was lost, and never after the broker was told to
+end.
+"""
 
 from __future__ import annotations
 

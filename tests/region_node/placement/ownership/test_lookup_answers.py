@@ -1,4 +1,6 @@
-"""Direct mode: any broker answers where a topic is, by the listener that the client names; its data goes straight to the owner, which sees its address."""
+"""Direct mode: any broker answers where a topic is, by the listener that the client names; its data goes straight to
+the owner, which sees its address.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""OwnershipCore against a model of the metadata: several brokers, late and lost messages, expiring leases, unloads, and drains."""
+"""OwnershipCore against a model of the metadata: several brokers, late and lost messages, expiring leases, unloads, and
+drains.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Isolation on virtual time: brokers that may not serve a namespace neither take its bundles nor are given them, while a permitted one lives."""
+"""Isolation on virtual time: brokers that may not serve a namespace neither take its bundles nor are given them, while
+a permitted one lives.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Bundles that are split, on virtual time: nothing is unloaded, all brokers agree in the end, and no topic is open twice; whoever dies, moves, or is late."""
+"""Bundles that are split, on virtual time: nothing is unloaded, all brokers agree in the end, and no topic is open
+twice; whoever dies, moves, or is late.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from tests.region_node.placement.ownership.test_ownership_service import NAMESPA
 
 
 class LateStore(EmbeddedStore):
-    """Tells of tables of bundles, and of owners, after up to `lag_s`, each kind in its order; a split's own answer comes after up to a tenth of it."""
+    """Tells of tables of bundles, and of owners, after up to `lag_s`, each kind in its order; a split's own answer
+    comes after up to a tenth of it.
+    """
 
     def __init__(self, machine: KvMachine, lag_s: Callable[[], float], shares: Mapping[str, float]) -> None:
         """shares: prefix of a watch -> how much of the lag it has."""

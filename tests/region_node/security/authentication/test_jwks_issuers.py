@@ -1,4 +1,6 @@
-"""A real issuer over HTTP: what is fetched, what is not, and the official client's OAuth2 flow against a real broker's settings."""
+"""A real issuer over HTTP: what is fetched, what is not, and the official client's OAuth2 flow against a real broker's
+settings.
+"""
 
 from __future__ import annotations
 

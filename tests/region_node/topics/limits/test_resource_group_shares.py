@@ -57,7 +57,9 @@ def test_reports_come_back_as_they_were_and_bad_ones_are_told() -> None:
 
 
 class World:
-    """Brokers over one metadata, on virtual time: each tries to publish so many messages a second by topics of one group."""
+    """Brokers over one metadata, on virtual time: each tries to publish so many messages a second by topics of one
+    group.
+    """
 
     def __init__(self, rate: int) -> None:
         self.clock, self.tasks, self.machine = FakeClock(), Tasks(), KvMachine()

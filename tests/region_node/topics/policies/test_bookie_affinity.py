@@ -1,4 +1,6 @@
-"""The namespace policies `persistence` and `bookieAffinity` reach the managed ledger, also where they change on a loaded topic."""
+"""The namespace policies `persistence` and `bookieAffinity` reach the managed ledger, also where they change on a
+loaded topic.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The rules of one coordinator, and what its owner does with the store: retries, the wrong way, limits, fencing, its own end."""
+"""The rules of one coordinator, and what its owner does with the store: retries, the wrong way, limits, fencing, its
+own end.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""A commit of another region over several topics is shown in all of them or in none: real buffers and real askers of two brokers, on virtual time.
+"""A commit of another region over several topics is shown in all of them or in none: real buffers and real askers of
+two brokers, on virtual time.
 
-Links bring each topic's log on its own, with pauses; brokers lose questions and answers, topics move and are read again from snapshots.
+Links bring each topic's log on its own, with pauses; brokers lose questions and answers, topics move and are read again
+from snapshots.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A bookie of several directories: each ledger in its own for ever, each failure kept to where it happened, nothing started on half of them."""
+"""A bookie of several directories: each ledger in its own for ever, each failure kept to where it happened, nothing
+started on half of them.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,9 @@ def test_a_read_of_the_socket_goes_to_all_its_directories_and_each_ledger_stays_
 
 
 def test_a_directory_whose_flush_was_ahead_of_the_journal_takes_what_comes_after() -> None:
-    """Its checkpoint names records that the journal lost with the power: new ones get the same numbers, and must be replayed."""
+    """Its checkpoint names records that the journal lost with the power: new ones get the same numbers, and must be
+    replayed.
+    """
 
     async def body(rack: Rack) -> None:
         ahead, late = rack.homes(0), rack.homes(1)

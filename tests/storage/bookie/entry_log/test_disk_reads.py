@@ -1,4 +1,6 @@
-"""Reads from disk take turns with the journal and with each other, slice by slice; what they read stays until they have it."""
+"""Reads from disk take turns with the journal and with each other, slice by slice; what they read stays until they have
+it.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,8 @@ def test_no_slice_is_begun_while_a_record_is_on_its_way_and_one_behind_each() ->
     world.pending = True
     world.start("a", 12)
     assert not world.thread.jobs and world.catch_up.yields == 1
-    world.catch_up.on_durable()  # the next record is on its way already: publishers wait for one slice, the reader for one record
+    # the next record is on its way already: publishers wait for one slice, the reader for one record
+    world.catch_up.on_durable()
     assert len(world.thread.jobs) == 1
     world.thread.run()
     assert not world.thread.jobs and not world.told

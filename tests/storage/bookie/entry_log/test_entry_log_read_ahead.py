@@ -1,4 +1,6 @@
-"""An entry log is read as its reader says: alone what is asked for, or with what lies behind it, and again alone as soon as somebody publishes."""
+"""An entry log is read as its reader says: alone what is asked for, or with what lies behind it, and again alone as
+soon as somebody publishes.
+"""
 
 from __future__ import annotations
 

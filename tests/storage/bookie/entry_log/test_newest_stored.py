@@ -1,4 +1,6 @@
-"""What was stored last of an entry is what is read: from memory, from logs, after compaction of any of them, and after a restart."""
+"""What was stored last of an entry is what is read: from memory, from logs, after compaction of any of them, and after
+a restart.
+"""
 
 from __future__ import annotations
 

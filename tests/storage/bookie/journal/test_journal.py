@@ -106,7 +106,9 @@ def test_segments_are_written_before_their_first_use_and_not_by_the_thread_that_
 
 
 def test_a_record_in_another_place_is_none() -> None:
-    """A misdirected write, or an entry whose bytes are those of a record: it neither ends a gap nor claims that something was lost."""
+    """A misdirected write, or an entry whose bytes are those of a record: it neither ends a gap nor claims that
+    something was lost.
+    """
 
     async def body(platter: Platter) -> None:
         journal = begin(platter, 1, read_back(platter))
@@ -129,7 +131,9 @@ def test_a_record_in_another_place_is_none() -> None:
 
 
 def test_the_lost_end_of_an_earlier_life_never_returns() -> None:
-    """Record 2 of a life is torn, 3 and 4 survive in the next segment. Later lives write their own 2 and 3, the latter over that segment."""
+    """Record 2 of a life is torn, 3 and 4 survive in the next segment. Later lives write their own 2 and 3, the latter
+    over that segment.
+    """
 
     async def body(platter: Platter) -> None:
         journal = begin(platter, 1, read_back(platter))

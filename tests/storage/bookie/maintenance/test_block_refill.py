@@ -1,4 +1,6 @@
-"""A block that a disk has spoilt comes back from another copy, and the spoilt one goes; what nobody else has stays named."""
+"""A block that a disk has spoilt comes back from another copy, and the spoilt one goes; what nobody else has stays
+named.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ OPEN, CLOSED = LedgerState.OPEN, LedgerState.CLOSED
 
 
 class World:
-    """Bookie `b0`, which is real, with the ledgers 1 to 3 in three entry logs, and `b1`, which has the same entries under other cuts."""
+    """Bookie `b0`, which is real, with the ledgers 1 to 3 in three entry logs, and `b1`, which has the same entries
+    under other cuts.
+    """
 
     def __init__(self, sim: Simulation) -> None:
         self.sim, self.box, self.meta = sim, Box(sim), EmbeddedStore(KvMachine())

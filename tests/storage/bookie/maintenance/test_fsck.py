@@ -1,4 +1,6 @@
-"""`heliograph bookie inspect` and `fsck`: every flipped byte of what counts is named, what is whole passes, and nothing is changed."""
+"""`heliograph bookie inspect` and `fsck`: every flipped byte of what counts is named, what is whole passes, and nothing
+is changed.
+"""
 
 from __future__ import annotations
 

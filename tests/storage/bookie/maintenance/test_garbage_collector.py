@@ -1,4 +1,6 @@
-"""Garbage collection of ledgers: what the metadata still knows stays, whatever a single pass says, and an operator is asked where much would go."""
+"""Garbage collection of ledgers: what the metadata still knows stays, whatever a single pass says, and an operator is
+asked where much would go.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Copies that were made elsewhere while a bookie was away: it gives up its own, unless auto-recovery is about to give it one."""
+"""Copies that were made elsewhere while a bookie was away: it gives up its own, unless auto-recovery is about to give
+it one.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def metadata(ledger: int, bookies: tuple[str, ...] = OTHERS, state: LedgerState 
 
 
 class World:
-    """A bookie `b0` with ten entries of each of the ledgers 1 to 12, of which 1 is fenced; all are closed and its own."""
+    """A bookie `b0` with ten entries of each of the ledgers 1 to 12, of which 1 is fenced; all are closed and its
+    own.
+    """
 
     def __init__(self, sim: Simulation) -> None:
         self.box, self.meta = Box(sim), Lying(KvMachine())

@@ -222,7 +222,9 @@ def test_deleted_is_gone_and_its_logs_go_too() -> None:
 
 @pytest.mark.parametrize("held", [True, False])
 def test_a_deleted_ledger_takes_no_adds_for_ever(held: bool) -> None:
-    """A paused writer wakes up long after its ledger was recovered, closed, and deleted: nobody may take what it adds for a new ledger."""
+    """A paused writer wakes up long after its ledger was recovered, closed, and deleted: nobody may take what it adds
+    for a new ledger.
+    """
 
     async def body(box: Box) -> None:
         if held:
@@ -264,7 +266,9 @@ def test_a_failed_sync_is_final() -> None:
 
 
 def test_what_an_earlier_life_left_behind_its_end_stays_void() -> None:
-    """The journal of the first life: record 1, record 2 torn, record 3 whole in the next segment. The second life writes a record 2 of its own."""
+    """The journal of the first life: record 1, record 2 torn, record 3 whole in the next segment. The second life
+    writes a record 2 of its own.
+    """
 
     async def body(box: Box) -> None:
         box.start(replace(SMALL, write_cache_bytes=1 << 20))

@@ -1,4 +1,6 @@
-"""Registration: the key is there while the bookie lives, says whether it takes adds, and comes back after a lost lease."""
+"""Registration: the key is there while the bookie lives, says whether it takes adds, and comes back after a lost
+lease.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Following an open ledger from its bookies: every confirmed entry, in order, once, soon, and nothing that is not confirmed."""
+"""Following an open ledger from its bookies: every confirmed entry, in order, once, soon, and nothing that is not
+confirmed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What lies on bookies and the metadata does not know is found, and read from whichever copies there are, up to the first entry that nobody has."""
+"""What lies on bookies and the metadata does not know is found, and read from whichever copies there are, up to the
+first entry that nobody has.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Open ledgers whose writer is gone, with a bookie that is gone too: closed and copied where that can be, and never under a writer that lives."""
+"""Open ledgers whose writer is gone, with a bookie that is gone too: closed and copied where that can be, and never
+under a writer that lives.
+"""
 
 from __future__ import annotations
 

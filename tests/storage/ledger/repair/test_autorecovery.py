@@ -1,4 +1,6 @@
-"""Bookies are lost one after another, for good or for a while: every entry keeps its copies, and nobody keeps more of them for ever."""
+"""Bookies are lost one after another, for good or for a while: every entry keeps its copies, and nobody keeps more of
+them for ever.
+"""
 
 from __future__ import annotations
 

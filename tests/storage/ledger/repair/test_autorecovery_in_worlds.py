@@ -1,4 +1,6 @@
-"""Whole instances with real bookies, where auto-recovery is as quick as the faults, so that it copies while everything else goes wrong too."""
+"""Whole instances with real bookies, where auto-recovery is as quick as the faults, so that it copies while everything
+else goes wrong too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A region of real processes that loses bookies for good, or empties one: copies become complete again, and nothing is lost."""
+"""A region of real processes that loses bookies for good, or empties one: copies become complete again, and nothing is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,9 @@ def test_two_bookies_lost_one_after_the_other_cost_nothing(tmp_path: Path) -> No
 
 
 def test_a_bookie_that_was_away_holds_everything_when_no_ledger_is_marked_any_more(tmp_path: Path) -> None:
-    """Three copies are promised, and two acknowledged: what it missed, and was acknowledged without it, is on its disk afterwards."""
+    """Three copies are promised, and two acknowledged: what it missed, and was acknowledged without it, is on its disk
+    afterwards.
+    """
     with Region(tmp_path) as region:
         region.start(bookies=3, brokers=1, auto_recovery={**QUICK, "lost_after_s": 600.0})
         rest = provision(region)

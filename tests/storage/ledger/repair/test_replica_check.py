@@ -149,7 +149,8 @@ def test_what_a_replaced_bookie_has_not_got_of_the_earlier_fragment_is_brought_t
             for number in range(4):
                 broker.append(log, f"slow{number}", pad=50)
             await until(lambda: len(broker.done) == 8)
-            while name in (metadata := (await world.ledgers())[0]).fragments[-1][1]:  # noqa: ASYNC110 - until its acks are overdue
+            # until its acks are overdue
+            while name in (metadata := (await world.ledgers())[0]).fragments[-1][1]:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
         slow.crash()  # what was under way to it is lost
         slow.start()
@@ -406,7 +407,9 @@ def test_what_a_mark_says_of_gaps_stays_when_the_auditor_adds_a_lost_bookie() ->
 
 
 def test_gaps_that_wait_for_a_bookie_do_not_keep_its_loss_from_being_marked() -> None:
-    """As many ledgers as may wait at one time were marked for a gap when a bookie went; then it goes for good, and older ledgers have to be marked first."""
+    """As many ledgers as may wait at one time were marked for a gap when a bookie went; then it goes for good, and
+    older ledgers have to be marked first.
+    """
 
     async def work(world: Worlds) -> None:
         log, broker = await filled(world, 12), world.broker()

@@ -126,7 +126,9 @@ def test_what_is_beyond_the_bound_is_the_newest() -> None:
 
 @pytest.mark.parametrize("ledgers", [200, 60_000])
 def test_whatever_is_acknowledged_fits_in_one_value_of_the_metadata(ledgers: int) -> None:
-    """Every other entry, batches of which a part is, and as many properties as there may be; and one entry in each of very many ledgers."""
+    """Every other entry, batches of which a part is, and as many properties as there may be; and one entry in each of
+    very many ledgers.
+    """
     entries, start = (40_000, 1) if ledgers == 200 else (70_000, 69_001)
     catalog = Catalog(
         [LedgerInfo(10**9 + i, entries, 1, 1) for i in range(ledgers)], (10**9 + ledgers - 1, entries - 1)

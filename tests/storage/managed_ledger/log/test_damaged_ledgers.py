@@ -1,4 +1,6 @@
-"""Mending: what no bookie has comes back under the same ids, of loaded topics and of others, and a crash at any step only puts it off."""
+"""Mending: what no bookie has comes back under the same ids, of loaded topics and of others, and a crash at any step
+only puts it off.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The claim on a topic: it marks the ledger that its former owner left open in the same write, and nothing of either where somebody was quicker."""
+"""The claim on a topic: it marks the ledger that its former owner left open in the same write, and nothing of either
+where somebody was quicker.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""An idle topic: its open ledger is closed by idleness and by age, and the parts that only a busy topic needs are given up and made again."""
+"""An idle topic: its open ledger is closed by idleness and by age, and the parts that only a busy topic needs are given
+up and made again.
+"""
 
 from __future__ import annotations
 

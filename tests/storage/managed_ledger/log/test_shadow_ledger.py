@@ -1,4 +1,6 @@
-"""ShadowLedger: what it shows of its source while that is written, changes owners, is trimmed, terminated, or deleted."""
+"""ShadowLedger: what it shows of its source while that is written, changes owners, is trimmed, terminated, or
+deleted.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Pages of ledgers: the catalog against a plain one; crashes at every write of metadata; a topic of very many ledgers; older formats; whole runs."""
+"""Pages of ledgers: the catalog against a plain one; crashes at every write of metadata; a topic of very many ledgers;
+older formats; whole runs.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,7 @@ async def page_keys(region: Region) -> list[int]:
     return [keys.ledger_of(key) for key, _, _ in rows]
 
 
-# -- the catalog ----------------------------------------------------------------------------------------------------------
+# -- the catalog -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -178,7 +180,7 @@ def test_of_a_page_that_was_not_read_nothing_is_left_out_silently(small_pages: i
     assert unread.bounded(4, 2) == 2 == known.bounded(4, 2)
 
 
-# -- crashes --------------------------------------------------------------------------------------------------------------
+# -- crashes -----------------------------------------------------------------------------------------------------------
 
 
 class Dying(EmbeddedStore):
@@ -207,7 +209,9 @@ class Dying(EmbeddedStore):
 
 @pytest.mark.parametrize("applied", [False, True])
 def test_a_crash_at_any_write_of_metadata_loses_and_doubles_no_ledger(applied: bool, small_pages: int) -> None:
-    """Ledgers are made, sealed into pages, said to be offloaded, and trimmed, by one owner after the other, each of which dies at its n-th write."""
+    """Ledgers are made, sealed into pages, said to be offloaded, and trimmed, by one owner after the other, each of
+    which dies at its n-th write.
+    """
 
     async def life(region: Region, broker: Broker, at: int, made: dict[Position, str], acked: list[Position]) -> None:
         log = await broker.open()
@@ -277,7 +281,7 @@ def test_owners_that_die_and_zombies_with_pages_of_two(seed: int, monkeypatch: p
         sim.run(model.run(60), limit_s=3600)
 
 
-# -- very many ------------------------------------------------------------------------------------------------------------
+# -- very many ---------------------------------------------------------------------------------------------------------
 
 
 class Cold:
@@ -417,7 +421,7 @@ def test_all_that_every_cursor_has_passed_goes_with_its_pages(small_pages: int) 
 async def _never(_: Cursor) -> None: ...
 
 
-# -- formats --------------------------------------------------------------------------------------------------------------
+# -- formats -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("offloaded", [False, True])

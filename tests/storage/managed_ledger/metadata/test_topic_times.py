@@ -1,4 +1,6 @@
-"""When a topic was made and last published to: durable, right after every way to end, and told apart from what a version that dates nothing left."""
+"""When a topic was made and last published to: durable, right after every way to end, and told apart from what a
+version that dates nothing left.
+"""
 
 from __future__ import annotations
 

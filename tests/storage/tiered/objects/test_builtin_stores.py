@@ -162,7 +162,9 @@ def test_every_kind_of_store_is_made_of_its_address(
     ],
 )
 def test_requests_go_to_the_place_that_the_address_names(url: str, options: dict[str, str], path: str) -> None:
-    """Against a server on loopback that has nothing. COS and OSS name the bucket in the host, and here the host is given."""
+    """Against a server on loopback that has nothing. COS and OSS name the bucket in the host, and here the host is
+    given.
+    """
     asked: list[str] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -195,7 +197,8 @@ def test_a_store_of_another_kind_is_plugged_in_by_an_entry_point(
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
     (folder / "entry_points.txt").write_text("[heliograph.object_stores]\nmine = mine_store:make\n")
     (tmp_path / "mine_store.py").write_text(
-        "from tests.storage.tiered.world import FakeStore\ndef make(url, options, timeout_s):\n    return FakeStore({}, url=url + options['x'])\n"
+        "from tests.storage.tiered.world import FakeStore\ndef make(url, options, timeout_s):\n    return "
+        "FakeStore({}, url=url + options['x'])\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     stores = Stores("mine://somewhere/", {"x": "y"}, 1.0, MAKE)

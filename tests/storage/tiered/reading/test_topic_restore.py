@@ -1,4 +1,6 @@
-"""Restore: a topic from the object store alone, in a region that never heard of it; and what stands in the way of one."""
+"""Restore: a topic from the object store alone, in a region that never heard of it; and what stands in the way of
+one.
+"""
 
 from __future__ import annotations
 

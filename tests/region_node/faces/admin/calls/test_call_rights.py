@@ -88,9 +88,20 @@ def test_what_is_open_to_everybody_is_this_and_no_more() -> None:
         if access_of(method, template(path)) in (Access.PUBLIC, Access.METRICS, Access.ANY)
     }
     assert {path for _, path in free} <= {
-        "/status.html", "/metrics", "/metrics/", "/admin/v2/clusters", "/admin/v2/brokers/health", "/admin/v2/brokers/ready", "/admin/v2/brokers/version",
-        "/openapi.json", "/openapi", "/heliograph/v1/health", "/console", "/console/", "/console/{file}",
-    }  # fmt: skip
+        "/status.html",
+        "/metrics",
+        "/metrics/",
+        "/admin/v2/clusters",
+        "/admin/v2/brokers/health",
+        "/admin/v2/brokers/ready",
+        "/admin/v2/brokers/version",
+        "/openapi.json",
+        "/openapi",
+        "/heliograph/v1/health",
+        "/console",
+        "/console/",
+        "/console/{file}",
+    }
     assert {method for method, _ in free} == {"GET"}
 
 

@@ -1,4 +1,6 @@
-"""What of a topic a broker lets readers have from bookies themselves: what is confirmed, is at bookies, and does not lie in its memory."""
+"""What of a topic a broker lets readers have from bookies themselves: what is confirmed, is at bookies, and does not
+lie in its memory.
+"""
 
 from __future__ import annotations
 

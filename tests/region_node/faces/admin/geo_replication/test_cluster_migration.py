@@ -1,4 +1,6 @@
-"""Blue-green migration over REST and frames: a namespace's clients are sent on to another cluster; the same script runs against a real Pulsar."""
+"""Blue-green migration over REST and frames: a namespace's clients are sent on to another cluster; the same script runs
+against a real Pulsar.
+"""
 
 from __future__ import annotations
 

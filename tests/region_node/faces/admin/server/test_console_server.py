@@ -1,4 +1,6 @@
-"""The console: its files are served with a strict policy, name nothing outside, never write markup, and ask only what brokers answer; passing on is narrow."""
+"""The console: its files are served with a strict policy, name nothing outside, never write markup, and ask only what
+brokers answer; passing on is narrow.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,7 @@ def test_the_files_go_into_the_servers_wheel() -> None:
     assert 'rglob("*")' in hook
 
 
-# -- a real region ---------------------------------------------------------------------------------------------------------------
+# -- a real region -----------------------------------------------------------------------------------------------------
 
 
 def _get(url: str) -> tuple[int, dict[str, str], bytes]:

@@ -1,4 +1,6 @@
-"""Policies set over HTTP, as the official client feels them: on live topics, within a second, without a new connection."""
+"""Policies set over HTTP, as the official client feels them: on live topics, within a second, without a new
+connection.
+"""
 
 from __future__ import annotations
 
@@ -223,7 +225,9 @@ def test_rates_in_and_out(client: pulsar.Client, rest: Rest) -> None:
     producer = client.create_producer("rates", batching_enabled=False, send_timeout_millis=120_000)
     consumer = client.subscribe("rates", "s", SHARED, initial_position=EARLIEST)
     rate, held = 20, 2 * 20
-    """A second; and what may go at once: a bucket holds a second's worth, and Pulsar's client and broker have another one under way."""
+    """A second; and what may go at once: a bucket holds a second's worth, and Pulsar's client and broker have another
+    one under way.
+    """
 
     def within(count: int, began: float) -> None:
         """However slow the machine is, it is not faster than that."""

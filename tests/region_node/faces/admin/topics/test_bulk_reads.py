@@ -58,7 +58,9 @@ def test_a_subscription_that_may_not_be_made_is_said(url: str) -> None:
 
 
 def test_what_comes_behind_a_query_is_read_from_memory(region: Region) -> None:
-    """Between two micro-batches nobody is connected; other topics' entries leave the memory meanwhile, those of a query's subscription stay."""
+    """Between two micro-batches nobody is connected; other topics' entries leave the memory meanwhile, those of a
+    query's subscription stay.
+    """
     tail = "persistent://public/default/tail"
     with closing(pulsar.Client(region.service_url())) as client:
         reader = BlockReader(region.admin_url())
@@ -149,7 +151,9 @@ def counted(region: Region, process: str, port: str, name: str) -> float:
 
 
 def test_large_ranges_come_from_bookies_also_when_one_is_killed_meanwhile(tmp_path: Path) -> None:
-    """The broker gives none of it while a bookie does; from one that was killed in the middle the other one takes over, and none is read twice."""
+    """The broker gives none of it while a bookie does; from one that was killed in the middle the other one takes over,
+    and none is read twice.
+    """
     bookie_reader.forget()
     with provisioned(tmp_path) as region:
         with closing(pulsar.Client(region.service_url())) as client:

@@ -1,4 +1,5 @@
-"""Shadow topics with the official client: what they read, what they refuse, and what becomes of them when their source or their broker goes.
+"""Shadow topics with the official client: what they read, what they refuse, and what becomes of them when their source
+or their broker goes.
 
 What a real Pulsar can pass is marked `either`; there, a source has to be told of its shadows.
 """

@@ -1,6 +1,8 @@
-"""What a topic can do beside messages, over HTTP and with the official client: entry filters, publishing by HTTP, grants that end with a topic.
+"""What a topic can do beside messages, over HTTP and with the official client: entry filters, publishing by HTTP,
+grants that end with a topic.
 
-What a real Pulsar can pass is marked `either`. Its entry filters are Java, in an archive of its own: ours, a Python class, is nothing that it could load.
+What a real Pulsar can pass is marked `either`. Its entry filters are Java, in an archive of its own: ours, a Python
+class, is nothing that it could load.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The end of a transaction whose own region is lost, as an operator decides it: what readers see, and what changes when that region comes back."""
+"""The end of a transaction whose own region is lost, as an operator decides it: what readers see, and what changes when
+that region comes back.
+"""
 
 from __future__ import annotations
 

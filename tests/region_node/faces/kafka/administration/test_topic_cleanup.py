@@ -1,5 +1,6 @@
-"""What is kept beside a partition's records goes with them, and only with them: its topic's id, committed offsets, and sequences; and nothing that is
-used by Kafka's clients goes because nobody is connected."""
+"""What is kept beside a partition's records goes with them, and only with them: its topic's id, committed offsets, and
+sequences; and nothing that is used by Kafka's clients goes because nobody is connected.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +75,9 @@ def test_a_partition_that_is_deleted_alone_begins_anew_for_everybody() -> None:
 
 
 def test_what_speaks_of_records_goes_before_they_do() -> None:
-    """A broker that dies while it deletes leaves records without an id, and never an id, or an offset, for other records."""
+    """A broker that dies while it deletes leaves records without an id, and never an id, or an offset, for other
+    records.
+    """
 
     async def run(face: Face) -> None:
         client = Client(face.listener)

@@ -1,4 +1,6 @@
-"""The tick of the listener for Kafka: who is closed because he is silent, and that nobody is blamed for what the broker did not read."""
+"""The tick of the listener for Kafka: who is closed because he is silent, and that nobody is blamed for what the broker
+did not read.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""One consumer group as a pure core: the protocol step by step, and seeded histories of members that come, go, and die."""
+"""One consumer group as a pure core: the protocol step by step, and seeded histories of members that come, go, and
+die.
+"""
 
 from __future__ import annotations
 
@@ -220,7 +222,9 @@ def test_commits_of_who_is_no_member() -> None:
 
 @pytest.mark.parametrize("seed", range(300))
 def test_histories(seed: int) -> None:
-    """Whatever members do: nobody is answered twice or never, an assignment reaches only the generation that it was made for, and in the end all share."""
+    """Whatever members do: nobody is answered twice or never, an assignment reaches only the generation that it was
+    made for, and in the end all share.
+    """
     rng = random.Random(seed)
     world = World(delay_s=rng.choice([0.0, 3.0]))
     waiting: dict[int, tuple[str, str]] = {}

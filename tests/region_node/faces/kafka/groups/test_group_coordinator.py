@@ -26,7 +26,9 @@ def stores_late(face: Face, fails: bool) -> asyncio.Event:
 
 
 async def being_stored(face: Face, *, fails: bool) -> tuple[Any, Any, asyncio.Event, asyncio.Task[None]]:
-    """(the coordinator, its group, what lets the write end, who waits for it): in the middle of the write of a generation."""
+    """(the coordinator, its group, what lets the write end, who waits for it): in the middle of the write of a
+    generation.
+    """
     coordinator = face.broker.coordinator
     held = await coordinator.held("g")
     allowed = stores_late(face, fails=fails)

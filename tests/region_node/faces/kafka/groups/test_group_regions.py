@@ -1,4 +1,6 @@
-"""A group whose turn is another region's: nobody joins, members commit and go, and all is as before when it is its turn again."""
+"""A group whose turn is another region's: nobody joins, members commit and go, and all is as before when it is its turn
+again.
+"""
 
 from __future__ import annotations
 

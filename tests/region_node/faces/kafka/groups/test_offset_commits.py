@@ -1,4 +1,6 @@
-"""Offsets of groups on their way to the metadata: what is answered is stored, whoever else writes and whatever fails; many commits are few writes."""
+"""Offsets of groups on their way to the metadata: what is answered is stored, whoever else writes and whatever fails;
+many commits are few writes.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ async def stored(machine: KvMachine, group: str) -> dict[tuple[str, int], Row]:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_what_is_answered_is_stored(seed: int) -> None:
-    """Two brokers believe that they coordinate the same groups; each partition has one member that commits, through one or the other."""
+    """Two brokers believe that they coordinate the same groups; each partition has one member that commits, through one
+    or the other.
+    """
     with Simulation(seed) as sim:
         rng, machine = sim.rng("commits"), KvMachine()
         trouble = rng.choice([0.0, 0.1])

@@ -1,4 +1,6 @@
-"""A partition's log of very many ledgers, whose oldest are told only once they were read: its ends, offsets, and times are found all the same."""
+"""A partition's log of very many ledgers, whose oldest are told only once they were read: its ends, offsets, and times
+are found all the same.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ STEP_MS = 1000
 
 
 async def filled(face: Face, client: Client, ledgers: int) -> KafkaLedger:
-    """A topic `orders` of ledgers that hold two batches of two records each; the time of the record at offset n is n * STEP_MS."""
+    """A topic `orders` of ledgers that hold two batches of two records each; the time of the record at offset n is n *
+    STEP_MS.
+    """
     await create(client, "orders")
     ledger: Any = None
     for at in range(0, 4 * ledgers, 2):

@@ -78,7 +78,9 @@ def test_a_new_epoch_begins_at_zero_and_fences_the_old_one() -> None:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_each_batch_is_stored_once_and_in_order(seed: int) -> None:
-    """A client with up to five batches in flight, answers that are lost, appends that fail, and a broker that is replaced."""
+    """A client with up to five batches in flight, answers that are lost, appends that fail, and a broker that is
+    replaced.
+    """
     rng = random.Random(seed)
     known, log = Sequences(), list[int]()
     flying: list[tuple[int, Sent]] = []

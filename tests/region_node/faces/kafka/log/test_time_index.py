@@ -1,4 +1,6 @@
-"""Offsets by time, in whatever order times come: the first record of that time or later, as in Kafka; also when another broker has taken the partition over."""
+"""Offsets by time, in whatever order times come: the first record of that time or later, as in Kafka; also when another
+broker has taken the partition over.
+"""
 
 from __future__ import annotations
 

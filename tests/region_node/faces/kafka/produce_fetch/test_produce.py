@@ -1,4 +1,6 @@
-"""Batches with acks=0: nobody tells their producer anything, so what came whole is stored, and what cannot be stored closes the connection."""
+"""Batches with acks=0: nobody tells their producer anything, so what came whole is stored, and what cannot be stored
+closes the connection.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ async def stored(face: Face, topic: str) -> int:
 
 
 def test_what_came_before_a_client_closed_is_stored() -> None:
-    """The first batch waits for its topic to be loaded, and the others for it; meanwhile the client, which has sent all, goes."""
+    """The first batch waits for its topic to be loaded, and the others for it; meanwhile the client, which has sent
+    all, goes.
+    """
 
     async def run(face: Face) -> None:
         client = Client(face.listener)

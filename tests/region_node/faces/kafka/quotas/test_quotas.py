@@ -1,4 +1,6 @@
-"""Quotas of users and clients: which one holds, what a client above it is told, and Kafka's requests to see and set them."""
+"""Quotas of users and clients: which one holds, what a client above it is told, and Kafka's requests to see and set
+them.
+"""
 
 from __future__ import annotations
 
@@ -337,7 +339,9 @@ async def make_t(client: Client) -> None:
 
 
 def test_who_waits_goes_on_when_the_quota_goes() -> None:
-    """A connection that is far above its quota would wait for hours: it is read from again as soon as nothing says so any more."""
+    """A connection that is far above its quota would wait for hours: it is read from again as soon as nothing says so
+    any more.
+    """
 
     async def run(face: Face) -> None:
         admin, held, other = Client(face.listener), Client(face.listener), Client(face.listener)

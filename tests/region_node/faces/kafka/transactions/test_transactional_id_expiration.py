@@ -1,4 +1,6 @@
-"""Transactional ids as time goes by: what is over time ends without its producer, and an id that nobody uses is forgotten; whoever coordinates it then."""
+"""Transactional ids as time goes by: what is over time ends without its producer, and an id that nobody uses is
+forgotten; whoever coordinates it then.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +123,9 @@ def test_without_a_limit_none_is_forgotten_and_bad_marks_are_made_anew() -> None
 
 @pytest.mark.parametrize("other", [False, True])
 def test_what_is_over_time_ends_without_its_producer(other: bool) -> None:
-    """Else the partitions of its group would stand for as long as that does not come again. other: the broker that it began at has died."""
+    """Else the partitions of its group would stand for as long as that does not come again. other: the broker that it
+    began at has died.
+    """
 
     async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
         producer = await transactions.begin_producer("id", TIMEOUT_MS, -1, -1)

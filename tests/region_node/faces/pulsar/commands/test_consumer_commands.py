@@ -234,7 +234,9 @@ def test_seek_by_id_and_time() -> None:
 
 
 def test_nobody_joins_before_a_seek_is_answered() -> None:
-    """A client drops what it got before the answer: however long the move takes to be durable, nothing may come to the consumer that it made meanwhile."""
+    """A client drops what it got before the answer: however long the move takes to be durable, nothing may come to the
+    consumer that it made meanwhile.
+    """
 
     async def test(broker: Broker) -> None:
         client, other = await broker.client(), await broker.client()

@@ -1,4 +1,6 @@
-"""The coordinate as a property of messages: in single ones and in batches, whatever compresses them; and nothing else changes."""
+"""The coordinate as a property of messages: in single ones and in batches, whatever compresses them; and nothing else
+changes.
+"""
 
 from __future__ import annotations
 

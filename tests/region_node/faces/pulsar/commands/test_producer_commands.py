@@ -122,7 +122,9 @@ def test_what_a_policy_keeps_out_is_one_message_and_not_its_neighbours() -> None
 
 
 def test_behind_what_is_refused_of_a_producer_in_order_nothing_is_stored() -> None:
-    """By its highest sequence id a topic would take what was refused for a duplicate, once it comes again as its client had it."""
+    """By its highest sequence id a topic would take what was refused for a duplicate, once it comes again as its client
+    had it.
+    """
 
     async def test(broker: Broker) -> None:
         await broker.topics.policies.change_topic(

@@ -1,4 +1,6 @@
-"""Replicators of Pulsar clusters as producers: receipts by position, deduplication's keys, markers in their order, and who may."""
+"""Replicators of Pulsar clusters as producers: receipts by position, deduplication's keys, markers in their order, and
+who may.
+"""
 
 from __future__ import annotations
 

@@ -357,7 +357,9 @@ def test_a_commit_tells_other_regions_of_no_topic_that_had_no_part_in_it() -> No
 
 
 def test_a_terminated_topic_that_has_forgotten_a_commit_had_a_part_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its coordinator told this topic, and crashed before all were told: in other regions nothing is shown without this topic's part."""
+    """Its coordinator told this topic, and crashed before all were told: in other regions nothing is shown without this
+    topic's part.
+    """
     monkeypatch.setattr("replicator.log.transaction_buffer.ENDED_MAX", 2)
 
     async def test(broker: TransactionalBroker) -> None:
