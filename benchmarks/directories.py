@@ -25,9 +25,9 @@ from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.disk import Buffer
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.block import encode_block
-from heliograph.wire.bookie_frames import Code, Kind, encode
+from heliograph.wire.bookie_frames import BookieCode, Kind, encode
 from heliograph.wire.run import Run
-from storage.bookie.serving.bookie import Bookie, BookieSettings, Place
+from storage.bookie.serving.bookie import Bookie, BookieSettings, DirectoryPlace
 
 SHAPES = ((1, 1), (1, 2), (2, 2), (4, 4))
 LEDGERS, ENTRIES, ENTRY_BYTES = 64, 64, 1024
@@ -48,10 +48,10 @@ class Client:
 
     def flush(self) -> None: ...
 
-    def lost(self, ledger: int, code: Code, text: str) -> None:
+    def lost(self, ledger: int, code: BookieCode, text: str) -> None:
         raise SystemExit(f"the bookie refused ledger {ledger}: {text}")
 
-    def answer(self, request: int, code: Code, entry: int, value: int, body: Sequence[Buffer]) -> None: ...
+    def answer(self, request: int, code: BookieCode, entry: int, value: int, body: Sequence[Buffer]) -> None: ...
 
     def resume(self) -> None:
         self.changed.set()
@@ -104,12 +104,12 @@ async def lone(bookie: Bookie, count: int) -> float:
     return median(times)
 
 
-def started(folders: list[Path], shape: tuple[int, int]) -> tuple[Bookie, list[list[Place]]]:
+def started(folders: list[Path], shape: tuple[int, int]) -> tuple[Bookie, list[list[DirectoryPlace]]]:
     """A bookie with so many journal and ledger directories on these folders, and its directories. Blocking."""
     places = []
     for kind, count in zip(("journal", "ledgers"), shape, strict=True):
         paths = [folders[at % len(folders)] / f"{kind}{at}" for at in range(count)]
-        places.append([Place(SystemDisk(path), SystemDisk(path), str(path)) for path in paths])
+        places.append([DirectoryPlace(SystemDisk(path), SystemDisk(path), str(path)) for path in paths])
     bookie = Bookie(
         *places,
         BookieSettings(free_bytes_min=0),

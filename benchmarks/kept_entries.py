@@ -23,15 +23,15 @@ from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.bookie_frames import HEAD, Kind
 from storage.bookie.bookie_peer import Peer
 from storage.bookie.bookie_settings import BookieSettings
-from storage.bookie.directories.cookie import Place, home_of
+from storage.bookie.directories.cookie import DirectoryPlace, home_of
 from storage.bookie.directories.journal_dir import Answer, JournalDir
 from storage.bookie.directories.ledger_dir import LedgerDir
-from storage.bookie.entry_log.compaction import Compactor
+from storage.bookie.entry_log.compaction import EntryLogCompactor
 from storage.bookie.entry_log.entry_log import EntryLog, LedgerMark, LogWriter
 from storage.bookie.entry_log.entry_logs import EntryLogs
 from storage.bookie.entry_log.scrub import Scrubber
-from storage.bookie.entry_log.write_cache import Generation
-from storage.bookie.journal.journal import Done, Journal, Replay, _Segment
+from storage.bookie.entry_log.write_cache import CacheGeneration
+from storage.bookie.journal.journal import Done, Journal, JournalReplay, _Segment
 from storage.bookie.serving.bookie import Bookie
 
 LARGE_BYTES = 64 << 10
@@ -124,7 +124,7 @@ class KeptWriter(LogWriter):
 
 
 def write(
-    disk: Disk, journal: Disk, number: int, generation: Generation, marks: Sequence[LedgerMark], places: Places
+    disk: Disk, journal: Disk, number: int, generation: CacheGeneration, marks: Sequence[LedgerMark], places: Places
 ) -> EntryLog:
     """As `entry_log.write`; blocks whose place is known are named, not copied."""
     writer = KeptWriter(disk, number, journal)
@@ -149,7 +149,7 @@ class KeepingLogs(EntryLogs):
     def flush_kept(
         self,
         number: int,
-        generation: Generation,
+        generation: CacheGeneration,
         through: int,
         marks: Sequence[LedgerMark],
         journal: Disk,
@@ -162,7 +162,7 @@ class KeepingLogs(EntryLogs):
 class KeepingLedgerDir(LedgerDir):
     def __init__(
         self,
-        place: Place,
+        place: DirectoryPlace,
         journal: KeepingJournalDir,
         settings: BookieSettings,
         cache_bytes_max: int,
@@ -174,13 +174,13 @@ class KeepingLedgerDir(LedgerDir):
         self.keeping = KeepingLogs(place.disk, place.background, self.catch_up.behind)
         self.logs = self.keeping
         self.compactor, self.scrubber = (
-            Compactor(self.logs, settings, failed=self.fail, changed=room),
+            EntryLogCompactor(self.logs, settings, failed=self.fail, changed=room),
             Scrubber(self.logs, settings),
         )
         self.places: Places = {}
         self._waiting: Callable[[], None] | None = None
 
-    def _start_flush(self, number: int, generation: Generation, through: int, marks: Sequence[LedgerMark]) -> None:
+    def _start_flush(self, number: int, generation: CacheGeneration, through: int, marks: Sequence[LedgerMark]) -> None:
         places, self.places = self.places, {}
         self._waiting = partial(self._flush_once_synced, number, generation, through, marks, places)
         self._waiting()
@@ -190,7 +190,7 @@ class KeepingLedgerDir(LedgerDir):
             self._waiting()
 
     def _flush_once_synced(
-        self, number: int, generation: Generation, through: int, marks: Sequence[LedgerMark], places: Places
+        self, number: int, generation: CacheGeneration, through: int, marks: Sequence[LedgerMark], places: Places
     ) -> None:
         assert self.journal.journal is not None
         if self.journal.journal.synced_through >= through:
@@ -213,7 +213,7 @@ class KeepingJournal(Journal):
         spare: int,
         start: int,
         salt: int,
-        replay: Replay,
+        replay: JournalReplay,
     ) -> None:
         self._placed, self._kept = placed, dict[str, None]()
         super().__init__(disk, zeroing, segment_bytes=segment_bytes, spare=spare, start=start, salt=salt, replay=replay)
@@ -265,7 +265,7 @@ class KeepingJournal(Journal):
 class KeepingJournalDir(JournalDir):
     keepers: list[KeepingLedgerDir]
 
-    def open(self, found: Replay, *, start: int, salt: int) -> None:
+    def open(self, found: JournalReplay, *, start: int, salt: int) -> None:
         bounds = {"segment_bytes": self._settings.segment_bytes, "spare": self._settings.spare_segments}
         self.journal = KeepingJournal(
             self.place.disk, self.place.background, self._placed, **bounds, start=start, salt=salt, replay=found
@@ -287,8 +287,8 @@ class KeepingBookie(Bookie):
 
     def __init__(
         self,
-        journals: Sequence[Place],
-        ledgers: Sequence[Place],
+        journals: Sequence[DirectoryPlace],
+        ledgers: Sequence[DirectoryPlace],
         settings: BookieSettings,
         *,
         bookie_id: str,

@@ -36,7 +36,7 @@ from heliograph.runtime.disk import Buffer, File
 from heliograph.runtime.system_disk import SystemDisk, SystemFile
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
-from storage.bookie.serving.bookie import Bookie, BookieSettings, Place
+from storage.bookie.serving.bookie import Bookie, BookieSettings, DirectoryPlace
 from storage.bookie.serving.bookie_server import BookieServer
 from storage.ledger.bookies.bookie_client import BookieClient
 
@@ -101,7 +101,7 @@ async def serve(way: str, folder: Path, limit_mb: float, apart: bool) -> None:
     def disk(at: int) -> SystemDisk:
         return LimitedDisk(folder / names[at], volumes[at]) if limit_mb else SystemDisk(folder / names[at])
 
-    places = [[Place(disk(at), disk(at))] for at in range(2)]
+    places = [[DirectoryPlace(disk(at), disk(at))] for at in range(2)]
     bookie = WAYS[way](
         *places,
         BookieSettings(free_bytes_min=0),

@@ -26,7 +26,7 @@ from benchmarks.cold_drain import make_cold
 from benchmarks.directories import Client, frame, started, store
 from benchmarks.metadata_store import pss_mb
 from heliograph.runtime.disk import Buffer
-from heliograph.wire.bookie_frames import Code, Kind, encode
+from heliograph.wire.bookie_frames import BookieCode, Kind, encode
 from storage.bookie.serving.bookie import Bookie
 
 FEW, TURN, SHAPE = 64, 256, (1, 1)
@@ -36,8 +36,8 @@ _FEW_FROM, _HUNDREDFOLD_FROM, _MANY_FROM = 1, 100_000, 1_000_000
 class Reader(Client):
     """Hears one answer after another."""
 
-    def answer(self, request: int, code: Code, entry: int, value: int, body: Sequence[Buffer]) -> None:
-        assert code == Code.OK and sum(map(len, body)) > 1024, (code, bytes(body[0][:200]))
+    def answer(self, request: int, code: BookieCode, entry: int, value: int, body: Sequence[Buffer]) -> None:
+        assert code == BookieCode.OK and sum(map(len, body)) > 1024, (code, bytes(body[0][:200]))
         self.changed.set()
 
 

@@ -73,9 +73,9 @@ class Memory(Table):
             self._machine.restore(blob.read_bytes())
 
     def put_all(self, rows: Sequence[Row], index: int) -> None:
-        from heliograph.kv.machine_commands import Kind, command
+        from heliograph.kv.machine_commands import CommandKind, command
 
-        self._machine.apply(index, command(Kind.TXN, [[[0, key, value, None, 0] for key, value in rows]]))
+        self._machine.apply(index, command(CommandKind.TXN, [[[0, key, value, None, 0] for key, value in rows]]))
 
     def get(self, key: str) -> bytes | None:
         found = self._machine.get(key)

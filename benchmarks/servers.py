@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 
 from benchmarks.cache import once
-from region_node.instance.plan.loopback_ports import Ports
+from region_node.instance.plan.loopback_ports import LoopbackPorts
 
 HERE = Path(__file__).resolve().parent
 _OPENS = (
@@ -38,7 +38,7 @@ _OPENS = (
 )
 
 
-_PORTS = Ports()
+_PORTS = LoopbackPorts()
 
 
 def free_port() -> int:

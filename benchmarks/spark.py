@@ -269,7 +269,7 @@ def trigger(bench: Bench) -> dict[str, Any]:
 
 def source(bench: Bench) -> dict[str, Any]:
     """What one core reads over the network: the reader alone, payloads cut from their batches, also straight from bookies; and what that costs the region."""
-    from heliograph.spark.columns.entry_columns import Rows
+    from heliograph.spark.columns.entry_columns import MessageRows
 
     reader = BlockReader(bench.admin)
     snapshots = reader.snapshots(bench.topics()["topics"].split(","))
@@ -280,14 +280,14 @@ def source(bench: Bench) -> dict[str, Any]:
         best = (0.0, 0.0, 0.0)
         for _ in range(bench.rounds):
             server, cpu, begun, count = bench.server.cpu_s(), time.process_time(), time.perf_counter(), 0
-            gathered = Rows(frozenset(), keep_bad=False)
+            gathered = MessageRows(frozenset(), keep_bad=False)
             for number, ledger, first, run in reader.runs(
                 ranges, placed=range(len(ranges)) if what == "direct" else ()
             ):
                 if what != "blocks":
                     gathered.add(ranges[number][0], snapshots[ranges[number][0]], ledger, first, run)
                     if len(gathered) > 8192:
-                        count, gathered = count + len(gathered), Rows(frozenset(), keep_bad=False)
+                        count, gathered = count + len(gathered), MessageRows(frozenset(), keep_bad=False)
             wall, cpu, server = time.perf_counter() - begun, time.process_time() - cpu, bench.server.cpu_s() - server
             best = max(best, (size / cpu / 1e6, size / wall / 1e6, size / server / 1e6))
         found[what] = {"mb_s_a_core": round(best[0]), "mb_s_wall": round(best[1]), "region_mb_s_a_core": round(best[2])}

@@ -52,7 +52,7 @@ class Survey:
 
 
 @dataclass(slots=True)
-class Restored:
+class RestoredKeys:
     """What the second pass did."""
 
     keys: int = 0
@@ -101,7 +101,7 @@ def new_instance(rng: Rng) -> str:
 
 
 def restored_rows(
-    rows: Iterable[tuple[str, Row]], held: Mapping[str, Iterable[int]], instance: str, done: Restored
+    rows: Iterable[tuple[str, Row]], held: Mapping[str, Iterable[int]], instance: str, done: RestoredKeys
 ) -> Iterator[tuple[str, bytes]]:
     """rows: in the order of their keys, so ledgers come before the pages that name them, and both before the topics.
     done: is filled in.
@@ -137,7 +137,7 @@ def _vanished(ledger: LedgerMetadata, present: set[int], held: Mapping[str, Iter
     return all(bookie in held for _, bookies in ledger.fragments for bookie in bookies)
 
 
-def _without(name: str, value: bytes, done: Restored) -> bytes:
+def _without(name: str, value: bytes, done: RestoredKeys) -> bytes:
     topic = ManagedLedgerMetadata.decode(value)
     changed = any((name, page.key) in done.pages for page in topic.pages)
     if not changed and not any(info.ledger in done.vanished for info in topic.ledgers):
@@ -152,7 +152,7 @@ def _without(name: str, value: bytes, done: Restored) -> bytes:
     return replace(topic, ledgers=_left(topic.ledgers, done.vanished), pages=tuple(pages)).encode()
 
 
-def _page_without(topic: str, key: int, value: bytes, done: Restored) -> bytes | None:
+def _page_without(topic: str, key: int, value: bytes, done: RestoredKeys) -> bytes | None:
     """None: nothing is left of it."""
     infos = page_ledgers(value)
     if not any(info.ledger in done.vanished for info in infos):

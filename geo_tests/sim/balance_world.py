@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from region_node.placement.balance.load_score import LoadBook, Traffic
-from region_node.placement.balance.load_shedding import Bundle, Carried, Shedder, SheddingSettings
+from region_node.placement.balance.load_score import BundleTraffic, LoadBook
+from region_node.placement.balance.load_shedding import BrokerLoad, Bundle, Shedder, SheddingSettings
 
 TICK_S = 10
 EDGE = 0.10
@@ -81,7 +81,7 @@ class World:
         self.owner: dict[Bundle, str] = {
             bundle: self.brokers[spread(index)] for index, bundle in enumerate(self.bundles)
         }
-        self.measured: dict[str, Carried] = {}
+        self.measured: dict[str, BrokerLoad] = {}
         self.outcome = Outcome()
         self._left: dict[tuple[Bundle, str], int] = {}
 
@@ -116,12 +116,14 @@ class World:
         """One report of each broker, with the noise of real measurements, and one cycle of the balancer."""
         self.now += TICK_S
         truth = dict.fromkeys(self.brokers, 0.0)
-        traffic: dict[str, dict[Bundle, Traffic]] = {name: {} for name in self.brokers}
+        traffic: dict[str, dict[Bundle, BundleTraffic]] = {name: {} for name in self.brokers}
         for bundle, name in self.owner.items():
             load = self.true_load(bundle)
             truth[name] += load
             seen = load * self.rng.uniform(0.8, 1.2)
-            traffic[name][bundle] = Traffic(messages_s=seen * self.messages_of[bundle], bytes_s=seen * 1e8, topics=10)
+            traffic[name][bundle] = BundleTraffic(
+                messages_s=seen * self.messages_of[bundle], bytes_s=seen * 1e8, topics=10
+            )
         for name in self.brokers:
             used = min(1.0, sum(self.true_load(b) for b in traffic[name]) * self.rng.uniform(0.9, 1.1))
             self.measured[name] = self.books[name].sample(self.now, used, traffic[name])

@@ -346,11 +346,11 @@ class Consuming(Broker):
 
     def publish(self, namespace: str) -> None:
         """A message is there: it is handed out, if this region may."""
-        turn = self.leases.turn(namespace)
-        if turn is None or self.dead or not self.far.running.is_set():
+        gate = self.leases.subscription_gate(namespace)
+        if gate is None or self.dead or not self.far.running.is_set():
             return
-        turn.outstanding = lambda: self.held[namespace]
-        if not turn.open:
+        gate.outstanding = lambda: self.held[namespace]
+        if not gate.open:
             self.world.count("waited for its turn")
             return
         self.world.confirmed(self, namespace)
@@ -361,8 +361,8 @@ class Consuming(Broker):
             )
 
     def changed(self, namespace: str) -> None:
-        turn = self.leases.turn(namespace)
-        if turn is None or not turn.has_turn:
+        gate = self.leases.subscription_gate(namespace)
+        if gate is None or not gate.leads:
             self.held[namespace] = 0  # its consumers were closed
 
     def _acked(self, namespace: str) -> None:
@@ -370,8 +370,8 @@ class Consuming(Broker):
         self.leases.tell()
 
     def open(self, namespace: str) -> bool:
-        turn = self.leases.turn(namespace)
-        return turn is not None and turn.open
+        gate = self.leases.subscription_gate(namespace)
+        return gate is not None and gate.open
 
     @property
     def registered(self) -> bool:
@@ -380,7 +380,7 @@ class Consuming(Broker):
         return bool(lease) and self.world.store.machine.get(writer(self.region, self.name, lease)) is not None
 
 
-class TurnWorld(LeadershipWorld):
+class SubscriptionWorld(LeadershipWorld):
     """The same for subscriptions: who hands out is in the region that is active at that moment; and a planned move takes nothing from a consumer."""
 
     names = SUBSCRIPTIONS

@@ -31,7 +31,7 @@ from heliograph.wire.block import peek_block
 from heliograph.wire.run import Run
 from local_meta import keys
 from local_meta.node import LocalMetaNode
-from storage.bookie.serving.bookie import Bookie, BookieSettings, Place
+from storage.bookie.serving.bookie import Bookie, BookieSettings, DirectoryPlace
 from storage.bookie.serving.bookie_server import BookieServer
 from storage.ledger.bookies.bookie_client import BookieClient, BookieClientSettings
 from storage.ledger.bookies.bookie_pool import BookiePool
@@ -253,8 +253,8 @@ class LedgerWorld:
 
     async def _bookie(self, machine: Machine) -> None:
         bookie = Bookie(
-            [Place(machine.disk("journal"), machine.disk("journal"))],
-            [Place(machine.disk("ledgers"), machine.disk("ledgers"))],
+            [DirectoryPlace(machine.disk("journal"), machine.disk("journal"))],
+            [DirectoryPlace(machine.disk("ledgers"), machine.disk("ledgers"))],
             SMALL_BOOKIE,
             bookie_id=machine.host,
             instance="sim",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from geo_tests.sim.raft_history import FOREVER, Operation, State
 from geo_tests.sim.raft_member import CLIENT_TIMEOUT_S, FAULTS_S, HEAL_S, KEYS, Request
-from heliograph.raft.core import Role
+from heliograph.raft.core import RaftRole
 
 if TYPE_CHECKING:
     from geo_tests.sim.raft_world import RaftWorld
@@ -77,7 +77,7 @@ class Client:
         core = member.core
         if core is None or operation.returned != FOREVER:
             return
-        if core.role is not Role.LEADER:
+        if core.role is not RaftRole.LEADER:
             if core.leader in world.asked and world.rng.random() < 0.7:
                 self._target = core.leader
                 world.after(world.rng.uniform(*world.delay_s), self._arrive, request, core.leader)

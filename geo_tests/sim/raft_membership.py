@@ -14,7 +14,7 @@ from collections import Counter
 from geo_tests.sim.raft_member import FAULTS_S, Member, Violation
 from geo_tests.sim.raft_world import RaftWorld
 from heliograph.model.errors import NotAllowed
-from heliograph.raft.core import RaftCore, Role
+from heliograph.raft.core import RaftCore, RaftRole
 from heliograph.raft.membership import AddLearner, Change, Promote, Remove
 from heliograph.raft.messages import CONFIG, Config
 
@@ -117,7 +117,7 @@ class MembershipWorld(RaftWorld):
         name = max(sorted(self.members), key=self._leads)
         member, core = self.members[name], self.members[name].core
         assert core is not None
-        if core.role is not Role.LEADER:
+        if core.role is not RaftRole.LEADER:
             raise Violation("liveness: nobody leads after healing")
         if name not in core.config.voters:
             raise Violation(f"membership: {name} leads, and is no voter of {core.config.voters}")

@@ -6,7 +6,7 @@ within a few hundred seeds.
 
 from __future__ import annotations
 
-from heliograph.raft.core import Actions, RaftCore, Role
+from heliograph.raft.core import Actions, RaftCore, RaftRole
 from heliograph.raft.messages import Append, AppendReply, Heartbeat, Message, VoteReply, VoteRequest
 
 
@@ -41,7 +41,7 @@ class ForgetsItsVote(RaftCore):
     """Votes again in a term in which it has voted."""
 
     def _may_vote_for(self, sender: str, request: VoteRequest) -> bool:
-        return self.role is not Role.LEADER
+        return self.role is not RaftRole.LEADER
 
 
 class VotesForAnyone(RaftCore):
@@ -138,7 +138,7 @@ class NeverStepsDown(RaftCore):
     """Stays leader when it hears of a newer term."""
 
     def _follow(self, term: int, leader: str, now: float) -> None:
-        if self.role is Role.LEADER and term > self.term:
+        if self.role is RaftRole.LEADER and term > self.term:
             return
         super()._follow(term, leader, now)
 
@@ -147,7 +147,7 @@ class ReplacesOldTerm(RaftCore):
     """Obeys leaders of terms that are over."""
 
     def receive(self, sender: str, message: Message, now: float) -> None:
-        if isinstance(message, Append) and message.term < self.term and self.role is not Role.LEADER:
+        if isinstance(message, Append) and message.term < self.term and self.role is not RaftRole.LEADER:
             self._on_append(sender, message)
             return
         super().receive(sender, message, now)

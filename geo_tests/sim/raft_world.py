@@ -22,9 +22,9 @@ import crc32c
 from geo_tests.sim.raft_client import Client
 from geo_tests.sim.raft_history import FOREVER, Operation, is_linearizable
 from geo_tests.sim.raft_member import FAULTS_S, HEAL_S, KEEP_ENTRIES, KEYS, NOTED_S, Member, SessionKv, Violation
-from heliograph.raft.core import Actions, CoreSettings, RaftCore, Role
+from heliograph.raft.core import Actions, CoreSettings, RaftCore, RaftRole
 from heliograph.raft.messages import COMMAND, Config, Entry, Message, SnapshotChunk, SnapshotMeta, decode, encode
-from heliograph.raft.raft_log import Log
+from heliograph.raft.raft_log import RaftLog
 
 
 class RaftWorld:
@@ -137,7 +137,7 @@ class RaftWorld:
             config=config,
             term=disk.term,
             vote=disk.vote,
-            log=Log(disk.base, disk.base_term, disk.entries),
+            log=RaftLog(disk.base, disk.base_term, disk.entries),
             snapshot=disk.snapshot,
             settings=self.settings,
             rng=self.rng,
@@ -321,7 +321,7 @@ class RaftWorld:
 
     def _leads(self, name: str) -> int:
         core = self.members[name].core
-        return core.term if core is not None and core.role is Role.LEADER else -1
+        return core.term if core is not None and core.role is RaftRole.LEADER else -1
 
     def _snapshot(self, name: str, for_others: bool = False) -> None:
         member = self.members[name]
@@ -377,7 +377,7 @@ class RaftWorld:
 
     def _check(self, member: Member, core: RaftCore) -> None:
         if (
-            core.role is Role.LEADER
+            core.role is RaftRole.LEADER
             and core.term != member.led
             and (not self.alone or member.durable.term == core.term)
         ):

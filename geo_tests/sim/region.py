@@ -20,9 +20,9 @@ from heliograph.model.errors import HeliographError
 from region_node.dr.leadership.write_leases import LeaseSettings
 from region_node.process.composition import Role, Runtime, build
 from region_node.process.settings import (
-    BookieSettings,
+    BookieRoleSettings,
     BrokerSettings,
-    ConfigNodeSettings,
+    ConfigRoleSettings,
     MetaNodeSettings,
     ProcessSettings,
 )
@@ -204,9 +204,9 @@ class Region:
                     f"link-{source}": f"pulsar://{name}:{LINK_PORT}" for source in self.names if source != self.name
                 },
             ),
-            bookie=BookieSettings(port=BOOKIE_PORT, bookie_id=name, advertised_host=name),
+            bookie=BookieRoleSettings(port=BOOKIE_PORT, bookie_id=name, advertised_host=name),
             meta_node=MetaNodeSettings(node_id=name, port=META_PORT),
-            config_node=ConfigNodeSettings(
+            config_node=ConfigRoleSettings(
                 node_id=self.name,
                 port=CONFIG_PORT,
                 raft_port=RAFT_PORT,

@@ -13,7 +13,7 @@ import crc32c
 import msgpack
 
 from heliograph.kv.engine.table_rows import MemoryRows, Row
-from heliograph.kv.engine.table_store import Batch, Done, Kept
+from heliograph.kv.engine.table_store import Done, StoredTable, TableBatch
 from heliograph.runtime.disk import Disk, File
 
 NAME = "table"
@@ -26,13 +26,13 @@ class SimTable:
         self._end = 0
         self._rows, self._new = MemoryRows(), MemoryRows()
         self._added: list[tuple[str, Row]] = []
-        self.kept = Kept()
+        self.kept = StoredTable()
         self.commits = 0
 
-    def open_soon(self, done: Callable[[Kept | None, BaseException | None], None]) -> None:
+    def open_soon(self, done: Callable[[StoredTable | None, BaseException | None], None]) -> None:
         self._disk.submit(self._open, done)
 
-    def _open(self) -> Kept:
+    def _open(self) -> StoredTable:
         file = self._file = self._disk.open(NAME, create=True)
         self._disk.sync_directory()
         raw = file.pread(file.size_bytes(), 0)
@@ -45,7 +45,7 @@ class SimTable:
             self._end += 8 + size
         file.truncate(self._end)
         file.datasync()
-        return Kept(self.kept.mark, dict(self.kept.counts))
+        return StoredTable(self.kept.mark, dict(self.kept.counts))
 
     def _take(self, rows: list[Any], counts: dict[str, int], mark: bytes, replaces: bool) -> None:
         if replaces:
@@ -68,7 +68,7 @@ class SimTable:
     def items(self, start: str, end: str) -> Iterator[tuple[str, Row]]:
         return self._rows.items(start, end)
 
-    def commit(self, batch: Batch, done: Done) -> None:
+    def commit(self, batch: TableBatch, done: Done) -> None:
         rows = [*self._added, *batch.rows.items()] if batch.replaces else list(batch.rows.items())
         fields = (rows, dict(batch.counts), batch.mark, batch.replaces)
         body = msgpack.packb(fields)

@@ -12,7 +12,7 @@ import pytest
 
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
 from geo_tests.wan.test_audit import damage, restart_bookies
-from heliograph.client.block_reader import Told
+from heliograph.client.block_reader import OriginHoldings
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import ConfigError, HeliographError
 
@@ -62,12 +62,12 @@ def test_what_is_missing_is_named_as_regions_name_it(spark: Any, monkeypatch: py
         given["eu"] += [message(topic, n) for n in there]
     through = {"tail": (3, 3), "cut": (3, 2), "late": (3, 0)}
 
-    def ask(source: dict[str, str], topic: str) -> dict[Origin, Told]:
+    def ask(source: dict[str, str], topic: str) -> dict[Origin, OriginHoldings]:
         assert source["region"] == "eu", "who has it all is not asked"
         if topic == "deaf":
             raise HeliographError("nobody knows")
         named = (((3, 0), (3, 2), "lost"), ((3, 2), (3, 3), None))
-        return {OWN: Told(through.get(topic, (3, 9)), named if topic == "named" else ())}
+        return {OWN: OriginHoldings(through.get(topic, (3, 9)), named if topic == "named" else ())}
 
     monkeypatch.setattr(audit, "_side", lambda spark, source: spark.createDataFrame(given[source["region"]], COLUMNS))
     monkeypatch.setattr(audit, "ask", ask)

@@ -39,7 +39,7 @@ _HINTS = {
 }
 
 
-class Refused(ConfigError):
+class RestRefused(ConfigError):
     """A broker's answer that is no success. `code`: HTTP's; `reason`: its own sentence."""
 
     def __init__(self, error: urllib.error.HTTPError) -> None:
@@ -107,7 +107,7 @@ class Rest:
                     url = error.headers["Location"]
                     named = {_REQUEST_ID: error.headers[_REQUEST_ID]} if _REQUEST_ID in error.headers else {}
                     continue
-                raise Refused(error) from error
+                raise RestRefused(error) from error
             except (urllib.error.URLError, TimeoutError, OSError) as error:
                 reason = getattr(error, "reason", error)
                 raise ConfigError(

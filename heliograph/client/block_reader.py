@@ -67,7 +67,7 @@ class TopicSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup:
+class CoordinatePlace:
     """Where a coordinate lies in a region: `replicator.log.coordinate_lookup.Found`, as the region tells it."""
 
     status: str
@@ -75,7 +75,7 @@ class Lookup:
     following: Position | None
 
 
-class Told(NamedTuple):
+class OriginHoldings(NamedTuple):
     """Of one origin, by a region that gets it. missing: (after, through], and the reason, where one is known."""
 
     through: Position | None
@@ -249,28 +249,28 @@ class BlockReader:
             )
         return _vector(body["vector"])
 
-    def told(self, topic: str, region: str) -> dict[Origin, Told]:
+    def told(self, topic: str, region: str) -> dict[Origin, OriginHoldings]:
         """What that region, which is asked, says of each origin: through where it has taken it over, and what it names as missing below. Raises NotFound."""
         body = self._get(f"{_path(topic)}/vectors", topic)
-        found: dict[Origin, Told] = {}
+        found: dict[Origin, OriginHoldings] = {}
         for row in body["regions"].get(region, {}).get("origins", ()):
             named = tuple(
                 ((r["after"][0], r["after"][1]), (r["through"][0], r["through"][1]), r["reason"])
                 for r in row.get("reasons", ())
             )
             through = row["through"]
-            found[parse_coordinate(f"{row['origin']}:0:0")[0]] = Told(
+            found[parse_coordinate(f"{row['origin']}:0:0")[0]] = OriginHoldings(
                 None if through is None else (through[0], through[1]), named
             )
         return found
 
-    def find(self, topic: str, origin: Origin, at: Position) -> Lookup:
+    def find(self, topic: str, origin: Origin, at: Position) -> CoordinatePlace:
         """Where the entry lies in the region that was first published as `at` of `origin`, or the next one of that origin."""
         body = self._get(f"{_path(topic)}/positions/{format_coordinate((origin, at))}", topic)
         position, following = (
             None if found is None else (found[0], found[1]) for found in (body["position"], body["following"])
         )
-        return Lookup(body["status"], position, following)
+        return CoordinatePlace(body["status"], position, following)
 
     def position_at_time(self, topic: str, at_ms: int) -> Position | None:
         """Returns where the first message lies that was published at or after that time; None: there is none yet."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from heliograph.client.admin_http import Http
-from heliograph.client.pulsar_connection import Address, PulsarConnection
+from heliograph.client.pulsar_connection import Address, BrokerConnection
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand
@@ -26,7 +26,7 @@ _OPENING_MAX = 32
 """Producers that are looked up and made at a time: each waits for its broker, and a new topic for the metadata."""
 
 
-class Publishing(Protocol):
+class ConnectedProducer(Protocol):
     """A producer, as its connection sees it."""
 
     def on_receipt(self, command: Any) -> None: ...
@@ -41,14 +41,14 @@ class Publishing(Protocol):
 class Line:
     """A connection, and the producers on it by their ids."""
 
-    def __init__(self, connection: PulsarConnection) -> None:
+    def __init__(self, connection: BrokerConnection) -> None:
         self.connection = connection
-        self._producers: dict[int, Publishing] = {}
+        self._producers: dict[int, ConnectedProducer] = {}
         self._made = self.answered = 0
         """answered: receipts, of whichever producer."""
         connection.on_command, connection.on_closed = self._on_command, self._on_closed
 
-    def enter(self, producer: Publishing) -> int:
+    def enter(self, producer: ConnectedProducer) -> int:
         """Its id, which no other has had here: what comes for an earlier one is nobody's."""
         self._made += 1
         self._producers[self._made] = producer
@@ -117,7 +117,7 @@ class Brokers:
                 return line
 
     async def _connected(self, address: Address) -> Line:
-        return Line(await PulsarConnection.connect(address, ssl=self._ssl, token=self._token()))
+        return Line(await BrokerConnection.connect(address, ssl=self._ssl, token=self._token()))
 
     def _owner(self, http: Http, topic: str) -> Address:
         """By HTTP lookup at any broker. Raises NotAllowed where the region refuses, MetadataUnavailable where it does

@@ -25,7 +25,7 @@ import crc32c
 from google.protobuf.message import EncodeError
 
 from heliograph.client.broker_connections import Brokers, Line
-from heliograph.client.pulsar_connection import ConnectionLost, Refused
+from heliograph.client.pulsar_connection import ConnectionLost, ServerRefused
 from heliograph.model.errors import HeliographError, NotAllowed
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar.frame_cutter import IN_ORDER
@@ -232,7 +232,7 @@ class TopicProducer:
                     raise NotAllowed(
                         f"{self.topic}: this process may not open more files; raise their limit (ulimit -n)"
                     ) from error
-                if isinstance(error, NotAllowed) or (isinstance(error, Refused) and error.code in _FINAL):
+                if isinstance(error, NotAllowed) or (isinstance(error, ServerRefused) and error.code in _FINAL):
                     raise NotAllowed(f"{self.topic}: {error}") from error
                 if loop.time() > deadline:
                     raise ConnectionLost(

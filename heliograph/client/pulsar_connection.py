@@ -49,7 +49,7 @@ class ConnectionLost(HeliographError):
     retryable = True
 
 
-class Refused(HeliographError):
+class ServerRefused(HeliographError):
     """The other side answered a request with an error. `code`: Pulsar's ServerError."""
 
     retryable = True
@@ -83,7 +83,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class LookupAnswer:
+class BrokerAddress:
     """Where a topic is served, or (`redirect`) who else to ask."""
 
     url: str
@@ -95,7 +95,7 @@ class LookupAnswer:
         return Address.parse(self.url_tls or self.url if secure else self.url or self.url_tls)
 
 
-class PulsarConnection(asyncio.Protocol):
+class BrokerConnection(asyncio.Protocol):
     """One connection after its handshake. `on_private(kind, content, payload)`, `on_closed(error)`, `on_writable()`: set by the owner."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class PulsarConnection(asyncio.Protocol):
         by_certificate: bool = False,
         timeout_s: float = 10.0,
         replicates: bool = False,
-    ) -> PulsarConnection:
+    ) -> BrokerConnection:
         """Connects and shakes hands; TLS where `ssl` is given, as the role of `token` where that is. Raises ConnectionLost, Refused, TimeoutError.
 
         by_certificate: without a token, as the role of the certificate in `ssl`.
@@ -139,7 +139,7 @@ class PulsarConnection(asyncio.Protocol):
         sequences (`features` says whether).
         """
         loop = asyncio.get_running_loop()
-        connection: PulsarConnection | None = None
+        connection: BrokerConnection | None = None
         try:
             async with asyncio.timeout(timeout_s):
                 name = address.host if ssl is not None else None
@@ -182,7 +182,7 @@ class PulsarConnection(asyncio.Protocol):
 
     async def lookup(
         self, topic: str, *, listener: str = "", authoritative: bool = False, timeout_s: float = 10.0
-    ) -> LookupAnswer:
+    ) -> BrokerAddress:
         """One LOOKUP here. Raises Refused, ConnectionLost, TimeoutError."""
         command = BaseCommand(type=BaseCommand.LOOKUP)
         command.lookupTopic.topic = topic
@@ -192,9 +192,9 @@ class PulsarConnection(asyncio.Protocol):
         command.lookupTopic.request_id = self._next_request()
         answer = await self._ask(command, command.lookupTopic.request_id, timeout_s)
         if answer.response == CommandLookupTopicResponse.Failed:
-            raise Refused(answer.error, answer.message)
+            raise ServerRefused(answer.error, answer.message)
         redirect = answer.response == CommandLookupTopicResponse.Redirect
-        return LookupAnswer(answer.brokerServiceUrl, answer.brokerServiceUrlTls, redirect, answer.authoritative)
+        return BrokerAddress(answer.brokerServiceUrl, answer.brokerServiceUrlTls, redirect, answer.authoritative)
 
     async def producer(
         self,
@@ -230,7 +230,7 @@ class PulsarConnection(asyncio.Protocol):
         asked.schema.CopyFrom(schema)
         answer = await self._ask(command, asked.request_id, timeout_s)
         if answer.HasField("error_code"):
-            raise Refused(answer.error_code, answer.error_message)
+            raise ServerRefused(answer.error_code, answer.error_message)
         return bytes(answer.schema_version)
 
     async def subscribe(
@@ -365,7 +365,7 @@ class PulsarConnection(asyncio.Protocol):
         elif kind == BaseCommand.SUCCESS:
             self._answer(base.success.request_id, base.success)
         elif kind == BaseCommand.ERROR:
-            self._on_error(base.error.request_id, Refused(base.error.error, base.error.message))
+            self._on_error(base.error.request_id, ServerRefused(base.error.error, base.error.message))
         elif kind == BaseCommand.PRODUCER_SUCCESS:
             if base.producer_success.producer_ready:
                 self._answer(base.producer_success.request_id, base.producer_success)
@@ -378,7 +378,7 @@ class PulsarConnection(asyncio.Protocol):
         elif self.on_command is not None:
             self.on_command(base)
 
-    def _on_error(self, request: int, error: Refused) -> None:
+    def _on_error(self, request: int, error: ServerRefused) -> None:
         future = self._waiting.get(request, self._connected)
         if not future.done():
             future.set_exception(error)
@@ -392,7 +392,7 @@ class PulsarConnection(asyncio.Protocol):
 class TopicReader:
     """One topic from a position on, entry by entry, over a connection to its owner that it has for itself."""
 
-    def __init__(self, connection: PulsarConnection, permits: int) -> None:
+    def __init__(self, connection: BrokerConnection, permits: int) -> None:
         self._connection, self._permits = connection, permits
         self._entries: deque[tuple[Position, memoryview]] = deque()
         self._spent = 0
@@ -403,7 +403,7 @@ class TopicReader:
     @classmethod
     async def open(
         cls,
-        connection: PulsarConnection,
+        connection: BrokerConnection,
         topic: str,
         *,
         start: Position = BEFORE_ALL,

@@ -20,7 +20,7 @@ from heliograph.wire.metadata_frames import (
     FRAME_BYTES_MAX,
     MAGIC,
     Frame,
-    FrameCutter,
+    MetadataFrameCutter,
     body,
     fields,
     frame,
@@ -69,7 +69,7 @@ class _Fetching:
         on_piece: Callable[[bytes], None],
     ) -> None:
         self._reader, self._writer, self._address, self._on_piece = reader, writer, address, on_piece
-        self._cutter = FrameCutter()
+        self._cutter = MetadataFrameCutter()
 
     async def run(self, at_least: int) -> None:
         self._writer.write(frame(Frame.HELLO, 0, body(MAGIC, FEATURES, "backup")))

@@ -50,7 +50,7 @@ second are never written.
 RESTORED_TERM = 1
 
 
-class Store(IntEnum):
+class BackedUpStore(IntEnum):
     LOCAL = 1
     GLOBAL = 2
 
@@ -59,7 +59,7 @@ class Store(IntEnum):
 class Info:
     """What a backup says about itself. made_ms: wall time. region: where it was made."""
 
-    store: Store
+    store: BackedUpStore
     region: str
     made_ms: int
     index: int
@@ -107,7 +107,7 @@ class BackupReader:
             _, about = next(self._records())
             fields = msgpack.unpackb(about)
             self.info = Info(
-                Store(store),
+                BackedUpStore(store),
                 str(fields["region"]),
                 int(fields["made_ms"]),
                 int(fields["index"]),

@@ -20,16 +20,16 @@ import msgpack
 
 from heliograph.kv.engine.layered_rows import LayeredRows
 from heliograph.kv.engine.table_image import Head, Restoring
-from heliograph.kv.engine.table_rows import Counts
-from heliograph.kv.engine.table_store import Batch, Done, TableStore
+from heliograph.kv.engine.table_rows import KeyCounts
+from heliograph.kv.engine.table_store import Done, TableBatch, TableStore
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import CorruptData
-from heliograph.raft.ports import Kept, Restore
+from heliograph.raft.ports import DurableTable, Restore
 
 VERSION = 1
 
 
-class KeptMachine(KvMachine):
+class DurableMachine(KvMachine):
     """`open_soon` first. Saving and taking over exclude each other; `saving` says whether one is under way."""
 
     def __init__(self, store: TableStore) -> None:
@@ -75,7 +75,7 @@ class KeptMachine(KvMachine):
             )
             head = Head(index, counters, [(lease, ttl_ms) for lease, ttl_ms, _ in leases], sessions)
             leased = {lease: dict.fromkeys(keys) for lease, _, keys in leases}
-            self._take_over(head, self._layers, Counts(total, under), leased)
+            self._take_over(head, self._layers, KeyCounts(total, under), leased)
         except (ValueError, TypeError) as error:
             raise CorruptData(f"the table of the metadata: its mark is not readable: {error}") from error
         assert isinstance(description, bytes)
@@ -109,7 +109,7 @@ class KeptMachine(KvMachine):
     # -- a snapshot in the place of it ---------------------------------------------------------------------------------
 
     @property
-    def kept(self) -> Kept | None:
+    def kept(self) -> DurableTable | None:
         return self
 
     def begin_restore(self, done: Done) -> Restore:
@@ -119,7 +119,7 @@ class KeptMachine(KvMachine):
 class TakingOver:
     """A snapshot on its way into the store's other table. Until `finish` is done, the machine is what it was."""
 
-    def __init__(self, machine: KeptMachine, done: Done) -> None:
+    def __init__(self, machine: DurableMachine, done: Done) -> None:
         """done: before anything else of this."""
         self._machine, self._reading = machine, Restoring()
         assert not machine.saving
@@ -165,7 +165,7 @@ class TakingOver:
             done(error)
 
         machine._store.commit(
-            Batch(dict(rows), reading.counts.take_changed(), bytes([VERSION]) + packed, replaces=True), replaced
+            TableBatch(dict(rows), reading.counts.take_changed(), bytes([VERSION]) + packed, replaces=True), replaced
         )
 
     def abandon(self) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from typing import Any
 
-from heliograph.kv.machine_commands import Kind, command, open_answer, txn_fields
+from heliograph.kv.machine_commands import CommandKind, command, open_answer, txn_fields
 from heliograph.kv.metadata_store import RANGE_LIMIT, Delete, Op, Put, WatchCallback, check_key, check_ops, check_ttl
 from heliograph.kv.state_machine import Change, KvMachine
 from heliograph.model.errors import LeaseLost, MetadataUnavailable
@@ -32,7 +32,7 @@ class EmbeddedStore:
         """Set by a test: every call raises MetadataUnavailable with this text."""
 
     async def get(self, key: str) -> tuple[bytes, int] | None:
-        await self._turn()
+        await self._pass()
         return self.machine.get(key)
 
     async def put(self, key: str, value: bytes, *, expected: int | None = None, lease: int = 0) -> int:
@@ -47,33 +47,33 @@ class EmbeddedStore:
         return version
 
     async def range(self, start: str, end: str, *, limit: int = RANGE_LIMIT) -> list[tuple[str, bytes, int]]:
-        await self._turn()
+        await self._pass()
         return self.machine.range(start, end, limit)[0]
 
     async def count(self, prefix: str) -> int:
-        await self._turn()
+        await self._pass()
         return self.machine.count(prefix)
 
     async def next_ids(self, counter: str, count: int = 1, *, at_least: int = 0) -> int:
         check_key(counter)
-        first: int = (await self._apply(Kind.NEXT_IDS, [counter, count, at_least]))[0]
+        first: int = (await self._apply(CommandKind.NEXT_IDS, [counter, count, at_least]))[0]
         return first
 
     async def grant(self, ttl_ms: int) -> int:
         check_ttl(ttl_ms)
-        lease: int = (await self._apply(Kind.GRANT, [ttl_ms]))[0]
+        lease: int = (await self._apply(CommandKind.GRANT, [ttl_ms]))[0]
         self._arm(lease, ttl_ms)
         return lease
 
     async def renew(self, lease: int) -> None:
-        await self._turn()
+        await self._pass()
         ttl_ms = self.machine.ttl_ms(lease)
         if ttl_ms is None:
             raise LeaseLost(f"lease {lease} has expired or is unknown")
         self._arm(lease, ttl_ms)
 
     async def revoke(self, lease: int) -> None:
-        await self._apply(Kind.REVOKE, [lease])
+        await self._apply(CommandKind.REVOKE, [lease])
 
     def watch(self, prefix: str, callback: WatchCallback) -> Callable[[], None]:
         watch = _Watch(self.machine, prefix, callback)
@@ -96,7 +96,7 @@ class EmbeddedStore:
     def expire(self, lease: int) -> None:
         """Ends a lease now, as its time-out would."""
         self._timers.pop(lease, None)
-        self.machine.apply(self.machine.index + 1, command(Kind.REVOKE, [lease]))
+        self.machine.apply(self.machine.index + 1, command(CommandKind.REVOKE, [lease]))
 
     def _arm(self, lease: int, ttl_ms: int) -> None:
         timer = self._timers.pop(lease, None)
@@ -108,13 +108,13 @@ class EmbeddedStore:
 
     async def _txn(self, ops: Sequence[Op]) -> list[Any]:
         check_ops(ops)
-        return await self._apply(Kind.TXN, txn_fields(ops))
+        return await self._apply(CommandKind.TXN, txn_fields(ops))
 
-    async def _apply(self, kind: Kind, fields: list[Any]) -> list[Any]:
-        await self._turn()
+    async def _apply(self, kind: CommandKind, fields: list[Any]) -> list[Any]:
+        await self._pass()
         return open_answer(self.machine.apply(self.machine.index + 1, command(kind, fields)))
 
-    async def _turn(self) -> None:
+    async def _pass(self) -> None:
         await asyncio.sleep(0)
         if self._closed:
             raise MetadataUnavailable("the metadata store is closed")

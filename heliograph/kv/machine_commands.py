@@ -40,7 +40,7 @@ from heliograph.model.errors import (
 VERSION = 1
 
 
-class Kind(IntEnum):
+class CommandKind(IntEnum):
     TXN = 1
     NEXT_IDS = 2
     GRANT = 3
@@ -48,7 +48,7 @@ class Kind(IntEnum):
     SESSION = 5
 
 
-class Status(IntEnum):
+class CommandStatus(IntEnum):
     OK = 0
     CONFLICT = 1
     """It is followed by the key, the expected version, and the actual one."""
@@ -80,7 +80,7 @@ class NotLeaderHere(MetadataUnavailable):
         self.hint = hint
 
 
-class Malformed(Exception):
+class MalformedCommand(Exception):
     """These bytes are no command or no answer."""
 
 
@@ -92,13 +92,13 @@ def pack(fields: Sequence[Any]) -> bytes:
 def unpack(blob: bytes | memoryview) -> list[Any]:
     """Returns the fields of a command or an answer, at least one. Raises MalformedCommand."""
     if not blob or blob[0] != VERSION:
-        raise Malformed(f"version {blob[0] if blob else 'none'} is not known here (this is version {VERSION})")
+        raise MalformedCommand(f"version {blob[0] if blob else 'none'} is not known here (this is version {VERSION})")
     try:
         fields = msgpack.unpackb(memoryview(blob)[1:])
     except Exception as error:  # msgpack raises a dozen kinds for wrong bytes
-        raise Malformed(str(error)) from error
+        raise MalformedCommand(str(error)) from error
     if not isinstance(fields, list) or not fields:
-        raise Malformed("expected a list of fields")
+        raise MalformedCommand("expected a list of fields")
     return fields
 
 
@@ -126,23 +126,23 @@ def ops_of(fields: Any) -> list[Op]:
     try:
         for kind, key, *rest in fields:
             if not isinstance(key, str):
-                raise Malformed("a key must be text")
+                raise MalformedCommand("a key must be text")
             if kind == 0:
                 value, expected, lease = rest
                 if not isinstance(value, bytes) or not isinstance(lease, int) or not isinstance(expected, int | None):
-                    raise Malformed("put of something else than bytes")
+                    raise MalformedCommand("put of something else than bytes")
                 ops.append(Put(key, value, expected, lease))
             else:
                 (expected,) = rest
                 if not isinstance(expected, int | None) or kind not in (1, 2) or (kind == 2 and expected is None):
-                    raise Malformed(f"operation {kind} is not known here")
+                    raise MalformedCommand(f"operation {kind} is not known here")
                 ops.append(Check(key, expected) if kind == 2 and expected is not None else Delete(key, expected))
     except (TypeError, ValueError) as error:
-        raise Malformed(str(error)) from error
+        raise MalformedCommand(str(error)) from error
     return ops
 
 
-def command(kind: Kind, fields: Sequence[Any], *, session: int = 0, sequence: int = 0, low: int = 0) -> bytes:
+def command(kind: CommandKind, fields: Sequence[Any], *, session: int = 0, sequence: int = 0, low: int = 0) -> bytes:
     return pack([int(kind), session, sequence, low, *fields])
 
 
@@ -150,10 +150,10 @@ def command(kind: Kind, fields: Sequence[Any], *, session: int = 0, sequence: in
 
 
 def ok(*fields: Any) -> bytes:
-    return pack([int(Status.OK), *fields])
+    return pack([int(CommandStatus.OK), *fields])
 
 
-def refusal(status: Status, *fields: Any) -> bytes:
+def refusal(status: CommandStatus, *fields: Any) -> bytes:
     return pack([int(status), *fields])
 
 
@@ -161,15 +161,15 @@ def answer_of(error: MetadataError) -> bytes:
     """The answer that makes `open_answer` raise the same on the other side."""
     match error:
         case NotLeaderHere():
-            return refusal(Status.NOT_LEADER, error.hint, str(error))
+            return refusal(CommandStatus.NOT_LEADER, error.hint, str(error))
         case OutcomeUnknown():
-            return refusal(Status.UNKNOWN, str(error))
+            return refusal(CommandStatus.UNKNOWN, str(error))
         case LeaseLost():
-            return refusal(Status.LEASE_LOST, str(error))
+            return refusal(CommandStatus.LEASE_LOST, str(error))
         case VersionConflict():
-            return refusal(Status.CONFLICT, error.key, error.expected, error.actual)
+            return refusal(CommandStatus.CONFLICT, error.key, error.expected, error.actual)
         case _:
-            return refusal(Status.UNAVAILABLE, str(error))
+            return refusal(CommandStatus.UNAVAILABLE, str(error))
 
 
 def open_answer(answer: bytes | memoryview) -> list[Any]:
@@ -178,28 +178,28 @@ def open_answer(answer: bytes | memoryview) -> list[Any]:
     """
     try:
         status, *fields = unpack(answer)
-        if status == Status.OK:
+        if status == CommandStatus.OK:
             return fields
-        raise _error(Status(status), fields)
-    except (Malformed, ValueError, TypeError) as error:
+        raise _error(CommandStatus(status), fields)
+    except (MalformedCommand, ValueError, TypeError) as error:
         raise PeerError(f"metadata answer: {error}") from error
 
 
-def _error(status: Status, fields: list[Any]) -> Exception:
+def _error(status: CommandStatus, fields: list[Any]) -> Exception:
     match status:
-        case Status.CONFLICT:
+        case CommandStatus.CONFLICT:
             key, expected, actual = fields
             return VersionConflict(key, expected, actual)
-        case Status.LEASE_LOST:
+        case CommandStatus.LEASE_LOST:
             return LeaseLost(fields[0] if fields else "the lease is unknown")
-        case Status.REFUSED:
+        case CommandStatus.REFUSED:
             return NotAllowed(fields[0] if fields else "refused")
-        case Status.SESSION_UNKNOWN:
+        case CommandStatus.SESSION_UNKNOWN:
             return SessionUnknown("the client session was forgotten")
-        case Status.NOT_LEADER:
+        case CommandStatus.NOT_LEADER:
             hint, text = fields
             return NotLeaderHere(hint, text)
-        case Status.UNKNOWN | Status.STALE:
+        case CommandStatus.UNKNOWN | CommandStatus.STALE:
             return OutcomeUnknown(fields[0] if fields else "given up by its client")
         case _:
             return MetadataUnavailable(fields[0] if fields else "no answer")

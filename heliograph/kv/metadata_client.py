@@ -20,10 +20,10 @@ from typing import Any
 
 from heliograph.kv.client_watches import Watch, Watches
 from heliograph.kv.machine_commands import (
-    Kind,
-    Malformed,
+    CommandKind,
+    CommandStatus,
+    MalformedCommand,
     SessionUnknown,
-    Status,
     command,
     open_answer,
     txn_fields,
@@ -119,12 +119,12 @@ class MetaClient:
     async def delete(self, key: str, *, expected: int | None = None) -> bool:
         ops = [Delete(key, expected)]
         check_ops(ops)
-        there: bool = (await self._write(Kind.TXN, txn_fields(ops)))[1][0]
+        there: bool = (await self._write(CommandKind.TXN, txn_fields(ops)))[1][0]
         return there
 
     async def txn(self, ops: Sequence[Op]) -> int:
         check_ops(ops)
-        version: int = (await self._write(Kind.TXN, txn_fields(ops)))[0]
+        version: int = (await self._write(CommandKind.TXN, txn_fields(ops)))[0]
         return version
 
     async def range(self, start: str, end: str, *, limit: int = RANGE_LIMIT) -> list[tuple[str, bytes, int]]:
@@ -142,19 +142,19 @@ class MetaClient:
 
     async def next_ids(self, counter: str, count: int = 1, *, at_least: int = 0) -> int:
         check_key(counter)
-        first: int = (await self._write(Kind.NEXT_IDS, [counter, count, at_least]))[0]
+        first: int = (await self._write(CommandKind.NEXT_IDS, [counter, count, at_least]))[0]
         return first
 
     async def grant(self, ttl_ms: int) -> int:
         check_ttl(ttl_ms)
-        lease: int = (await self._write(Kind.GRANT, [ttl_ms]))[0]
+        lease: int = (await self._write(CommandKind.GRANT, [ttl_ms]))[0]
         return lease
 
     async def renew(self, lease: int) -> None:
         await self._read(Frame.RENEW, body(lease))
 
     async def revoke(self, lease: int) -> None:
-        await self._write(Kind.REVOKE, [lease])
+        await self._write(CommandKind.REVOKE, [lease])
 
     def watch(self, prefix: str, callback: WatchCallback) -> Callable[[], None]:
         self._ids += 1
@@ -218,7 +218,7 @@ class MetaClient:
         deadline = asyncio.get_running_loop().time() + self.settings.timeout_s
         return open_answer(await self._request(kind, payload, deadline, write=False))
 
-    async def _write(self, kind: Kind, what: list[Any]) -> list[Any]:
+    async def _write(self, kind: CommandKind, what: list[Any]) -> list[Any]:
         deadline = asyncio.get_running_loop().time() + self.settings.timeout_s
         while True:
             session = await self._open_session(deadline)
@@ -242,7 +242,7 @@ class MetaClient:
             return self._session
         async with self._opening:
             if not self._session:
-                answer = await self._request(Frame.COMMAND, command(Kind.SESSION, []), deadline, write=False)
+                answer = await self._request(Frame.COMMAND, command(CommandKind.SESSION, []), deadline, write=False)
                 self._session = open_answer(answer)[0]
             return self._session
 
@@ -290,16 +290,16 @@ class MetaClient:
             return
         try:
             status, *found = unpack(answer)
-        except Malformed as error:
+        except MalformedCommand as error:
             raise PeerError(f"metadata answer: {error}") from error
         request.sent = False
-        if status == Status.NOT_LEADER:
+        if status == CommandStatus.NOT_LEADER:
             self._follow(found[0] if found and isinstance(found[0], str) else "")
-        elif status == Status.UNKNOWN or (status == Status.UNAVAILABLE and request.unsure):
+        elif status == CommandStatus.UNKNOWN or (status == CommandStatus.UNAVAILABLE and request.unsure):
             self._trouble = str(found[0]) if found else "no majority"
             request.unsure = True
             asyncio.get_running_loop().call_later(_REPEAT_S, self._repeat, number)
-        elif status == Status.SESSION_UNKNOWN and request.unsure:
+        elif status == CommandStatus.SESSION_UNKNOWN and request.unsure:
             request.answer.set_exception(
                 OutcomeUnknown("the metadata forgot this client's session; the write may or may not have been made")
             )

@@ -12,7 +12,16 @@ import asyncio
 from typing import Protocol, cast
 
 from heliograph.model.errors import PeerError
-from heliograph.wire.metadata_frames import FEATURES, FRAME_BYTES_MAX, MAGIC, Frame, FrameCutter, body, fields, frame
+from heliograph.wire.metadata_frames import (
+    FEATURES,
+    FRAME_BYTES_MAX,
+    MAGIC,
+    Frame,
+    MetadataFrameCutter,
+    body,
+    fields,
+    frame,
+)
 
 
 class FrameTaker(Protocol):
@@ -34,7 +43,7 @@ class MetaConnection(asyncio.Protocol):
         """name: of the client, for the server's log. silence_s: a server that says nothing for so long is given up."""
         loop = asyncio.get_running_loop()
         self._taker, self._name, self._silence_s = taker, name, silence_s
-        self._cutter = FrameCutter(FRAME_BYTES_MAX)
+        self._cutter = MetadataFrameCutter(FRAME_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
         self._heard_at = loop.time()
         self._silence: asyncio.TimerHandle | None = None

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from heliograph.kv.engine.table_image import Head, Image, Restoring, parts
-from heliograph.kv.engine.table_rows import Counts, MemoryRows, Row, Rows
-from heliograph.kv.machine_commands import Kind, Malformed, Status, ok, ops_of, refusal, unpack
+from heliograph.kv.engine.table_rows import KeyCounts, MemoryRows, Row, TableRows
+from heliograph.kv.machine_commands import CommandKind, CommandStatus, MalformedCommand, ok, ops_of, refusal, unpack
 from heliograph.kv.metadata_store import RANGE_LIMIT, Check, Delete, Put, check_key, check_ops, check_ttl, prefix_end
 from heliograph.model.errors import CorruptData, NotAllowed
-from heliograph.raft.ports import Done, Kept, Restore
+from heliograph.raft.ports import Done, DurableTable, Restore
 
 SESSIONS_MAX = 4096
 ANSWERS_MAX = 1024
@@ -83,11 +83,11 @@ class _MemoryRestore:
 class KvMachine:
     """The state machine. `apply`, `snapshot`, and `restore` are the log's; the rest are reads of what is applied."""
 
-    def __init__(self, rows: Rows | None = None) -> None:
+    def __init__(self, rows: TableRows | None = None) -> None:
         """rows: empty ones of its own; in memory unless given."""
         self.index = 0
-        self._rows: Rows = MemoryRows() if rows is None else rows
-        self._counts = Counts()
+        self._rows: TableRows = MemoryRows() if rows is None else rows
+        self._counts = KeyCounts()
         self._counters: dict[str, int] = {}
         self._leases: dict[int, _Lease] = {}
         self._sessions: OrderedDict[int, _Session] = OrderedDict()
@@ -108,8 +108,8 @@ class KvMachine:
             try:
                 kind, session, sequence, low, *fields = unpack(command)
                 answer = self._deduplicated(kind, session, sequence, low, fields, changes)
-            except (Malformed, NotAllowed, ValueError, TypeError) as error:
-                answer = refusal(Status.REFUSED, str(error))
+            except (MalformedCommand, NotAllowed, ValueError, TypeError) as error:
+                answer = refusal(CommandStatus.REFUSED, str(error))
         for observer in tuple(self._observers):
             observer(index, changes)
         return answer
@@ -172,10 +172,10 @@ class KvMachine:
         return _MemoryRestore(self)
 
     @property
-    def kept(self) -> Kept | None:
+    def kept(self) -> DurableTable | None:
         return None
 
-    def _take_over(self, head: Head, rows: Rows, counts: Counts, leased: dict[int, dict[str, None]]) -> None:
+    def _take_over(self, head: Head, rows: TableRows, counts: KeyCounts, leased: dict[int, dict[str, None]]) -> None:
         """Another table in the place of what there was: observers are told None, which may be any difference. Raises CorruptData, and changes nothing then."""
         try:
             held = {number: _Lease(ttl_ms) for number, ttl_ms in head.leases}
@@ -251,28 +251,28 @@ class KvMachine:
     def _deduplicated(
         self, kind: int, number: int, sequence: int, low: int, fields: list[Any], changes: list[Change]
     ) -> bytes:
-        if kind == Kind.SESSION:
+        if kind == CommandKind.SESSION:
             return self._open_session()
         if number == 0:
             return self._execute(kind, fields, changes)
         session = self._sessions.get(number)
         if session is None:
-            return refusal(Status.SESSION_UNKNOWN)
+            return refusal(CommandStatus.SESSION_UNKNOWN)
         self._sessions.move_to_end(number)
         if low > session.low:
             session.low = low
             session.answers = {s: a for s, a in session.answers.items() if s >= low}
         if sequence < session.low:
-            return refusal(Status.STALE)
+            return refusal(CommandStatus.STALE)
         first = session.answers.get(sequence)
         if first is not None:
             return first
         if len(session.answers) >= ANSWERS_MAX:
-            return refusal(Status.REFUSED, f"more than {ANSWERS_MAX} writes of one client without an answer")
+            return refusal(CommandStatus.REFUSED, f"more than {ANSWERS_MAX} writes of one client without an answer")
         try:
             answer = self._execute(kind, fields, changes)
-        except (Malformed, NotAllowed, ValueError, TypeError) as error:
-            answer = refusal(Status.REFUSED, str(error))
+        except (MalformedCommand, NotAllowed, ValueError, TypeError) as error:
+            answer = refusal(CommandStatus.REFUSED, str(error))
         session.answers[sequence] = answer
         return answer
 
@@ -284,25 +284,25 @@ class KvMachine:
 
     def _execute(self, kind: int, fields: list[Any], changes: list[Change]) -> bytes:
         match kind:
-            case Kind.TXN:
+            case CommandKind.TXN:
                 (ops,) = fields
                 return self._txn(ops, changes)
-            case Kind.NEXT_IDS:
+            case CommandKind.NEXT_IDS:
                 counter, count, at_least = fields
                 if not isinstance(counter, str) or not isinstance(count, int) or not isinstance(at_least, int):
-                    raise Malformed("a counter's name is text, ids are integers")
+                    raise MalformedCommand("a counter's name is text, ids are integers")
                 return self._next_ids(counter, count, at_least)
-            case Kind.GRANT:
+            case CommandKind.GRANT:
                 (ttl_ms,) = fields
                 check_ttl(ttl_ms)
                 self._leases[self.index] = _Lease(ttl_ms)
                 self.lease_changes += 1
                 return ok(self.index)
-            case Kind.REVOKE:
+            case CommandKind.REVOKE:
                 (lease,) = fields
                 return self._revoke(lease, changes)
             case _:
-                raise Malformed(f"command {kind} is not known here")
+                raise MalformedCommand(f"command {kind} is not known here")
 
     def _txn(self, fields: Any, changes: list[Change]) -> bytes:
         ops = ops_of(fields)
@@ -312,10 +312,10 @@ class KvMachine:
                 found = self._rows.get(op.key)
                 actual = -1 if found is None else found[1]
                 if actual != op.expected:
-                    return refusal(Status.CONFLICT, op.key, op.expected, actual)
+                    return refusal(CommandStatus.CONFLICT, op.key, op.expected, actual)
         for op in ops:
             if isinstance(op, Put) and op.lease and op.lease not in self._leases:
-                return refusal(Status.LEASE_LOST, f"{op.key}: lease {op.lease} has expired or is unknown")
+                return refusal(CommandStatus.LEASE_LOST, f"{op.key}: lease {op.lease} has expired or is unknown")
         there = [self._rows.get(op.key) is not None for op in ops]
         for op in ops:
             match op:

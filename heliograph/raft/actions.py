@@ -13,7 +13,7 @@ from heliograph.raft.messages import Entry, Message, SnapshotMeta
 FOREVER = float("inf")
 
 
-class Role(IntEnum):
+class RaftRole(IntEnum):
     FOLLOWER = 0
     PRE_CANDIDATE = 1
     CANDIDATE = 2

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import crc32c
 
-from heliograph.raft.actions import FOREVER, Actions, CoreSettings, Role
-from heliograph.raft.core_state import Incoming
+from heliograph.raft.actions import FOREVER, Actions, CoreSettings, RaftRole
+from heliograph.raft.core_state import IncomingSnapshot
 from heliograph.raft.leader import Leading
 from heliograph.raft.messages import (
     NOOP,
@@ -33,7 +33,7 @@ from heliograph.raft.messages import (
 )
 from heliograph.raft.progress import Progress
 
-__all__ = ["Actions", "CoreSettings", "RaftCore", "Role"]
+__all__ = ["Actions", "CoreSettings", "RaftCore", "RaftRole"]
 
 
 class RaftCore(Leading):
@@ -48,7 +48,9 @@ class RaftCore(Leading):
 
     def next_deadline(self) -> float:
         return min(
-            self._heartbeat_at if self.role is Role.LEADER else self._election_at, self._note_at, self._transfer_until
+            self._heartbeat_at if self.role is RaftRole.LEADER else self._election_at,
+            self._note_at,
+            self._transfer_until,
         )
 
     # -- events -------------------------------------------------------------------------------------------------------
@@ -60,7 +62,7 @@ class RaftCore(Leading):
             self._out.note_commit, self._note_at = True, FOREVER
         if now >= self._transfer_until:  # it was not to be: go on leading
             self._end_transfer()
-        if self.role is Role.LEADER:
+        if self.role is RaftRole.LEADER:
             if now >= self._heartbeat_at:
                 self._heartbeat_at = now + self.settings.heartbeat_s
                 if self._has_left() or not self._hears_majority(now):
@@ -107,11 +109,11 @@ class RaftCore(Leading):
                 if self._heed(sender, now):
                     self._on_chunk(sender, message)
             case TimeoutNow():
-                if self.role is not Role.LEADER and self._may_stand():
+                if self.role is not RaftRole.LEADER and self._may_stand():
                     self._stand(now, ordered=True)
             case _:
                 progress = self.progress.get(sender)
-                if self.role is Role.LEADER and progress is not None:
+                if self.role is RaftRole.LEADER and progress is not None:
                     progress.heard = now
                     self._on_reply(sender, progress, message)
 
@@ -121,13 +123,13 @@ class RaftCore(Leading):
         self._election_at = now + self.settings.election_timeout_s * (1 + self._rng.random())
 
     def _hears_leader(self, now: float) -> bool:
-        return self.role is Role.LEADER or (
+        return self.role is RaftRole.LEADER or (
             self.leader != "" and now - self._leader_heard < self.settings.election_timeout_s
         )
 
     def _heed(self, sender: str, now: float) -> bool:
         """A message of this term's leader. False: two leaders of one term, which only a bug elsewhere can bring; it is not obeyed."""
-        if self.role is Role.LEADER:
+        if self.role is RaftRole.LEADER:
             return False
         self._follow(self.term, sender, now)
         self._leader_heard = now
@@ -154,29 +156,29 @@ class RaftCore(Leading):
     def _follow(self, term: int, leader: str, now: float) -> None:
         if term > self.term:
             self._set_hard_state(term, "")
-        if self.role is Role.LEADER:
+        if self.role is RaftRole.LEADER:
             self._draw_election(now)
             self._end_transfer()
             self.progress.clear()
             self._out.lost_reads += [token for *_, tokens in self._rounds for token in tokens] + self._reads
             self._reads.clear()
             self._rounds.clear()
-        if self.role is not Role.FOLLOWER or self.leader != leader:
+        if self.role is not RaftRole.FOLLOWER or self.leader != leader:
             self._incoming = None
-        self.role, self.leader = Role.FOLLOWER, leader
+        self.role, self.leader = RaftRole.FOLLOWER, leader
 
     def _campaign(self, now: float) -> None:
         self._follow(self.term, "", now)
         if self.config.voters == (self.node_id,):
             self._stand(now)
             return
-        self.role, self._votes = Role.PRE_CANDIDATE, self._own_vote()
+        self.role, self._votes = RaftRole.PRE_CANDIDATE, self._own_vote()
         self._ask_for_votes(VoteRequest(self.term + 1, self.log.last_index, self.log.last_term, pre=True))
 
     def _stand(self, now: float, ordered: bool = False) -> None:
         self._follow(self.term, "", now)
         self._set_hard_state(self.term + 1, self.node_id)
-        self.role, self._votes = Role.CANDIDATE, self._own_vote()
+        self.role, self._votes = RaftRole.CANDIDATE, self._own_vote()
         self._draw_election(now)
         self._ask_for_votes(VoteRequest(self.term, self.log.last_index, self.log.last_term, ordered=ordered))
         self._count_votes(now)
@@ -213,7 +215,7 @@ class RaftCore(Leading):
         self._send(sender, VoteReply(self.term, granted))
 
     def _on_vote_reply(self, sender: str, reply: VoteReply, now: float) -> None:
-        wanted = Role.PRE_CANDIDATE if reply.pre else Role.CANDIDATE
+        wanted = RaftRole.PRE_CANDIDATE if reply.pre else RaftRole.CANDIDATE
         term = self.term + 1 if reply.pre and reply.granted else self.term
         if self.role is wanted and reply.term == term and self._counts(sender):
             self._votes[sender] = reply.granted
@@ -227,7 +229,7 @@ class RaftCore(Leading):
         needed = len(self.config.voters) // 2 + 1
         granted = sum(self._votes.values())
         if granted >= needed:
-            if self.role is Role.PRE_CANDIDATE:
+            if self.role is RaftRole.PRE_CANDIDATE:
                 self._stand(now)
             else:
                 self._lead(now)
@@ -235,7 +237,7 @@ class RaftCore(Leading):
             self._follow(self.term, "", now)
 
     def _lead(self, now: float) -> None:
-        self.role, self.leader = Role.LEADER, self.node_id
+        self.role, self.leader = RaftRole.LEADER, self.node_id
         following = self.log.last_index + 1
         self.progress = {member: Progress(following, now) for member in self.config.members if member != self.node_id}
         self.term_start = following
@@ -275,7 +277,7 @@ class RaftCore(Leading):
         incoming = self._incoming
         if incoming is None or (incoming.sender, incoming.meta) != (sender, meta):
             self._incoming_number += 1
-            incoming = self._incoming = Incoming(self._incoming_number, sender, meta)
+            incoming = self._incoming = IncomingSnapshot(self._incoming_number, sender, meta)
         if incoming.handed > incoming.stored:
             return  # its answer is on the way
         if chunk.offset == incoming.handed and 0 < len(chunk.data) <= meta.size_bytes - incoming.handed:
@@ -297,7 +299,7 @@ class RaftCore(Leading):
         if self._incoming is not None and self._incoming.number == number:
             self._incoming = None
 
-    def _acknowledge(self, incoming: Incoming) -> None:
+    def _acknowledge(self, incoming: IncomingSnapshot) -> None:
         meta = incoming.meta
         if incoming.stored < meta.size_bytes:
             self._send(incoming.sender, SnapshotReply(self.term, meta.index, incoming.stored))

@@ -13,16 +13,16 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from heliograph.raft.actions import FOREVER, Actions, CoreSettings, Role
+from heliograph.raft.actions import FOREVER, Actions, CoreSettings, RaftRole
 from heliograph.raft.membership import Configurations
 from heliograph.raft.messages import Config, Entry, Message, SnapshotMeta
 from heliograph.raft.progress import Mode, Progress
-from heliograph.raft.raft_log import Log
+from heliograph.raft.raft_log import RaftLog
 from heliograph.runtime.clock import Rng
 
 
 @dataclass(slots=True)
-class Incoming:
+class IncomingSnapshot:
     """A snapshot on its way in. handed, stored: bytes, to the shell and on the disk; one piece at a time is between them."""
 
     number: int
@@ -43,7 +43,7 @@ class CoreState:
         config: Config,
         term: int,
         vote: str,
-        log: Log,
+        log: RaftLog,
         snapshot: SnapshotMeta | None,
         settings: CoreSettings,
         rng: Rng,
@@ -59,7 +59,7 @@ class CoreState:
         """
         self.node_id, self.settings = node_id, settings
         self.term, self.vote, self.log, self.snapshot = term, vote, log, snapshot
-        self.role, self.leader = Role.FOLLOWER, ""
+        self.role, self.leader = RaftRole.FOLLOWER, ""
         self.owed = owed
         self.commit = max(log.base_index, min(commit, log.last_index))
         self.term_start = 0  # index of the first entry of this leader's term
@@ -78,7 +78,7 @@ class CoreState:
         self._round = 0
         self._reads: list[int] = []  # tokens that wait for a round
         self._rounds: deque[tuple[int, int, list[int]]] = deque()  # (round, index, tokens)
-        self._incoming: Incoming | None = None
+        self._incoming: IncomingSnapshot | None = None
         self._incoming_number = 0
         self._election_at = 0.0
         self._transfer_to, self._transfer_until = "", FOREVER
@@ -97,7 +97,7 @@ class CoreState:
     @property
     def ready(self) -> bool:
         """Leader, and everything of earlier terms is committed."""
-        return self.role is Role.LEADER and self.commit >= self.term_start
+        return self.role is RaftRole.LEADER and self.commit >= self.term_start
 
     @property
     def uncommitted(self) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heliograph.model.errors import NotAllowed
-from heliograph.raft.actions import Role
+from heliograph.raft.actions import RaftRole
 from heliograph.raft.core_state import CoreState
 from heliograph.raft.membership import Change, Promote, changed
 from heliograph.raft.messages import (
@@ -42,11 +42,11 @@ class Leading(CoreState):
     @property
     def transferring(self) -> bool:
         """It is handing the leadership over, for one election time-out at most, and takes no commands meanwhile."""
-        return self.role is Role.LEADER and self._transfer_to != ""
+        return self.role is RaftRole.LEADER and self._transfer_to != ""
 
     def propose(self, commands: Sequence[bytes]) -> int | None:
         """Appends commands; returns the index of the first, or None where this member does not lead, or is handing over."""
-        if self.role is not Role.LEADER or self._transfer_to:
+        if self.role is not RaftRole.LEADER or self._transfer_to:
             return None
         first = self.log.last_index + 1
         self._append_own([(self.term, COMMAND, command) for command in commands])
@@ -56,7 +56,7 @@ class Leading(CoreState):
 
     def read(self, token: int) -> bool:
         """Asks for a linearizable read; the answer comes as an action with this token. False: this member does not lead."""
-        if self.role is not Role.LEADER:
+        if self.role is not RaftRole.LEADER:
             return False
         self._reads.append(token)
         self._open_round()
@@ -75,7 +75,7 @@ class Leading(CoreState):
         index, term = mark
         if index > self.durable and self.log.term(index) == term:  # what was replaced meanwhile is not meant
             self.durable = index
-            if self.role is Role.LEADER:
+            if self.role is RaftRole.LEADER:
                 self._advance_commit()
         if self.owed is not None and (self.log.term(self.durable), self.durable) >= self.owed:
             self.owed = None
@@ -101,7 +101,7 @@ class Leading(CoreState):
         it may not be made, or not yet.
         """
         self._now = now
-        if self.role is not Role.LEADER:
+        if self.role is not RaftRole.LEADER:
             return None
         if self._transfer_to:
             raise NotAllowed(f"the leadership is being handed over to {self._transfer_to!r}: try again in a moment")
@@ -133,7 +133,7 @@ class Leading(CoreState):
     def examine_transfer(self, to: str, now: float) -> bool | None:
         """As `transfer` would answer now. Raises NotAllowed with the reason where that member cannot lead."""
         self._now = now
-        if self.role is not Role.LEADER:
+        if self.role is not RaftRole.LEADER:
             return None
         if to == self.node_id:
             return False

@@ -29,7 +29,7 @@ class Restore(Protocol):
     def abandon(self) -> None: ...
 
 
-class Kept(Protocol):
+class DurableTable(Protocol):
     """What a machine offers that keeps its state itself, durably: it needs the log only from there on."""
 
     @property
@@ -73,7 +73,7 @@ class StateMachine(Protocol):
         ...
 
     @property
-    def kept(self) -> Kept | None:
+    def kept(self) -> DurableTable | None:
         """None: it is in memory, and made again from snapshots and the log."""
         ...
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from heliograph.raft.messages import ENTRY_OVERHEAD, Entry
 
 
-class Log:
+class RaftLog:
     def __init__(self, base_index: int = 0, base_term: int = 0, entries: Sequence[Entry] = ()) -> None:
         self.base_index, self.base_term = base_index, base_term
         self._entries = list(entries)

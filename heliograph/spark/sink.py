@@ -35,7 +35,7 @@ from heliograph.client.producer import Message, TopicProducer
 from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from heliograph.spark.portable import by_content, placed
-from heliograph.spark.scan.source_options import KNOWN, Access
+from heliograph.spark.scan.source_options import KNOWN, RegionAccess
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 
 _ROWS = 1000
@@ -78,7 +78,7 @@ _PENDING_BYTES = 64 << 20
 _COMPRESSIONS = {"none": 0, "lz4": 1, "zlib": 2, "zstd": 3, "snappy": 4}
 
 
-class SinkOptions(Access):
+class SinkOptions(RegionAccess):
     """What a user said, checked against the columns. Raises ConfigError with one sentence."""
 
     def __init__(self, given: dict[str, str], schema: StructType) -> None:
@@ -290,9 +290,11 @@ def write_rows(options: SinkOptions, name: str, batch: int, batches: Iterator[pa
     """The rows of one partition."""
     task = TaskContext.get()
     batches = placed(batches) if options.portable else by_content(batches) if options.order == "content" else batches
-    number, turn = task.partitionId() if task is not None else 0, batch >> _BATCHES_BITS
+    number, generation = task.partitionId() if task is not None else 0, batch >> _BATCHES_BITS
     first = (batch & (1 << _BATCHES_BITS) - 1) << _BATCH_ROWS_BITS
-    return asyncio.run(_write(options, f"{name}-{number}" + (f"-turn-{turn}" if turn else ""), number, first, batches))
+    return asyncio.run(
+        _write(options, f"{name}-{number}" + (f"-turn-{generation}" if generation else ""), number, first, batches)
+    )
 
 
 @lru_cache(1 << 16)

@@ -25,9 +25,9 @@ from heliograph.model.errors import ConfigError, MetadataUnavailable, NotFound, 
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.spark.scan.offsets import (
     EntryRange,
-    Place,
     Places,
     Positions,
+    TopicPlace,
     Watermarks,
     begin,
     between,
@@ -44,7 +44,7 @@ from heliograph.spark.scan.offsets import (
     steady,
     tasks_of,
 )
-from heliograph.spark.scan.region_moves import ALL, Kept, advanced, first_unread, plan
+from heliograph.spark.scan.region_moves import ALL, CoordinateRange, advanced, first_unread, plan
 from heliograph.spark.scan.source_options import Options, Start
 from heliograph.spark.scan.task_planning import bundles, even
 from heliograph.spark.scan.topic_groups import replace_file
@@ -298,7 +298,7 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if held:  # what arrives at this moment is in the vector and behind the snapshot's end, and would not be read
             snapshots |= reader.snapshots(held)
         self._check_held(reader, snapshots, begins)
-        kept: dict[str, Kept] = {}
+        kept: dict[str, CoordinateRange] = {}
         ranges: list[EntryRange] = []
         region = self._asked(reader, snapshots) if len(snapshots) < len(moved) else ""
         for topic in moved:
@@ -407,7 +407,7 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             snapshots = asked(reader, self._options, self._options.topics(reader))
         return next((snapshot.region for snapshot in snapshots.values()), self._region)
 
-    def _coming(self, reader: BlockReader, snapshot: TopicSnapshot, place: Place, new: Positions) -> Position:
+    def _coming(self, reader: BlockReader, snapshot: TopicSnapshot, place: TopicPlace, new: Positions) -> Position:
         """From where on a query goes on here that stands at `place` of another region; `new` gets what the subscription here is to hold then."""
         topic, read = snapshot.topic, place.vector or {}
         known = self._came.get(topic)
@@ -453,9 +453,9 @@ def _firsts(reader: BlockReader, snapshots: Mapping[str, TopicSnapshot], begins:
         topic: _before(at) for topic, at in begins.items() if at != begin(snapshots[topic]) or snapshots[topic].trimmed
     }
     seen = reader.vectors(behind) if behind else {}
-    whole = {topic: Place(snapshots[topic].region, at, {}) for topic, at in begins.items() if topic not in behind}
+    whole = {topic: TopicPlace(snapshots[topic].region, at, {}) for topic, at in begins.items() if topic not in behind}
     return whole | {
-        topic: Place(snapshots[topic].region, begins[topic], vector, vector) for topic, vector in seen.items()
+        topic: TopicPlace(snapshots[topic].region, begins[topic], vector, vector) for topic, vector in seen.items()
     }
 
 

@@ -51,7 +51,7 @@ _TOPICS = ("subscription", "topic", "topics", "namespace", "topics_pattern")
 _OURS = ("format", "checkpoint", "trigger", "mode", "name")
 
 
-class Sink(NamedTuple):
+class SqlSink(NamedTuple):
     format: str
     options: dict[str, str]
     checkpoint: str
@@ -70,7 +70,7 @@ class Pipeline:
         run again as a whole, by a driver.
         """
         self._spark, self._defaults, self._repeated = spark, dict(defaults or {}), repeated
-        self._sinks: dict[str, Sink] = {}
+        self._sinks: dict[str, SqlSink] = {}
         self._tables: dict[str, tuple[str, dict[str, str]]] = {}
         """By name: columns, and options, so that STREAM name WITH (...) can read it otherwise."""
         self._read: dict[str, tuple[str, ...]] = {}
@@ -176,7 +176,7 @@ class Pipeline:
 
         return _STREAM.sub(view, statement)
 
-    def _insert(self, sink: Sink, query: str) -> Any:
+    def _insert(self, sink: SqlSink, query: str) -> Any:
         rows = self._spark.sql(query)
         options = {**(self._defaults if sink.format == "heliograph" else {}), **sink.options}
         if not rows.isStreaming:
@@ -251,12 +251,12 @@ def options_of(text: str, statement: str) -> dict[str, str]:
     return found
 
 
-def _sink(name: str, options: dict[str, str]) -> Sink:
+def _sink(name: str, options: dict[str, str]) -> SqlSink:
     if "format" not in options:
         raise ConfigError(f"the sink {name} wants a format: heliograph, parquet, json, or any that Spark knows")
     own = {key: options.get(key, "") for key in _OURS}
     rest = {key: value for key, value in options.items() if key not in _OURS}
-    return Sink(
+    return SqlSink(
         own["format"],
         rest,
         own["checkpoint"],
@@ -267,7 +267,7 @@ def _sink(name: str, options: dict[str, str]) -> Sink:
     )
 
 
-def _check_repeatable(sink: Sink) -> None:
+def _check_repeatable(sink: SqlSink) -> None:
     """Raises ConfigError where rows that are no stream would be in the sink twice once they are written again."""
     if sink.options.get("exactly_once", "true").lower() == "false":
         return

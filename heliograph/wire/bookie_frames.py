@@ -90,7 +90,7 @@ class Kind(IntEnum):
     ANSWER = 66
 
 
-class Code(IntEnum):
+class BookieCode(IntEnum):
     OK = 0
     NO_SUCH_LEDGER = 1
     NO_SUCH_ENTRY = 2
@@ -102,12 +102,12 @@ class Code(IntEnum):
 
 
 _ERRORS: dict[int, type[StorageError]] = {
-    Code.NO_SUCH_LEDGER: NoSuchLedger,
-    Code.NO_SUCH_ENTRY: NoSuchEntry,
-    Code.FENCED: LedgerFenced,
-    Code.UNKNOWN: BookieUnavailable,
-    Code.READ_ONLY: BookieUnavailable,
-    Code.DISK_FAILED: DiskFailed,
+    BookieCode.NO_SUCH_LEDGER: NoSuchLedger,
+    BookieCode.NO_SUCH_ENTRY: NoSuchEntry,
+    BookieCode.FENCED: LedgerFenced,
+    BookieCode.UNKNOWN: BookieUnavailable,
+    BookieCode.READ_ONLY: BookieUnavailable,
+    BookieCode.DISK_FAILED: DiskFailed,
 }
 
 

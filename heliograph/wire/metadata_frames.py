@@ -119,7 +119,7 @@ def rows(found: Sequence[Any]) -> list[tuple[str, int, bytes | None]]:
     return out
 
 
-class FrameCutter:
+class MetadataFrameCutter:
     """Bytes in, as a socket brings them; whole frames out."""
 
     def __init__(self, size_max: int = HANDSHAKE_BYTES_MAX) -> None:

@@ -23,8 +23,8 @@ from urllib.parse import parse_qsl
 
 from heliograph.runtime.disk import Buffer
 from heliograph.wire.block import is_sealed, peek_block
-from heliograph.wire.bookie_frames import Code
-from region_node.security.read_permits import ReadKeys, Refused, number
+from heliograph.wire.bookie_frames import BookieCode
+from region_node.security.read_permits import PermitRefused, ReadKeys, number
 
 if TYPE_CHECKING:
     from storage.bookie.serving.bookie import Bookie
@@ -95,7 +95,7 @@ class RangeReads:
         """To be started. None: it was refused, and that was said."""
         try:
             wanted = self._wanted(dict(parse_qsl(query)))
-        except Refused as error:
+        except PermitRefused as error:
             self.refused[error.reason] += 1
             say(wire, 400 if error.reason == "malformed" else 403, str(error))
             return None
@@ -110,7 +110,7 @@ class RangeReads:
         at = number(given, "at")
         last = number(given, "through") if "through" in given else permit.last
         if not permit.first <= at <= last <= permit.last:
-            raise Refused(
+            raise PermitRefused(
                 "forged", f"the permit is for entries {permit.first} to {permit.last}, not for {at} to {last}"
             )
         if "stride" not in given:
@@ -122,7 +122,9 @@ class RangeReads:
             if part.isascii() and part.isdigit() and len(part) < 5
         )
         if not stride or not 1 <= width <= _WIDTH_MAX or not sets or max(sets) >= width:
-            raise Refused("malformed", "stripes are told as stride, width, and sets: some of the numbers below width")
+            raise PermitRefused(
+                "malformed", "stripes are told as stride, width, and sets: some of the numbers below width"
+            )
         return Wanted(permit.ledger, at, last, stride, width, sets)
 
 
@@ -162,13 +164,13 @@ class RangeAnswer:
 
     # -- from the bookie ----------------------------------------------------------------------------------------------
 
-    def answer(self, request: int, code: Code, entry: int, value: int, body: Sequence[Buffer]) -> None:
+    def answer(self, request: int, code: BookieCode, entry: int, value: int, body: Sequence[Buffer]) -> None:
         """value: 1 where more of the same read follows."""
         if self._ended:
             return
-        if code != Code.OK:
+        if code != BookieCode.OK:
             self._break(
-                404 if code in (Code.NO_SUCH_LEDGER, Code.NO_SUCH_ENTRY) else 503,
+                404 if code in (BookieCode.NO_SUCH_LEDGER, BookieCode.NO_SUCH_ENTRY) else 503,
                 bytes(body[0]).decode() if body else code.name,
             )
             return
@@ -189,7 +191,7 @@ class RangeAnswer:
 
     def flush(self) -> None: ...
 
-    def lost(self, ledger: int, code: Code, text: str) -> None: ...
+    def lost(self, ledger: int, code: BookieCode, text: str) -> None: ...
 
     def _next(self) -> None:
         if self._ended or self._slow or self._reading:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from region_node.bookie.http_access import BookieAccess
     from storage.bookie.directories.ledger_dir import LedgerDir
     from storage.bookie.maintenance.block_refill import Refill
-    from storage.bookie.maintenance.garbage_collector import Collector
+    from storage.bookie.maintenance.garbage_collector import GarbageCollector
     from storage.bookie.serving.bookie import Bookie
 
 _REQUEST_BYTES_MAX = 8192
@@ -68,7 +68,7 @@ class BookieHttp:
     def __init__(
         self,
         bookie: Bookie,
-        collector: Callable[[], Collector | None],
+        collector: Callable[[], GarbageCollector | None],
         refill: Callable[[], Refill | None] = lambda: None,
         ranges: RangeReads | None = None,
     ) -> None:

@@ -55,7 +55,7 @@ class Tally:
     longest_gap_s: float = 0.0
 
 
-class Traffic:
+class DemoTraffic:
     """Named producers and consumers of the official client, one of each in every region."""
 
     def __init__(self, urls: dict[str, str], log: Path) -> None:
@@ -159,7 +159,7 @@ class Demo:
         self.failures: list[str] = []
         self.late = 0
         self.admin = {r.name: f"http://127.0.0.1:{r.admin_port}" for r in plan.regions}
-        self.traffic = Traffic(
+        self.traffic = DemoTraffic(
             {r.name: f"pulsar://127.0.0.1:{r.service_port}" for r in plan.regions}, data / "logs" / "clients.log"
         )
         self._seen: tuple[float, dict[str, tuple[int, int]]] = (0.0, {})

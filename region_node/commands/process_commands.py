@@ -28,7 +28,7 @@ _DEFAULT_DATA = Path(".heliograph")
 _POLL_S = 0.5
 
 
-class Role(StrEnum):
+class ProcessRole(StrEnum):
     BROKER = "broker"
     BOOKIE = "bookie"
 
@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(process, name="process")
 
 
-def add(role: Role, region: Region = "", data: Data = _DEFAULT_DATA, json_output: Json = False) -> None:
+def add(role: ProcessRole, region: Region = "", data: Data = _DEFAULT_DATA, json_output: Json = False) -> None:
     """Start one more broker or bookie in a region, for good: `down` and `up` have it again.
 
     Nothing is copied. A bookie gets new ledgers at once; a broker gets bundles by the load, or by `heliograph
@@ -69,7 +69,7 @@ def add(role: Role, region: Region = "", data: Data = _DEFAULT_DATA, json_output
     by_load = (
         f"bundles come to it by the load; by hand: `heliograph namespaces unload NAMESPACE --bundle BUNDLE --to {name}`"
     )
-    typer.echo("new ledgers are put on it from now on" if role == Role.BOOKIE else by_load)
+    typer.echo("new ledgers are put on it from now on" if role == ProcessRole.BOOKIE else by_load)
 
 
 def remove(name: Name, data: Data = _DEFAULT_DATA, dry_run: DryRun = False, json_output: Json = False) -> None:

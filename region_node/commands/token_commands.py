@@ -135,7 +135,7 @@ def validate(
     role_claim: str = "sub",
 ) -> None:
     """Say what a broker with this key would say: prints the role and the claims, or ends with 1 and the reason."""
-    from region_node.security.authentication.authentication_service import Ports, build_authentication
+    from region_node.security.authentication.authentication_service import MachinePorts, build_authentication
     from region_node.security.authentication.principal import Credentials
     from region_node.security.settings import ASYMMETRIC, SECRET_BYTES_MIN, SecuritySettings, TokenSettings
 
@@ -155,7 +155,7 @@ def validate(
         role_claim=role_claim,
     )
     text = (sys.stdin.read() if token == "-" else token).strip()
-    ports = Ports(clock=SystemClock(), rng=system_rng(), fetch=_nothing_to_fetch, offload=_nothing_to_offload)
+    ports = MachinePorts(clock=SystemClock(), rng=system_rng(), fetch=_nothing_to_fetch, offload=_nothing_to_offload)
     authentication = build_authentication(SecuritySettings(authentication=("token",), tokens=(source,)), ports)
     try:
         principal = asyncio.run(authentication.identify(Credentials(method="token", data=text.encode())))

@@ -137,7 +137,7 @@ class Compactor:
         """
         self._cold = cold
         self._context, self._meta, self._clock, self._tasks = context, meta, clock, tasks
-        self._turn = asyncio.Lock()
+        self._compacting = asyncio.Lock()
 
     def of(self, topic: CompactingTopic) -> TopicCompaction:
         """The topic's, as it is stored; with what an earlier owner left over being deleted. A topic that is not
@@ -221,7 +221,7 @@ class Compactor:
     # -- one compaction -----------------------------------------------------------------------------------------------
 
     async def _compact(self, topic: CompactingTopic, state: TopicCompaction) -> None:
-        async with self._turn:
+        async with self._compacting:
             began = self._clock.monotonic()
             try:
                 await self._run(topic, state)

@@ -30,7 +30,7 @@ _MAGIC = b"\x0e\x01"
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class KeyedMessage:
     """key None: it has none. empty: it has no value, and takes its key away. gone: compacted out earlier."""
 
     key: bytes | None
@@ -42,7 +42,7 @@ class Message:
 class Opened:
     """messages: of a batch that could be opened, one by one; else the entry as one. chunk: (uuid, index, count)."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[KeyedMessage, ...]
     batch: bool = False
     chunk: tuple[str, int, int] | None = None
 
@@ -52,7 +52,7 @@ def open_entry(entry: Buffer) -> Opened:
     try:
         metadata, payload = entry_metadata(entry)
     except CorruptData:
-        return Opened((Message(None),))
+        return Opened((KeyedMessage(None),))
     if metadata.HasField("num_messages_in_batch") and not metadata.encryption_keys:
         singles = _singles(metadata, payload)
         if singles is not None:
@@ -62,15 +62,15 @@ def open_entry(entry: Buffer) -> Opened:
         (metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg) if metadata.num_chunks_from_msg > 1 else None
     )
     size = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else len(payload)
-    return Opened((Message(key, empty=metadata.null_value or (size == 0 and chunk is None)),), chunk=chunk)
+    return Opened((KeyedMessage(key, empty=metadata.null_value or (size == 0 and chunk is None)),), chunk=chunk)
 
 
-def _message(single: pb.SingleMessageMetadata) -> Message:
+def _message(single: pb.SingleMessageMetadata) -> KeyedMessage:
     key = single.partition_key.encode() if single.HasField("partition_key") else None
     empty = (
         single.null_value if single.HasField("null_value") else single.payload_size == 0
     )  # Kafka's empty values say that they are values
-    return Message(key, empty=empty, gone=single.compacted_out)
+    return KeyedMessage(key, empty=empty, gone=single.compacted_out)
 
 
 def last_kept_index(entry: Buffer) -> int:

@@ -35,7 +35,7 @@ _NAMES = 64
 _PRODUCER = "heliograph-canary"
 
 
-class Verdict:
+class CanaryVerdict:
     """A core: tries in a row decide."""
 
     def __init__(self, settings: CanarySettings) -> None:
@@ -86,7 +86,7 @@ class Canary:
         open_port: Callable[[], Awaitable[None]],
         close_port: Callable[[], Awaitable[None]],
     ) -> None:
-        self.settings, self.verdict = settings, Verdict(settings)
+        self.settings, self.verdict = settings, CanaryVerdict(settings)
         self._broker, self._topics, self._owns, self._clock = broker, topics, owns, clock
         self._open, self._close = open_port, close_port
         self.ask_owner: Callable[[str], Awaitable[None]] | None = None
@@ -110,13 +110,13 @@ class Canary:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def once(self) -> Verdict:
+    async def once(self) -> CanaryVerdict:
         """The verdict; where nothing runs by itself, of a try that is at most `interval_s` old: anybody may ask, as often as they like."""
         if self._task is None:
             async with self._asking:
                 if self._clock.monotonic() >= self._fresh_until:
                     reason, latency_ms = await self._timed()
-                    self.verdict = Verdict(self.settings)
+                    self.verdict = CanaryVerdict(self.settings)
                     self.verdict.tried(reason, latency_ms)
                     self._fresh_until = self._clock.monotonic() + self.settings.interval_s
         return self.verdict

@@ -17,7 +17,7 @@ from typing import Any
 
 from heliograph.model.errors import ConfigError
 from region_node.hosts import inventory as described
-from region_node.hosts.inventory import Inventory, Node
+from region_node.hosts.inventory import HostNode, Inventory
 from region_node.process.settings import build
 from region_node.security.certificate_authority import ensure_certificates
 
@@ -25,7 +25,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class HostManifest:
     """What a host's own commands go by. `nodes`: in the order in which they start; lists of names: all of the region, once all is done."""
 
     host: str
@@ -53,7 +53,7 @@ class Manifest:
     format: int = FORMAT
 
     @classmethod
-    def read(cls, path: Path) -> Manifest:
+    def read(cls, path: Path) -> HostManifest:
         """Raises ConfigError."""
         try:
             return build(cls, json.loads(path.read_text()), "host.json")
@@ -110,7 +110,7 @@ def _host(inventory: Inventory, region: str, host: str, ca: Path, folder: Path) 
     return folder
 
 
-def manifest(inventory: Inventory, region_name: str, host_name: str, nodes: list[Node]) -> Manifest:
+def manifest(inventory: Inventory, region_name: str, host_name: str, nodes: list[HostNode]) -> HostManifest:
     region = inventory.regions[region_name]
     host = region.hosts[host_name]
     voter = described.node_name(host_name, host, "meta") if "meta" in host.roles else ""
@@ -120,7 +120,7 @@ def manifest(inventory: Inventory, region_name: str, host_name: str, nodes: list
     bookies = [node.settings["bookie"] for node in nodes if "bookie" in node.roles]
     disks = [path for bookie in bookies for path in (*bookie["journal_dirs"], *bookie["ledger_dirs"])]
     config = f"{host.address}:{inventory.ports.config}" if "config" in host.roles else ""
-    return Manifest(
+    return HostManifest(
         host=host_name,
         region=region_name,
         prefix=inventory.prefix_of(host_name),
@@ -162,7 +162,7 @@ metadata above all.
 """
 
 
-def unit(inventory: Inventory, host: str, node: Node) -> str:
+def unit(inventory: Inventory, host: str, node: HostNode) -> str:
     """A systemd unit."""
     prefix = inventory.prefix_of(host)
     bookie = node.settings.get("bookie", {})

@@ -26,7 +26,7 @@ from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.errors import AlreadyExists, ConfigError, HeliographError
 from heliograph.runtime.clock import SystemClock, system_rng
-from region_node.hosts.host_folders import Manifest
+from region_node.hosts.host_folders import HostManifest
 from region_node.hosts.region_watch import RegionWatch, certificate
 from region_node.hosts.service_managers import Services, services_of
 
@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 
 def activate(
-    prefix: Path, release: str, wait_s: float, say: Say, services_of: Callable[[Manifest], Services] = services_of
+    prefix: Path, release: str, wait_s: float, say: Say, services_of: Callable[[HostManifest], Services] = services_of
 ) -> str:
     """Puts `etc.next` and a release to use. Returns what was done. Raises ConfigError.
 
@@ -46,8 +46,8 @@ def activate(
     etc, staged, current = prefix / "etc", prefix / "etc.next", prefix / "current"
     if not (prefix / "releases" / release / "bin" / "python").exists():
         raise ConfigError(f"there is no release {release} in {prefix / 'releases'}: install it first")
-    wanted = Manifest.read((staged if staged.exists() else etc) / "host.json")
-    before = Manifest.read(etc / "host.json") if etc.exists() else None
+    wanted = HostManifest.read((staged if staged.exists() else etc) / "host.json")
+    before = HostManifest.read(etc / "host.json") if etc.exists() else None
     services = services_of(wanted)
     running = [node for node in (before.nodes if before else ()) if services.running(node)]
     installed = current.exists() and os.readlink(current) == f"releases/{release}"
@@ -105,17 +105,17 @@ def start(prefix: Path, names: Sequence[str], say: Say) -> None:
             services.start(node)
 
 
-def _chosen(prefix: Path, names: Sequence[str]) -> tuple[Manifest, list[str]]:
+def _chosen(prefix: Path, names: Sequence[str]) -> tuple[HostManifest, list[str]]:
     """In the order in which they start."""
-    manifest = Manifest.read(prefix / "etc" / "host.json")
+    manifest = HostManifest.read(prefix / "etc" / "host.json")
     if unknown := [name for name in names if name not in manifest.nodes]:
         raise ConfigError(f"{manifest.host} runs no {unknown[0]}; it runs {', '.join(manifest.nodes)}")
     return manifest, [node for node in manifest.nodes if not names or node in names]
 
 
 async def _change(
-    before: Manifest,
-    wanted: Manifest,
+    before: HostManifest,
+    wanted: HostManifest,
     prefix: Path,
     services: Services,
     switch: Callable[[], None],
@@ -144,7 +144,7 @@ async def _change(
         watch.close()
 
 
-async def _join(manifest: Manifest, etc: Path, wait_s: float) -> None:
+async def _join(manifest: HostManifest, etc: Path, wait_s: float) -> None:
     watch = RegionWatch(manifest, etc)
     try:
         await watch.join(wait_s)
@@ -156,7 +156,7 @@ def well(prefix: Path, wait_s: float) -> None:
     """Returns once all of the region is there. Raises ConfigError with what is missing."""
 
     async def wait() -> None:
-        watch = RegionWatch(Manifest.read(prefix / "etc" / "host.json"), prefix / "etc")
+        watch = RegionWatch(HostManifest.read(prefix / "etc" / "host.json"), prefix / "etc")
         try:
             await watch.until_well(wait_s, "after the start")
         finally:
@@ -171,7 +171,7 @@ def leave(prefix: Path, wait_s: float, say: Say, *, whole: bool) -> None:
     """
     if not (prefix / "etc").exists():
         return
-    manifest = Manifest.read(prefix / "etc" / "host.json")
+    manifest = HostManifest.read(prefix / "etc" / "host.json")
     services = services_of(manifest)
     brokers = [node for node in manifest.nodes if node in manifest.brokers]
     if not whole:
@@ -185,7 +185,7 @@ def leave(prefix: Path, wait_s: float, say: Say, *, whole: bool) -> None:
 
 
 async def _empty(
-    manifest: Manifest, etc: Path, services: Services, brokers: list[str], wait_s: float, say: Say
+    manifest: HostManifest, etc: Path, services: Services, brokers: list[str], wait_s: float, say: Say
 ) -> None:
     watch = RegionWatch(manifest, etc)
     try:
@@ -207,7 +207,7 @@ async def _empty(
 
 def provision(prefix: Path, wait_s: float, say: Say) -> None:
     """Writes all regions, and `public/default`, into the global configuration, from a host with the role config. Raises ConfigError."""
-    manifest = Manifest.read(prefix / "etc" / "host.json")
+    manifest = HostManifest.read(prefix / "etc" / "host.json")
     if not manifest.config:
         raise ConfigError(
             f"{manifest.host} has not the role config: give this command to the host of the region that has it"
@@ -215,7 +215,7 @@ def provision(prefix: Path, wait_s: float, say: Say) -> None:
     asyncio.run(_provision(manifest, prefix / "etc", wait_s, say))
 
 
-async def _provision(manifest: Manifest, etc: Path, wait_s: float, say: Say) -> None:
+async def _provision(manifest: HostManifest, etc: Path, wait_s: float, say: Say) -> None:
     clock = SystemClock()
     store = MetaClient(
         [manifest.config], clock=clock, rng=system_rng(), ssl=certificate(manifest.region, etc, "config")
@@ -273,7 +273,7 @@ def _differing(one: Path, other: Path) -> set[str]:
     }
 
 
-def own(manifest: Manifest) -> None:
+def own(manifest: HostManifest) -> None:
     """With systemd the processes run as a user of their own, whose the data and the keys are."""
     if not manifest.user:
         return

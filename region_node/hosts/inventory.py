@@ -33,7 +33,7 @@ _OWN = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
+class HostPorts:
     """Of each host. -1: not open."""
 
     broker: int = 6650
@@ -107,7 +107,7 @@ class Region:
 class Inventory:
     name: str
     regions: dict[str, Region]
-    ports: Ports = field(default_factory=Ports)
+    ports: HostPorts = field(default_factory=HostPorts)
     prefix: str = "/opt/heliograph"
     """Program, settings, and certificates, on each host; `{host}` in it is the host's name."""
     data: str = "/var/lib/heliograph"
@@ -170,7 +170,7 @@ class Inventory:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class HostNode:
     """One process of a host."""
 
     name: str
@@ -206,7 +206,7 @@ def _check_region(name: str, region: Region) -> None:
         raise ConfigError(f"region {name} has {count} bookies and wants at least 2: each entry is kept by two of them")
 
 
-def _check_settings(node: Node) -> None:
+def _check_settings(node: HostNode) -> None:
     """What a process would refuse is refused before a host is touched; files are not there yet, so what names some is left out."""
     fields = {**node.settings, "tls": None, "bind": "127.0.0.1", "security": {}}
     try:
@@ -238,7 +238,7 @@ def of_role(region: Region, role: str) -> list[str]:
     ]
 
 
-def nodes(inventory: Inventory, region_name: str, host_name: str) -> list[Node]:
+def nodes(inventory: Inventory, region_name: str, host_name: str) -> list[HostNode]:
     """In the order in which they start."""
     region = inventory.regions[region_name]
     host = region.hosts[host_name]
@@ -261,7 +261,7 @@ def nodes(inventory: Inventory, region_name: str, host_name: str) -> list[Node]:
                 )
             )
     return [
-        Node(name, roles, _settings(inventory, region_name, host_name, name, roles, sections))
+        HostNode(name, roles, _settings(inventory, region_name, host_name, name, roles, sections))
         for name, roles, sections in found
     ]
 
@@ -375,7 +375,7 @@ def _broker(inventory: Inventory, region_name: str, host: Host, index: int) -> d
     }
 
 
-def _broker_ports(ports: Ports, host: Host, index: int) -> dict[str, int]:
+def _broker_ports(ports: HostPorts, host: Host, index: int) -> dict[str, int]:
     names = ("broker", "broker_tls", "admin", "admin_tls", "link", "inside")
     given = {name: int(getattr(ports, name)) for name in names}
     return (

@@ -26,7 +26,7 @@ from heliograph.kv.metadata_store import ABSENT, prefix_end
 from heliograph.model.errors import ConfigError, HeliographError, NotAllowed, VersionConflict
 from heliograph.runtime.clock import SystemClock, system_rng
 from local_meta import keys
-from region_node.hosts.host_folders import Manifest
+from region_node.hosts.host_folders import HostManifest
 from region_node.placement.balance.load_report import Pause
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.security.authentication.internal_tokens import KEY as SECRET
@@ -46,7 +46,7 @@ _COUNTED = 1000
 class RegionWatch:
     """Asks the region's metadata with this host's certificate; whoever makes it ends it by `close`."""
 
-    def __init__(self, manifest: Manifest, etc: Path) -> None:
+    def __init__(self, manifest: HostManifest, etc: Path) -> None:
         """etc: where the host's certificates lie."""
         self._manifest, self._clock = manifest, SystemClock()
         tls = certificate(manifest.region, etc, "broker")
@@ -130,7 +130,7 @@ class RegionWatch:
             taken, wait_s, lambda what: f"{self._manifest.host} had no turn within {wait_s:.0f} s: {what}"
         )
         await self._hold(lease)
-        keeping = asyncio.ensure_future(self._keep(lease))
+        keeping = asyncio.ensure_future(self._hold(lease))
         try:
             yield
         finally:

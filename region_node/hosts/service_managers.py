@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from heliograph.model.errors import ConfigError
-from region_node.hosts.host_folders import Manifest
+from region_node.hosts.host_folders import HostManifest
 from region_node.instance.launch import alive
 
 _UNITS = Path("/etc/systemd/system")
@@ -35,14 +35,14 @@ class Services(Protocol):
         """Has a stopped node not come back at the next boot."""
 
 
-def services_of(manifest: Manifest) -> Services:
+def services_of(manifest: HostManifest) -> Services:
     return Systemd(manifest) if manifest.service == "systemd" else Plain(manifest)
 
 
 class Systemd:
     """Units lie in the host's settings folder and are linked from there."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: HostManifest) -> None:
         self._etc = Path(manifest.prefix) / "etc"
 
     def running(self, node: str) -> bool:
@@ -83,7 +83,7 @@ class Plain:
     that id is not taken for it.
     """
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: HostManifest) -> None:
         self._prefix = Path(manifest.prefix)
 
     def running(self, node: str) -> bool:

@@ -20,7 +20,7 @@ from rich.console import Console
 from heliograph.model.errors import ConfigError
 from region_node.instance.control import call
 from region_node.instance.plan.layout import load_plan
-from region_node.instance.plan.loopback_ports import Ports
+from region_node.instance.plan.loopback_ports import LoopbackPorts
 
 END_S = 180.0
 """What a supervisor takes to end at the longest: each tier drains, then is killed."""
@@ -65,7 +65,7 @@ def start_background(data: Path, console: Console, *, restart: bool = True) -> i
     os.close(theirs)
     last: dict[str, Any] = {}
     try:
-        with console.status("starting") as spinner, os.fdopen(ready) as lines, Ports() as ports:
+        with console.status("starting") as spinner, os.fdopen(ready) as lines, LoopbackPorts() as ports:
             ports.keep(
                 plan.ports() if plan is not None else ()
             )  # until the supervisor, which is being loaded, keeps them itself

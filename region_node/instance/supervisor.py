@@ -23,10 +23,10 @@ from region_node.instance.nodes.broker_credentials import SupervisorTokens
 from region_node.instance.nodes.processes import READY_S, Child, Processes, interpreter_of
 from region_node.instance.nodes.provisioning import Provisioning
 from region_node.instance.nodes.resize import Instance, Resize
-from region_node.instance.nodes.status import Status
+from region_node.instance.nodes.status import InstanceStatus
 from region_node.instance.nodes.wide_area import WideArea
 from region_node.instance.plan.layout import HOST, InstancePlan, NodePlan, check_ports, node_settings, save_plan
-from region_node.instance.plan.loopback_ports import Ports
+from region_node.instance.plan.loopback_ports import LoopbackPorts
 from region_node.instance.plan.region_growth import with_region, without_region
 from region_node.security.certificate_authority import ensure_certificates
 
@@ -45,11 +45,13 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._failure: ConfigError | None = None
         self._growing = asyncio.Lock()
-        self._ports = Ports()
+        self._ports = LoopbackPorts()
         self._processes = Processes(data, self._stopping, restart=restart, on_fatal=self._fail)
         self._wan = WideArea(lambda: self._plan, self._processes, toxiproxy)
         self._provisioning = Provisioning(data, lambda: self._plan, self._processes)
-        self._status = Status(data, lambda: self._plan, self._processes, SupervisorTokens(self._provisioning.metadata))
+        self._status = InstanceStatus(
+            data, lambda: self._plan, self._processes, SupervisorTokens(self._provisioning.metadata)
+        )
         lent = Instance(
             data,
             lambda: self._plan,

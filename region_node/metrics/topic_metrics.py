@@ -177,7 +177,7 @@ _BACKLOG, _SIZE = TOTALS.index("msg_backlog"), TOTALS.index("storage_size")
 _IN_BYTES, _OUT_BYTES = (TOPIC.index((f"pulsar_{way}_bytes_total", "counter")) for way in ("in", "out"))
 
 
-class Rows:
+class MetricRows:
     """Labels, as text -> numbers in the order of the columns. A row that comes twice is added up, but for columns that `ways` names."""
 
     def __init__(self, columns: Columns, ways: Mapping[str, Way] | None = None) -> None:
@@ -292,18 +292,18 @@ class TopicMetrics:
         began = self._clock.monotonic()
         ranking = self._top.begin(began)
         by_topic, by_subscription, by_link, by_compaction = (
-            Rows(TOPIC),
-            Rows(SUBSCRIPTION),
-            Rows(LINK, WORST),
-            Rows(COMPACTION),
+            MetricRows(TOPIC),
+            MetricRows(SUBSCRIPTION),
+            MetricRows(LINK, WORST),
+            MetricRows(COMPACTION),
         )
-        by_filter, by_transaction, by_consumer = Rows(FILTERING), Rows(TRANSACTIONS), Rows(CONSUMER)
+        by_filter, by_transaction, by_consumer = MetricRows(FILTERING), MetricRows(TRANSACTIONS), MetricRows(CONSUMER)
         by_namespace, by_cursor, by_bundle, by_quota, by_mark = (
-            Rows(NAMESPACE),
-            Rows(CURSOR),
-            Rows(BUNDLE),
-            Rows(QUOTA),
-            Rows(MARKED),
+            MetricRows(NAMESPACE),
+            MetricRows(CURSOR),
+            MetricRows(BUNDLE),
+            MetricRows(QUOTA),
+            MetricRows(MARKED),
         )
         count_of: dict[str, int] = {}
         stored: dict[str, int] = {}
@@ -384,7 +384,7 @@ class TopicMetrics:
             by_topic.add(labels, [size if name in _SIZES else 0 for name, _ in TOPIC])
             by_namespace.add(labels, (0, size))
             by_mark.add(labels, (0,))
-        by_top = Rows(TOP_TOPIC)
+        by_top = MetricRows(TOP_TOPIC)
         for at, topic in enumerate(self._top.end(ranking, began)):
             if at % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
@@ -418,11 +418,11 @@ class TopicMetrics:
             "storage_logical_size": totals["storage_size"],
         }
 
-    def _rates_of(self, marked: Rows) -> Rows:
+    def _rates_of(self, marked: MetricRows) -> MetricRows:
         """Of counts by namespace, a second since the last scrape; what came or went meanwhile with its topic does not count."""
         counts, before = dict(marked.first()), self._marked
         self._marked, elapsed = counts, max(KEPT_S, self._clock.monotonic() - self._made_at)
-        rates = Rows(MARKED)
+        rates = MetricRows(MARKED)
         for labels, count in counts.items():
             rates.add(labels, (max(0.0, count - before.get(labels, count)) / elapsed,))
         return rates

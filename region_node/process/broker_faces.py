@@ -20,7 +20,7 @@ from region_node.process.role_runtime import closing, replicator_tls
 from region_node.security.tls import server_context
 
 if TYPE_CHECKING:
-    from region_node.faces.pulsar.connection.pulsar_listener import LookupAnswer
+    from region_node.faces.pulsar.connection.pulsar_listener import TopicAddress
     from region_node.placement.ownership.broker_records import BrokerRecord
     from region_node.placement.ownership.ownership_service import Ownership
     from region_node.process.broker_role import BrokerRole
@@ -35,11 +35,11 @@ class PulsarLookup:
     def __init__(self, ownership: Ownership, topics: TopicService) -> None:
         self._ownership, self._topics = ownership, topics
 
-    async def lookup(self, topic: str, listener: str, authoritative: bool) -> LookupAnswer:
-        from region_node.faces.pulsar.connection.pulsar_listener import LookupAnswer
+    async def lookup(self, topic: str, listener: str, authoritative: bool) -> TopicAddress:
+        from region_node.faces.pulsar.connection.pulsar_listener import TopicAddress
 
         found = await self._ownership.lookup(topic, listener, authoritative)
-        return LookupAnswer(found.url, found.url_tls, found.redirect, authoritative=found.redirect)
+        return TopicAddress(found.url, found.url_tls, found.redirect, authoritative=found.redirect)
 
     async def partitions(self, topic: str, create: bool) -> int:
         count = await self._ownership.partitions(topic, create)
@@ -155,7 +155,7 @@ class BrokerFaces:
         from region_node.faces.kafka.cluster.kafka_cluster import Cluster, own_number
         from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
         from region_node.faces.kafka.connection.kafka_listener import KafkaListener
-        from region_node.faces.kafka.groups.group_coordinator import Coordinator
+        from region_node.faces.kafka.groups.group_coordinator import GroupCoordinator
         from region_node.topics.serving.topic_ids import TopicIds
 
         config = ConfigAdmin(broker.config, rng=broker.runtime.rng, clock=broker.runtime.clock)
@@ -181,8 +181,8 @@ class BrokerFaces:
         broker.stops.append(closing(broker.kafka.positions.close))
         broker.stops.append(closing(broker.kafka.quotas.close))
         broker.stops.append(closing(broker.kafka.close))
-        broker.kafka.coordinator = Coordinator(broker.kafka)
-        broker.kafka.follow_turns(broker.turns)
+        broker.kafka.coordinator = GroupCoordinator(broker.kafka)
+        broker.kafka.follow_leadership(broker.subscription_leadership)
         broker.stops.append(closing(broker.kafka.coordinator.close))
         broker.stops.append(closing(Cleaning(broker.kafka).close))
         if broker.transactions is not None:
@@ -254,7 +254,7 @@ class BrokerFaces:
             balancer=broker.balancer,
             isolation=broker.isolation,
             leases=broker.leases,
-            turns=broker.turns,
+            subscription_leadership=broker.subscription_leadership,
             deferred=broker.deferred,
             promises=broker.promises,
             end=broker.told_to_end.tell,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from heliograph.model.configuration.leadership import is_subscription
 from heliograph.model.topic_names import TopicName
 from region_node.process.broker_faces import BrokerFaces
-from region_node.process.role_runtime import Runtime, Told, closing, meta_client, replicator_tls
+from region_node.process.role_runtime import Announcement, Runtime, closing, meta_client, replicator_tls
 from region_node.process.settings import ProcessSettings
 from region_node.security.tls import Certificates, client_context
 from region_node.usage.tenant_usage import Usage
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from global_config.deferred_edits import DeferredEdits
     from heliograph.kv.metadata_client import MetaClient
     from region_node.dr.canary import Canary
-    from region_node.dr.leadership.subscription_leadership import SubscriptionTurns
+    from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
     from region_node.dr.leadership.write_leases import WriteLeases
     from region_node.dr.operations.drill_schedule import DrillSchedule
     from region_node.dr.slo_monitor import Promises
@@ -86,12 +86,12 @@ class BrokerRole:
         self.deferred: DeferredEdits
         self.drills: DrillSchedule | None = None
         self.leases: WriteLeases
-        self.turns: SubscriptionTurns
+        self.subscription_leadership: SubscriptionLeadership
         self.canary: Canary
         self.promises: Promises
         self.tombstones: Tombstones
         self.transactions: Transactions | None = None
-        self.told_to_end = Told()
+        self.told_to_end = Announcement()
 
     async def start(self) -> dict[str, int]:
         await self._connect()
@@ -183,7 +183,7 @@ class BrokerRole:
         from heliograph.model.feature_levels import LEDGER_PAGES, SEALED_RUNS, SPLIT_BUNDLES
         from heliograph.runtime.process_usage import memory_limit_bytes
         from local_meta.node_level import spoken
-        from region_node.dr.leadership.subscription_leadership import SubscriptionTurns
+        from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
         from region_node.placement.balance.balancer import Balancer
         from region_node.placement.balance.broker_gauge import BrokerGauge
         from region_node.placement.balance.bundle_divider import BundleDivider
@@ -320,12 +320,12 @@ class BrokerRole:
         self.topics.forget_grants = lambda name: topic_grants.forget(
             ConfigAdmin(self.config, rng=self.runtime.rng), self.view, name
         )
-        self.turns = SubscriptionTurns(
+        self.subscription_leadership = SubscriptionLeadership(
             self.leases, self.config, lambda: self.topics, region=self.settings.region, clock=clock
         )
-        self.topics.turn_of = self.turns.of
-        self.stops.append(self.turns.stop)
-        await self.turns.start()
+        self.topics.leadership_of = self.subscription_leadership.of
+        self.stops.append(self.subscription_leadership.stop)
+        await self.subscription_leadership.start()
         await self._build_tombstones()
         self.stops.append(self.topics.close)
         schemas = self.links.schemas = ReplicatedSchemas(
@@ -494,8 +494,15 @@ class BrokerRole:
     # -- values -------------------------------------------------------------------------------------------------------
 
     def _on_leadership(self, namespace: str) -> None:
-        if hasattr(self, "turns"):  # what is heard before there are topics holds for them when they are loaded
-            (self.turns.changed if is_subscription(namespace) else self.topics.gates.leadership_changed)(namespace)
+        if hasattr(
+            self, "subscription_leadership"
+        ):  # what is heard before there are topics holds for them when they are loaded
+            changed = (
+                self.subscription_leadership.changed
+                if is_subscription(namespace)
+                else self.topics.gates.leadership_changed
+            )
+            changed(namespace)
 
     def region_number(self, name: str) -> int | None:
         found = self.view.region(name)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from region_node.process.broker_role import BrokerRole
     from region_node.security.tls import Certificates
     from storage.bookie.maintenance.block_refill import Refill
-    from storage.bookie.maintenance.garbage_collector import Collector
+    from storage.bookie.maintenance.garbage_collector import GarbageCollector
     from storage.bookie.serving.bookie import Bookie
     from storage.bookie.serving.registration import Registration
     from storage.ledger.ledger_context import LedgerContext
@@ -224,13 +224,13 @@ class BookieRole:
         self.settings, self._runtime = settings, runtime
         self._stops: list[Callable[[], Awaitable[None]]] = []
         self.bookie: Bookie
-        self.collector: Collector | None = None
+        self.collector: GarbageCollector | None = None
         self.refill: Refill | None = None
         self._failed: asyncio.Future[None]
 
     async def start(self) -> dict[str, int]:
         from region_node.security.tls import Certificates
-        from storage.bookie.serving.bookie import Bookie, BookieSettings, Place
+        from storage.bookie.serving.bookie import Bookie, BookieSettings, DirectoryPlace
         from storage.bookie.serving.bookie_server import BookieServer
         from storage.bookie.serving.registration import Registration
 
@@ -243,8 +243,8 @@ class BookieRole:
         if BookieSettings not in self._runtime.tuned:
             tuned = BookieSettings(free_bytes_min=own.free_mb_min << 20, free_bytes_again=own.free_mb_again << 20)
         self.bookie = Bookie(
-            [Place(disk(path), disk(path), path if len(journals) > 1 else "") for path in journals],
-            [Place(disk(path), disk(path), path if len(ledgers) > 1 else "") for path in ledgers],
+            [DirectoryPlace(disk(path), disk(path), path if len(journals) > 1 else "") for path in journals],
+            [DirectoryPlace(disk(path), disk(path), path if len(ledgers) > 1 else "") for path in ledgers],
             tuned,
             bookie_id=name,
             instance=self.settings.region,
@@ -286,9 +286,11 @@ class BookieRole:
         self.bookie.on_state = lambda: self._on_state(registration)
         await registration.start()
         if own.gc_interval_s:
-            from storage.bookie.maintenance.garbage_collector import Collector, CollectorSettings
+            from storage.bookie.maintenance.garbage_collector import CollectorSettings, GarbageCollector
 
-            self.collector = Collector(self.bookie, meta, CollectorSettings(interval_s=own.gc_interval_s), rng=rng)
+            self.collector = GarbageCollector(
+                self.bookie, meta, CollectorSettings(interval_s=own.gc_interval_s), rng=rng
+            )
             self._stops.append(self.collector.stop)
             self.collector.start()
         self._start_refill(meta, certificates)

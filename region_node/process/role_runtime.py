@@ -70,7 +70,7 @@ class Role(Protocol):
         ...
 
 
-class Told:
+class Announcement:
     """Whether somebody has said a word that others wait for."""
 
     def __init__(self) -> None:

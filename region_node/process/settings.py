@@ -221,7 +221,7 @@ class BrokerSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BookieSettings:
+class BookieRoleSettings:
     port: int = 3181
     bookie_id: str = ""
     """Empty: the process's node_id."""
@@ -287,7 +287,7 @@ class MetaNodeSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigNodeSettings:
+class ConfigRoleSettings:
     """A voter of the global configuration. `peers`: node id -> where this node reaches it, this node's own among them; empty: it is alone."""
 
     node_id: str = ""
@@ -322,9 +322,9 @@ class ProcessSettings:
     log: LogSettings = field(default_factory=LogSettings)
     tls: TlsSettings | None = None
     broker: BrokerSettings = field(default_factory=BrokerSettings)
-    bookie: BookieSettings = field(default_factory=BookieSettings)
+    bookie: BookieRoleSettings = field(default_factory=BookieRoleSettings)
     meta_node: MetaNodeSettings = field(default_factory=MetaNodeSettings)
-    config_node: ConfigNodeSettings = field(default_factory=ConfigNodeSettings)
+    config_node: ConfigRoleSettings = field(default_factory=ConfigRoleSettings)
     security: SecuritySettings = field(default_factory=SecuritySettings)
 
     def __post_init__(self) -> None:

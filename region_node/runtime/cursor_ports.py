@@ -33,7 +33,7 @@ class CompactedPort(LedgerPort, Protocol):
         ...
 
 
-class TurnPort(Protocol):
+class LeadershipPort(Protocol):
     """Of a subscription that is active in one region at a time: `region_node.dr.leadership.write_gates.Turn`."""
 
     @property

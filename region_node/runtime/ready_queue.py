@@ -85,7 +85,7 @@ class Tasks:
         await asyncio.gather(*running, return_exceptions=True)
 
 
-class Yielding(Protocol):
+class YieldingPort(Protocol):
     """How fast backlog is read while somebody publishes on this broker (`replicator.bandwidth.drain_throttle`)."""
 
     def may(self, member: Any) -> bool:
@@ -95,7 +95,7 @@ class Yielding(Protocol):
     def spend(self, size_bytes: int) -> None: ...
 
 
-class _Turn:
+class _QueuedRead:
     """A read of somebody who catches up, among the other drains of the broker."""
 
     __slots__ = ("_go",)
@@ -104,7 +104,7 @@ class _Turn:
     def __init__(self, go: Callable[[], None]) -> None:
         self._go = go
 
-    def on_turn(self, upto_bytes: int) -> None:
+    def on_share(self, upto_bytes: int) -> None:
         self._go()
 
 
@@ -113,7 +113,7 @@ class BoundedReads:
     way to who publishes.
     """
 
-    def __init__(self, tasks: Tasks, reads_max: int = 32, yielding: Yielding | None = None) -> None:
+    def __init__(self, tasks: Tasks, reads_max: int = 32, yielding: YieldingPort | None = None) -> None:
         self._tasks, self._free, self._yielding = tasks, reads_max, yielding
         self._waiting: deque[Callable[[], Coroutine[Any, Any, None]]] = deque()
         self._left: dict[object, int] = {}
@@ -138,7 +138,7 @@ class BoundedReads:
         self._left[who] = left_bytes
         self._queued[who] = self._queued.get(who, 0) + 1
         go = partial(self._spend, who, size_bytes, work)
-        if self._yielding.may(_Turn(go)):
+        if self._yielding.may(_QueuedRead(go)):
             go()
 
     def _spend(self, who: object, size_bytes: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -21,9 +21,9 @@ from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import Run
-from region_node.runtime.cursor_ports import CursorPort, LedgerPort, TurnPort
+from region_node.runtime.cursor_ports import CursorPort, LeadershipPort, LedgerPort
 
-TurnOf = Callable[[TopicName, str, bool], TurnPort | None]
+LeadershipOf = Callable[[TopicName, str, bool], LeadershipPort | None]
 """(topic, subscription, whether a policy wants it) -> its turn; None: it may be active in every region."""
 Segments = list[tuple[int, int, int]]
 """(count, ledger, first entry) in the order of a run; ledger -1: duplicates."""

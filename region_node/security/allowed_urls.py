@@ -69,7 +69,7 @@ class UrlList:
         return any(address in network for network in self._networks if network.version == address.version)
 
 
-class Regions(Protocol):
+class UrlRegions(Protocol):
     """The part of the configuration's view that links read."""
 
     def region(self, name: str) -> RegionInfo | None: ...
@@ -94,7 +94,7 @@ class ListedRegions:
     the configuration is not called.
     """
 
-    def __init__(self, view: Regions, urls: UrlList) -> None:
+    def __init__(self, view: UrlRegions, urls: UrlList) -> None:
         self._view, self._urls = view, urls
         self._said: set[str] = set()
 

@@ -36,7 +36,7 @@ class ReadKey(NamedTuple):
     secret: bytes
 
 
-class Refused(NotAllowed):
+class PermitRefused(NotAllowed):
     """A permit that is none. `reason`: malformed, forged, or expired."""
 
     def __init__(self, reason: str, text: str) -> None:
@@ -73,7 +73,7 @@ def number(given: Mapping[str, str], name: str) -> int:
     """
     text = given.get(name, "")
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= _NUMBER_MAX):
-        raise Refused("malformed", f"{name} is no number: a permit is what a broker gave, as a whole")
+        raise PermitRefused("malformed", f"{name} is no number: a permit is what a broker gave, as a whole")
     return int(text)
 
 
@@ -101,12 +101,12 @@ class ReadKeys:
         values = tuple(number(given, name) for name in _FIELDS)
         key = next((one for one in self._keys if one.number == values[-1]), None)
         if key is None or not hmac.compare_digest(_mac(key.secret, values), given.get("mac", "")):
-            raise Refused(
+            raise PermitRefused(
                 "forged", "this permit is of no broker of this region, or of a key that is not known here any more"
             )
         permit = Permit(*values[:-1])
         if permit.until_ms < self._clock.wall_ms():
-            raise Refused("expired", "this permit has expired: a broker gives another one")
+            raise PermitRefused("expired", "this permit has expired: a broker gives another one")
         return permit
 
     async def _make(self, now: int) -> None:

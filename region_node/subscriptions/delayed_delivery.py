@@ -39,7 +39,7 @@ class Sleeper(Protocol):
     def wake(self) -> None: ...
 
 
-class Timer(Protocol):
+class DelayTimer(Protocol):
     def cancel(self) -> None: ...
 
 
@@ -50,13 +50,13 @@ DELAYED_ENTRY_BYTES = 24
 class DelayWheel:
     """`held`: entries that wait, of all subscriptions of the broker."""
 
-    def __init__(self, call_later: Callable[[float, Callable[[], None]], Timer], clock: Clock) -> None:
+    def __init__(self, call_later: Callable[[float, Callable[[], None]], DelayTimer], clock: Clock) -> None:
         self._call_later, self._clock = call_later, clock
         self.held = 0
         self._shares: dict[str, WheelShare] = {}
         self._slots: dict[int, dict[Sleeper, None]] = {}
         self._heap: list[int] = []
-        self._timer: Timer | None = None
+        self._timer: DelayTimer | None = None
         self._timer_slot = 0
 
     @property

@@ -17,7 +17,7 @@ from functools import partial
 from heliograph.model.errors import HeliographError
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
-from region_node.runtime.cursor_ports import CursorPort, LedgerPort, Piece, TurnPort, visible
+from region_node.runtime.cursor_ports import CursorPort, LeadershipPort, LedgerPort, Piece, visible
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.filters import ACCEPT, REJECT, Filtering
@@ -25,7 +25,7 @@ from region_node.subscriptions.rate_limits import NO_LIMIT, Throttle
 
 log = logging.getLogger("region_node.topics")
 
-TURN_ENTRIES = 1024
+PASS_ENTRIES = 1024
 TURN_BYTES = 1 << 18
 """What one subscription's turn gives to the socket holds up everybody else on the loop for as long as its copy takes: publishers at the tail as well."""
 READ_ENTRIES = 512
@@ -70,7 +70,7 @@ class Dispatcher(ABC):
         """What the rates of the topic and of the subscription let go out."""
         self.pausing = False
         """Nothing new goes out while more is acknowledged above the mark-delete position than can be stored."""
-        self.turn: TurnPort | None = None
+        self.leadership: LeadershipPort | None = None
         """Of a subscription that is active in one region at a time: asked before each turn of work."""
         self.filtering: Filtering | None = None
         """What decides who gets what, beside the type."""
@@ -169,12 +169,12 @@ class Dispatcher(ABC):
     def run_ready(self) -> None:
         """One pass: hands out up to TURN_ENTRIES entries or TURN_BYTES bytes."""
         self.touched()
-        if self.turn is not None and not self.turn.open:
+        if self.leadership is not None and not self.leadership.open:
             self.stalled = True  # the owner's tick looks again
             return
         entries = size_bytes = 0
         while (limit := self._limit()) > 0 and not self._before_new():
-            if entries >= TURN_ENTRIES or size_bytes >= TURN_BYTES:
+            if entries >= PASS_ENTRIES or size_bytes >= TURN_BYTES:
                 self.wake()
                 return
             if self.pausing and not self.cursor.fits:

@@ -169,7 +169,7 @@ class Throttle:
         self._wheel.arm(sleeper, self._wheel.now_ms + math.ceil(min(wait_s, LOOK_AGAIN_S) * 1000))
 
 
-class Reader(Protocol):
+class PausableReader(Protocol):
     """A connection whose reading can be held back, by several at once."""
 
     def hold_reading(self, hold: bool, reason: object = None) -> None: ...
@@ -181,10 +181,14 @@ class PublishGate:
     """
 
     def __init__(
-        self, buckets: Sequence[Bucket], clock: Clock, wheel: DelayWheel, readers: Callable[[], Iterable[Reader]]
+        self,
+        buckets: Sequence[Bucket],
+        clock: Clock,
+        wheel: DelayWheel,
+        readers: Callable[[], Iterable[PausableReader]],
     ) -> None:
         self._buckets, self._clock, self._wheel, self._readers = tuple(buckets), clock, wheel, readers
-        self._held: dict[Reader, None] = {}
+        self._held: dict[PausableReader, None] = {}
         self._closed = False
         self.closed_times = 0
 
@@ -201,14 +205,14 @@ class PublishGate:
             for reader in self._readers():
                 self._hold(reader)
 
-    def hold(self, reader: Reader) -> float:
+    def hold(self, reader: PausableReader) -> float:
         """Of a publisher that is none of the topic's producers: it waits too, while the gate is closed. Returns for how many seconds."""
         if not self._closed:
             return 0.0
         self._hold(reader)
         return self._wait_s()
 
-    def _hold(self, reader: Reader) -> None:
+    def _hold(self, reader: PausableReader) -> None:
         if reader not in self._held:
             self._held[reader] = None
             reader.hold_reading(True, self)

@@ -56,7 +56,7 @@ class SharedDispatcher(Dispatcher):
         self.unacked_max, self.unacked_consumer_max = UNACKED_SUBSCRIPTION_MAX, UNACKED_CONSUMER_MAX
         self.delaying = True
         """False: what is to be delivered later goes out at once."""
-        self._turn = 0
+        self._dealt = 0
         self._chunks: ChunkHolders | None = None
         self._replay: list[Position] = []
         self._replaying: dict[Position, None] = {}
@@ -246,8 +246,8 @@ class SharedDispatcher(Dispatcher):
         return given
 
     def _next_of(self, ready: list[Consumer]) -> Consumer:
-        self._turn += 1
-        return ready[self._turn % len(ready)]
+        self._dealt += 1
+        return ready[self._dealt % len(ready)]
 
     def _give_chunk(self, chunk: Chunk, ledger: int, entry: int, run: Run, ready: list[Consumer]) -> bool:
         """A piece of a message goes where its first piece went, or waits for it. False: too many wait."""

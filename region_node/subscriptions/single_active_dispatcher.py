@@ -35,7 +35,7 @@ class SingleActive(Dispatcher):
         self.kind = kind
         self.active: Consumer | None = None
         self._partition = partition
-        self._told_turn = True
+        self._told_leads = True
         """Whether consumers were last told as one of them being active: not while it is another region's turn."""
 
     def read_through(self, ledger: LedgerPort) -> None:
@@ -61,26 +61,26 @@ class SingleActive(Dispatcher):
             chosen = best[self._partition % len(best)] if self._partition >= 0 else best[0]
         if chosen is self.active:
             if joined is not None and chosen is not None:
-                joined.sink.consumer_active(joined, joined is chosen and self._has_turn())
+                joined.sink.consumer_active(joined, joined is chosen and self._leads())
             return
         self.active = chosen
         self.ledger = self._whole if chosen is None or chosen.compacted is None else chosen.compacted
         self.rewind()
-        self._tell(self._has_turn())
+        self._tell(self._leads())
         self.wake()
 
-    def _has_turn(self) -> bool:
-        return self.turn is None or self.turn.open
+    def _leads(self) -> bool:
+        return self.leadership is None or self.leadership.open
 
-    def _tell(self, has_turn: bool) -> None:
-        self._told_turn = has_turn
+    def _tell(self, leads: bool) -> None:
+        self._told_leads = leads
         for consumer in self.consumers:
-            consumer.sink.consumer_active(consumer, has_turn and consumer is self.active)
+            consumer.sink.consumer_active(consumer, leads and consumer is self.active)
 
-    def tell_turn(self) -> None:
+    def tell_leadership(self) -> None:
         """The turn may have come, or gone to another region."""
-        if (has_turn := self._has_turn()) != self._told_turn:
-            self._tell(has_turn)
+        if (leads := self._leads()) != self._told_leads:
+            self._tell(leads)
 
     def redeliver(self, consumer: Consumer, positions: list[Position] | None) -> None:
         if consumer is self.active:

@@ -14,7 +14,7 @@ from typing import Any
 
 from heliograph.model.errors import ConsumerBusy, NotAllowed
 from heliograph.model.positions import Position
-from region_node.runtime.cursor_ports import CursorPort, LedgerPort, TurnPort
+from region_node.runtime.cursor_ports import CursorPort, LeadershipPort, LedgerPort
 from region_node.runtime.rate_meter import Meter, iso_time
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.subscriptions.consumer import Consumer, SubscriptionType, Traced
@@ -53,7 +53,7 @@ class Rules:
     filters: tuple[tuple[str, EntryFilter | None], ...] = ()
     """(name, filter), in their order; None: this broker does not have it."""
     topic: str = ""
-    turn: TurnPort | None = None
+    leadership: LeadershipPort | None = None
     """It is active in one region at a time; None: in every one."""
 
 
@@ -196,19 +196,19 @@ class Subscription:
         self.rules = rules
         if self.dispatcher is not None:
             self._rule(self.dispatcher)
-            self.tell_turn()
+            self.tell_leadership()
             self.dispatcher.wake()
 
-    def tell_turn(self) -> None:
+    def tell_leadership(self) -> None:
         """Consumers hear whether one of them is the active one, or it is another region's turn."""
         if isinstance(self.dispatcher, SingleActive):
-            self.dispatcher.tell_turn()
+            self.dispatcher.tell_leadership()
 
     def _rule(self, dispatcher: Dispatcher) -> None:
-        dispatcher.throttle, dispatcher.pausing, dispatcher.turn = (
+        dispatcher.throttle, dispatcher.pausing, dispatcher.leadership = (
             self.rules.throttle,
             self.rules.pausing,
-            self.rules.turn,
+            self.rules.leadership,
         )
         if self.rules.filters and self.filtering is None:
             self.filtering = Filtering(self.rules.topic, self.name, self.properties)
@@ -429,7 +429,7 @@ class Subscription:
             "activeConsumerName": active.name if active else "",
             "isDurable": self.durable,
             "isReplicated": self.replicated,
-            **({"waitsForItsTurn": self.rules.turn.waiting()} if self.rules.turn is not None else {}),
+            **({"waitsForItsTurn": self.rules.leadership.waiting()} if self.rules.leadership is not None else {}),
             "allowOutOfOrderDelivery": keyed.out_of_order if keyed else False,
             **({"keySharedMode": "STICKY" if keyed.sticky else "AUTO_SPLIT"} if keyed else {}),
             "subscriptionProperties": self.properties,

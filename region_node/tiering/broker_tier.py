@@ -42,7 +42,7 @@ from storage.managed_ledger.log.shadow_ledger import ShadowLedger
 from storage.tiered.objects.builtin_stores import maker
 from storage.tiered.offload.offload_plan import OffloadPolicy, stored
 from storage.tiered.offload.offloader import Described, Tiering
-from storage.tiered.offload.topic_manifest import Manifest
+from storage.tiered.offload.topic_manifest import TopicManifest
 from storage.tiered.reading.cold_reader import ColdReader
 from storage.tiered.reading.topic_restore import Restored, manifests, restore_topic
 from storage.tiered.store import Stores
@@ -301,7 +301,7 @@ class BrokerTier:
             raise NotFound(f"{store.url} holds no manifest of {topic}: `heliograph tier list` shows what it holds")
         return [partitions[index] for index in sorted(partitions)]
 
-    async def _prepare(self, one: Manifest) -> list[str]:
+    async def _prepare(self, one: TopicManifest) -> list[str]:
         """Tenant, namespace, policies, and the number of partitions, where they are missing; notes of what was left as it is."""
         name, own, notes = TopicName.parse(one.topic), self._region().name, []
         if self._view.tenant(name.tenant) is None:

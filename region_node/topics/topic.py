@@ -24,7 +24,7 @@ from region_node.compaction.compacted_view import CURSOR as COMPACTION_CURSOR
 from region_node.compaction.compactor import Compactor, TopicCompaction
 from region_node.runtime.rate_meter import Meter
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, Tasks
-from region_node.runtime.topic_ports import GatePort, LogPort, ReadablePort, Segments, TurnOf
+from region_node.runtime.topic_ports import GatePort, LeadershipOf, LogPort, ReadablePort, Segments
 from region_node.subscriptions.delayed_delivery import DelayWheel
 from region_node.subscriptions.filter_plugins import Chosen
 from region_node.subscriptions.rate_limits import PublishGate, Throttle
@@ -112,7 +112,7 @@ class Topic(CompactingTopic):
         """Of a non-persistent one: when the tick first found nobody connected."""
         self.terminated = getattr(self.ledger, "terminated_at", None) is not None
         self.closed = False
-        self.turn_of: TurnOf | None = None
+        self.leadership_of: LeadershipOf | None = None
         """(topic, subscription, whether a policy wants it) -> its turn, where it is active in one region at a time."""
         self.gate: GatePort | None = None
         """Of an active-passive namespace: what is published passes it twice. Of a migrated topic: `migration`, which

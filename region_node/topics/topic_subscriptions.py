@@ -22,7 +22,7 @@ from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
 from region_node.compaction.compacted_view import CURSOR as COMPACTION_CURSOR
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, Tasks
-from region_node.runtime.topic_ports import LogPort, ManagedLedgerPort, ReadablePort, TurnOf
+from region_node.runtime.topic_ports import LeadershipOf, LogPort, ManagedLedgerPort, ReadablePort
 from region_node.subscriptions.consumer import Traced
 from region_node.subscriptions.delayed_delivery import DelayWheel
 from region_node.subscriptions.filter_plugins import Chosen
@@ -67,7 +67,7 @@ class SubscribingTopic(ABC):
         "subscriptions",
         "terminated",
         "text",
-        "turn_of",
+        "leadership_of",
         "volatile",
     )
 
@@ -78,7 +78,7 @@ class SubscribingTopic(ABC):
     subscriptions: dict[str, Subscription]
     policies: Applied
     filters: Chosen
-    turn_of: TurnOf | None
+    leadership_of: LeadershipOf | None
     closed: bool
     terminated: bool
     volatile: bool
@@ -113,12 +113,12 @@ class SubscribingTopic(ABC):
             pausing=self.policies.on("dispatcherPauseOnAckStatePersistent"),
             filters=self.filters,
             topic=self.text,
-            turn=None
-            if self.turn_of is None or not durable
-            else self.turn_of(self.name, subscription, self.policies.on("oneRegionSubscriptions")),
+            leadership=None
+            if self.leadership_of is None or not durable
+            else self.leadership_of(self.name, subscription, self.policies.on("oneRegionSubscriptions")),
         )
 
-    def obey_turn(self, subscription: Subscription) -> None:
+    def obey_leadership(self, subscription: Subscription) -> None:
         """It may be another region's turn."""
         subscription.obey(self._rules(subscription.name, durable=subscription.durable))
 

@@ -83,12 +83,12 @@ class StoredBytes:
     async def _run(self) -> None:
         while True:
             try:
-                await self.turn()
+                await self.sweep()
             except HeliographError as error:
                 log.info("stored_bytes.put_off", extra={"error": str(error)})
             await asyncio.sleep(self._settings.quota_s)
 
-    async def turn(self) -> None:
+    async def sweep(self) -> None:
         """Walks where it is this broker's to do, and due; judges every tenant with a quota."""
         if not self._walks():
             self._walked_at = None

@@ -69,7 +69,7 @@ class Finding:
         }
 
 
-class Brief(NamedTuple):
+class AuditSummary(NamedTuple):
     """What is kept of a pass that somebody asked for, of however many topics."""
 
     began_ms: int
@@ -118,8 +118,8 @@ class Report:
         """How many findings could not be repaired."""
         return self.found.total() - self.repaired.total()
 
-    def brief(self) -> Brief:
-        return Brief(
+    def brief(self) -> AuditSummary:
+        return AuditSummary(
             self.began_ms,
             self.entries,
             self.ranges,

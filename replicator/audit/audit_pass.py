@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from heliograph.model.coordinates import Origin, Range
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.wire.links.audit_commands import Ask, Row, Told, What, digest
+from heliograph.wire.links.audit_commands import Ask, AuditAnswer, Row, What, digest
 from heliograph.wire.links.link_commands import SkipRecord
 from heliograph.wire.run import Run
 from replicator.audit.audit_findings import Fault, Finding, Report
 from replicator.audit.audit_scan import AuditStorage, Piece, Take, coordinates, hidden, walk
-from replicator.log.coordinate_lookup import Status, position_of
+from replicator.log.coordinate_lookup import LookupStatus, position_of
 from replicator.log.replicated_entries import is_passing, published_checksums
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ HIDDEN_BY_AUDIT = "audit"
 copy.
 """
 
-AskRegion = Callable[[str, Ask], Awaitable[Told]]
+AskRegion = Callable[[str, Ask], Awaitable[AuditAnswer]]
 """(region, what). Raises HeliographError where no answer comes."""
 
 
@@ -249,9 +249,9 @@ class AuditPass:
                 lost.remove(at)
                 continue
             found = await position_of(self.log, origin, at, late=False)
-            if found.status is Status.HERE and found.position != position:
+            if found.status is LookupStatus.HERE and found.position != position:
                 self.findings.append(Finding(Fault.TWICE, origin, at, position))
-            elif found.status is Status.FILTERED and any(
+            elif found.status is LookupStatus.FILTERED and any(
                 low < at <= high for low, high in self._checked.get(origin, ())
             ):  # else its origin was not asked
                 self.findings.append(Finding(Fault.EXTRA, origin, at, position))
@@ -361,7 +361,7 @@ class AuditPass:
             after = told.upto
         return True
 
-    def _differ(self, origin: Origin, told: Told, after: Position, rows: list[_Entry]) -> None:
+    def _differ(self, origin: Origin, told: AuditAnswer, after: Position, rows: list[_Entry]) -> None:
         """(after, told.upto] entry by entry."""
         theirs = dict(told.rows)
         for at, checksum, position, header, passes in rows:

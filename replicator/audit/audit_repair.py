@@ -20,7 +20,7 @@ from typing import NamedTuple
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import HeliographError, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.wire.links.audit_commands import Ask, Told, What
+from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import Run
 from replicator.audit.audit_findings import Fault, Finding
@@ -81,7 +81,7 @@ class Repairer:
             try:
                 told = await self._pass.ask(region, Ask(What.ROWS, origin, (at[0], at[1] - 1), at))
             except HeliographError:
-                told = Told("it does not answer")
+                told = AuditAnswer("it does not answer")
             if told.holes or told.refusal not in ("", NOTHING_HELD):
                 finding.left = (
                     f"its origin has something else, and {region}, which may know which is right, cannot say now: the "

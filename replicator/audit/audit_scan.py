@@ -18,7 +18,7 @@ import crc32c
 
 from heliograph.model.errors import CorruptData, NoSuchEntry, NoSuchLedger
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.wire.links.audit_commands import ROWS_MAX, Ask, Row, Told, What, digest
+from heliograph.wire.links.audit_commands import ROWS_MAX, Ask, AuditAnswer, Row, What, digest
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from replicator.coordinates.late_entries import LateMap
 from replicator.log.replicated_entries import addressed_to, as_published, is_passing, published_checksums
@@ -133,16 +133,16 @@ class Teller:
     def __init__(self, storage: AuditStorage, take: Take) -> None:
         self._storage, self._take = storage, take
 
-    async def tell(self, log: ReplicatedLog, ask: Ask, to: str) -> Told:
+    async def tell(self, log: ReplicatedLog, ask: Ask, to: str) -> AuditAnswer:
         """`to`: the region that asks. Of an own origin only what was published for it is told; with `passing`, of any, that and what is for regions behind it.
 
         Raises what storage raises.
         """
         own = log.state.is_own(ask.origin)
         if not own and ask.origin not in log.vector:
-            return Told(refusal=NOTHING_HELD)
+            return AuditAnswer(refusal=NOTHING_HELD)
         if own and ask.whole and (began := _undecided(log)) is not None and began <= ask.through:
-            return Told(refusal=f"the transaction that began at {began[0]}:{began[1]} has not ended there")
+            return AuditAnswer(refusal=f"the transaction that began at {began[0]}:{began[1]} has not ended there")
         known = log.state.late.only(ask.origin)
         late, holes = await self._late(log, ask, to, known)
         upto = min(ask.through, log.vector.prefix(ask.origin))
@@ -175,7 +175,7 @@ class Teller:
         count, checksum = digest([row for row in rows if row[0] > low]) if ask.what is What.DIGEST else (0, 0)
         told_rows = tuple(rows) if ask.what is What.ROWS else ()
         taken = await self._taken(log, ask, to) if ask.taken and own and not rows else 0
-        return Told("", low, upto, holes, count, checksum, told_rows, tuple(runs), ask.passing, ask.whole, taken)
+        return AuditAnswer("", low, upto, holes, count, checksum, told_rows, tuple(runs), ask.passing, ask.whole, taken)
 
     async def _taken(self, log: ReplicatedLog, ask: Ask, to: str) -> int:
         """Counts under how many coordinates of an own origin something lies here that was never published in it for who

@@ -22,9 +22,9 @@ from heliograph.model.coordinates import Origin
 from heliograph.model.errors import HeliographError, LinkError, NotAllowed
 from heliograph.runtime.clock import Clock
 from heliograph.wire.links import audit_commands as wire
-from heliograph.wire.links.audit_commands import Ask, Told, What
+from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What
 from heliograph.wire.run import Buffer
-from replicator.audit.audit_findings import Brief, Report
+from replicator.audit.audit_findings import AuditSummary, Report
 from replicator.audit.audit_pass import AuditPass
 from replicator.audit.audit_repair import Repairer
 from replicator.audit.audit_scan import AuditStorage, Teller
@@ -95,7 +95,7 @@ class Auditor:
         self.storage: AuditStorage | None = None
         self.reports: dict[str, Report] = {}
         """Topic -> its newest pass, the newest last; of more than REPORTS_MAX, those with nothing to tell are forgotten first."""
-        self.briefs: dict[str, Brief] = {}
+        self.briefs: dict[str, AuditSummary] = {}
         """Topic -> its newest pass that was wanted, for as long as the topic is here."""
         self.found: Counter[str] = Counter()
         self.repaired: Counter[str] = Counter()
@@ -111,8 +111,8 @@ class Auditor:
         self._running = ""
         self._running_wanted = False
         self._requests = 0
-        self._waiting: dict[int, tuple[What, asyncio.Future[Told]]] = {}
-        self._answers: list[tuple[ReplicatedLog, str, Ask, Callable[[Told], None]]] = []
+        self._waiting: dict[int, tuple[What, asyncio.Future[AuditAnswer]]] = {}
+        self._answers: list[tuple[ReplicatedLog, str, Ask, Callable[[AuditAnswer], None]]] = []
         self._answering = 0
 
     # -- rounds --------------------------------------------------------------------------------------------------------
@@ -239,11 +239,11 @@ class Auditor:
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
-    async def ask(self, log: ReplicatedLog, region: str, ask: Ask) -> Told:
+    async def ask(self, log: ReplicatedLog, region: str, ask: Ask) -> AuditAnswer:
         """Raises LinkError where no answer comes; PeerError where it makes no sense."""
         self._requests += 1
         request = self._requests
-        answer: asyncio.Future[Told] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[AuditAnswer] = asyncio.get_running_loop().create_future()
         self._waiting[request] = (ask.what, answer)
         try:
             if not self._channels.send(log, region, request, ask):
@@ -264,10 +264,10 @@ class Auditor:
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
-    def asked(self, log: ReplicatedLog, region: str, ask: Ask, answer: Callable[[Told], None]) -> None:
+    def asked(self, log: ReplicatedLog, region: str, ask: Ask, answer: Callable[[AuditAnswer], None]) -> None:
         """`answer` is called once, unless the broker stops."""
         if self.storage is None or len(self._answers) >= self.settings.waiting_max:
-            answer(Told(refusal="not now"))
+            answer(AuditAnswer(refusal="not now"))
             return
         self._answers.append((log, region, ask, answer))
         if self._answering < self.settings.answers_max:
@@ -282,7 +282,7 @@ class Auditor:
                 try:
                     told = await Teller(self.storage, self._rate.take).tell(log, ask, region)
                 except HeliographError as error:
-                    told = Told(refusal=f"{type(error).__name__}: {error}")
+                    told = AuditAnswer(refusal=f"{type(error).__name__}: {error}")
                 answer(told)
         finally:
             self._answering -= 1

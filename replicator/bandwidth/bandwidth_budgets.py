@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Generic
 
-from replicator.bandwidth.compression import Traffic
+from replicator.bandwidth.compression import CompressedBytes
 from replicator.bandwidth.fair_shares import Budget, M
 
 
@@ -30,7 +30,7 @@ class Budgets(Generic[M]):
     ) -> None:
         self._configured, self._brokers, self._now, self._run_later = configured, brokers, now, run_later
         self._made: dict[str, Budget[M]] = {}
-        self.traffic: dict[str, Traffic] = {}
+        self.traffic: dict[str, CompressedBytes] = {}
         """Target region -> what all links to it have sent."""
 
     def to(self, region: str) -> Budget[M] | None:
@@ -42,8 +42,8 @@ class Budgets(Generic[M]):
             )
         return found
 
-    def traffic_to(self, region: str) -> Traffic:
-        return self.traffic.setdefault(region, Traffic())
+    def traffic_to(self, region: str) -> CompressedBytes:
+        return self.traffic.setdefault(region, CompressedBytes())
 
     def tick(self) -> None:
         """Once a second: brokers come and go."""

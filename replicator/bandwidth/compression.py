@@ -24,7 +24,7 @@ _SKIPPED_MAX = 64
 _CODECS = {"none": 0, "lz4": LZ4, "zstd": ZSTD, "auto": ZSTD}
 
 
-class Traffic:
+class CompressedBytes:
     """Bytes of runs as they were, and as they went out."""
 
     __slots__ = ("run_bytes", "wire_bytes")
@@ -40,8 +40,8 @@ class RunPacker:
 
     __slots__ = ("_skip", "_skipped", "_traffic", "level", "run_bytes", "settings", "wire_bytes")
 
-    def __init__(self, settings: CompressionSettings, traffic: Traffic | None = None) -> None:
-        self.settings, self._traffic = settings, traffic or Traffic()
+    def __init__(self, settings: CompressionSettings, traffic: CompressedBytes | None = None) -> None:
+        self.settings, self._traffic = settings, traffic or CompressedBytes()
         self.level = 1
         """The feature level of the target, as its last handshake said; below `LEVEL` nothing is compressed."""
         self.run_bytes = self.wire_bytes = 0

@@ -67,7 +67,7 @@ class Draining(Protocol):
         ...
 
 
-class Yielding(Generic[M]):
+class DrainThrottle(Generic[M]):
     """Of one broker. `wake_after(seconds)`: `run` is to be called then. floor_bytes_per_s: 0: drains never give way."""
 
     def __init__(

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-TURN_BYTES = 128 << 10
+SHARE_BYTES = 128 << 10
 """Of a link of weight 1, while others wait."""
 BACKLOG_EVERY = 8
 
 
-class Member(Protocol):
+class ShareMember(Protocol):
     """A link, or a connection's stream. Compared by identity."""
 
     @property
@@ -29,15 +29,15 @@ class Member(Protocol):
     @property
     def weight(self) -> int: ...
 
-    def on_turn(self, upto_bytes: int) -> None:
+    def on_share(self, upto_bytes: int) -> None:
         """Sends, and asks again where it has more. upto_bytes: about as much."""
         ...
 
 
-M = TypeVar("M", bound=Member)
+M = TypeVar("M", bound=ShareMember)
 
 
-class Turns(Generic[M]):
+class FairShares(Generic[M]):
     """Who waits."""
 
     def __init__(self) -> None:
@@ -85,21 +85,21 @@ class Budget(Generic[M]):
         self.bytes_per_s = bytes_per_s
         self._now, self._wake_after = now, wake_after
         self._free_at = now()
-        self._turns: Turns[M] = Turns()
+        self._shares: FairShares[M] = FairShares()
         self._granted: M | None = None
         self._waking = False
         self.spent_bytes = 0
 
     @property
-    def turn_bytes(self) -> int:
+    def share_bytes(self) -> int:
         """At most a twentieth of a second's worth, so that small budgets trickle."""
-        return max(1, min(TURN_BYTES, int(self.bytes_per_s / 20)))
+        return max(1, min(SHARE_BYTES, int(self.bytes_per_s / 20)))
 
     def may(self, member: M) -> bool:
         """Whether `member` may send now; else its turn comes."""
-        if self._granted is member or (not self._turns and self._free_at <= self._now()):
+        if self._granted is member or (not self._shares and self._free_at <= self._now()):
             return True
-        self._turns.wait(member)
+        self._shares.wait(member)
         self._wake()
         return False
 
@@ -113,11 +113,11 @@ class Budget(Generic[M]):
         self._free_at = max(self._free_at, self._now() + for_s)
 
     def forget(self, member: M) -> None:
-        self._turns.forget(member)
+        self._shares.forget(member)
 
     def __contains__(self, member: M) -> bool:
         """Whether it waits for its turn."""
-        return member in self._turns
+        return member in self._shares
 
     def _wake(self) -> None:
         if not self._waking:
@@ -128,10 +128,10 @@ class Budget(Generic[M]):
         """Gives shares to those who wait, as far as there is something to give."""
         self._waking = False
         try:
-            while self._free_at <= self._now() and (member := self._turns.next()) is not None:
+            while self._free_at <= self._now() and (member := self._shares.next()) is not None:
                 self._granted = member
-                member.on_turn(self.turn_bytes * member.weight)
+                member.on_share(self.share_bytes * member.weight)
         finally:  # who waits behind one that failed does not wait for ever
             self._granted = None
-            if self._turns:
+            if self._shares:
                 self._wake()

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 TURN_BYTES = 256 << 10
 """Of one turn of the event loop: longer ones hold up local publishing."""
-SHORT_TURN_BYTES = 128 << 10
+SHORT_PASS_BYTES = 128 << 10
 LIVE_BYTES = 1 << 20
 """A link with so much unsent, or less, drains nothing: it is live, and goes first."""
 _EXPECTED_BYTES_PER_S = 64e6
@@ -44,7 +44,7 @@ class Window:
         return None if rtt_ms is None else int(2 * max(self._best, _EXPECTED_BYTES_PER_S) * (rtt_ms / 1000 + _ANSWER_S))
 
 
-class Publishing:
+class AppendActivity:
     """Whether anything is appended on this broker just now. appended: how many runs were, so far."""
 
     def __init__(self, appended: Callable[[], int]) -> None:

@@ -28,7 +28,7 @@ that share a point.
 """
 
 
-class Outbox:
+class PublishedTotals:
     """What was first published in this region, of one topic."""
 
     __slots__ = ("_points", "totals")

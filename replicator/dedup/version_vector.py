@@ -20,7 +20,7 @@ from heliograph.wire.links.link_commands import SkipRecord
 from heliograph.wire.run import Run
 
 
-class Verdict(Enum):
+class RunVerdict(Enum):
     ACCEPT = 1
     DUPLICATE = 2
     GAP = 3
@@ -38,12 +38,12 @@ class Intake:
     def submitted(self, origin: Origin) -> Position:
         return max(self._submitted.get(origin, self.durable.prefix(origin)), self.durable.prefix(origin))
 
-    def judge(self, origin: Origin, previous: Position, last: Position) -> Verdict:
+    def judge(self, origin: Origin, previous: Position, last: Position) -> RunVerdict:
         """previous: the coordinate before the first, of this origin on this route. last: of the run, or the end of the SKIP."""
         have = self.submitted(origin)
         if last <= have:
-            return Verdict.DUPLICATE
-        return Verdict.GAP if previous > have else Verdict.ACCEPT
+            return RunVerdict.DUPLICATE
+        return RunVerdict.GAP if previous > have else RunVerdict.ACCEPT
 
     def accept(self, run: Run) -> Run:
         """Takes a run judged ACCEPT. Returns its part above the prefix, which is submitted from now on."""

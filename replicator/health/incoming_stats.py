@@ -20,7 +20,7 @@ from heliograph.wire.links.link_commands import Risk
 BOUNDS_MS = (5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000)
 
 
-class Latency:
+class IncomingLatency:
     """From the broker's time at the origin to durable here, in messages."""
 
     __slots__ = ("counts", "messages", "sum_ms")
@@ -48,7 +48,7 @@ class Latency:
 class IncomingRegion:
     """One source region, as this broker hears it. clock_offset_ms: its clock is so far ahead of ours."""
 
-    latency: Latency = field(default_factory=Latency)
+    latency: IncomingLatency = field(default_factory=IncomingLatency)
     rtt_ms: float = 0.0
     clock_offset_ms: float = 0.0
 
@@ -108,7 +108,7 @@ class IncomingLink:
         }
 
 
-class Incoming:
+class IncomingStats:
     """One broker's."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ssl
 from enum import StrEnum
 
-from heliograph.client.pulsar_connection import ConnectionLost, Refused
+from heliograph.client.pulsar_connection import ConnectionLost, ServerRefused
 from heliograph.model.errors import (
     HeliographError,
     LinkError,
@@ -152,14 +152,14 @@ def cause_of(error: BaseException) -> Cause:
         return Cause.TLS
     if isinstance(error, ConnectionLost):
         return Cause.UNREACHABLE
-    if isinstance(error, Refused):
+    if isinstance(error, ServerRefused):
         return Cause.UNAUTHORIZED if error.code in _NOT_ALLOWED else Cause.LOOKUP_FAILED
     return Cause.of(error)
 
 
 def schema_cause_of(error: BaseException) -> Cause:
     """The same of asking a Pulsar cluster to take a schema: only what it says of the schema itself waits for a decision; a topic that moves there does not."""
-    if isinstance(error, Refused) and error.code == _INCOMPATIBLE:
+    if isinstance(error, ServerRefused) and error.code == _INCOMPATIBLE:
         return Cause.SCHEMA_REFUSED
     cause = cause_of(error)
     return Cause.REFUSED if cause is Cause.LOOKUP_FAILED else cause

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from heliograph.wire.links.link_commands import Heartbeat
+from heliograph.wire.links.link_commands import LinkHeartbeat
 
 WINDOW = 8
 
@@ -32,7 +32,7 @@ class RoundTrips:
     def known(self) -> bool:
         return bool(self._newest)
 
-    def heard(self, beat: Heartbeat, now_ms: int) -> None:
+    def heard(self, beat: LinkHeartbeat, now_ms: int) -> None:
         """A heartbeat came at `now_ms` of the wall clock here; one that echoes nothing says nothing."""
         if not beat.echo_ms:
             return

@@ -17,7 +17,7 @@ from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.errors import LinkError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links import link_commands as wire
-from heliograph.wire.links.audit_commands import Ask, Told, ask_frame, tell_frame
+from heliograph.wire.links.audit_commands import Ask, AuditAnswer, ask_frame, tell_frame
 from heliograph.wire.links.link_commands import Risk
 from heliograph.wire.links.schema_commands import SchemaRow, overrule_frame, schemas_frame
 from heliograph.wire.run import Buffer
@@ -28,7 +28,7 @@ from replicator.health.link_stats import LinkCursor, LinkHistory, LinkStats
 from replicator.health.watchdog import Facts, Watchdog
 from replicator.links.link_connection import LinkConnection
 from replicator.links.link_pump import LinkPump
-from replicator.links.parked_links import Parked, park, settled
+from replicator.links.parked_links import ParkedLink, park, settled
 from replicator.links.schema_feed import SchemaFeed
 from replicator.links.start_position import begins_of
 from replicator.links.timer_wheel import Timer
@@ -100,7 +100,7 @@ class Link:
         self.restarts: Counter[Cause] = Counter()
         self.history = LinkHistory()
         self.schemas = SchemaFeed(self)
-        self.parked: Parked | None = None
+        self.parked: ParkedLink | None = None
         """Also while it looks again whether the conflict is over."""
         self.weight = 1
         """The policy `replicationPriority`: so many times the bytes of a link of weight 1 go out in a share."""
@@ -305,7 +305,7 @@ class Link:
     def on_ask(self, request: int, ask: Ask) -> None:
         connection, number = self.connection, self.number
 
-        def answer(told: Told) -> None:
+        def answer(told: AuditAnswer) -> None:
             if connection is not None and connection is self.connection and number == self.number:
                 connection.write(tell_frame(number, request, ask.what, told))
 
@@ -342,9 +342,9 @@ class Link:
         """Whether little is left to send: such links go first."""
         return self.core is not None and self.core.backlog()[0][2] - self.core.in_flight_bytes <= LIVE_BYTES
 
-    def on_turn(self, upto_bytes: int) -> None:
+    def on_share(self, upto_bytes: int) -> None:
         """It waited for the connection, or for the budget."""
-        self._pump.turn(upto_bytes)
+        self._pump.on_share(upto_bytes)
 
     def _rewound(self, went_back: bool) -> None:
         assert self.core is not None and self._cursor is not None

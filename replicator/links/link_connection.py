@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from heliograph.client.pulsar_connection import Address, PulsarConnection
+from heliograph.client.pulsar_connection import Address, BrokerConnection
 from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.errors import HeliographError, PeerError
 from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock
 from heliograph.wire.links import link_commands as wire
 from heliograph.wire.links.audit_commands import Ask, read_ask, read_tell
-from heliograph.wire.links.link_commands import Heartbeat, Kind, Risk, StreamBeat
+from heliograph.wire.links.link_commands import LinkFrameKind, LinkHeartbeat, Risk, StreamBeat
 from heliograph.wire.links.schema_commands import SchemaRow, close_rows
 from heliograph.wire.run import Buffer
-from replicator.bandwidth.fair_shares import TURN_BYTES, Turns
+from replicator.bandwidth.fair_shares import SHARE_BYTES, FairShares
 from replicator.health.link_causes import Cause
 from replicator.health.round_trips import RoundTrips
 from replicator.subscriptions.ack_claims import Claims, read_claims
@@ -56,7 +56,7 @@ class Stream(Protocol):
     @property
     def weight(self) -> int: ...
 
-    def on_turn(self, upto_bytes: int) -> None: ...
+    def on_share(self, upto_bytes: int) -> None: ...
 
     def beat(self) -> tuple[tuple[Origin, Position], dict[str, Vector], Risk] | None: ...
 
@@ -69,7 +69,7 @@ class LinkConnection:
     def __init__(
         self,
         key: Key,
-        client: PulsarConnection,
+        client: BrokerConnection,
         clock: Clock,
         on_ended: Callable[[LinkConnection], None],
         soon: Callable[[Callable[[], None]], None],
@@ -79,7 +79,7 @@ class LinkConnection:
         self.heard_at = clock.monotonic()
         self.way = RoundTrips()
         self._numbers = 0
-        self._turns: Turns[Stream] = Turns()
+        self._shares: FairShares[Stream] = FairShares()
         self._changed: dict[int, None] = {}
         """Streams that may have something new to tell."""
         self._echo_ms = 0
@@ -91,7 +91,7 @@ class LinkConnection:
         return self._client.closed is not None
 
     @property
-    def client(self) -> PulsarConnection:
+    def client(self) -> BrokerConnection:
         return self._client
 
     def open(self, stream: Stream, topic: str, source: str, source_number: int) -> int:
@@ -104,7 +104,7 @@ class LinkConnection:
     def close_stream(self, number: int, cause: Cause, text: str) -> None:
         """The stream hears nothing more."""
         if (stream := self.streams.pop(number, None)) is not None:
-            self._turns.forget(stream)
+            self._shares.forget(stream)
             self._client.write(wire.close_frame(number, cause, text))
 
     def write(self, buffers: Sequence[Buffer]) -> None:
@@ -116,13 +116,13 @@ class LinkConnection:
         """Says whether the stream may write now; where it may not, `on_share` follows once it may."""
         if self._client.writable:
             return True
-        self._turns.wait(self.streams[number])
+        self._shares.wait(self.streams[number])
         return False
 
     @property
     def crowded(self) -> bool:
         """Whether other streams wait for their turn."""
-        return len(self._turns) > 0
+        return len(self._shares) > 0
 
     def touch(self, number: int) -> None:
         """The next heartbeat asks the stream what is new."""
@@ -130,7 +130,7 @@ class LinkConnection:
 
     def wait(self, number: int) -> None:
         """The stream has more to send than it may at once: its turn comes again."""
-        self._turns.wait(self.streams[number])
+        self._shares.wait(self.streams[number])
         if self._client.writable:
             self._soon(self._on_writable)
 
@@ -148,10 +148,10 @@ class LinkConnection:
                 streams.append(StreamBeat(number, *told))
         age_ms = int((self._clock.monotonic() - self._echo_at) * 1000) if self._echo_ms else 0
         self._client.write(
-            wire.heartbeat_frame(Heartbeat(self._clock.wall_ms(), self._echo_ms, age_ms, tuple(streams)))
+            wire.heartbeat_frame(LinkHeartbeat(self._clock.wall_ms(), self._echo_ms, age_ms, tuple(streams)))
         )
 
-    def _on_beat(self, beat: Heartbeat) -> None:
+    def _on_beat(self, beat: LinkHeartbeat) -> None:
         now = self._clock.wall_ms()
         self._echo_ms, self._echo_at = beat.wall_ms, self._clock.monotonic()
         self.way.heard(beat, now)
@@ -164,7 +164,7 @@ class LinkConnection:
     def _on_frame(self, number: int, content: memoryview, payload: memoryview) -> None:
         self.heard_at = self._clock.monotonic()
         kind, fields = wire.parse(number, content)
-        if kind is Kind.TELL:
+        if kind is LinkFrameKind.TELL:
             self._tell(fields, payload)
             return
         handler = _HANDLERS.get(kind)
@@ -206,7 +206,7 @@ class LinkConnection:
     def _close(self, fields: list[Any]) -> None:
         number, cause, text = wire.read_close(fields)
         if (stream := self.streams.pop(number, None)) is not None:
-            self._turns.forget(stream)
+            self._shares.forget(stream)
             stream.on_ended(Cause.parse(cause), text, close_rows(fields))
 
     def _heartbeat(self, fields: list[Any]) -> None:
@@ -214,23 +214,23 @@ class LinkConnection:
 
     def _on_closed(self, error: HeliographError) -> None:
         streams, self.streams = self.streams, {}
-        self._turns = Turns()
+        self._shares = FairShares()
         cause = Cause.of(error)
         for stream in streams.values():
             stream.on_ended(cause, str(error))
         self._on_ended(self)
 
     def _on_writable(self) -> None:
-        while self._client.writable and (stream := self._turns.next()) is not None:
-            stream.on_turn(TURN_BYTES * stream.weight)
+        while self._client.writable and (stream := self._shares.next()) is not None:
+            stream.on_share(SHARE_BYTES * stream.weight)
 
 
-_HANDLERS: dict[Kind, Callable[[LinkConnection, list[Any]], None]] = {
-    Kind.RECEIPT: LinkConnection._receipt,
-    Kind.OPENED: LinkConnection._opened,
-    Kind.GAP: LinkConnection._gap,
-    Kind.CLOSE: LinkConnection._close,
-    Kind.HEARTBEAT: LinkConnection._heartbeat,
-    Kind.CLAIMS: LinkConnection._claims,
-    Kind.ASK: LinkConnection._ask,
+_HANDLERS: dict[LinkFrameKind, Callable[[LinkConnection, list[Any]], None]] = {
+    LinkFrameKind.RECEIPT: LinkConnection._receipt,
+    LinkFrameKind.OPENED: LinkConnection._opened,
+    LinkFrameKind.GAP: LinkConnection._gap,
+    LinkFrameKind.CLOSE: LinkConnection._close,
+    LinkFrameKind.HEARTBEAT: LinkConnection._heartbeat,
+    LinkFrameKind.CLAIMS: LinkConnection._claims,
+    LinkFrameKind.ASK: LinkConnection._ask,
 }

@@ -21,15 +21,15 @@ from heliograph.wire.links import link_commands as wire
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import Buffer, Run
 from replicator.bandwidth.compression import RunPacker
-from replicator.bandwidth.fair_shares import TURN_BYTES as CROWDED_BYTES
+from replicator.bandwidth.fair_shares import SHARE_BYTES as CROWDED_BYTES
 from replicator.bandwidth.rate_limit import Pace
-from replicator.bandwidth.send_window import LIVE_BYTES, SHORT_TURN_BYTES, TURN_BYTES
+from replicator.bandwidth.send_window import LIVE_BYTES, SHORT_PASS_BYTES, TURN_BYTES
 from replicator.health.link_causes import Cause
 from replicator.links.link_connection import LinkConnection
 from replicator.links.timer_wheel import Timer
 from replicator.log.deletion import past_removed
 from replicator.log.transaction_buffer import below
-from replicator.sending.outgoing_runs import Send, SendRun, joined
+from replicator.sending.outgoing_runs import OutgoingRun, Send, joined
 
 if TYPE_CHECKING:
     from replicator.links.link import Link
@@ -97,7 +97,7 @@ class LinkPump:
                 self._pace_timer.cancel()
                 self._on_pace()
 
-    def turn(self, upto_bytes: int) -> None:
+    def on_share(self, upto_bytes: int) -> None:
         """It waited for the connection, or for the budget: about `upto_bytes` may go."""
         self._upto_bytes = upto_bytes
         try:
@@ -139,7 +139,7 @@ class LinkPump:
         ledger, now, sent = self._log.ledger, self._manager.clock.monotonic(), 0
         upto = min(self._upto_bytes, CROWDED_BYTES * self._link.weight) if connection.crowded else self._upto_bytes
         if self._bulk and self._manager.publishing.live(now):
-            upto = min(upto, SHORT_TURN_BYTES)
+            upto = min(upto, SHORT_PASS_BYTES)
         self._bulk = False
         sends = core.of_the_dead()
         while (room := core.room_bytes) > 0 and sent < upto and connection.writable(self._link.number):
@@ -234,7 +234,7 @@ class LinkPump:
                     and (ledger, first) <= self.given_up[1]
                 ):
                     self.given_up = None  # it was repaired meanwhile
-                while isinstance(lost := core.lacks(run), SendRun):
+                while isinstance(lost := core.lacks(run), OutgoingRun):
                     sends.append(lost)
                 if lost is not None:
                     self._store_skip(connection, lost)
@@ -254,7 +254,7 @@ class LinkPump:
         frames: list[Buffer] = []
         attempt = self._link.core.attempt
         for send in joined(sends):
-            if isinstance(send, SendRun):
+            if isinstance(send, OutgoingRun):
                 if self._log.tracing is not None:
                     self._log.tracing.sent(self._log.topic, self._link.target, send.run)
                 frames += self.packer.frame(self._link.number, attempt, send.previous, send.run, connection.way.rtt_ms)
@@ -301,7 +301,7 @@ class LinkPump:
         """(entries, bytes) to read at most."""
         size = min(room_bytes, _READ_BYTES, self._upto_bytes)
         if self._budget is not None:
-            size = min(size, self._budget.turn_bytes * self._link.weight)
+            size = min(size, self._budget.share_bytes * self._link.weight)
         return (
             (_READ_ENTRIES, size)
             if self.pace is None
@@ -336,7 +336,7 @@ class LinkPump:
         try:
             live = self._manager.publishing.live(self._manager.clock.monotonic())
             runs = await self._log.ledger.read(
-                position, *self._at_once(min(max(1, core.room_bytes), SHORT_TURN_BYTES if live else TURN_BYTES))
+                position, *self._at_once(min(max(1, core.room_bytes), SHORT_PASS_BYTES if live else TURN_BYTES))
             )
         except HeliographError as error:
             if number != self.reading:
@@ -432,4 +432,4 @@ class LinkPump:
 
 
 def _size_bytes(sends: Sequence[Send]) -> int:
-    return sum(send.run.size_bytes for send in sends if isinstance(send, SendRun))
+    return sum(send.run.size_bytes for send in sends if isinstance(send, OutgoingRun))

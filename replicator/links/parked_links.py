@@ -37,7 +37,7 @@ class Choice(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
+class ParkedLink:
     """`rows`: what the target has, what parts both among it; none where the conflict is of another kind."""
 
     cause: Cause
@@ -55,7 +55,7 @@ def park(link: Link | PulsarLink, cause: Cause, text: str, rows: Sequence[Schema
     if before is None or (before.cause, before.text) != (cause, text):
         events.warning("link.parked topic=%s target=%s cause=%s text=%s", link.log.topic, link.target, cause, text)
         link.history.add(now_ms, cause, text)
-    link.parked = Parked(cause, text, now_ms if before is None else before.since_ms, tuple(rows))
+    link.parked = ParkedLink(cause, text, now_ms if before is None else before.since_ms, tuple(rows))
     manager.parked[link] = None
     link.state, link.cause, link.cause_text = "parked", cause, text
     longest = manager.settings.parked_look_s
@@ -109,7 +109,7 @@ def look_again(link: Link | PulsarLink, *, dry_run: bool = False) -> list[int]:
     return []
 
 
-def _decided(link: Link | PulsarLink) -> Parked:
+def _decided(link: Link | PulsarLink) -> ParkedLink:
     if link.parked is None:
         raise NotAllowed(f"the link of {link.log.topic} to {link.target} is not parked: nothing is to be decided")
     return link.parked

@@ -32,7 +32,7 @@ _BACK = (64, 1024, 16384)
 """Entries: how far a search backwards reads at once."""
 
 
-class Status(StrEnum):
+class LookupStatus(StrEnum):
     """What there is under a coordinate, or a position."""
 
     HERE = "here"
@@ -60,7 +60,7 @@ class Found:
     reason: what the SKIP said that names it as missing; None: none does.
     """
 
-    status: Status
+    status: LookupStatus
     position: Position | None = None
     following: Position | None = None
     reason: SkipReason | None = None
@@ -70,12 +70,15 @@ class Found:
 class Published:
     """coordinate: with HERE, where the entry at that position was first published. published_ms: broker time there."""
 
-    status: Status
+    status: LookupStatus
     coordinate: Coordinate | None = None
     published_ms: int = 0
 
 
-_STATUS: dict[SkipReason | None, Status] = {SkipReason.TRIMMED: Status.TRIMMED, SkipReason.DELETED: Status.DELETED}
+_STATUS: dict[SkipReason | None, LookupStatus] = {
+    SkipReason.TRIMMED: LookupStatus.TRIMMED,
+    SkipReason.DELETED: LookupStatus.DELETED,
+}
 """Of what is missing here; by any other reason, and by none, it is lost."""
 
 
@@ -88,9 +91,11 @@ async def position_of(log: ReplicatedLog, origin: Origin, at: Position, *, late:
     if state.is_own(origin):
         return await _own(log, origin, at)
     if origin not in state.vector:
-        return Found(Status.DELETED if at <= dict(state.dead).get(origin, BEFORE_ALL) else Status.UNKNOWN)
+        return Found(LookupStatus.DELETED if at <= dict(state.dead).get(origin, BEFORE_ALL) else LookupStatus.UNKNOWN)
     if at > state.vector.prefix(origin):
-        return Found(Status.LOST if log.sync_by is not None and log.sync_by.gone(log, origin, at) else Status.AWAITED)
+        return Found(
+            LookupStatus.LOST if log.sync_by is not None and log.sync_by.gone(log, origin, at) else LookupStatus.AWAITED
+        )
     low, high = state.positions.around(origin, at)
     first, before = log.ledger.first_position(), False
     following: Position | None = None
@@ -105,7 +110,7 @@ async def position_of(log: ReplicatedLog, origin: Origin, at: Position, *, late:
         if index < run.count:
             following = (ledger, start + index)
             if run.coordinate(index) == at:
-                return Found(Status.HERE, following, following)
+                return Found(LookupStatus.HERE, following, following)
             break
     for low_late, high_late in state.late.between(origin, (at[0], at[1] - 1), at) if late else ():
         async for ledger, start, run in _runs(log, max(low_late, first), high_late):
@@ -115,47 +120,47 @@ async def position_of(log: ReplicatedLog, origin: Origin, at: Position, *, late:
                 and (index := _index(run.spans, at)) < run.count
                 and run.coordinate(index) == at
             ):
-                return Found(Status.HERE, (ledger, start + index), following)
+                return Found(LookupStatus.HERE, (ledger, start + index), following)
     if not state.vector.holds(origin, at):
         reason = state.reasons.of(HERE, origin, at)
-        return Found(_STATUS.get(reason, Status.LOST), None, following, reason)
+        return Found(_STATUS.get(reason, LookupStatus.LOST), None, following, reason)
     if not before and (low > BEFORE_ALL or _trimmed(log)):
-        return Found(Status.TRIMMED, None, following)
-    return Found(Status.FILTERED, None, following)
+        return Found(LookupStatus.TRIMMED, None, following)
+    return Found(LookupStatus.FILTERED, None, following)
 
 
 async def _own(log: ReplicatedLog, origin: Origin, at: Position) -> Found:
     state, ledger = log.state, log.ledger
     if at > state.vector.prefix(origin):
-        return Found(Status.AWAITED if origin == state.origin else Status.LOST)
+        return Found(LookupStatus.AWAITED if origin == state.origin else LookupStatus.LOST)
     following = None
     async for number, start, run in _runs(log, max(at, ledger.first_position()), ledger.last_confirmed):
         if run.origin is None and not _hidden(run):
             following = (number, start)
             break
     if at < ledger.first_position():
-        return Found(Status.DELETED if was_removed(state, at) else Status.TRIMMED, None, following)
+        return Found(LookupStatus.DELETED if was_removed(state, at) else LookupStatus.TRIMMED, None, following)
     if following == at and state.origin_at(at) == origin:
-        return Found(Status.HERE, at, at)
-    return Found(Status.UNKNOWN, None, following)
+        return Found(LookupStatus.HERE, at, at)
+    return Found(LookupStatus.UNKNOWN, None, following)
 
 
 async def coordinate_of(log: ReplicatedLog, position: Position) -> Published:
     """Where the entry at the local `position` was first published. Raises what storage raises."""
     ledger = log.ledger
     if position > ledger.last_confirmed:
-        return Published(Status.AWAITED)
+        return Published(LookupStatus.AWAITED)
     if position < ledger.first_position():
-        return Published(Status.DELETED if was_removed(log.state, position) else Status.TRIMMED)
+        return Published(LookupStatus.DELETED if was_removed(log.state, position) else LookupStatus.TRIMMED)
     for number, start, run in await ledger.read(position, 1, 1):
         if (number, start) != position:
             break
         if _hidden(run):
-            return Published(Status.HIDDEN)
+            return Published(LookupStatus.HIDDEN)
         if run.origin is None:
-            return Published(Status.HERE, (log.state.origin_at(position), position), run.time_ms)
-        return Published(Status.HERE, (run.origin, run.coordinate(0)), run.origin_time_ms)
-    return Published(Status.UNKNOWN)
+            return Published(LookupStatus.HERE, (log.state.origin_at(position), position), run.time_ms)
+        return Published(LookupStatus.HERE, (run.origin, run.coordinate(0)), run.origin_time_ms)
+    return Published(LookupStatus.UNKNOWN)
 
 
 async def vector_at(

@@ -27,11 +27,11 @@ from heliograph.wire.links.link_commands import SkipRecord
 from heliograph.wire.run import Run
 from replicator.dedup.aliases import pieces, repeats, under_way
 from replicator.dedup.producer_dedup import DedupSettings
-from replicator.dedup.version_vector import Verdict
+from replicator.dedup.version_vector import RunVerdict
 from replicator.health.incoming_stats import IncomingLink
 from replicator.log.region_durability import RegionWaits
 from replicator.log.topic_state import TopicState
-from replicator.log.write_order import Done, Failed, Parts, Segments, Waiting
+from replicator.log.write_order import Done, Failed, RunPieces, Segments, WaitingRun
 from replicator.subscriptions.subscription_state import PROPERTY
 from replicator.subscriptions.subscription_sync import SubscriptionHost, SubscriptionSync
 
@@ -68,7 +68,7 @@ class SyncOwner(Protocol):
         ...
 
 
-_NOTHING: deque[Waiting] = deque(maxlen=0)
+_NOTHING: deque[WaitingRun] = deque(maxlen=0)
 """The order of every log to which nothing was published yet: an empty deque takes 760 bytes, and a region may have very many idle topics."""
 _NO_LINKS: Mapping[str, IncomingLink] = {}
 _DEDUPLICATION = DedupSettings()
@@ -134,7 +134,7 @@ class ReplicatedLog:
         self.planting = False
         """A record of a tree is on its way to the bookies."""
         self.closed: HeliographError | None = None
-        self._order: deque[Waiting] = _NOTHING
+        self._order: deque[WaitingRun] = _NOTHING
         self._last_failure: HeliographError | None = None
         self._vector_watchers: tuple[Callable[[Origin], None], ...] = ()
         self._close_watchers: tuple[Callable[[], None], ...] = ()
@@ -276,7 +276,7 @@ class ReplicatedLog:
             if fresh is not None:
                 self._publish_parts(run, fresh, done, failed)
                 return
-        waiting = Waiting(self, run, done, failed)
+        waiting = WaitingRun(self, run, done, failed)
         self._queue().append(waiting)
         self._append(waiting)
 
@@ -289,7 +289,7 @@ class ReplicatedLog:
 
         return stored
 
-    def append_replicated(self, previous: Position, run: Run, done: Done, failed: Failed) -> Verdict:
+    def append_replicated(self, previous: Position, run: Run, done: Done, failed: Failed) -> RunVerdict:
         """Takes a run of another region where the rule allows it; `done` or `failed` follow only an ACCEPT.
 
         run: entries as they are to be stored here, with origin, spans, and origin checksums; what is held already is
@@ -297,7 +297,7 @@ class ReplicatedLog:
         """
         assert run.origin is not None
         verdict = self.state.intake.judge(run.origin, previous, run.coordinate(run.count - 1))
-        if verdict is Verdict.ACCEPT:
+        if verdict is RunVerdict.ACCEPT:
             before = self.state.intake.submitted(run.origin)
             run = self.state.intake.accept(run)
             if self.aliases and run.producers and self.state.deduplication and run.transaction is None:
@@ -306,7 +306,7 @@ class ReplicatedLog:
                     self._append_pieces(pieces(run, repeated, before), done, failed)
                     return verdict
             self._arriving += self.aliases
-            waiting = Waiting(self, run, done, failed)
+            waiting = WaitingRun(self, run, done, failed)
             self._queue().append(waiting)
             self._append(waiting)
         return verdict
@@ -324,11 +324,11 @@ class ReplicatedLog:
 
     def _append_pieces(self, found: list[Run | SkipRecord], done: Done, failed: Failed) -> None:
         """A run of another region of which some entries are stored already."""
-        parts = Parts(len(found), done, failed)
+        parts = RunPieces(len(found), done, failed)
         waiting = [
-            Waiting(self, piece.as_run(), parts.on_done, parts.on_failed, skip=piece)
+            WaitingRun(self, piece.as_run(), parts.on_done, parts.on_failed, skip=piece)
             if isinstance(piece, SkipRecord)
-            else Waiting(self, piece, parts.on_done, parts.on_failed)
+            else WaitingRun(self, piece, parts.on_done, parts.on_failed)
             for piece in found
         ]
         self._arriving += sum(piece.skip is None for piece in waiting)
@@ -337,21 +337,21 @@ class ReplicatedLog:
             if piece.state == piece.WAITS:
                 self._append(piece)
 
-    def append_skip(self, record: SkipRecord, done: Done, failed: Failed, *, issued: bool = False) -> Verdict:
+    def append_skip(self, record: SkipRecord, done: Done, failed: Failed, *, issued: bool = False) -> RunVerdict:
         """Stores a SKIP as a hidden entry: of another region, by the same rule as a run; always of an own origin, and where it is issued here."""
         if not issued and not self.state.is_own(record.origin):
             verdict = self.state.intake.judge(record.origin, record.after, record.through)
-            if verdict is not Verdict.ACCEPT:
+            if verdict is not RunVerdict.ACCEPT:
                 return verdict
             record = self.state.intake.accept_skip(record)
-        waiting = Waiting(self, record.as_run(), done, failed, skip=record)
+        waiting = WaitingRun(self, record.as_run(), done, failed, skip=record)
         self._queue().append(waiting)
         self._append(waiting)
-        return Verdict.ACCEPT
+        return RunVerdict.ACCEPT
 
     def append_tree(self, run: Run, done: Done, failed: Failed) -> None:
         """Stores a record of the own origin's tree, in the order of what is published here."""
-        waiting = Waiting(self, run, done, failed)
+        waiting = WaitingRun(self, run, done, failed)
         self._queue().append(waiting)
         self._append(waiting)
 
@@ -362,15 +362,15 @@ class ReplicatedLog:
 
     def append_late(self, run: Run, done: Done, failed: Failed) -> None:
         """Stores entries of another region that the vector covers and that are not here: the audit's repair. The vector stays as it is."""
-        waiting = Waiting(self, run, done, failed)
+        waiting = WaitingRun(self, run, done, failed)
         self._queue().append(waiting)
         self._append(waiting)
 
     def _publish_parts(self, run: Run, fresh: list[bool], done: Done, failed: Failed) -> None:
         cuts = [0, *(i for i in range(1, run.count) if fresh[i] != fresh[i - 1]), run.count]
-        parts = Parts(len(cuts) - 1, done, failed)
+        parts = RunPieces(len(cuts) - 1, done, failed)
         pieces = [
-            Waiting(self, run.cut(start, stop), parts.on_done, parts.on_failed, duplicate=not fresh[start])
+            WaitingRun(self, run.cut(start, stop), parts.on_done, parts.on_failed, duplicate=not fresh[start])
             for start, stop in pairwise(cuts)
         ]
         self._queue().extend(pieces)
@@ -379,12 +379,12 @@ class ReplicatedLog:
                 self._append(piece)
         self.settle()
 
-    def _queue(self) -> deque[Waiting]:
+    def _queue(self) -> deque[WaitingRun]:
         if self._order is _NOTHING:
             self._order = deque()
         return self._order
 
-    def _append(self, waiting: Waiting) -> None:
+    def _append(self, waiting: WaitingRun) -> None:
         if self.closed is not None:
             self.fail(waiting, self.closed)
             return
@@ -421,7 +421,7 @@ class ReplicatedLog:
                 self._confirm(head)
                 head.done([(head.run.count, head.ledger, head.first)])
 
-    def _confirm(self, head: Waiting) -> None:
+    def _confirm(self, head: WaitingRun) -> None:
         run = head.run
         if run.origin is None:
             self.state.confirm_local(head.ledger, head.first, run)
@@ -433,7 +433,7 @@ class ReplicatedLog:
         for watcher in self._vector_watchers:
             watcher(run.origin)
 
-    def fail(self, failed: Waiting, error: HeliographError) -> None:
+    def fail(self, failed: WaitingRun, error: HeliographError) -> None:
         """An append failed, and with it everything appended behind it."""
         self._last_failure = error
         behind = False

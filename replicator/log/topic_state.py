@@ -23,7 +23,7 @@ from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from replicator.coordinates.late_entries import LateMap
 from replicator.coordinates.position_map import PositionMap
-from replicator.coordinates.published_totals import Outbox
+from replicator.coordinates.published_totals import PublishedTotals
 from replicator.coordinates.skip_reasons import HERE, Reasons
 from replicator.dedup.producer_dedup import DedupSettings, Producers
 from replicator.dedup.version_vector import Intake
@@ -81,7 +81,7 @@ class TopicState:
         self.vector = Vector()
         self.intake = Intake(self.vector)
         self.producers = Producers(settings)
-        self.outbox = Outbox()
+        self.outbox = PublishedTotals()
         self.positions = PositionMap()
         self.late = LateMap()
         self.delivered: dict[str, tuple[Origin, Position]] = NOTHING

@@ -87,7 +87,7 @@ class Open:
         self.first, self.last, self.entries, self.messages = first, last, entries, messages
 
 
-class Held:
+class UnseenCommit:
     """A committed transaction of another region that readers do not see yet. waits: topics whose part may not be here; at_ms: when its marker was stored
     here, 0: not known; since: from when on they are waited for, in monotonic seconds, None: they were not asked for yet."""
 
@@ -203,7 +203,7 @@ class TransactionBuffer:
         """In the order of their first entries."""
         self.aborted: dict[Key, Position] = {}
         """Aborted transactions -> the last of their entries."""
-        self.held: dict[Key, Held] = {}
+        self.held: dict[Key, UnseenCommit] = {}
         """In the order of their ends."""
         self._held_from: Position | None = None
         """The first entry of those; None: to be looked for."""
@@ -232,7 +232,7 @@ class TransactionBuffer:
                     if found is None:
                         self._wait_for_less(key, others)
                     elif others:
-                        self._hold(key, Held(found.first, others, run.time_ms))
+                        self._hold(key, UnseenCommit(found.first, others, run.time_ms))
             return
         last = (ledger, first + run.count - 1)
         if key in self.aborted:
@@ -248,7 +248,7 @@ class TransactionBuffer:
             found.entries += run.count
             found.messages += run.messages
 
-    def _hold(self, key: Key, held: Held) -> None:
+    def _hold(self, key: Key, held: UnseenCommit) -> None:
         if not self.held:
             self._held_from = held.first
         elif self._held_from is not None:
@@ -467,7 +467,7 @@ class TransactionBuffer:
         held = dumped[6] if len(dumped) > 6 else []
         times = dumped[7] if len(dumped) > 7 else [0] * len(held)
         self.held = {
-            (_origin(o), tc, n): Held((a, b), waits, at_ms)
+            (_origin(o), tc, n): UnseenCommit((a, b), waits, at_ms)
             for (o, tc, n, a, b, waits), at_ms in zip(held, times, strict=True)
         }
         self._held_from = None

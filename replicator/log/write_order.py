@@ -27,12 +27,12 @@ class Order(Protocol):
         """Answers the head of the order as far as it is decided."""
         ...
 
-    def fail(self, failed: Waiting, error: HeliographError) -> None:
+    def fail(self, failed: WaitingRun, error: HeliographError) -> None:
         """An append failed, and with it everything appended behind it."""
         ...
 
 
-class Waiting:
+class WaitingRun:
     """One place in the order: a run on its way to the bookies, or duplicates that wait for what is before them."""
 
     __slots__ = ("done", "duplicate", "error", "failed", "first", "ledger", "log", "run", "skip", "state")
@@ -57,7 +57,7 @@ class Waiting:
             self.log.fail(self, error)
 
 
-class Parts:
+class RunPieces:
     """A run of which some entries are duplicates: its pieces are answered together."""
 
     __slots__ = ("done", "error", "failed", "left", "segments")

@@ -17,7 +17,7 @@ from heliograph.runtime.clock import Clock
 PROPERTY = "heliograph.left_ms"
 
 
-class Cursor(Protocol):
+class DepartedCursor(Protocol):
     @property
     def properties(self) -> dict[str, str]: ...
 
@@ -36,7 +36,7 @@ class Leaving:
         self._next_ms = 0
         """Nobody's is before that."""
 
-    def left(self, topic: str, region: str, cursor: Cursor) -> None:
+    def left(self, topic: str, region: str, cursor: DepartedCursor) -> None:
         """It gets the topic no more, since now or since the cursor says."""
         since = cursor.properties.get(PROPERTY, "")
         if not since.isdecimal():
@@ -46,7 +46,7 @@ class Leaving:
         self._next_ms = min(self._next_ms, until_ms)
         self._look(topic, region, until_ms)
 
-    def back(self, topic: str, region: str, cursor: Cursor) -> None:
+    def back(self, topic: str, region: str, cursor: DepartedCursor) -> None:
         self._left.get(topic, {}).pop(region, None)
         if PROPERTY in cursor.properties:
             cursor.set_properties({name: value for name, value in cursor.properties.items() if name != PROPERTY})

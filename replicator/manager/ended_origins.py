@@ -30,19 +30,19 @@ from heliograph.model.configuration.replication_routes import Routes, delivers
 from heliograph.model.coordinates import Origin, Range
 from heliograph.model.errors import CorruptData, HeliographError, LinkError, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.wire.links.audit_commands import Ask, Told, What
+from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Run
 from replicator.audit.audit_scan import NOTHING_HELD
-from replicator.dedup.version_vector import Verdict
+from replicator.dedup.version_vector import RunVerdict
 from replicator.health.link_causes import Cause
 from replicator.log.replicated_entries import addressed_to, passing, received
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.routing_trees import Tree, TreeBook, is_tree
 from replicator.log.transaction_buffer import is_marker
 from replicator.manager.audit_channels import LinkChannels
-from replicator.sending.outgoing_runs import Send, SendRun, joined, just_before, last_of
+from replicator.sending.outgoing_runs import OutgoingRun, Send, joined, just_before, last_of
 from replicator.subscriptions.ack_claims import insert
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ _AGAIN_S = 5.0
 """After an attempt that did not come to its end; and so often it is said whom a topic waits for."""
 
 
-class Tails:
+class EndedOrigins:
     """Of one broker."""
 
     def __init__(self, manager: LinkManager) -> None:
@@ -240,7 +240,7 @@ class Tails:
         return count
 
     def _lost(
-        self, log: ReplicatedLog, region: str, told: Told, origin: Origin, after: Position, upto: Position
+        self, log: ReplicatedLog, region: str, told: AuditAnswer, origin: Origin, after: Position, upto: Position
     ) -> list[Range]:
         """What of (after, upto] this region may have lost, or trimmed."""
         out = [(after, min(told.low, upto))] if told.low > after else []
@@ -269,7 +269,7 @@ class Tails:
 
 
 def merged(
-    told: Iterable[Told], origin: Origin, upto: Position, region: str, trees: TreeBook
+    told: Iterable[AuditAnswer], origin: Origin, upto: Position, region: str, trees: TreeBook
 ) -> tuple[dict[Position, Run], bool]:
     """By coordinate, each entry of `told` up to `upto` that was published for `region`, or goes by it to regions
     behind; whether all go without a tree or a transaction.
@@ -303,7 +303,7 @@ def _wanted(entry: Run, tree: Tree | None, region: str) -> bool:
     )
 
 
-def _named(told: Iterable[Told], upto: Position) -> list[Position]:
+def _named(told: Iterable[AuditAnswer], upto: Position) -> list[Position]:
     """Every coordinate up to `upto` that somebody tells of, whomever it was meant for."""
     return sorted(
         {
@@ -362,7 +362,7 @@ def in_order(
             out.append(SkipRecord(origin, max(at, low), min(high, end), SkipReason.LOST, region))
             at = min(high, end)
         if coordinate is not None:
-            out.append(SendRun(at, entries[coordinate]))
+            out.append(OutgoingRun(at, entries[coordinate]))
             at = coordinate
     if at < upto:
         out.append(SkipRecord(origin, at, upto, SkipReason.FILTERED, region))
@@ -378,7 +378,7 @@ def _pieces(sends: list[Send], name: str, region: str) -> list[Send]:
             continue
         previous = send.previous
         for piece in passing(received(send.run, name), region):
-            out.append(SendRun(previous, piece))
+            out.append(OutgoingRun(previous, piece))
             previous = last_of(piece)
     return out
 
@@ -407,6 +407,6 @@ async def _append(log: ReplicatedLog, sends: list[Send], name: str, region: str)
             if isinstance(send, SkipRecord)
             else partial(log.append_replicated, send.previous, send.run)
         )
-        if append(done, failed) is not Verdict.ACCEPT:
+        if append(done, failed) is not RunVerdict.ACCEPT:
             raise LinkError(Cause.GAPS, "what came meanwhile is judged first")
     await ended

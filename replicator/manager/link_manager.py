@@ -29,9 +29,9 @@ from replicator.audit.audit_settings import AuditSettings
 from replicator.audit.auditor import Auditor
 from replicator.bandwidth.bandwidth_budgets import Budgets
 from replicator.bandwidth.compression_settings import CompressionSettings
-from replicator.bandwidth.drain_throttle import Yielding
-from replicator.bandwidth.send_window import Publishing
-from replicator.health.incoming_stats import Incoming
+from replicator.bandwidth.drain_throttle import DrainThrottle
+from replicator.bandwidth.send_window import AppendActivity
+from replicator.health.incoming_stats import IncomingStats
 from replicator.health.link_causes import Cause
 from replicator.health.link_stats import LinkStats
 from replicator.links.link import Link
@@ -42,7 +42,7 @@ from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.tree_planting import Planter
 from replicator.manager.audit_channels import LinkChannels
 from replicator.manager.departed_regions import Leaving
-from replicator.manager.ended_origins import Tails
+from replicator.manager.ended_origins import EndedOrigins
 from replicator.manager.receipt_waits import ReceiptWaits
 from replicator.manager.subscription_rounds import SubscriptionRounds
 from replicator.manager.topic_owners import Owners
@@ -57,7 +57,7 @@ events = logging.getLogger("replicator")
 CURSOR_PREFIX = "pulsar.repl."
 
 
-class Regions(Protocol):
+class LinkRegions(Protocol):
     """The part of the configuration's view that links use."""
 
     def region(self, name: str) -> RegionInfo | None: ...
@@ -129,7 +129,7 @@ class LinkManager:
         self,
         *,
         region: str,
-        view: Regions,
+        view: LinkRegions,
         clock: Clock,
         rng: Rng,
         connect: ssl.SSLContext | None = None,
@@ -143,16 +143,16 @@ class LinkManager:
         self._loop = asyncio.get_running_loop()
         self.timers = Timers(self._loop)
         appends = appends or Appends()
-        self.publishing = Publishing(lambda: appends.newest.count)
+        self.publishing = AppendActivity(lambda: appends.newest.count)
         self.left_elsewhere: Callable[[], int] = lambda: 0
         """Bytes that others than links have before them, who drain and give way as links do."""
-        self.yielding: Yielding[Any] = Yielding(
+        self.yielding: DrainThrottle[Any] = DrainThrottle(
             appends,
             self.settings.drain_floor_bytes_per_s,
             clock.monotonic,
             lambda after_s: self._run_later(self.yielding.run, after_s),
         )
-        self.incoming = Incoming()
+        self.incoming = IncomingStats()
         """What comes the other way: for whoever makes receivers."""
         self.restarts: Counter[tuple[str, Cause]] = Counter()
         """(target region, cause) -> how often a link ended so, in all."""
@@ -189,7 +189,7 @@ class LinkManager:
         self._ticked_at = clock.monotonic()
         self._closed = False
         self.auditor = Auditor(LinkChannels(self), clock, self.settings.audit)
-        self.tails = Tails(self)
+        self.tails = EndedOrigins(self)
         self._regions_changed()
         self._stop_watching = view.on_change(self._on_config)
         self.timers.after(self.settings.heartbeat_s, self._tick)

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from heliograph.client.pulsar_connection import REDIRECTS_MAX, Address, ConnectionLost, PulsarConnection
+from heliograph.client.pulsar_connection import REDIRECTS_MAX, Address, BrokerConnection, ConnectionLost
 from heliograph.model.certificate_role import REPLICATOR, peer_identity
 from heliograph.model.errors import HeliographError, LinkError
 from heliograph.runtime.clock import Clock
@@ -27,7 +27,7 @@ from replicator.links.link_connection import Key, LinkConnection
 
 if TYPE_CHECKING:
     from replicator.links.link import Link
-    from replicator.manager.link_manager import LinkSettings, Regions
+    from replicator.manager.link_manager import LinkRegions, LinkSettings
 
 
 class Owners:
@@ -39,7 +39,7 @@ class Owners:
     def __init__(
         self,
         region: str,
-        view: Regions,
+        view: LinkRegions,
         clock: Clock,
         settings: LinkSettings,
         connect: ssl.SSLContext | None,
@@ -55,7 +55,7 @@ class Owners:
         self._idle_since: dict[Key, float] = {}
         self._waiting: deque[Link] = deque()
         self._establishing = 0
-        self._turn: dict[str, int] = {}
+        self._next_address: dict[str, int] = {}
 
     @property
     def connections(self) -> int:
@@ -122,10 +122,10 @@ class Owners:
             raise LinkError(
                 Cause.NO_ADDRESS, f"region {link.target} publishes no address for links from {self._region}"
             )
-        turn = self._turn[link.target] = (
-            self._turn.get(link.target, -1) + 1 if link.failures else self._turn.get(link.target, 0)
+        index = self._next_address[link.target] = (
+            self._next_address.get(link.target, -1) + 1 if link.failures else self._next_address.get(link.target, 0)
         )
-        address, authoritative = Address.parse(urls[turn % len(urls)]), False
+        address, authoritative = Address.parse(urls[index % len(urls)]), False
         for _ in range(REDIRECTS_MAX):
             connection = await self._connect(link.target, address)
             answer = await connection.client.lookup(
@@ -153,7 +153,7 @@ class Owners:
         return await asyncio.shield(task)
 
     async def _make(self, key: Key) -> LinkConnection:
-        client = await PulsarConnection.connect(key[1], ssl=self._ssl, timeout_s=self._settings.connect_timeout_s)
+        client = await BrokerConnection.connect(key[1], ssl=self._ssl, timeout_s=self._settings.connect_timeout_s)
         if self._ssl is not None and peer_identity(client.certificate) != (REPLICATOR, key[0]):
             client.close()
             raise LinkError(

@@ -10,7 +10,7 @@ Source: docs/protocols/interop.md, "Once".
 
 from __future__ import annotations
 
-from heliograph.client.pulsar_connection import PulsarConnection, TopicReader
+from heliograph.client.pulsar_connection import BrokerConnection, TopicReader
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
@@ -35,7 +35,7 @@ def note(position: Position) -> str:
 
 
 async def newest_there(
-    connection: PulsarConnection, topic: str, source: str, after: Position, barrier: Position
+    connection: BrokerConnection, topic: str, source: str, after: Position, barrier: Position
 ) -> Position:
     """The newest entry of region `source` between two positions of the cluster's topic; BEFORE_ALL: there is none.
 

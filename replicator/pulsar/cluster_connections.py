@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from heliograph.client.pulsar_connection import REDIRECTS_MAX, Address, ConnectionLost, PulsarConnection
+from heliograph.client.pulsar_connection import REDIRECTS_MAX, Address, BrokerConnection, ConnectionLost
 from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import HeliographError, LinkError, NotAllowed
 from heliograph.model.positions import Position
@@ -29,7 +29,7 @@ _Key = tuple[PulsarCluster, Address]
 SILENT_S = 30.0
 
 
-class Sink(Protocol):
+class ReceiptSink(Protocol):
     """A link, as its producer's connection sees it."""
 
     def on_receipt(self, sequence: int, highest: int, there: Position) -> None:
@@ -48,14 +48,14 @@ class ClusterConnection:
 
     def __init__(
         self,
-        client: PulsarConnection,
+        client: BrokerConnection,
         address: Address,
         monotonic: Callable[[], float],
         on_ended: Callable[[ClusterConnection], None],
     ) -> None:
         self.client, self.address, self._monotonic, self._on_ended = client, address, monotonic, on_ended
         self.heard_at = monotonic()
-        self._sinks: dict[int, Sink] = {}
+        self._sinks: dict[int, ReceiptSink] = {}
         self._barriers: dict[int, asyncio.Future[Position]] = {}
         self._numbers = 0
         client.on_command, client.on_closed, client.on_writable = self._on_command, self._on_closed, self._on_writable
@@ -65,7 +65,7 @@ class ClusterConnection:
         """The cluster recognises what it has by its position at the source, and its receipts name that."""
         return bool(self.client.features.supports_repl_dedup_by_lid_and_eid)
 
-    async def producer(self, sink: Sink, topic: str, name: str) -> int:
+    async def producer(self, sink: ReceiptSink, topic: str, name: str) -> int:
         """The id of a producer made for `sink`. Raises Refused, ConnectionLost, TimeoutError."""
         self._numbers += 1
         number = self._numbers
@@ -159,7 +159,7 @@ class ClusterConnections:
         self._open: dict[_Key, ClusterConnection] = {}
         self._opening: dict[_Key, asyncio.Task[ClusterConnection]] = {}
 
-    async def owner(self, cluster: PulsarCluster, topic: str, turn: int) -> ClusterConnection:
+    async def owner(self, cluster: PulsarCluster, topic: str, attempt: int) -> ClusterConnection:
         """To the broker that owns `topic` there. turn: which of several service addresses is asked first.
 
         Raises LinkError, Refused, ConnectionLost, OSError, TimeoutError, NotFound and NotAllowed (an address, a file).
@@ -168,7 +168,7 @@ class ClusterConnections:
         urls = [f"{hosts[0]}://{host}" for host in hosts[2].split(",") if host]
         if not urls:
             raise LinkError(Cause.NO_ADDRESS, f"cluster {cluster.name} has no brokerServiceUrl")
-        address, authoritative = Address.parse(urls[turn % len(urls)]), False
+        address, authoritative = Address.parse(urls[attempt % len(urls)]), False
         for _ in range(REDIRECTS_MAX):
             connection = await self._connect(cluster, address)
             answer = await connection.client.lookup(topic, authoritative=authoritative, timeout_s=CONNECT_TIMEOUT_S)
@@ -193,7 +193,7 @@ class ClusterConnections:
         made = self._open[cluster, address] = ClusterConnection(client, address, self._monotonic, self._ended)
         return made
 
-    async def alone(self, cluster: PulsarCluster, address: Address) -> PulsarConnection:
+    async def alone(self, cluster: PulsarCluster, address: Address) -> BrokerConnection:
         """A connection that is shared with nobody; the caller closes it. Raises as `owner`."""
         if (cluster.certificate_file or cluster.oauth_file) and not address.secure:
             raise NotAllowed(
@@ -203,7 +203,7 @@ class ClusterConnections:
         tls = tls_of(cluster) if address.secure else None
         token = await self.issued(cluster) if cluster.oauth_file and self.issued is not None else token_of(cluster)
         by_certificate = bool(cluster.certificate_file)
-        return await PulsarConnection.connect(
+        return await BrokerConnection.connect(
             address, ssl=tls, token=token, by_certificate=by_certificate, timeout_s=CONNECT_TIMEOUT_S, replicates=True
         )
 

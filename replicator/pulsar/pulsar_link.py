@@ -28,7 +28,7 @@ from replicator.coordinates.published_totals import NOTHING, Totals
 from replicator.health.link_causes import Cause, cause_of, schema_cause_of
 from replicator.health.link_stats import LinkCursor, LinkHistory, LinkStats
 from replicator.health.watchdog import Facts, Watchdog
-from replicator.links.parked_links import Parked, park, settled
+from replicator.links.parked_links import ParkedLink, park, settled
 from replicator.links.start_position import begins_of
 from replicator.links.timer_wheel import Timer
 from replicator.log.replicated_log import ReplicatedLog
@@ -91,7 +91,7 @@ class PulsarLink:
         self._resolving = False
         self._reached: PulsarCluster | None = None
         """The registration that the present connection was made by."""
-        self.parked: Parked | None = None
+        self.parked: ParkedLink | None = None
         self._watchdog = Watchdog(manager.settings.sender.stalled_after_s)
         self.restarts: Counter[Cause] = Counter()
         self.history = LinkHistory()

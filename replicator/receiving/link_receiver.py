@@ -22,11 +22,11 @@ from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.runtime.clock import Clock
 from heliograph.wire.links import link_commands as wire
 from heliograph.wire.links.audit_commands import read_ask, read_tell
-from heliograph.wire.links.link_commands import Heartbeat, Kind, SkipRecord, StreamBeat
+from heliograph.wire.links.link_commands import LinkFrameKind, LinkHeartbeat, SkipRecord, StreamBeat
 from heliograph.wire.links.schema_commands import SchemaRow, read_schemas
 from heliograph.wire.run import Buffer, Run
 from replicator.audit.auditor import Auditor
-from replicator.health.incoming_stats import Heard, Incoming, IncomingLink, IncomingRegion
+from replicator.health.incoming_stats import Heard, IncomingLink, IncomingRegion, IncomingStats
 from replicator.health.link_causes import Cause
 from replicator.health.round_trips import RoundTrips
 from replicator.links.schema_feed import SchemaConflict, SchemaHost
@@ -69,7 +69,7 @@ class LinkReceiver:
         peer: str = "",
         settings: ReceiverSettings | None = None,
         budget: ReceiverBudget | None = None,
-        incoming: Incoming | None = None,
+        incoming: IncomingStats | None = None,
         auditor: Auditor | None = None,
         schemas: SchemaHost | None = None,
     ) -> None:
@@ -86,7 +86,7 @@ class LinkReceiver:
         self._opening: dict[int, asyncio.Task[None]] = {}
         self._adopting: dict[int, list[_Behind]] = {}
         """Stream -> what came behind schemas that are being stored."""
-        self._adoptions: list[tuple[Kind, int, str, list[SchemaRow]]] = []
+        self._adoptions: list[tuple[LinkFrameKind, int, str, list[SchemaRow]]] = []
         self._adopter: asyncio.Task[None] | None = None
         self._dirty: dict[int, ReceiverStream] = {}
         self._grown: dict[int, ReceiverStream] = {}
@@ -100,7 +100,7 @@ class LinkReceiver:
         self._lost = False
         self.hold: Hold | None = None
         """Stops and continues reading; set by whoever owns the connection. Without it nothing is held."""
-        self._incoming, self._auditor, self._schemas = incoming or Incoming(), auditor, schemas
+        self._incoming, self._auditor, self._schemas = incoming or IncomingStats(), auditor, schemas
         self._budget = budget or ReceiverBudget()
         self._budget_number = self._budget.number()
         self._held_timer: asyncio.TimerHandle | None = None
@@ -108,40 +108,40 @@ class LinkReceiver:
     def on_frame(self, kind: int, command: Buffer, payload: Buffer) -> None:
         """A private command: its type, the content of its field, what follows it. Raises PeerError."""
         number, fields = wire.parse(kind, command)
-        if number is Kind.RUN:
+        if number is LinkFrameKind.RUN:
             stream, attempt, previous, run = wire.read_run(fields, payload)
             if (waiting := self._adopting.get(stream)) is not None:
                 waiting.append((attempt, previous, run))
             elif (open_stream := self._streams.get(stream)) is not None:
                 open_stream.on_run(attempt, previous, run)
-        elif number is Kind.SKIP:
+        elif number is LinkFrameKind.SKIP:
             stream, attempt, record = wire.read_skip(fields)
             if (waiting := self._adopting.get(stream)) is not None:
                 waiting.append((attempt, record))
             elif (open_stream := self._streams.get(stream)) is not None:
                 open_stream.on_skip(attempt, record)
-        elif number is Kind.HEARTBEAT:
+        elif number is LinkFrameKind.HEARTBEAT:
             self._on_heartbeat(wire.read_heartbeat(fields))
-        elif number is Kind.CLAIMS:
+        elif number is LinkFrameKind.CLAIMS:
             stream, subscription, content = wire.read_claims(fields)
             claims = read_claims(content)
             if (open_stream := self._streams.get(stream)) is not None:
                 open_stream.log.subscriptions.heard(open_stream.source, subscription, claims)
-        elif number is Kind.ASK:
+        elif number is LinkFrameKind.ASK:
             stream, request, ask = read_ask(fields)
             if (open_stream := self._streams.get(stream)) is not None and self._auditor is not None:
                 open_stream.on_ask(request, ask, self._auditor)
-        elif number is Kind.TELL:
+        elif number is LinkFrameKind.TELL:
             stream, request, content, payload = read_tell(fields, payload)
             if stream in self._streams and self._auditor is not None:
                 self._auditor.told(request, content, payload)
-        elif number is Kind.SCHEMAS or number is Kind.OVERRULE:
+        elif number is LinkFrameKind.SCHEMAS or number is LinkFrameKind.OVERRULE:
             stream, rows = read_schemas(fields)
             if (open_stream := self._streams.get(stream)) is not None and self._schemas is not None and rows:
                 self._adopt(number, stream, open_stream.log.topic, rows, self._schemas)
-        elif number is Kind.OPEN:
+        elif number is LinkFrameKind.OPEN:
             self._on_open(*wire.read_open(fields))
-        elif number is Kind.CLOSE:
+        elif number is LinkFrameKind.CLOSE:
             self._end(wire.read_close(fields)[0])
         else:
             raise PeerError(f"link: {number.name} is no command of a sender")
@@ -150,7 +150,7 @@ class LinkReceiver:
         """Nothing is written after this."""
         self._lost = True
         self._budget.forget(self._budget_number)
-        self._on_hold(False)
+        self.on_hold(False)
         if self._timer is not None:
             self._timer.cancel()
         for task in [*self._opening.values(), *([self._adopter] if self._adopter is not None else [])]:
@@ -210,7 +210,7 @@ class LinkReceiver:
         self._closes[number] = log.watch_close(lambda: self._on_log_closed(number))
         self._write(wire.opened_frame(number, log.origin[2], self.settings.window_bytes, log.vector))
 
-    def _adopt(self, kind: Kind, number: int, topic: str, rows: list[SchemaRow], host: SchemaHost) -> None:
+    def _adopt(self, kind: LinkFrameKind, number: int, topic: str, rows: list[SchemaRow], host: SchemaHost) -> None:
         """What comes behind them on this stream waits until they are stored: at most the stream's window."""
         self._adopting.setdefault(number, [])
         self._adoptions.append((kind, number, topic, rows))
@@ -223,7 +223,7 @@ class LinkReceiver:
                 kind, number, topic, rows = self._adoptions.pop(0)
                 stream = self._streams.get(number)
                 try:
-                    if stream is not None and kind is Kind.OVERRULE:
+                    if stream is not None and kind is LinkFrameKind.OVERRULE:
                         await host.overrule(topic, rows)
                     elif stream is not None:
                         await host.adopt(topic, rows)
@@ -269,9 +269,9 @@ class LinkReceiver:
     # -- bounds --------------------------------------------------------------------------------------------------------
 
     def _take(self, size_bytes: int) -> None:
-        self._budget.take(self._budget_number, self._on_hold, size_bytes)
+        self._budget.take(self._budget_number, self.on_hold, size_bytes)
 
-    def _on_hold(self, hold: bool) -> None:
+    def on_hold(self, hold: bool) -> None:
         """While nothing is read, heartbeats are not answered: the sender is told unasked that this side lives."""
         if self._held_timer is not None:
             self._held_timer.cancel()
@@ -284,7 +284,7 @@ class LinkReceiver:
 
     def _beat_while_held(self) -> None:
         self._held_timer = asyncio.get_running_loop().call_later(self.settings.held_beat_s, self._beat_while_held)
-        self._write(wire.heartbeat_frame(Heartbeat(self._clock.wall_ms(), 0, 0)))
+        self._write(wire.heartbeat_frame(LinkHeartbeat(self._clock.wall_ms(), 0, 0)))
 
     def _on_grown(self, stream: ReceiverStream) -> None:
         self._grown[stream.number] = stream
@@ -308,7 +308,7 @@ class LinkReceiver:
 
     # -- heartbeats ----------------------------------------------------------------------------------------------------
 
-    def _on_heartbeat(self, beat: Heartbeat) -> None:
+    def _on_heartbeat(self, beat: LinkHeartbeat) -> None:
         """Learns what the source tells, and answers with what is known here."""
         now = self._clock.wall_ms()
         answers: list[StreamBeat] = []
@@ -339,4 +339,4 @@ class LinkReceiver:
                 else {}
             )
             answers.append(StreamBeat(stream.number, log.last_own(), {**vectors, self._region: log.vector}))
-        self._write(wire.heartbeat_frame(Heartbeat(now, beat.wall_ms, 0, tuple(answers))))
+        self._write(wire.heartbeat_frame(LinkHeartbeat(now, beat.wall_ms, 0, tuple(answers))))

@@ -17,12 +17,12 @@ from heliograph.model.coordinates import Origin
 from heliograph.model.errors import CorruptData, HeliographError, PeerError
 from heliograph.model.positions import Position
 from heliograph.wire.links import link_commands as wire
-from heliograph.wire.links.audit_commands import Ask, Told, ask_frame, tell_frame
+from heliograph.wire.links.audit_commands import Ask, AuditAnswer, ask_frame, tell_frame
 from heliograph.wire.links.link_commands import SkipRecord
 from heliograph.wire.run import Buffer, Run
 from replicator.audit.auditor import LEVEL as AUDIT_LEVEL
 from replicator.audit.auditor import Auditor
-from replicator.dedup.version_vector import Verdict
+from replicator.dedup.version_vector import RunVerdict
 from replicator.health.incoming_stats import Heard, IncomingLink, IncomingRegion
 from replicator.log.replicated_entries import passing, received
 from replicator.log.replicated_log import ReplicatedLog
@@ -116,7 +116,7 @@ class ReceiverStream:
         verdict = self.log.append_replicated(
             previous, run, lambda _: self._stored(run, size, begin_ns), lambda _: give(size)
         )
-        if verdict is not Verdict.ACCEPT:
+        if verdict is not RunVerdict.ACCEPT:
             give(size)
         self._answer(attempt, run.origin, last, verdict)
 
@@ -139,7 +139,7 @@ class ReceiverStream:
         return True
 
     def on_ask(self, request: int, ask: Ask, auditor: Auditor) -> None:
-        def answer(told: Told) -> None:
+        def answer(told: AuditAnswer) -> None:
             if self.log.incoming.get(self.source) is self.incoming and self.incoming.connected:
                 self._write(tell_frame(self.number, request, ask.what, told))
 
@@ -191,10 +191,10 @@ class ReceiverStream:
         tree = self.log.state.trees.following(origin, self._durable(origin))
         return tree is None or tree.parent(self._region) == self.source
 
-    def _answer(self, attempt: int, origin: Origin, last: Position, verdict: Verdict) -> None:
-        if verdict is Verdict.GAP:
+    def _answer(self, attempt: int, origin: Origin, last: Position, verdict: RunVerdict) -> None:
+        if verdict is RunVerdict.GAP:
             self._gap(attempt)
-        elif verdict is Verdict.DUPLICATE and last <= self._durable(origin):
+        elif verdict is RunVerdict.DUPLICATE and last <= self._durable(origin):
             self._due[origin] = None
             self._dirty(self)
 

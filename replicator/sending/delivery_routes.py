@@ -16,7 +16,7 @@ from replicator.log.routing_trees import Tree
 from replicator.log.topic_state import TopicState
 
 
-class Way:
+class DeliveryRoute:
     """From this region (`region`; "": there are no trees) to `target`. `mark`: everything at or below it needs no sending any more."""
 
     def __init__(self, target: str, state: TopicState, mark: Position, region: str) -> None:

@@ -29,7 +29,7 @@ from replicator.log.topic_state import TopicState
 from replicator.log.transaction_buffer import is_marker
 from replicator.sending.in_flight_steps import added
 from replicator.sending.lost_ranges import Losses
-from replicator.sending.outgoing_runs import Send, SendRun, above, last_of
+from replicator.sending.outgoing_runs import OutgoingRun, Send, above, last_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +267,7 @@ class LinkSender(Losses):
         self.entries_sent += sent.count
         self.bytes_sent += sent.size_bytes
         self._steps.sent(last, origin, through, totals, sent.size_bytes)
-        return [SendRun(previous, sent)]
+        return [OutgoingRun(previous, sent)]
 
     def _addressed(self, origin: Origin, run: Run, reach: frozenset[str], now: float, aborted: bool) -> Run | None:
         """The part of it that is meant for the target, or for regions behind it, as its origin published it; None:

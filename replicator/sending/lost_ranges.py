@@ -16,12 +16,12 @@ from heliograph.wire.run import Run
 from replicator.coordinates.published_totals import Totals
 from replicator.log.routing_trees import is_skip
 from replicator.log.topic_state import TopicState
-from replicator.sending.delivery_routes import Way
+from replicator.sending.delivery_routes import DeliveryRoute
 from replicator.sending.in_flight_steps import Steps
-from replicator.sending.outgoing_runs import Send, SendRun, just_before
+from replicator.sending.outgoing_runs import OutgoingRun, Send, just_before
 
 
-class Losses(Way):
+class Losses(DeliveryRoute):
     """Of one link. `read_at`: where it goes on reading."""
 
     def __init__(self, target: str, state: TopicState, mark: Position, region: str) -> None:
@@ -124,7 +124,7 @@ class Losses(Way):
             if whole or through <= after:
                 self._sent[origin] = record
                 self._steps.sent(BEFORE_ALL, origin, record, self._read_totals, 0)
-                return SendRun(after, self.state.trees.record(origin, record))
+                return OutgoingRun(after, self.state.trees.record(origin, record))
         elif origin in self._unsure:
             self._unsure[origin] = through
         self._skipping = True

@@ -18,14 +18,14 @@ from replicator.log.transaction_buffer import is_marker
 _JOIN_MS = 5
 
 
-class SendRun(NamedTuple):
+class OutgoingRun(NamedTuple):
     """Send `run`; `previous` is the coordinate of its origin before it on this route."""
 
     previous: Position
     run: Run
 
 
-Send = SendRun | SkipRecord
+Send = OutgoingRun | SkipRecord
 """A SkipRecord among them is one that this region got itself, and passes on."""
 
 
@@ -62,8 +62,8 @@ def joined(sends: list[Send]) -> list[Send]:
 def _close(out: list[Send], group: list[Run]) -> None:
     if len(group) > 1:
         first = out[-1]
-        assert isinstance(first, SendRun)
-        out[-1] = SendRun(first.previous, join(group))
+        assert isinstance(first, OutgoingRun)
+        out[-1] = OutgoingRun(first.previous, join(group))
 
 
 def _control(run: Run) -> bool:

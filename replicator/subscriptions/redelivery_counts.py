@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from heliograph.model.coordinates import Coordinate
 from heliograph.model.positions import Position
-from replicator.log.coordinate_lookup import Status, coordinate_of, position_of
+from replicator.log.coordinate_lookup import LookupStatus, coordinate_of, position_of
 from replicator.subscriptions.ack_claims import COUNTS_MAX, Claims
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Redeliveries:
                         break
                     reads -= 1
                     looked = await position_of(self._log, origin, at)
-                    self._positions[coordinate] = looked.position if looked.status is Status.HERE else None
+                    self._positions[coordinate] = looked.position if looked.status is LookupStatus.HERE else None
                 position = self._positions[coordinate]
                 if position is not None and not cursor.is_acked(position):
                     counts[position] = max(count, counts.get(position, 0))

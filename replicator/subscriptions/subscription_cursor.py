@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from heliograph.model.coordinates import Origin, Range
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import FLAG_HIDDEN, Run
-from replicator.log.coordinate_lookup import Status, coordinate_of, entries_until, position_of, vector_at
+from replicator.log.coordinate_lookup import LookupStatus, coordinate_of, entries_until, position_of, vector_at
 from replicator.log.replicated_entries import addressed_to
 from replicator.subscriptions.ack_claims import Base, Claims, Epoch, insert, subtract
 from replicator.subscriptions.redelivery_counts import Redeliveries
@@ -286,10 +286,10 @@ class SyncedCursor:
             looked = await position_of(self._log, origin, at)
             if not self._still(cursor, state.epoch):
                 return False
-            if looked.status is Status.HERE and looked.position is not None:
+            if looked.status is LookupStatus.HERE and looked.position is not None:
                 cursor.ack_batch(looked.position, bits)
                 self.see(cursor)
-            if looked.status not in (Status.AWAITED, Status.UNKNOWN):
+            if looked.status not in (LookupStatus.AWAITED, LookupStatus.UNKNOWN):
                 state.applied_partly(region, (origin, at), bits)
         return True
 

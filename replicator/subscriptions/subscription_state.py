@@ -122,13 +122,13 @@ class SubscriptionState:
 
     def reset(self, start: Position) -> None:
         """The cursor went back, or acknowledgements were taken away, by somebody here: from now on this is the truth everywhere."""
-        self._turn((self.epoch[0] + 1, self.number), None)
+        self._begin_epoch((self.epoch[0] + 1, self.number), None)
         self.start = start
 
     def begin(self, base: Base) -> None:
         """What lies at or below `start`."""
         assert self.base is None
-        self._turn(self.epoch, base)
+        self._begin_epoch(self.epoch, base)
 
     def begun_at(self, start: Position) -> None:
         """The cursor is where `rebase` wanted it."""
@@ -140,7 +140,7 @@ class SubscriptionState:
         if claims.epoch < self.epoch:
             return False
         if claims.epoch > self.epoch:
-            self._turn(claims.epoch, dict(claims.base))
+            self._begin_epoch(claims.epoch, dict(claims.base))
             self.rebase, self.kept = True, False
         elif claims.base != self.base and self.epoch[0] == 0:
             lower = {origin: min(at, claims.base[origin]) for origin, at in self.base.items() if origin in claims.base}
@@ -173,7 +173,7 @@ class SubscriptionState:
             self.version += 1
         return left_out
 
-    def _turn(self, epoch: Epoch, base: Base | None) -> None:
+    def _begin_epoch(self, epoch: Epoch, base: Base | None) -> None:
         self.epoch, self.base = epoch, base
         self.mine = Claims(epoch, base or {})
         self.others = {region: claims for region, claims in self.others.items() if claims.epoch == epoch}

@@ -11,7 +11,7 @@ from heliograph.runtime.recent_latencies import Recent
 
 
 @dataclass(slots=True)
-class Counts:
+class BookieCounts:
     added: int = 0
     """Entries that were taken, to be journalled."""
     refused: int = 0

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from heliograph.runtime.disk import Buffer
-from heliograph.wire.bookie_frames import Code
+from heliograph.wire.bookie_frames import BookieCode
 
 
 class Peer(Protocol):
@@ -26,9 +26,9 @@ class Peer(Protocol):
         """Nothing else is on its way to the journal: what was coalesced need not wait for more."""
         ...
 
-    def lost(self, ledger: int, code: Code, text: str) -> None: ...
+    def lost(self, ledger: int, code: BookieCode, text: str) -> None: ...
 
-    def answer(self, request: int, code: Code, entry: int, value: int, body: Sequence[Buffer]) -> None: ...
+    def answer(self, request: int, code: BookieCode, entry: int, value: int, body: Sequence[Buffer]) -> None: ...
 
     def resume(self) -> None:
         """There is room again; was told to wait by `Bookie.full`."""

@@ -11,7 +11,7 @@ from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import ConfigError
 from heliograph.model.striping import STRIDE
 from heliograph.runtime.clock import Rng
-from storage.ledger.bookies.bookie_latency import Latency, ReadLatency
+from storage.ledger.bookies.bookie_latency import BookieLatency, ReadLatency
 from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.ledger.tasks import Tasks
 from storage.ledger.ticker import Ticker
@@ -79,7 +79,7 @@ class LedgerContext:
     latency: ReadLatency = field(default_factory=ReadLatency)
     sealing: Sealing | None = None
     """Encrypts what topics want encrypted at rest; None: nothing is, and what is cannot be read."""
-    acks: Latency = field(default_factory=Latency)
+    acks: BookieLatency = field(default_factory=BookieLatency)
     """How long bookies take from one ack to the next while they owe one; those that never came are not in it."""
 
     def second_read_s(self) -> float:

@@ -39,9 +39,9 @@ def test_every_one_has_a_row_and_a_test_or_says_that_it_has_none(kind: str, coun
 
 def test_it_says_how_many_worlds_there_are() -> None:
     text = PAGE.read_text()
-    passive = test_passive_world.SEEDS + test_passive_world.SMALL_SEEDS
-    worlds = (test_world.SEEDS, passive, test_replicated_subscriptions.SEEDS)
-    links = test_link_simulation.SEEDS + test_tree_simulation.SEEDS
+    passive = test_passive_world.PASSIVE_WORLDS + test_passive_world.SMALL_PASSIVE_WORLDS
+    worlds = (test_world.WORLDS, passive, test_replicated_subscriptions.SUBSCRIPTION_WORLDS)
+    links = test_link_simulation.LINKS + test_tree_simulation.TREES
     assert (
         sum(worlds) >= 500 and f"runs {sum(worlds)} whole instances" in text and f"{links} seeds of links alone" in text
     )

@@ -17,7 +17,7 @@ from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.errors import HeliographError
 from heliograph.wire.run import Run
 from region_node.process.composition import BookieRole
-from storage.bookie.maintenance.garbage_collector import Collector
+from storage.bookie.maintenance.garbage_collector import GarbageCollector
 from storage.ledger.bookies.bookie_client import BookieClient, BookieClientSettings
 from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.ledger.repair.lost_bookies import AutoRecoverySettings
@@ -58,7 +58,7 @@ class Premises:
     def bookie(self, name: str) -> Node:
         return next(node for node in self.region.bookies if node.name == name)
 
-    def collector(self, name: str) -> Collector:
+    def collector(self, name: str) -> GarbageCollector:
         """The garbage collection of a bookie that runs."""
         role = self.bookie(name).roles[0]
         assert isinstance(role, BookieRole) and role.collector is not None

@@ -102,7 +102,7 @@ def test_no_subscription_is_forgotten_because_there_are_many() -> None:
         store = EmbeddedStore()
         await store_leaderships(store, map(subscription, range(BEYOND)), "us")
         leases = await started(store, "eu")
-        gate = leases.turn(subscription(BEYOND - 1))
+        gate = leases.subscription_gate(subscription(BEYOND - 1))
         assert gate is not None and not gate.open, "as it was heard at first"
         await registered(leases)
         handed_out = gate.open

@@ -10,7 +10,7 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from heliograph.kv.state_machine import KvMachine
 from local_meta import keys
-from storage.bookie.maintenance.garbage_collector import Collector
+from storage.bookie.maintenance.garbage_collector import GarbageCollector
 from tests.known_faults.storage_worlds import Broken, promised
 from tests.storage.bookie.boxes import Box
 from tests.storage.bookie.history import add, send
@@ -38,7 +38,7 @@ def test_ledgers_made_since_the_snapshot_stay_on_their_bookies() -> None:
     looked.
     """
 
-    async def body(box: Box, meta: Lying, collector: Collector) -> None:
+    async def body(box: Box, meta: Lying, collector: GarbageCollector) -> None:
         await collector.once()  # it knows the instance
         snapshot = meta.machine.snapshot()
         for ledger in (31, 32, 33):

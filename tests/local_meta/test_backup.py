@@ -26,7 +26,7 @@ from heliograph.model.ledger_metadata import (
 from local_meta import keys
 from local_meta.backup import (
     LEDGER_IDS_MARGIN,
-    Restored,
+    RestoredKeys,
     addresses,
     ledger_ids_from,
     new_instance,
@@ -76,8 +76,8 @@ ROWS = [
 ]
 
 
-def restore(held: dict[str, list[int]]) -> tuple[dict[str, bytes], Restored]:
-    done = Restored()
+def restore(held: dict[str, list[int]]) -> tuple[dict[str, bytes], RestoredKeys]:
+    done = RestoredKeys()
     rows = dict(restored_rows(ROWS, held, "new", done))
     assert done.keys == len(rows)
     return rows, done
@@ -120,7 +120,7 @@ def test_a_ledger_that_lies_in_an_object_store_is_kept() -> None:
     )
     key, (_, *about) = topic()
     rows = [ledger(3, "b0"), ledger(4, "b0"), ledger(6, "b0"), (key, (ManagedLedgerMetadata(infos).encode(), *about))]
-    done = Restored()
+    done = RestoredKeys()
     restored = dict(restored_rows(rows, {"b0": [6]}, "new", done))  # type: ignore[arg-type]
     assert done.vanished == {3, 4} and keys.ledger(3) not in restored
     kept = ManagedLedgerMetadata.decode(restored[key]).ledgers
@@ -142,7 +142,7 @@ def test_pages_of_ledgers_lose_what_was_deleted_since_too() -> None:
         (key, (ManagedLedgerMetadata(tuple(infos[5:]), pages=pages).encode(), *about)),
     ]
     assert [row[0] for row in rows] == sorted(row[0] for row in rows), "in this order they lie in a backup"
-    done = Restored()
+    done = RestoredKeys()
     restored = dict(restored_rows(rows, {"b0": [3, 7, 8]}, "new", done))  # type: ignore[arg-type]
     assert done.vanished == {4, 5, 6} and keys.ledger_page(TOPIC, 5) not in restored
     found = ManagedLedgerMetadata.decode(restored[key])
@@ -153,7 +153,7 @@ def test_pages_of_ledgers_lose_what_was_deleted_since_too() -> None:
         (3, False),
         (4, True),
     ]
-    assert dict(restored_rows(rows, {}, "new", Restored()))[key] == rows[-1][1][0]  # type: ignore[arg-type]
+    assert dict(restored_rows(rows, {}, "new", RestoredKeys()))[key] == rows[-1][1][0]  # type: ignore[arg-type]
 
 
 def test_every_bookie_is_asked_that_may_hold_something() -> None:

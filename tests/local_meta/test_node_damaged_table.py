@@ -18,7 +18,7 @@ import pytest
 from heliograph.kv.engine import lmdb_store
 from heliograph.kv.engine.lmdb_check import check_in_a_child
 from heliograph.kv.engine.lmdb_store import DAMAGED, LmdbStore
-from heliograph.kv.engine.table_store import Batch
+from heliograph.kv.engine.table_store import TableBatch
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.kv.metadata_store import Put
 from heliograph.model.errors import CorruptData, NotAllowed
@@ -305,7 +305,7 @@ def test_damage_that_a_write_meets_is_looked_for_at_the_next_start(
             written: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
             if damage:
                 monkeypatch.setattr(lmdb_store, "_put_rows", met)
-            store.commit(Batch({"/a/b/c": (b"1", 1, 0)}, {}, b"mark"), written.set_result)
+            store.commit(TableBatch({"/a/b/c": (b"1", 1, 0)}, {}, b"mark"), written.set_result)
             assert isinstance(await written, CorruptData) is damage
             store.close()
             assert (tmp_path / "in-use").exists() is damage

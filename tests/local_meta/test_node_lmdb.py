@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from heliograph.kv.durable_state_machine import KeptMachine
+from heliograph.kv.durable_state_machine import DurableMachine
 from heliograph.kv.engine.lmdb_store import LmdbStore
 from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.kv.metadata_store import Put
@@ -135,7 +135,7 @@ def test_a_voter_with_a_damaged_table_gives_way_to_the_others_and_an_only_one_go
                         await asyncio.sleep(0.05)
             await client.put("/mine", b"the value that is damaged")
             saved = nodes["m0"].machine.kept
-            assert isinstance(saved, KeptMachine)
+            assert isinstance(saved, DurableMachine)
             number = 0
             while (
                 b"the value that is damaged" not in (tmp_path / "m0" / "table" / "data.mdb").read_bytes()

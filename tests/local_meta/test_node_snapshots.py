@@ -87,7 +87,7 @@ def test_power_cuts_in_the_middle_of_snapshots_lose_nothing(seed: int, monkeypat
                 sim.machine("m0").power_cut()
                 voter.start()
                 await asyncio.sleep(0.1)
-                assert "image.tmp" not in voter.files() or voter.node.raft._keeper._making is not None
+                assert "image.tmp" not in voter.files() or voter.node.raft._snapshotter._making is not None
         found = await client.range("/", "/~")
         assert {key: (value, version) for key, value, version in found} == kept
         assert any(name.startswith("snapshot-") for name in voter.files())

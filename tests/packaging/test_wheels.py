@@ -34,7 +34,7 @@ def test_the_library_wheel_holds_nothing_of_the_servers(wheels: list[Path]) -> N
 
 
 @pytest.mark.slow
-def test_the_server_wheel_holds_the_five(wheels: list[Path]) -> None:
+def test_the_server_wheel_holds_the_five_in_one_folder_and_a_door(wheels: list[Path]) -> None:
     server = next(w for w in wheels if w.name.startswith("heliograph_server-"))
     names = [n for n in zipfile.ZipFile(server).namelist() if ".dist-info" not in n]
     assert {name.split("/")[0] for name in names} == SERVER_PACKAGES

@@ -19,7 +19,7 @@ from heliograph.model.errors import HeliographError, NotEnoughBookies
 from heliograph.model.positions import Position
 from heliograph.wire.block import decode_block
 from heliograph.wire.links import link_commands as wire
-from heliograph.wire.links.link_commands import Kind, SkipRecord
+from heliograph.wire.links.link_commands import LinkFrameKind, SkipRecord
 from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from replicator.bandwidth.compression import LEVEL, RunPacker
@@ -31,7 +31,7 @@ from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.topic_state import TopicState
 from replicator.receiving.receiver_stream import ReceiverStream
 from replicator.sending.link_sender import LinkSender, SenderSettings
-from replicator.sending.outgoing_runs import Send, SendRun, joined
+from replicator.sending.outgoing_runs import OutgoingRun, Send, joined
 from tests.replicator.fake_ledger import FakeLedger, Store
 
 NAMES = ("us", "eu", "ap")
@@ -117,7 +117,7 @@ class Connection:
     def deliver(self) -> None:
         """One frame reaches the target."""
         kind, fields, payload = parsed(self.wire.pop(0))
-        if kind is Kind.RUN:
+        if kind is LinkFrameKind.RUN:
             _, attempt, previous, run = wire.read_run(fields, payload)
             self.stream.on_run(attempt, previous, run)
         else:
@@ -130,7 +130,7 @@ class Connection:
             self.send(self.back, wire.receipt_frame(1, self.stream.receipt()))
 
 
-def parsed(frame: bytes) -> tuple[Kind, list[Any], memoryview]:
+def parsed(frame: bytes) -> tuple[LinkFrameKind, list[Any], memoryview]:
     size = int.from_bytes(frame[4:8], "big")
     number, content = wire.command_content(memoryview(frame)[8 : 8 + size])
     kind, fields = wire.parse(number, content)
@@ -200,7 +200,7 @@ class SimLink:
         for send in joined(sends):
             frame = (
                 self.packer.frame(1, core.attempt, send.previous, send.run, 0.0)
-                if isinstance(send, SendRun)
+                if isinstance(send, OutgoingRun)
                 else wire.skip_frame(1, core.attempt, send)
             )
             connection.send(connection.wire, frame)
@@ -225,13 +225,13 @@ class SimLink:
         kind, fields, _ = parsed(connection.back.pop(0))
         core = self.core
         went_back: bool | None = False
-        if kind is Kind.OPENED:
+        if kind is LinkFrameKind.OPENED:
             _, _, window, vector, _ = wire.read_opened(fields)
             went_back = core.opened(vector, window)
-        elif kind is Kind.GAP:
+        elif kind is LinkFrameKind.GAP:
             _, attempt, vector = wire.read_gap(fields)
             went_back = core.gap(attempt, vector)
-        elif kind is Kind.HEARTBEAT:
+        elif kind is LinkFrameKind.HEARTBEAT:
             went_back = core.heard(wire.read_heartbeat(fields).streams[0].vectors[self.target.name])
         else:
             _, through = wire.read_receipt(fields)

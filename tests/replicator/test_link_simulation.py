@@ -10,16 +10,16 @@ import pytest
 
 from heliograph.model.coordinates import Origin
 from heliograph.model.positions import Position
-from replicator.dedup.version_vector import Intake, Verdict
+from replicator.dedup.version_vector import Intake, RunVerdict
 from replicator.receiving.receiver_stream import ReceiverStream
 from replicator.sending.link_sender import LinkSender
 from tests.replicator.link_world import World
 
-SEEDS = 320
+LINKS = 320
 BLOCK = 20
 
 
-@pytest.mark.parametrize("block", range(SEEDS // BLOCK))
+@pytest.mark.parametrize("block", range(LINKS // BLOCK))
 def test_the_rules_hold(block: int) -> None:
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
         try:
@@ -34,9 +34,9 @@ class NoPreviousCheck(Intake):
 
     __slots__ = ()
 
-    def judge(self, origin: Origin, previous: Position, last: Position) -> Verdict:
+    def judge(self, origin: Origin, previous: Position, last: Position) -> RunVerdict:
         verdict = super().judge(origin, previous, last)
-        return Verdict.ACCEPT if verdict is Verdict.GAP else verdict
+        return RunVerdict.ACCEPT if verdict is RunVerdict.GAP else verdict
 
 
 class NoRollback(Intake):

@@ -352,7 +352,7 @@ def test_brokers_of_a_region_share_its_budget() -> None:
             share = 60_000 / max(1, live)
             assert (
                 budget.bytes_per_s == share
-                and 0 < budget.spent_bytes - before <= 2 * share + budget.turn_bytes + 20_000
+                and 0 < budget.spent_bytes - before <= 2 * share + budget.share_bytes + 20_000
             )
             await asyncio.sleep(40)
         assert eu.bodies() == us.bodies()

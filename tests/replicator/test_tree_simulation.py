@@ -14,11 +14,11 @@ from replicator.log.routing_trees import Tree
 from replicator.sending.link_sender import LinkSender
 from tests.replicator.tree_world import TreeWorld
 
-SEEDS = 184
+TREES = 184
 BLOCK = 23
 
 
-@pytest.mark.parametrize("block", range(SEEDS // BLOCK))
+@pytest.mark.parametrize("block", range(TREES // BLOCK))
 def test_the_rules_hold(block: int) -> None:
     changes = 0
     for seed in range(block * BLOCK, (block + 1) * BLOCK):

@@ -14,7 +14,7 @@ from heliograph.model.configuration.replication_routes import tree
 from heliograph.model.positions import Position
 from heliograph.wire.block import decode_block
 from heliograph.wire.links import link_commands as wire
-from heliograph.wire.links.link_commands import Heartbeat, SkipRecord, StreamBeat
+from heliograph.wire.links.link_commands import LinkHeartbeat, SkipRecord, StreamBeat
 from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_PASSING, FLAG_TREE, Run
 from replicator.log.routing_trees import is_skip
@@ -69,7 +69,7 @@ class TreeWorld(World):
             vector = connection.stream.log.vector
             connection.send(
                 connection.back,
-                wire.heartbeat_frame(Heartbeat(1, 0, 0, (StreamBeat(1, None, {link.target.name: vector}),))),
+                wire.heartbeat_frame(LinkHeartbeat(1, 0, 0, (StreamBeat(1, None, {link.target.name: vector}),))),
             )
         else:
             link.core.learned(link.target.owner.vector.copy())

@@ -15,7 +15,7 @@ import pulsar
 import pytest
 
 from geo_tests.wan.instance import eventually, heliograph, rest
-from region_node.instance.plan.layout import Ports
+from region_node.instance.plan.layout import LoopbackPorts
 from tests.guide.page import Page, path_of
 from tests.guide.shell import Reader, Shell
 
@@ -108,7 +108,7 @@ def test_an_instance_on_one_machine(shell: Shell, tmp_path: Path) -> None:
     logs.section("heliograph support dump")
     logs.finish()
 
-    ports = Ports()
+    ports = LoopbackPorts()
     port, web = ports.free(), ports.free()
     shell.environment = {
         name: value

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from benchmarks.cache import once
-from region_node.hosts.host_folders import Manifest
+from region_node.hosts.host_folders import HostManifest
 from region_node.process import settings as settings_module
 from region_node.process.settings import ProcessSettings
 from tests.system import programs
@@ -220,7 +220,7 @@ def test_every_pod_has_settings_that_its_process_takes(case: str) -> None:
 def test_the_region_that_is_written_down_is_the_one_that_runs(tmp_path: Path) -> None:
     made = jsons(rendered("zones"))
     (tmp_path / "host.json").write_text(json.dumps(made["host.json"]))
-    row = Manifest.read(tmp_path / "host.json").regions["us"]
+    row = HostManifest.read(tmp_path / "host.json").regions["us"]
     assert row["link_urls"] == {
         "eu": ["pulsar+ssl://10.0.0.1:6660", "pulsar+ssl://10.0.0.2:6660"],
         "ap": row["link_urls"]["eu"],

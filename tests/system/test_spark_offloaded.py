@@ -17,7 +17,7 @@ import pytest
 from geo_tests.wan.instance import eventually
 from heliograph.client.block_reader import BlockReader
 from heliograph.client.object_reader import ObjectRange
-from heliograph.spark.columns.entry_columns import Rows
+from heliograph.spark.columns.entry_columns import MessageRows
 from tests.heliograph.spark import running
 from tests.system.object_store import S3, TOPIC, Standalone, payload
 
@@ -61,7 +61,7 @@ def read(reader: BlockReader, *, direct: bool = True) -> list[bytes | None]:
     snapshot = reader.snapshot(TOPIC)
     ranges = [(snapshot.topic, ledger, 0, entries - 1) for ledger, entries, _ in snapshot.ledgers]
     placed = [number for number, part in enumerate(ranges) if direct and part[1] < snapshot.last[0]]
-    rows = Rows(frozenset(), keep_bad=False)
+    rows = MessageRows(frozenset(), keep_bad=False)
     for number, ledger, first, run in reader.runs(ranges, placed=placed):
         rows.add(ranges[number][0], snapshot, ledger, first, run)
     return rows.values

@@ -423,7 +423,7 @@ Topic = Annotated[str, typer.Argument(help="A full name such as persistent://ten
 Subscription = Annotated[str, typer.Argument(help="The subscription's name.")]
 
 
-def _turn(topic: str, subscription: str) -> str:
+def _subscription_path(topic: str, subscription: str) -> str:
     """The path of the subscription."""
     name = TopicName.parse(topic)
     return f"{_path(name.namespace)}/subscriptions/{quote(name.local, safe='')}/{quote(subscription, safe='')}"
@@ -469,7 +469,7 @@ def subscription_set(
     json_output: JsonOption = False,
 ) -> None:
     """Let a subscription be active in one region at a time: its consumers elsewhere wait."""
-    found = Rest(admin, token).put(_turn(topic, subscription), {"active": active})
+    found = Rest(admin, token).put(_subscription_path(topic, subscription), {"active": active})
     if json_output:
         show(found, True)
     else:
@@ -480,7 +480,7 @@ def subscription_unset(
     topic: Topic, subscription: Subscription, admin: AdminOption = ADMIN, token: TokenOption = ""
 ) -> None:
     """Let it be active in every region again."""
-    Rest(admin, token).delete(_turn(topic, subscription))
+    Rest(admin, token).delete(_subscription_path(topic, subscription))
     done(f"{subscription} of {topic} may be active in every region")
 
 
@@ -507,7 +507,7 @@ def subscription_move(
     """
     rest, path, begun, waiting, pause = (
         Rest(admin, token),
-        _turn(topic, subscription),
+        _subscription_path(topic, subscription),
         time.monotonic(),
         "",
         threading.Event(),
@@ -536,7 +536,7 @@ def subscription_cancel(
     topic: Topic, subscription: Subscription, admin: AdminOption = ADMIN, token: TokenOption = ""
 ) -> None:
     """Give up a move that has not come to its end: the active region goes on."""
-    found = Rest(admin, token).post(f"{_turn(topic, subscription)}/cancel")
+    found = Rest(admin, token).post(f"{_subscription_path(topic, subscription)}/cancel")
     done(f"{subscription} of {topic} goes on in {found['active']}")
 
 

@@ -27,7 +27,16 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Refused, Rest, TokenOption, namespace_path, topic_path
+from heliograph.cli.rest import (
+    ADMIN,
+    AdminOption,
+    JsonOption,
+    Rest,
+    RestRefused,
+    TokenOption,
+    namespace_path,
+    topic_path,
+)
 from heliograph.model.errors import ConfigError
 from heliograph.model.topic_names import TopicName
 
@@ -143,7 +152,7 @@ def restore(
                     {"topic": topic, "store": store or made["store"], "holder": made["holder"]},
                 )
             )
-        except Refused as error:
+        except RestRefused as error:
             if error.code != _CONFLICT:
                 raise
             there.append(topic)
@@ -224,7 +233,7 @@ def _offload(rest: Rest, topic: str, wait_s: float) -> None:
             if time.monotonic() > deadline:
                 raise ConfigError(f"it is not in the store after {wait_s:g} s: `heliograph tier status {topic}`")
             pause.wait(_POLL_S)
-    except Refused as error:
+    except RestRefused as error:
         if error.code == _NOT_FOUND:  # deleted since it was listed
             return
         raise
@@ -246,7 +255,7 @@ def _make(rest: Rest, topic: str, subscriptions: Iterable[str]) -> None:
 def _unless_there(make: Callable[[], Any]) -> None:
     try:
         make()
-    except Refused as error:
+    except RestRefused as error:
         if error.code != _CONFLICT:
             raise
 

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import typer
 
 from heliograph.cli.rest import ADMIN, AdminOption, TokenOption
-from heliograph.cli.servers.scaling_rules import METRIC, Rule, Scaler, rules_of
+from heliograph.cli.servers.scaling_rules import METRIC, Scaler, ScalingRule, rules_of
 
 _HOOK_S = 300.0
 _ASK_S = 10.0
@@ -92,7 +92,7 @@ def _samples(text: str, names: set[str]) -> list[tuple[str, float]]:
     return found
 
 
-def _fire(rule: Rule, value: float) -> str:
+def _fire(rule: ScalingRule, value: float) -> str:
     said = {"HELIOGRAPH_RULE": rule.name, "HELIOGRAPH_TIER": rule.tier, "HELIOGRAPH_VALUE": str(value)}
     try:
         if rule.run:

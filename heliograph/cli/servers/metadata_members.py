@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Refused, Rest, TokenOption
+from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, RestRefused, TokenOption
 from heliograph.model.errors import NotAllowed
 
 Config = Annotated[
@@ -277,7 +277,7 @@ def call(
             method, f"/heliograph/v1/{'config' if config else 'metadata'}/members{path}", given, {"dry_run": dry_run}
         )
         return found
-    except Refused as error:
+    except RestRefused as error:
         if error.code == 412:
             raise NotAllowed(error.reason) from error
         raise

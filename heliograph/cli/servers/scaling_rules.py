@@ -31,7 +31,7 @@ _FIELDS = {"name", "tier", "measure", "take", "above", "below", "for_s", "rest_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class ScalingRule:
     """measure: one of MEASURES, or METRIC and a name; `take` makes one number of its values. Exactly one of above and below, of run and call."""
 
     name: str
@@ -51,7 +51,7 @@ class Rule:
         return value > self.above if self.above is not None else self.below is not None and value < self.below
 
 
-def rules_of(text: str) -> list[Rule]:
+def rules_of(text: str) -> list[ScalingRule]:
     """From TOML: a table [[rule]] each. Raises ConfigError with the rule and what is wrong with it."""
     try:
         tables = tomllib.loads(text).get("rule", [])
@@ -66,7 +66,7 @@ def rules_of(text: str) -> list[Rule]:
     return found
 
 
-def _rule(number: int, table: Mapping[str, Any]) -> Rule:
+def _rule(number: int, table: Mapping[str, Any]) -> ScalingRule:
     name = str(table.get("name", "")) or f"rule {number}"
 
     def wrong(what: str) -> ConfigError:
@@ -105,20 +105,20 @@ def _rule(number: int, table: Mapping[str, Any]) -> Rule:
         raise wrong("give either run (a command) or call (a URL)")
     if call and not call.startswith(("http://", "https://")):
         raise wrong(f"call must be a URL with http:// or https://, not {call!r}")
-    return Rule(name=name, tier=tier, measure=measure, take=take, run=tuple(run), call=call, **numbers)
+    return ScalingRule(name=name, tier=tier, measure=measure, take=take, run=tuple(run), call=call, **numbers)
 
 
 class Scaler:
     """Remembers since when each rule holds, and until when each tier rests. Times are monotonic seconds."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[ScalingRule]) -> None:
         self.rules = rules
         self._since: dict[str, float] = {}
         self._rests: dict[str, float] = {}
 
-    def look(self, measures: Mapping[str, Sequence[float]], now: float) -> list[tuple[Rule, float]]:
+    def look(self, measures: Mapping[str, Sequence[float]], now: float) -> list[tuple[ScalingRule, float]]:
         """measures: name -> a value of each node that has one. Returns the rules that have come true, with the value that did it."""
-        found: list[tuple[Rule, float]] = []
+        found: list[tuple[ScalingRule, float]] = []
         for rule in self.rules:
             values = measures.get(rule.measure, ())
             value = float(TAKES[rule.take](values)) if values else None

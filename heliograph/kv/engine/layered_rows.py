@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from heliograph.kv.engine.table_rows import Row, SortedKeys
-from heliograph.kv.engine.table_store import Batch, Done, TableStore
+from heliograph.kv.engine.table_store import Done, TableBatch, TableStore
 
 _ROW_BYTES = 200
 """What a row costs in memory beside its key and value."""
@@ -85,7 +85,7 @@ class LayeredRows:
             self._leaving = _Layer()
             done(error)
 
-        self.store.commit(Batch(self._leaving.rows, counts, mark), saved)
+        self.store.commit(TableBatch(self._leaving.rows, counts, mark), saved)
 
     def drop_layers(self) -> None:
         """The store's table was replaced as a whole."""

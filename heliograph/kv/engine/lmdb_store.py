@@ -31,7 +31,7 @@ import lmdb
 import msgpack
 
 from heliograph.kv.engine.table_rows import Row
-from heliograph.kv.engine.table_store import Batch, Done, Kept
+from heliograph.kv.engine.table_store import Done, StoredTable, TableBatch
 from heliograph.model.errors import CorruptData
 from heliograph.runtime.disk import Disk
 
@@ -79,15 +79,15 @@ class LmdbStore:
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
-    def open_soon(self, done: Callable[[Kept | None, BaseException | None], None]) -> None:
-        def opened(kept: Kept | None, error: BaseException | None) -> None:
+    def open_soon(self, done: Callable[[StoredTable | None, BaseException | None], None]) -> None:
+        def opened(kept: StoredTable | None, error: BaseException | None) -> None:
             if error is None:
                 self._reader = self._env.begin()
             done(kept, error)
 
         self._disk.submit(self._guarded(self._open), opened)
 
-    def _open(self) -> Kept:
+    def _open(self) -> StoredTable:
         in_use = Path(self._folder, _IN_USE)
         if self._check is not None and in_use.exists() and Path(self._folder, _DATA).exists():
             self._check(self._folder)
@@ -102,16 +102,16 @@ class LmdbStore:
         with env.begin() as reading:
             found = reading.get(b"about", db=self._about)
             if found is None:
-                return Kept()
+                return StoredTable()
             self._current, mark = _opened(found)
             counts = {
                 prefix.decode(): _COUNT.unpack(count)[0]
                 for prefix, count in reading.cursor(self._counts[self._current])
             }
-        return Kept(mark, counts)
+        return StoredTable(mark, counts)
 
     def discard_soon(self, done: Done) -> None:
-        def opened(_: Kept | None, error: BaseException | None) -> None:
+        def opened(_: StoredTable | None, error: BaseException | None) -> None:
             if error is None:
                 self._reader = self._env.begin()
             done(error)
@@ -121,7 +121,7 @@ class LmdbStore:
             self._reader = None
         self._disk.submit(self._guarded(self._set_aside), opened)
 
-    def _set_aside(self) -> Kept:
+    def _set_aside(self) -> StoredTable:
         if self._env is not None:
             self._env.close()
             self._env = None
@@ -194,14 +194,14 @@ class LmdbStore:
 
     # -- writes -------------------------------------------------------------------------------------------------------
 
-    def commit(self, batch: Batch, done: Done) -> None:
+    def commit(self, batch: TableBatch, done: Done) -> None:
         def committed() -> None:
             if batch.replaces:
                 self._current = 1 - self._current
 
         self._write(partial(self._put_batch, batch), committed, done)
 
-    def _put_batch(self, batch: Batch, txn: Any) -> None:
+    def _put_batch(self, batch: TableBatch, txn: Any) -> None:
         which = 1 - self._current if batch.replaces else self._current
         _put_rows(txn, self._rows[which], batch.rows)
         for prefix, count in batch.counts.items():

@@ -27,7 +27,7 @@ from typing import Any
 
 import msgpack
 
-from heliograph.kv.engine.table_rows import Counts, Row, Rows
+from heliograph.kv.engine.table_rows import KeyCounts, Row, TableRows
 from heliograph.model.errors import CorruptData
 
 VERSION = 2
@@ -49,7 +49,7 @@ class Head:
 class Image:
     """The machine calls `keep` before it changes a key, and sets `broken` where its whole table was replaced."""
 
-    def __init__(self, head: Head, table: Rows, start: str = "", end: str = LAST_KEY) -> None:
+    def __init__(self, head: Head, table: TableRows, start: str = "", end: str = LAST_KEY) -> None:
         """Of the keys in [start, end)."""
         self.head = head
         self.broken = False
@@ -188,7 +188,7 @@ class Restoring:
     """A snapshot of any version, cut anywhere, read into rows; `counts` and `leased` grow with them."""
 
     def __init__(self) -> None:
-        self.counts = Counts()
+        self.counts = KeyCounts()
         self.leased: dict[int, dict[str, None]] = {}
         self._reading = Reading()
         self._rest = bytearray()

@@ -20,7 +20,7 @@ COUNTED_PARTS = 3
 """Keys are counted by their first parts: `/ml/public/default/…` under `/ml/public/default/`."""
 
 
-class Rows(Protocol):
+class TableRows(Protocol):
     """What a table needs. Reads raise CorruptData where what they find is damaged."""
 
     def get(self, key: str) -> Row | None: ...
@@ -115,7 +115,7 @@ class MemoryRows:
         return ((key, table[key]) for key in self._keys.between(start, end))
 
 
-class Counts:
+class KeyCounts:
     """How many keys there are, in all and under each prefix of COUNTED_PARTS parts."""
 
     def __init__(self, total: int = 0, under: dict[str, int] | None = None) -> None:

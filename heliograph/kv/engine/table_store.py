@@ -20,7 +20,7 @@ Done = Callable[[BaseException | None], None]
 
 
 @dataclass(slots=True)
-class Kept:
+class StoredTable:
     """What lies in a store. mark: as of its last batch; empty where there was none."""
 
     mark: bytes = b""
@@ -28,7 +28,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TableBatch:
     """rows: key -> row, None where it goes. counts: prefix -> count, 0 where it goes. mark: replaces the one before.
 
     replaces: these rows and those of `add` since `clear` are the whole table from now on.
@@ -43,7 +43,7 @@ class Batch:
 class TableStore(Protocol):
     """Everything is called from the event loop, `done` too; nothing blocks it but a read."""
 
-    def open_soon(self, done: Callable[[Kept | None, BaseException | None], None]) -> None:
+    def open_soon(self, done: Callable[[StoredTable | None, BaseException | None], None]) -> None:
         """First of all. Errors: OSError, CorruptData."""
         ...
 
@@ -57,7 +57,7 @@ class TableStore(Protocol):
         """The rows of the keys in [start, end), in order. Not to be held over a pass of the loop."""
         ...
 
-    def commit(self, batch: Batch, done: Done) -> None: ...
+    def commit(self, batch: TableBatch, done: Done) -> None: ...
 
     def clear(self, done: Done) -> None:
         """Begins a new table beside the one that is read; a new beginning drops what there was of it."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 OVERSLEPT_S = 0.5
 
 
-class LeaseKeeper:
+class LeaseDeadlines:
     """Deadlines in seconds of one monotonic clock."""
 
     def __init__(self) -> None:

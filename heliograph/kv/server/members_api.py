@@ -25,7 +25,7 @@ from heliograph.raft.membership import AddLearner, Change, Promote, Remove
 from heliograph.wire.metadata_frames import fields
 
 
-class MembersDesk:
+class MembersApi:
     """Of one node. group: "meta" or "config"."""
 
     def __init__(self, raft: RaftNode, group: str) -> None:

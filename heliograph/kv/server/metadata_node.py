@@ -13,10 +13,10 @@ import ssl as tls
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from heliograph.kv.durable_state_machine import KeptMachine
+from heliograph.kv.durable_state_machine import DurableMachine
 from heliograph.kv.engine.table_store import TableStore
 from heliograph.kv.metadata_store import TXN_BYTES_MAX
-from heliograph.kv.server.members_api import MembersDesk
+from heliograph.kv.server.members_api import MembersApi
 from heliograph.kv.server.metadata_server import MetaServer, ServerSettings
 from heliograph.kv.server.metadata_service import Forwarder, MetaService, ServiceSettings
 from heliograph.kv.state_machine import KvMachine
@@ -72,7 +72,7 @@ class GroupNode:
     ) -> None:
         """table: what keeps the table durably; None: it is in memory, and made again from snapshots and the log."""
         self.node_id = node_id
-        self.machine = KvMachine() if table is None else KeptMachine(table)
+        self.machine = KvMachine() if table is None else DurableMachine(table)
         self._transport = transport
         self.raft = RaftNode(
             node_id=node_id,
@@ -88,7 +88,7 @@ class GroupNode:
         self.service = MetaService(
             self.raft, self.machine, clock=clock, settings=service, forwarder=forwarder, hint=hint
         )
-        self.service.desk = MembersDesk(self.raft, group)
+        self.service.desk = MembersApi(self.raft, group)
         self.service.on_damage = self.raft.table_damaged
         self.raft.on_role_change = self.service.on_role_change
         self.raft.on_config = transport.on_config

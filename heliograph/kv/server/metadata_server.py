@@ -19,11 +19,20 @@ from dataclasses import dataclass
 from typing import cast
 
 from heliograph.kv.engine.table_image import Image, parts
-from heliograph.kv.machine_commands import Status, answer_of, ok, refusal
+from heliograph.kv.machine_commands import CommandStatus, answer_of, ok, refusal
 from heliograph.kv.server.metadata_service import MetaService
 from heliograph.kv.state_machine import Change
 from heliograph.model.errors import CorruptData, MetadataUnavailable, PeerError
-from heliograph.wire.metadata_frames import FEATURES, FRAME_BYTES_MAX, MAGIC, Frame, FrameCutter, body, fields, frame
+from heliograph.wire.metadata_frames import (
+    FEATURES,
+    FRAME_BYTES_MAX,
+    MAGIC,
+    Frame,
+    MetadataFrameCutter,
+    body,
+    fields,
+    frame,
+)
 
 REQUESTS_MAX = 1024
 WATCHES_MAX = 1024
@@ -207,7 +216,7 @@ def _event_payloads(index: int, rows: list[tuple[str, int, bytes | None]]) -> li
 class _Connection(asyncio.Protocol):
     def __init__(self, server: MetaServer) -> None:
         self._server = server
-        self._cutter = FrameCutter()
+        self._cutter = MetadataFrameCutter()
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._requests = 0
@@ -347,7 +356,7 @@ class _Connection(asyncio.Protocol):
         except MetadataUnavailable as error:
             self.write(frame(Frame.ANSWER, request, answer_of(error)))
         except CorruptData as damage:
-            self.write(frame(Frame.ANSWER, request, refusal(Status.UNAVAILABLE, str(damage))))
+            self.write(frame(Frame.ANSWER, request, refusal(CommandStatus.UNAVAILABLE, str(damage))))
         finally:
             self._end_request()
 

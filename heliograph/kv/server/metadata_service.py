@@ -17,10 +17,10 @@ from typing import Any, Protocol
 
 from heliograph.kv.engine.table_image import Image
 from heliograph.kv.machine_commands import (
-    Kind,
-    Malformed,
+    CommandKind,
+    CommandStatus,
+    MalformedCommand,
     NotLeaderHere,
-    Status,
     answer_of,
     command,
     ok,
@@ -28,7 +28,7 @@ from heliograph.kv.machine_commands import (
     unpack,
 )
 from heliograph.kv.metadata_store import RANGE_LIMIT
-from heliograph.kv.server.leases import LeaseKeeper
+from heliograph.kv.server.leases import LeaseDeadlines
 from heliograph.kv.state_machine import Change, KvMachine
 from heliograph.model.errors import (
     CorruptData,
@@ -47,7 +47,7 @@ _TICK_S = 0.25
 _PAUSE_S = 0.05
 
 
-class Desk(Protocol):
+class MembersPort(Protocol):
     """Answers of a group's members (heliograph.kv.server.members_api)."""
 
     def here(self, payload: bytes) -> bytes | None: ...
@@ -109,7 +109,7 @@ class MetaService:
         self.on_damage: Callable[[CorruptData], None] = lambda damage: None
         """Called when a read meets damage in the table here."""
         self._clock, self._settings, self._forwarder, self._hint = clock, settings or ServiceSettings(), forwarder, hint
-        self._keeper = LeaseKeeper()
+        self._deadlines = LeaseDeadlines()
         self._lease_changes = -1
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -117,7 +117,7 @@ class MetaService:
         self._closed = False
         self._backup: Image | None = None
         self.unavailable_text = self._settings.unavailable_text
-        self.desk: Desk | None = None
+        self.desk: MembersPort | None = None
         """Who answers MEMBERS; without one they are refused."""
         self._stop_observing = machine.observe(self._on_applied)
 
@@ -157,11 +157,11 @@ class MetaService:
         """Its answer, or what it raised as one."""
         try:
             return await work
-        except (NotAllowed, Malformed) as error:
-            return refusal(Status.REFUSED, str(error))
+        except (NotAllowed, MalformedCommand) as error:
+            return refusal(CommandStatus.REFUSED, str(error))
         except CorruptData as damage:
             self.on_damage(damage)
-            return refusal(Status.UNAVAILABLE, str(damage))
+            return refusal(CommandStatus.UNAVAILABLE, str(damage))
         except MetadataError as error:
             return answer_of(error)
 
@@ -201,14 +201,14 @@ class MetaService:
         except MetadataUnavailable:
             return None
         status, *found = unpack(answer)
-        if status == Status.NOT_LEADER:
+        if status == CommandStatus.NOT_LEADER:
             return None
         if (
             kind == Frame.COMMAND
-            and status == Status.OK
+            and status == CommandStatus.OK
             and found
             and type(found[0]) is int
-            and payload_kind(payload) == Kind.TXN
+            and payload_kind(payload) == CommandKind.TXN
         ):
             await self._applied(found[0], left_s)
         return answer
@@ -245,8 +245,8 @@ class MetaService:
                 return ok(found_rows, more)
             case _:
                 (lease,) = fields(payload, int)
-                if self.machine.ttl_ms(lease) is None or not self._keeper.renew(lease, self._clock.monotonic()):
-                    if self.replica.is_leader and self._keeper.leading:
+                if self.machine.ttl_ms(lease) is None or not self._deadlines.renew(lease, self._clock.monotonic()):
+                    if self.replica.is_leader and self._deadlines.leading:
                         raise LeaseLost(f"lease {lease} has expired or is unknown")
                     raise self._not_leader()
                 return ok()
@@ -298,23 +298,23 @@ class MetaService:
 
     def on_role_change(self, leading: bool) -> None:
         if leading:
-            self._keeper.lead(self.machine.leases(), self._clock.monotonic())
+            self._deadlines.lead(self.machine.leases(), self._clock.monotonic())
             self._lease_changes = self.machine.lease_changes
             self._arm()
         else:
-            self._keeper.step_down()
+            self._deadlines.step_down()
 
     def _on_applied(self, index: int, _changes: list[Change] | None) -> None:
-        if self._keeper.leading and self._lease_changes != self.machine.lease_changes:
+        if self._deadlines.leading and self._lease_changes != self.machine.lease_changes:
             self._lease_changes = self.machine.lease_changes
-            self._keeper.follow_table(self.machine.leases(), self._clock.monotonic())
+            self._deadlines.follow_table(self.machine.leases(), self._clock.monotonic())
             self._arm()
         for waited, future in self._waiting:
             if waited <= index and not future.done():
                 future.set_result(None)
 
     def _arm(self) -> None:
-        deadline = self._keeper.next_deadline()
+        deadline = self._deadlines.next_deadline()
         if self._timer is not None or deadline is None or self._closed:
             return
         delay = min(_TICK_S, max(0.0, deadline - self._clock.monotonic()) + 0.001)
@@ -322,15 +322,17 @@ class MetaService:
 
     def _tick(self) -> None:
         self._timer = None
-        for lease in self._keeper.due(self._clock.monotonic()):
+        for lease in self._deadlines.due(self._clock.monotonic()):
             self.spawn(self._end(lease))
         self._arm()
 
     async def _end(self, lease: int) -> None:
         """Proposes the end of a lease until the machine knows of it; its outcome may be unknown for a while, and repeating it does no harm."""
-        while self._keeper.is_ending(lease) and not self._closed:
+        while self._deadlines.is_ending(lease) and not self._closed:
             try:
-                await self.replica.propose(command(Kind.REVOKE, [lease]), timeout_s=self._settings.request_timeout_s)
+                await self.replica.propose(
+                    command(CommandKind.REVOKE, [lease]), timeout_s=self._settings.request_timeout_s
+                )
             except MetadataError:
                 await asyncio.sleep(_PAUSE_S * 4)
 
@@ -345,6 +347,6 @@ def payload_kind(payload: bytes) -> int:
     """The kind of a command; -1 where the bytes are none."""
     try:
         kind: int = unpack(payload)[0]
-    except Malformed:
+    except MalformedCommand:
         return -1
     return kind

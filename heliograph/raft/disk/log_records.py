@@ -40,7 +40,7 @@ KIND_HARD_STATE, KIND_ENTRIES, KIND_RESET, KIND_CLOSED, KIND_COMMIT = 1, 2, 3, 4
 
 
 @dataclass(slots=True)
-class Record:
+class RaftRecord:
     kind: int
     sequence: int
     synced: int
@@ -57,13 +57,13 @@ def hard_state_body(term: int, vote: str) -> bytes:
     return HARD_STATE.pack(term, len(name)) + name
 
 
-def encode_record(number: int, offset: int, record: Record) -> bytes:
+def encode_record(number: int, offset: int, record: RaftRecord) -> bytes:
     kind, size, rest = record.kind, len(record.body), (record.sequence, record.synced, record.commit)
     crc = _checksum(number, offset, HEAD.pack(MAGIC, VERSION, kind, 0, size, 0, *rest), record.body)
     return HEAD.pack(MAGIC, VERSION, kind, 0, size, crc, *rest) + record.body
 
 
-def read_record(number: int, raw: bytes, offset: int) -> Record | None:
+def read_record(number: int, raw: bytes, offset: int) -> RaftRecord | None:
     """The whole record at `offset`, or None."""
     if offset + HEAD.size > len(raw):
         return None
@@ -74,4 +74,4 @@ def read_record(number: int, raw: bytes, offset: int) -> Record | None:
     body = raw[start : start + size]
     if _checksum(number, offset, HEAD.pack(magic, version, kind, 0, size, 0, sequence, synced, commit), body) != crc:
         return None
-    return Record(kind, sequence, synced, commit, body)
+    return RaftRecord(kind, sequence, synced, commit, body)

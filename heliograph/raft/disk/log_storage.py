@@ -30,7 +30,7 @@ from heliograph.raft.disk.log_records import (
     KIND_HARD_STATE,
     KIND_RESET,
     RESET,
-    Record,
+    RaftRecord,
     encode_record,
     hard_state_body,
 )
@@ -204,7 +204,7 @@ class LogStorage:
     def _record(self, segment: Segment, kind: int, body: bytes) -> bytes:
         self._sequence += 1
         record = encode_record(
-            segment.number, segment.end, Record(kind, self._sequence, self._synced, self._commit, body)
+            segment.number, segment.end, RaftRecord(kind, self._sequence, self._synced, self._commit, body)
         )
         segment.end += len(record)
         return record

@@ -53,7 +53,7 @@ class Recovered:
     """Whether other voters have what this member has, where that is written down."""
 
 
-class Replay:
+class LogReplay:
     """What the segments hold, oldest first. `base`: the index before the first of `entries`; -1: no record says anything of entries."""
 
     def __init__(self, disk: Disk) -> None:
@@ -150,7 +150,7 @@ class Replay:
             at = raw.find(MAGIC, at + 1)
 
 
-def recover(disk: Disk, kept: SnapshotMeta | None, *, lost: bool, others: bool) -> tuple[Recovered, Replay, bool]:
+def recover(disk: Disk, kept: SnapshotMeta | None, *, lost: bool, others: bool) -> tuple[Recovered, LogReplay, bool]:
     """(what holds, the log, whether the log is to say that it is empty behind `base`). As `LogStorage.recover`; older snapshots are left to the caller."""
     state = Recovered(others=other_voters.noted(disk))
     names = disk.names()
@@ -159,7 +159,7 @@ def recover(disk: Disk, kept: SnapshotMeta | None, *, lost: bool, others: bool) 
         state.snapshot = state.base = read_description(disk, snapshots[-1])
     if kept is not None and (state.base is None or kept.index >= state.base.index):
         state.base = kept
-    log = Replay(disk)
+    log = LogReplay(disk)
     log.run(sorted(name for name in names if name.startswith("log-")), state.base)
     state.term, size = HARD_STATE.unpack_from(log.hard_state)
     state.vote = log.hard_state[HARD_STATE.size : HARD_STATE.size + size].decode()
@@ -196,7 +196,7 @@ def recover(disk: Disk, kept: SnapshotMeta | None, *, lost: bool, others: bool) 
     return state, log, needs_reset
 
 
-def _begin_anew(disk: Disk, state: Recovered, log: Replay) -> None:
+def _begin_anew(disk: Disk, state: Recovered, log: LogReplay) -> None:
     """With an empty log; what it held, and is lost, is owed to the others."""
     end = log.base + len(log.entries)
     last_term = (

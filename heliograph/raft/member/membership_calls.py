@@ -12,9 +12,9 @@ import asyncio
 from abc import ABC, abstractmethod
 
 from heliograph.model.errors import MetadataUnavailable, NotLeader, OutcomeUnknown
-from heliograph.raft.core import RaftCore, Role
+from heliograph.raft.core import RaftCore, RaftRole
 from heliograph.raft.disk.log_storage import LogStorage
-from heliograph.raft.member.waiters import Waiting
+from heliograph.raft.member.waiters import Waiters
 from heliograph.raft.membership import Change
 from heliograph.raft.ports import MemberState
 from heliograph.runtime.clock import Clock
@@ -32,7 +32,7 @@ class GroupCalls(ABC):
     _moved: asyncio.Future[bool] | None
     """Whoever hands the leadership over waits for it."""
     _storage: LogStorage
-    _waiting: Waiting
+    _waiting: Waiters
 
     @property
     @abstractmethod
@@ -57,7 +57,7 @@ class GroupCalls(ABC):
         repeating it does no harm.
         """
         core = self._check()
-        if core.role is Role.LEADER and self._storage.full and self._storage.room_bytes() < CHANGE_BYTES_MAX:
+        if core.role is RaftRole.LEADER and self._storage.full and self._storage.room_bytes() < CHANGE_BYTES_MAX:
             raise MetadataUnavailable(
                 "the disk of the leader's metadata log is full: free some space, or hand the leadership to another "
                 "voter"
@@ -136,7 +136,7 @@ class GroupCalls(ABC):
                     address=addresses.get(member, ""),
                     leads=member == core.leader,
                     behind=0
-                    if mine and core.role is Role.LEADER
+                    if mine and core.role is RaftRole.LEADER
                     else core.log.last_index - progress.match
                     if progress is not None
                     else None,

@@ -24,13 +24,13 @@ from heliograph.model.errors import (
     OutcomeUnknown,
     PeerError,
 )
-from heliograph.raft.core import Actions, RaftCore, Role
+from heliograph.raft.core import Actions, RaftCore, RaftRole
 from heliograph.raft.disk.log_storage import LogStorage
 from heliograph.raft.disk.other_voters import others_in
 from heliograph.raft.member.membership_calls import GroupCalls
-from heliograph.raft.member.snapshotter import Keeper
+from heliograph.raft.member.snapshotter import Snapshotter
 from heliograph.raft.member.startup import recovered
-from heliograph.raft.member.waiters import Waiting
+from heliograph.raft.member.waiters import Waiters
 from heliograph.raft.messages import COMMAND, Append, Config, Entry, SnapshotChunk, SnapshotMeta, decode, encode
 from heliograph.raft.ports import MemberState, RaftSettings, RaftTransport, StateMachine
 from heliograph.runtime.clock import Clock, Rng
@@ -92,11 +92,11 @@ class RaftNode(GroupCalls):
         self._pumping = False
         self._batches: deque[tuple[Actions, bool]] = deque()  # (actions, they wait for the disk)
         self._flush_due = False
-        self._waiting = Waiting()
+        self._waiting = Waiters()
         self._waiting_bytes = 0
         self._unapplied: deque[Actions] = deque()  # more than one only while the machine is being restored
         self._stopped = False
-        self._keeper = Keeper(
+        self._snapshotter = Snapshotter(
             machine, self._storage, settings, clock, later=self._later, failed=self._fail, changed=self._pump
         )
 
@@ -127,7 +127,7 @@ class RaftNode(GroupCalls):
             self.node_id,
             self._first,
             self._machine,
-            self._keeper,
+            self._snapshotter,
             self._storage,
             self.settings,
             self._clock,
@@ -140,7 +140,7 @@ class RaftNode(GroupCalls):
             found.core.owed is not None,
             found.others,
         )
-        self._keeper.begin(self._core, found.base)
+        self._snapshotter.begin(self._core, found.base)
         self._transport.on_receive(self._on_message)
         self._pump()
 
@@ -164,7 +164,7 @@ class RaftNode(GroupCalls):
         Raises NotLeader and MetadataUnavailable: it was not and never will be applied. OutcomeUnknown: it may be.
         """
         core = self._check()
-        if core.role is not Role.LEADER:
+        if core.role is not RaftRole.LEADER:
             raise NotLeader(self.leader)
         if len(command) > self.settings.command_bytes_max:
             raise MetadataUnavailable(
@@ -174,10 +174,10 @@ class RaftNode(GroupCalls):
             raise MetadataUnavailable("too many metadata writes wait already")
         if self._storage.full and self._storage.room_bytes() < len(command) + self._waiting_bytes + 1024:
             raise MetadataUnavailable("the disk of the metadata log is full: free some space")
-        if self._keeper.crowded:
+        if self._snapshotter.crowded:
             raise MetadataUnavailable(
                 "the disk of the metadata's table is full: free some space"
-                if self._keeper.full
+                if self._snapshotter.full
                 else "too many metadata writes wait to be saved"
             )
         assert self._loop is not None
@@ -201,7 +201,7 @@ class RaftNode(GroupCalls):
         NotLeader, MetadataUnavailable.
         """
         core = self._check()
-        if core.role is not Role.LEADER:
+        if core.role is not RaftRole.LEADER:
             raise NotLeader(self.leader)
         assert self._loop is not None
         future: asyncio.Future[None] = self._loop.create_future()
@@ -264,7 +264,7 @@ class RaftNode(GroupCalls):
             self.refused_messages += 1
             return
         if isinstance(message, Append) and (
-            self._keeper.crowded or (self._storage.full and self._storage.room_bytes() < len(raw))
+            self._snapshotter.crowded or (self._storage.full and self._storage.room_bytes() < len(raw))
         ):
             return
         core.receive(sender, message, self._clock.monotonic())
@@ -300,9 +300,9 @@ class RaftNode(GroupCalls):
                 actions = core.take_actions()
                 if actions:
                     for piece in actions.pieces:
-                        self._keeper.receive(*piece)
+                        self._snapshotter.receive(*piece)
                     if actions.wants_snapshot:
-                        self._keeper.make_for_others(self.applied_index)
+                        self._snapshotter.make_for_others(self.applied_index)
                     self._batches.append((actions, actions.stores))
                     if actions.stores or actions.note_commit:
                         self._note_others(core)
@@ -327,7 +327,7 @@ class RaftNode(GroupCalls):
             self._show_role(core)
             self._arm(core)
             if not core.transferring:
-                self._end_transfer(core.role is not Role.LEADER)
+                self._end_transfer(core.role is not RaftRole.LEADER)
             if self._storage.full and self._retry is None and self._loop is not None:
                 self._retry = self._loop.call_later(self.settings.full_retry_s, self._retry_storage)
 
@@ -373,7 +373,7 @@ class RaftNode(GroupCalls):
         for to, meta, offset in actions.chunks:
             self._send_chunk(actions.term, to, meta, offset)
         self._unapplied.append(actions)
-        if not self._keeper.restoring:
+        if not self._snapshotter.restoring:
             self._apply_next()
         return True
 
@@ -383,7 +383,7 @@ class RaftNode(GroupCalls):
             actions = self._unapplied[0]
             if actions.snapshot is not None:
                 snapshot, actions.snapshot = actions.snapshot, None
-                self._keeper.restore(snapshot, partial(self._restored, snapshot))
+                self._snapshotter.restore(snapshot, partial(self._restored, snapshot))
                 return
             self._unapplied.popleft()
             if actions.committed:
@@ -423,7 +423,7 @@ class RaftNode(GroupCalls):
                 size_bytes += len(data)
             self.applied_index = index
             self._waiting.applied(index, term, answer, self.leader)
-        self._keeper.applied(self.applied_index, size_bytes)
+        self._snapshotter.applied(self.applied_index, size_bytes)
 
     def _restored(self, meta: SnapshotMeta, error: BaseException | None) -> None:
         """Called from within `_apply_next` or later, once the machine is that of the snapshot."""
@@ -454,7 +454,7 @@ class RaftNode(GroupCalls):
 
     def _end(self, reason: HeliographError) -> None:
         self._stopped = True
-        self._keeper.stop()
+        self._snapshotter.stop()
         for timer in (self._timer, self._retry):
             if timer is not None:
                 timer.cancel()

@@ -23,7 +23,7 @@ from heliograph.raft.core import RaftCore
 from heliograph.raft.disk.log_storage import LogStorage
 from heliograph.raft.disk.snapshot_file import Done, SnapshotWriter, is_full
 from heliograph.raft.messages import SnapshotMeta, decode_meta, encode_meta
-from heliograph.raft.ports import Kept, RaftSettings, Restore, StateMachine
+from heliograph.raft.ports import DurableTable, RaftSettings, Restore, StateMachine
 from heliograph.runtime.clock import Clock
 
 _READ_BYTES = 256 << 10
@@ -38,7 +38,7 @@ class _Making:
     writer: SnapshotWriter
 
 
-class Keeper:
+class Snapshotter:
     """`open` and `load` at the start, then `begin`; the rest is called by the member's shell."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Keeper:
         self.restoring = False
 
     @property
-    def _kept(self) -> Kept | None:
+    def _kept(self) -> DurableTable | None:
         return self._machine.kept
 
     @property
@@ -134,7 +134,7 @@ class Keeper:
             else:
                 self._make(core, index)
 
-    def _save(self, core: RaftCore, kept: Kept, index: int) -> None:
+    def _save(self, core: RaftCore, kept: DurableTable, index: int) -> None:
         meta = core.describe_snapshot(index)
         self._saving, self._log_bytes = True, 0
         kept.save(encode_meta(meta), partial(self._save_ended, meta))

@@ -16,10 +16,10 @@ from heliograph.model.errors import CorruptData
 from heliograph.raft.core import RaftCore
 from heliograph.raft.disk.log_storage import LogStorage
 from heliograph.raft.disk.recovery import Recovered
-from heliograph.raft.member.snapshotter import Keeper
+from heliograph.raft.member.snapshotter import Snapshotter
 from heliograph.raft.messages import Config, SnapshotMeta
 from heliograph.raft.ports import RaftSettings, StateMachine
-from heliograph.raft.raft_log import Log
+from heliograph.raft.raft_log import RaftLog
 from heliograph.runtime.clock import Clock, Rng
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ async def recovered(
     node_id: str,
     first: Config,
     machine: StateMachine,
-    keeper: Keeper,
+    snapshotter: Snapshotter,
     storage: LogStorage,
     settings: RaftSettings,
     clock: Clock,
@@ -52,7 +52,7 @@ async def recovered(
     """
     loop = asyncio.get_running_loop()
     opening: asyncio.Future[SnapshotMeta | None] = loop.create_future()
-    keeper.open(partial(_settle, opening))
+    snapshotter.open(partial(_settle, opening))
     kept: SnapshotMeta | None = None
     damage: CorruptData | None = None
     try:
@@ -72,7 +72,7 @@ async def recovered(
         source = "the other voters" if state.owed else "snapshot and log"
         events.warning("table.rebuilt", extra={"node": node_id, "error": str(damage), "source": source})
         discarding: asyncio.Future[None] = loop.create_future()
-        keeper.discard(partial(_settle, discarding, None))
+        snapshotter.discard(partial(_settle, discarding, None))
         await discarding
     base, base_term, config = 0, 0, first
     if state.owed is not None and first.voters == (node_id,):
@@ -81,14 +81,14 @@ async def recovered(
         base, base_term, config = state.base.index, state.base.term, state.base.config
         if state.base is not kept:
             restoring: asyncio.Future[None] = loop.create_future()
-            keeper.restore(state.base, partial(_settle, restoring, None))
+            snapshotter.restore(state.base, partial(_settle, restoring, None))
             await restoring
     core = RaftCore(
         node_id,
         config=config,
         term=state.term,
         vote=state.vote,
-        log=Log(base, base_term, state.entries),
+        log=RaftLog(base, base_term, state.entries),
         snapshot=state.snapshot,
         settings=settings.core,
         rng=rng,

@@ -16,7 +16,7 @@ from heliograph.model.errors import HeliographError, NotLeader, OutcomeUnknown
 Proposal = tuple[bytes, "asyncio.Future[bytes]"]
 
 
-class Waiting:
+class Waiters:
     """`proposals` and `barriers` gather until the end of a loop turn."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.columns.entry_columns import Rows
+from heliograph.spark.columns.entry_columns import MessageRows
 from heliograph.spark.columns.json_coercion import Unfit, reader_of
 
 CORRUPT = "_corrupt_record"
@@ -85,11 +85,11 @@ class Declared:
         self._block = self._block_parser()
         self._any = msgspec.json.Decoder(float_hook=Decimal if any(_has_decimal(f.type) for f in self.fields) else None)
 
-    def of(self, rows: Rows) -> pa.RecordBatch:
+    def of(self, rows: MessageRows) -> pa.RecordBatch:
         """The batch of what was gathered."""
         return self.batch(rows.values, self.about_of(rows), rows.place, rows.bad)
 
-    def about_of(self, rows: Rows) -> dict[str, pa.Array]:
+    def about_of(self, rows: MessageRows) -> dict[str, pa.Array]:
         return {name: rows.column(name[1:], self.schema.field(name).type) for name in self.about}
 
     def batch(

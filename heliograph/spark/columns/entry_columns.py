@@ -68,7 +68,7 @@ _FIELDS = {name: index for index, name in enumerate(_Entry._fields)} | {
 }
 
 
-class Rows:
+class MessageRows:
     """Messages that are gathered for one Arrow batch. `values`: their payloads; `bad`: the rows whose entry could not be taken apart."""
 
     def __init__(self, wanted: frozenset[str], *, keep_bad: bool, by_entry: bool = False) -> None:

@@ -22,7 +22,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from heliograph.client.block_reader import BlockReader
 from heliograph.model.errors import ConfigError
 from heliograph.spark.columns.declared_columns import ABOUT, CORRUPT, Declared
-from heliograph.spark.columns.entry_columns import Rows
+from heliograph.spark.columns.entry_columns import MessageRows
 from heliograph.spark.columns.json_coercion import Unfit, reader_of
 from heliograph.spark.columns.registered_schemas import Decode, Pairs, columns_of, decoder_of
 
@@ -43,7 +43,7 @@ class Registered:
         """From where the schemas of topics come: asked once a topic and task."""
         self._reader = reader
 
-    def of(self, rows: Rows) -> pa.RecordBatch:
+    def of(self, rows: MessageRows) -> pa.RecordBatch:
         declared, wrong = self._declared, dict.fromkeys(rows.bad)
         keys = keys_of(rows.column("key", pa.string()), rows.column("base64_key", pa.bool_())) if self.keyed else None
         columns = self.columns(rows.schema_versions(), rows.values, wrong, keys)

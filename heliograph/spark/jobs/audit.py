@@ -33,12 +33,12 @@ from typing import Any
 
 from pyspark.sql import functions as sf
 
-from heliograph.client.block_reader import Told
+from heliograph.client.block_reader import OriginHoldings
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import ConfigError, HeliographError, NotFound
 from heliograph.spark.job_files.job_options import folder_of, refuse_unknown, source_of
 from heliograph.spark.job_files.running_queries import say
-from heliograph.spark.scan.source_options import Access, Options
+from heliograph.spark.scan.source_options import Options, RegionAccess
 
 KNOWN = ("topics", "namespace", "topics_pattern", "regions", "path", "ranges_max", "source")
 _ORIGIN = ("topic", "origin_region", "region", "epoch", "incarnation")
@@ -267,9 +267,9 @@ def _there(source: dict[str, str]) -> list[str]:
     return [topic for topic in found if topic in known]
 
 
-def ask(source: dict[str, str], topic: str) -> dict[Origin, Told]:
+def ask(source: dict[str, str], topic: str) -> dict[Origin, OriginHoldings]:
     """What the region that is read says of the topic's origins. Raises HeliographError."""
-    reader = Access(source, "audit").reader()
+    reader = RegionAccess(source, "audit").reader()
     try:
         return reader.told(topic, source["region"])
     finally:

@@ -32,13 +32,13 @@ from heliograph.spark.job_files.job_options import (
     trigger_of,
 )
 from heliograph.spark.job_files.running_queries import Fixed, Queries, say
-from heliograph.spark.jobs.tier_generations import TIERS, Folder, Member
+from heliograph.spark.jobs.tier_generations import TIERS, Folder, GenerationGroup
 from heliograph.spark.jobs.tiered_queries import Tiered
-from heliograph.spark.jobs.tiers import TRIGGERS, Limits, loads
+from heliograph.spark.jobs.tiers import TRIGGERS, TierLimits, loads
 from heliograph.spark.lake.landing import FORMATS, PARTITION, Landing, reserved
 from heliograph.spark.lake.metastore import InMetastore
-from heliograph.spark.lake.quarantine import Parked
-from heliograph.spark.lake.tables_sink import POISON, RAW, Rule, TablesSink
+from heliograph.spark.lake.quarantine import QuarantinedQueries
+from heliograph.spark.lake.tables_sink import POISON, RAW, TableRule, TablesSink
 from heliograph.spark.scan.source_options import KNOWN as OF_SOURCE
 from heliograph.spark.scan.task_reading import SCHEMA, STORED
 from heliograph.spark.stores.hive import HiveTables
@@ -94,7 +94,7 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
         )
     else:
         queries = Fixed([begin("", checkpoint, trigger_of(options, where), {})])
-    return Parked(queries if hive is None else InMetastore(queries, root, hive), root, name)
+    return QuarantinedQueries(queries if hive is None else InMetastore(queries, root, hive), root, name)
 
 
 def check(defaults: Mapping[str, str], options: Mapping[str, Any], where: str) -> None:
@@ -107,7 +107,7 @@ def check(defaults: Mapping[str, str], options: Mapping[str, Any], where: str) -
 
 def _read(
     options: Mapping[str, Any], defaults: Mapping[str, str], where: str, columns: Callable[[str, str], str]
-) -> tuple[list[Rule], dict[str, str], dict[str, Any]]:
+) -> tuple[list[TableRule], dict[str, str], dict[str, Any]]:
     """Its rules, the source's options, and what the sink is told. Raises ConfigError."""
     refuse_unknown(options, KNOWN, where)
     rules = rules_of(options, where, columns)
@@ -117,7 +117,7 @@ def _read(
     return rules, source, _plan(options, rules, source, where)
 
 
-def _plan(options: Mapping[str, Any], rules: list[Rule], source: Mapping[str, str], where: str) -> dict[str, Any]:
+def _plan(options: Mapping[str, Any], rules: list[TableRule], source: Mapping[str, str], where: str) -> dict[str, Any]:
     """What the sink is told."""
     kind, quarantine = (
         text_of(options, "format", where, "parquet"),
@@ -165,7 +165,7 @@ def _tiered(
     limits, every_s = _limits(options, where)
     trigger = text_of(options, "trigger", where, "")
 
-    def group(member: Member, checkpoint: Path, told: Path | None, ending: Path | None) -> Any:
+    def group(member: GenerationGroup, checkpoint: Path, told: Path | None, ending: Path | None) -> Any:
         more = ({} if told is None else {"group_file": str(told)}) | (
             {} if ending is None else {"ending_file": str(ending)}
         )
@@ -178,7 +178,7 @@ def _tiered(
     )
 
 
-def _limits(options: Mapping[str, Any], where: str) -> tuple[Limits, float]:
+def _limits(options: Mapping[str, Any], where: str) -> tuple[TierLimits, float]:
     """Of `tiers`, and how often brokers are asked. Raises ConfigError."""
     given = options["tiers"]
     if not isinstance(given, dict):
@@ -192,12 +192,12 @@ def _limits(options: Mapping[str, Any], where: str) -> tuple[Limits, float]:
             or (key == "queries_max" and not isinstance(value, int))
         ):
             raise ConfigError(f"{where} tiers: {key} is {value!r}; it is a number")
-    return Limits(**{key: value for key, value in given.items() if key != "rebalance_s"}), float(
+    return TierLimits(**{key: value for key, value in given.items() if key != "rebalance_s"}), float(
         given.get("rebalance_s", 3600)
     )
 
 
-def rules_of(options: Mapping[str, Any], where: str, columns: Callable[[str, str], str]) -> list[Rule]:
+def rules_of(options: Mapping[str, Any], where: str, columns: Callable[[str, str], str]) -> list[TableRule]:
     """Of [[query.options.table]]. Raises ConfigError. columns: of DDL and where it stands, a schema as JSON."""
     given = options.get("table", [])
     if not isinstance(given, list) or not given:
@@ -224,7 +224,7 @@ def rules_of(options: Mapping[str, Any], where: str, columns: Callable[[str, str
             raise ConfigError(f"{at}: name is {table!r}; a table is a folder, without / and not beginning with . or _")
         if not schema:
             raise ConfigError(f"{at} wants a schema: columns ('id bigint, country string'), registered, or raw")
-        rules.append(Rule(topics, schema if schema in ("raw", "registered") else columns(schema, at), table))
+        rules.append(TableRule(topics, schema if schema in ("raw", "registered") else columns(schema, at), table))
     namespaces = {topic.rpartition("/")[0] for topic in options.get("topics", [])}
     if len(namespaces) > 1 and any("{topic}" in rule.name and "{namespace}" not in rule.name for rule in rules):
         raise ConfigError(
@@ -265,7 +265,7 @@ def taken(columns: StructType, at: str) -> StructType:
     return columns
 
 
-def wanted(rules: list[Rule]) -> str:
+def wanted(rules: list[TableRule]) -> str:
     """The source's columns that any table or the quarantine needs, as DDL: what is not declared is not read."""
     names = {"topic", "value", *POISON}
     for rule in rules:

@@ -20,7 +20,7 @@ from pyspark.sql import functions as sf
 from heliograph.model.errors import ConfigError, HeliographError
 from heliograph.model.topic_names import TopicName
 from heliograph.spark.job_files.job_options import access_of, refuse_unknown, source_of, started, text_of
-from heliograph.spark.jobs.schema_copies import Carried
+from heliograph.spark.jobs.schema_copies import SchemaCopies
 from heliograph.spark.scan.source_options import Options
 
 _SWITCHES = {"follow": False, "skip_sealed": False, "schemas": True}
@@ -91,7 +91,7 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
     value = f"case when sealed is null then value else cast({_REFUSED} as binary) end"
     columns = [sf.expr(_KEY).alias("key"), sf.expr(value).alias("value"), sf.col("properties"), sf.col("event_time")]
     if switches["schemas"]:
-        columns.append(_version(Carried(source, access, target), read).alias("schema_version"))
+        columns.append(_version(SchemaCopies(source, access, target), read).alias("schema_version"))
     sink = access | {"topic": target, "rate": str(rate), "compression": text_of(options, "compression", where, "none")}
     options = {**options, "trigger": "0 seconds" if switches["follow"] else "available now"}
     return [started(rows.select(*columns).writeStream.format("heliograph").options(**sink), options, name, where)]
@@ -106,7 +106,7 @@ def _means(read: Options, topic: TopicName) -> bool:
     return topic in {TopicName.parse(name).partitioned for name in read.names}
 
 
-def _version(carried: Carried, read: Options) -> Any:
+def _version(carried: SchemaCopies, read: Options) -> Any:
     """The column of the versions at `to`, where all schemas are by now that there are. Raises NotAllowed, MetadataUnavailable."""
     reader = read.reader()
     try:

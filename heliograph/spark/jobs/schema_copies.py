@@ -21,12 +21,12 @@ from typing import Any
 from heliograph.client.admin_http import Http
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed
 from heliograph.model.topic_names import TopicName
-from heliograph.spark.scan.source_options import Access
+from heliograph.spark.scan.source_options import RegionAccess
 
 _OPT_OUT = "or say schemas = false: payloads are then written without their versions"
 
 
-class Carried:
+class SchemaCopies:
     """Goes to the workers with what it knows. source, sink: the options that say which region, and as whom; to: the topic that gets the schemas."""
 
     def __init__(self, source: dict[str, str], sink: dict[str, str], to: str) -> None:
@@ -39,7 +39,7 @@ class Carried:
     def learn(self, topics: Iterable[str]) -> None:
         """Registers what they have. Raises NotAllowed where `to` cannot take it, MetadataUnavailable."""
         found: list[tuple[int, str, dict[str, Any]]] = []
-        reader = Access(self._source, "source").reader()
+        reader = RegionAccess(self._source, "source").reader()
         try:
             for topic in dict.fromkeys(map(self._base, topics)):
                 found += [(row["timestamp"], topic, row) for row in reader.schemas(topic)]
@@ -47,7 +47,7 @@ class Carried:
             reader.close()
         if not found:
             return
-        access = Access(self._sink, "sink")
+        access = RegionAccess(self._sink, "sink")
         http = Http(access.admin_url, token=access.current_token(), tls=access.tls())
         try:
             for _, topic, row in sorted(found, key=lambda each: each[0]):

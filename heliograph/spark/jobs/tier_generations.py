@@ -28,7 +28,7 @@ from typing import IO
 
 from heliograph.model.errors import ConfigError, CorruptData, MetadataUnavailable
 from heliograph.spark.scan.offsets import Places
-from heliograph.spark.scan.topic_groups import Told, replace_file
+from heliograph.spark.scan.topic_groups import TopicSelection, replace_file
 
 FORMAT = 1
 LIGHT = "light"
@@ -37,7 +37,7 @@ _OURS = re.compile(r"(?:light|(?:middle|heavy)-\d+)\.\d+(?:\.json|\.end)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class GenerationGroup:
     """A group in a generation. topics: whole ones, sorted; of `light` none are named."""
 
     name: str
@@ -52,12 +52,12 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class TierGeneration:
     """members: `light`, and the others; planned_at: seconds since 1970."""
 
     number: int
     planned_at: float
-    members: tuple[Member, ...]
+    members: tuple[GenerationGroup, ...]
 
     def excepted(self) -> list[str]:
         """What `light` does not read."""
@@ -89,24 +89,28 @@ class Folder:
             self._lock.close()
             self._lock = None
 
-    def checkpoint(self, member: Member) -> Path:
+    def checkpoint(self, member: GenerationGroup) -> Path:
         """Of generation 0, which is a job that ran without tiers before, its own."""
         return self._root / member.label if member.since else self._root
 
-    def told(self, member: Member) -> Path | None:
+    def told(self, member: GenerationGroup) -> Path | None:
         """None: it reads all topics."""
         return self._root / f"{member.label}.json" if member.since else None
 
-    def ending(self, member: Member) -> Path:
+    def ending(self, member: GenerationGroup) -> Path:
         return self._root / f"{member.label}.end"
 
-    def read(self) -> Generation | None:
+    def read(self) -> TierGeneration | None:
         """None: the job never ran, with tiers or without. Raises ConfigError of a later version's, CorruptData."""
         path = self._root / TIERS
         try:
             given = json.loads(path.read_text())
         except FileNotFoundError:
-            return Generation(0, 0.0, (Member(LIGHT, LIGHT, 0, ()),)) if (self._root / "offsets").is_dir() else None
+            return (
+                TierGeneration(0, 0.0, (GenerationGroup(LIGHT, LIGHT, 0, ()),))
+                if (self._root / "offsets").is_dir()
+                else None
+            )
         except ValueError as error:
             raise CorruptData(
                 f"{path} cannot be read: {error}; put the job's checkpoint folder aside and start with a new one"
@@ -118,25 +122,25 @@ class Folder:
             )
         try:
             members = tuple(
-                Member(each["name"], each["tier"], int(each["since"]), tuple(each["topics"]))
+                GenerationGroup(each["name"], each["tier"], int(each["since"]), tuple(each["topics"]))
                 for each in given["groups"]
             )
-            return Generation(int(given["generation"]), float(given["planned_at"]), members)
+            return TierGeneration(int(given["generation"]), float(given["planned_at"]), members)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptData(
                 f"{path} lacks something: {error}; put the job's checkpoint folder aside and start with a new one"
             ) from error
 
-    def write(self, made: Generation, places: Places | None) -> None:
+    def write(self, made: TierGeneration, places: Places | None) -> None:
         """What each new group's source is told, and then that it holds. places: of all topics that move; None: nothing was ever read."""
         excepted = frozenset(made.excepted())
         for member in made.members:
             path = self.told(member)
             if member.since == made.number and path is not None:
                 told = (
-                    Told(None, excepted, places)
+                    TopicSelection(None, excepted, places)
                     if member.name == LIGHT
-                    else Told(frozenset(member.topics), frozenset(), places)
+                    else TopicSelection(frozenset(member.topics), frozenset(), places)
                 )
                 told.write(path)
         groups = [
@@ -147,7 +151,7 @@ class Folder:
             {"format": FORMAT, "generation": made.number, "planned_at": made.planned_at, "groups": groups},
         )
 
-    def clear(self, made: Generation, retired: Callable[[str], None]) -> None:
+    def clear(self, made: TierGeneration, retired: Callable[[str], None]) -> None:
         """Removes what earlier generations, and attempts at later ones, left behind. retired: is told the labels of those that never run again.
 
         It is told before their files go: whoever dies in between tells it again.

@@ -24,8 +24,8 @@ from typing import Any, Protocol
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable
 from heliograph.spark.job_files.running_queries import INITIAL_S, initializing
-from heliograph.spark.jobs.tier_generations import LIGHT, Folder, Generation, Member
-from heliograph.spark.jobs.tiers import Group, Limits, replanned
+from heliograph.spark.jobs.tier_generations import LIGHT, Folder, GenerationGroup, TierGeneration
+from heliograph.spark.jobs.tiers import TierLimits, TopicGroup, replanned
 from heliograph.spark.scan.offsets import Places
 from heliograph.spark.scan.topic_groups import read_places
 
@@ -37,7 +37,7 @@ class Start(Protocol):
     stands, and ends.
     """
 
-    def __call__(self, member: Member, checkpoint: Path, told: Path | None, ending: Path | None) -> Any: ...
+    def __call__(self, member: GenerationGroup, checkpoint: Path, told: Path | None, ending: Path | None) -> Any: ...
 
 
 class Tiered:
@@ -50,7 +50,7 @@ class Tiered:
         folder: Folder,
         start: Start,
         loads: Callable[[], Mapping[str, float]],
-        limits: Limits,
+        limits: TierLimits,
         rebalance_s: float,
         *,
         now: Callable[[], float],
@@ -73,9 +73,9 @@ class Tiered:
         self._due = 0.0 if self._generation is None else self._generation.planned_at + rebalance_s
         self._running: dict[str, Any] = {}
         """Queries by label."""
-        self._wanted: list[Group] | None = None
+        self._wanted: list[TopicGroup] | None = None
         """While topics are on their way: the groups that will be."""
-        self._ending: dict[Member, Any] = {}
+        self._ending: dict[GenerationGroup, Any] = {}
         """Those that finish for it."""
         self._started_at = -INITIAL_S
 
@@ -108,7 +108,7 @@ class Tiered:
     def _may_start(self) -> bool:
         return self._now() - self._started_at >= INITIAL_S or not initializing(self.streams)
 
-    def _start(self, member: Member, ending: Path | None) -> Any:
+    def _start(self, member: GenerationGroup, ending: Path | None) -> Any:
         self._started_at = self._now()
         return self._begin(member, self._folder.checkpoint(member), self._folder.told(member), ending)
 
@@ -126,7 +126,7 @@ class Tiered:
         now = (
             []
             if known is None
-            else [Group(each.name, each.tier, each.topics, 0.0) for each in known.members if each.name != LIGHT]
+            else [TopicGroup(each.name, each.tier, each.topics, 0.0) for each in known.members if each.name != LIGHT]
         )
         wanted = [group for group in replanned(now, loads, self._limits) if group.tier != LIGHT]
         if known is None:
@@ -145,7 +145,7 @@ class Tiered:
             self._folder.ending(member).unlink(missing_ok=True)
         self._say("tiers.moving", groups=[each.label for each in known.members if each.label not in kept])
 
-    def _go_on(self, wanted: list[Group]) -> None:
+    def _go_on(self, wanted: list[TopicGroup]) -> None:
         """Ends one query after another, and when all have, lets the new generation hold."""
         known = self._generation
         assert known is not None
@@ -171,7 +171,7 @@ class Tiered:
         self._hold(made, places)
         self._wanted, self._ending = None, {}
 
-    def _hold(self, made: Generation, places: Places | None) -> None:
+    def _hold(self, made: TierGeneration, places: Places | None) -> None:
         self._folder.write(made, places)
         self._generation = made
         self._folder.clear(made, self._retired)
@@ -182,13 +182,14 @@ class Tiered:
         )
 
 
-def _next(known: Generation | None, wanted: list[Group], now: float) -> Generation:
+def _next(known: TierGeneration | None, wanted: list[TopicGroup], now: float) -> TierGeneration:
     """The generation that has those groups, and `light`; what stays as it is keeps its `since`."""
     number = 1 if known is None else known.number + 1
     before = {} if known is None else {(each.name, each.topics): each for each in known.members}
     members = [
-        before.get((each.name, each.topics)) or Member(each.name, each.tier, number, each.topics) for each in wanted
+        before.get((each.name, each.topics)) or GenerationGroup(each.name, each.tier, number, each.topics)
+        for each in wanted
     ]
     excepted = sorted(topic for each in wanted for topic in each.topics)
     light = None if known is None or known.excepted() != excepted else before.get((LIGHT, ()))
-    return Generation(number, now, (*members, light or Member(LIGHT, LIGHT, number, ())))
+    return TierGeneration(number, now, (*members, light or GenerationGroup(LIGHT, LIGHT, number, ())))

@@ -33,7 +33,7 @@ _SLACK = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class TopicGroup:
     """Topics of one query. tier: light, middle, heavy; bytes_s: of all of them."""
 
     name: str
@@ -47,7 +47,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class TierLimits:
     """middle_bytes_s: what a query of middling topics should get at most; queries_max: of all tiers together. Raises ConfigError."""
 
     light_bytes_s: float = LIGHT_BYTES_S
@@ -62,7 +62,7 @@ class Limits:
             )
 
 
-def plan(loads: Mapping[str, float], limits: Limits) -> list[Group]:
+def plan(loads: Mapping[str, float], limits: TierLimits) -> list[TopicGroup]:
     """loads: bytes a second by topic.
 
     Where there are more heavy topics than queries, the lightest of them are packed like middling ones. Same loads, same
@@ -95,7 +95,7 @@ def plan(loads: Mapping[str, float], limits: Limits) -> list[Group]:
     return groups + ([_group("light", "light", light, loads)] if light else [])
 
 
-def replanned(now: Sequence[Group], loads: Mapping[str, float], limits: Limits) -> list[Group]:
+def replanned(now: Sequence[TopicGroup], loads: Mapping[str, float], limits: TierLimits) -> list[TopicGroup]:
     """The same from what is there, with few moves. now: groups of an earlier plan; `light` may be left out, whose topics are those of no other.
 
     A topic comes into a higher tier at its limit, and leaves it below half of that. Heavy ones keep their query.
@@ -124,7 +124,7 @@ def replanned(now: Sequence[Group], loads: Mapping[str, float], limits: Limits) 
     ]
 
 
-def _middling(now: Sequence[Group], fresh: Sequence[Group], loads: Mapping[str, float]) -> list[Group]:
+def _middling(now: Sequence[TopicGroup], fresh: Sequence[TopicGroup], loads: Mapping[str, float]) -> list[TopicGroup]:
     wanted = {topic for group in fresh for topic in group.topics}
     homes = {group.name: [topic for topic in group.topics if topic in wanted] for group in now}
     if len(homes) == len(fresh):
@@ -139,7 +139,7 @@ def _middling(now: Sequence[Group], fresh: Sequence[Group], loads: Mapping[str, 
     return [_group(group.name, "middle", group.topics, loads) for group in fresh]
 
 
-def _sticky(load: float, tier: str, limits: Limits) -> float:
+def _sticky(load: float, tier: str, limits: TierLimits) -> float:
     """What it counts as: of a topic that is in a higher tier already, that one's limit, unless it has come far below."""
     if tier == "heavy" and load * _SLACK >= limits.heavy_bytes_s:
         return max(load, limits.heavy_bytes_s)
@@ -160,8 +160,8 @@ def packed(topics: Sequence[str], loads: Mapping[str, float], count: int) -> lis
     return [members for _, _, members in sorted(heaps, key=lambda heap: heap[1])]
 
 
-def _group(name: str, tier: str, topics: Sequence[str], loads: Mapping[str, float]) -> Group:
-    return Group(name, tier, tuple(sorted(topics)), sum(loads[topic] for topic in topics))
+def _group(name: str, tier: str, topics: Sequence[str], loads: Mapping[str, float]) -> TopicGroup:
+    return TopicGroup(name, tier, tuple(sorted(topics)), sum(loads[topic] for topic in topics))
 
 
 def measured(http: Http, topics: Sequence[str]) -> dict[str, float]:
@@ -208,7 +208,7 @@ def main(
     queries_max: Annotated[int, typer.Option(help="Of all tiers together.")] = 20,
 ) -> None:
     """Ask brokers how much each topic gets, and print groups of topics as JSON: name, tier, trigger, bytes_s, topics."""
-    limits = Limits(light_bytes_s=light_bytes_s, heavy_bytes_s=heavy_bytes_s, queries_max=queries_max)
+    limits = TierLimits(light_bytes_s=light_bytes_s, heavy_bytes_s=heavy_bytes_s, queries_max=queries_max)
     given = {"admin_url": admin_url, "namespace": namespace, "topics_pattern": topics_pattern} | (
         {"token_file": token_file} if token_file else {}
     )

@@ -29,7 +29,7 @@ from heliograph.spark.job_files.job_options import checkpoint_of, refuse_unknown
 from heliograph.spark.jobs.sql_expressions import NAME, all_named, declared, query_of
 from heliograph.spark.stores.choice import store_of
 from heliograph.spark.stores.parquet import BUCKET
-from heliograph.spark.stores.rows import PERIOD, Store, Upsert
+from heliograph.spark.stores.rows import PERIOD, RowStore, Upsert
 
 _STREAM = (
     "topics",
@@ -238,7 +238,7 @@ def by_key(rows: Any, plan: Plan, *, lateness_minutes: int | None = None, ahead_
     return rows.groupBy(sf.col(_TABLE), sf.col("_end"), sf.col(_BEGIN).alias(PERIOD), *keys).agg(*values)
 
 
-def _deliver(rows: pa.Table, plan: Plan, stores: list[Store], writer: str, query: str, batch: int | None) -> None:
+def _deliver(rows: pa.Table, plan: Plan, stores: list[RowStore], writer: str, query: str, batch: int | None) -> None:
     """To each store, table by table: one that has the batch leaves it, so a death in between is completed when the batch comes again."""
     import pyarrow.compute as pc
 

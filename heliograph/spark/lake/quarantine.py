@@ -22,7 +22,7 @@ _EVERY_S = 10.0
 _MOST = 3
 
 
-class Parked:
+class QuarantinedQueries:
     """Queries of the ETL, and what they parked. name: of the job's query."""
 
     def __init__(

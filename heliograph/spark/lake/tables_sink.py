@@ -33,7 +33,7 @@ from heliograph.model.topic_names import TopicName
 from heliograph.spark.columns.declared_columns import Declared
 from heliograph.spark.columns.registered_columns import Registered, keys_of, registered_columns
 from heliograph.spark.lake.landing import Landing, Staged
-from heliograph.spark.scan.source_options import Access
+from heliograph.spark.scan.source_options import RegionAccess
 
 _TOPIC_BYTES, _TASK_BYTES = 32 << 20, 128 << 20
 RAW = ("topic", "key", "value", "properties", "publish_time", "event_time", "origin_region", "coordinate")
@@ -45,7 +45,7 @@ _TAKEN = "its table would be the quarantine: say `name` in the rule of its topic
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class TableRule:
     """`topics`: a regular expression for the last part of a topic's name; `schema`: raw, registered, or a Spark schema as JSON; `name`: of the table."""
 
     topics: str
@@ -56,7 +56,7 @@ class Rule:
         return self.name.format(tenant=topic.tenant, namespace=topic.namespace_local, topic=topic.partitioned.local)
 
 
-def rule_of(rules: list[Rule], topic: str) -> tuple[Rule, str] | None:
+def rule_of(rules: list[TableRule], topic: str) -> tuple[TableRule, str] | None:
     """The first that fits, and the table."""
     name = TopicName.parse(topic)
     found = next((rule for rule in rules if re.fullmatch(rule.topics, name.partitioned.local)), None)
@@ -74,7 +74,7 @@ class _Waiting:
 class Parser:
     """Rows of one topic to (table's rows, poison). reader: where registered schemas are asked for."""
 
-    def __init__(self, topic: str, rule: Rule, reader: BlockReader) -> None:
+    def __init__(self, topic: str, rule: TableRule, reader: BlockReader) -> None:
         self._topic, self._raw = topic, rule.schema == "raw"
         self._registered: Registered | None = None
         if self._raw:
@@ -137,7 +137,7 @@ class Files:
     def __init__(
         self,
         landing: Landing,
-        rules: list[Rule],
+        rules: list[TableRule],
         quarantine: str,
         reader: BlockReader,
         query: str,
@@ -242,7 +242,7 @@ class Files:
             self._parsers[topic] = found
         return found
 
-    def _owner(self, rule: Rule, table: str) -> Rule | None:
+    def _owner(self, rule: TableRule, table: str) -> TableRule | None:
         """Another rule that names that table, to which a topic's own name has come by chance: half the rows would be null to every reader."""
         chance = rule.name != table
         return next(
@@ -271,7 +271,7 @@ class TablesWriter(DataSourceStreamArrowWriter):
         self._landing = Landing(
             Path(plan["path"]), plan["format"], label=plan["label"], database=plan["database"], catalog=plan["catalog"]
         )
-        self._rules, self._quarantine = [Rule(**rule) for rule in plan["rules"]], plan["quarantine"]
+        self._rules, self._quarantine = [TableRule(**rule) for rule in plan["rules"]], plan["quarantine"]
         self._access: dict[str, str] = plan["access"]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Wrote:
@@ -282,7 +282,7 @@ class TablesWriter(DataSourceStreamArrowWriter):
             raise ConfigError(
                 "this task does not know its query and micro-batch: the ETL's sink runs by writeStream only"
             )
-        reader = Access(self._access, "ETL").reader()
+        reader = RegionAccess(self._access, "ETL").reader()
         try:
             files = Files(self._landing, self._rules, self._quarantine, reader, query, int(batch), task.partitionId())
             for rows in iterator:

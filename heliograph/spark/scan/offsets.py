@@ -33,7 +33,7 @@ Watermarks = Mapping[Origin, Position]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TopicPlace:
     """How far a topic is read.
 
     at: the first entry that is not, in the copy of `region`; "": of format 1, the region that is asked.
@@ -55,7 +55,7 @@ class Place:
 
 Tasks = tuple[int, int]
 """(bytes a task, tasks at least): as a batch was planned."""
-Places = dict[str, Place]
+Places = dict[str, TopicPlace]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class EntryRange:
     size_bytes: int
 
 
-def encode(places: Mapping[str, Place], tasks: Tasks | None = None) -> dict[str, Any]:
+def encode(places: Mapping[str, TopicPlace], tasks: Tasks | None = None) -> dict[str, Any]:
     found: dict[str, Any] = {
         "format": FORMAT,
         "topics": {topic: _encoded(place) for topic, place in sorted(places.items())},
@@ -82,7 +82,7 @@ def tasks_of(offset: Mapping[str, Any]) -> Tasks | None:
     return _position(offset["tasks"]) if "tasks" in offset else None
 
 
-def _encoded(place: Place) -> dict[str, Any]:
+def _encoded(place: TopicPlace) -> dict[str, Any]:
     fields: dict[str, Any] = {"above": _texts(place.above)} if place.above else {}
     fields |= {"bytes": str(place.size_bytes)} if place.size_bytes else {}
     fields |= (
@@ -106,7 +106,7 @@ def decode(offset: Mapping[str, Any]) -> Places:
     try:
         if offset["format"] == 1:
             return {
-                str(topic): Place("", (int(ledger), int(entry)), None)
+                str(topic): TopicPlace("", (int(ledger), int(entry)), None)
                 for topic, (ledger, entry) in offset["topics"].items()
             }
         return {str(topic): _decoded(fields) for topic, fields in offset["topics"].items()}
@@ -114,10 +114,10 @@ def decode(offset: Mapping[str, Any]) -> Places:
         raise CorruptData(f"the checkpoint's positions cannot be read: {str(offset)[:200]}") from error
 
 
-def _decoded(fields: Mapping[str, Any]) -> Place:
+def _decoded(fields: Mapping[str, Any]) -> TopicPlace:
     vector = _marks(fields["vector"]) if "vector" in fields else None
     parts = tuple(_part(text) for text in fields["parts"].split(",")) if "parts" in fields else ()
-    return Place(
+    return TopicPlace(
         str(fields["region"]),
         _position(fields["at"]),
         vector,
@@ -255,7 +255,7 @@ def _messages(entries: int, snapshot: TopicSnapshot) -> int:
     return entries * max(snapshot.messages, known) // max(1, known)
 
 
-def parts_up_to(ranges: list[EntryRange], begin: Place | None, stop: Position) -> Parts:
+def parts_up_to(ranges: list[EntryRange], begin: TopicPlace | None, stop: Position) -> Parts:
     """Of a batch from `begin` to `stop`; () where these two say it."""
     parts = tuple(
         (r.ledger, r.first, min(r.last, stop[1] - 1) if r.ledger == stop[0] else r.last)
@@ -269,7 +269,7 @@ def parts_up_to(ranges: list[EntryRange], begin: Place | None, stop: Position) -
     )
 
 
-def planned(topic: str, begin: Place | None, stop: Place) -> list[EntryRange]:
+def planned(topic: str, begin: TopicPlace | None, stop: TopicPlace) -> list[EntryRange]:
     """What a batch read when it was planned, whatever there is now; nothing where an earlier version planned it."""
     parts = stop.parts
     if (

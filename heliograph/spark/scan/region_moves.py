@@ -17,11 +17,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from heliograph.client.block_reader import Lookup, TopicSnapshot
+from heliograph.client.block_reader import CoordinatePlace, TopicSnapshot
 from heliograph.model.coordinates import Origin, format_coordinate
 from heliograph.model.errors import ConfigError, MetadataUnavailable, Trimmed
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.spark.scan.offsets import EntryRange, Place, Watermarks, begin, between, end
+from heliograph.spark.scan.offsets import EntryRange, TopicPlace, Watermarks, begin, between, end
 from heliograph.wire.run import Run
 
 
@@ -30,11 +30,11 @@ class Copy(Protocol):
 
     def vector(self, topic: str, at: Position | None = None) -> dict[Origin, Position]: ...
 
-    def find(self, topic: str, origin: Origin, at: Position) -> Lookup: ...
+    def find(self, topic: str, origin: Origin, at: Position) -> CoordinatePlace: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CoordinateRange:
     """Of what is read, entries with coordinates above the one and up to the other. through None: all; an origin that it does not name: nothing."""
 
     above: Watermarks
@@ -51,7 +51,7 @@ class Kept:
         return (first + start, run.cut(start, stop)) if start < stop else None
 
 
-ALL = Kept({})
+ALL = CoordinateRange({})
 
 
 def _covered(spans: tuple[tuple[int, int, int], ...], mark: Position) -> int:
@@ -123,13 +123,13 @@ def _end_of(
 def plan(
     copy: Copy,
     snapshot: TopicSnapshot,
-    start: Place | None,
-    stop: Place,
+    start: TopicPlace | None,
+    stop: TopicPlace,
     held: Watermarks,
     *,
     may_lose: bool,
     moved_may_lose: bool,
-) -> tuple[list[EntryRange], Kept]:
+) -> tuple[list[EntryRange], CoordinateRange]:
     """What a batch from `start` to `stop` reads in the asked region. start None: the topic was not known before.
 
     held: where `stop` is another region's, the copy's vector, asked for before the snapshot: so all that it names lies
@@ -148,7 +148,9 @@ def plan(
         )
     if stop.region in here and (start is None or start.region in here):
         first = begin(snapshot) if start is None else start.at
-        return between(snapshot, first, stop.at, may_lose=may_lose), Kept(stop.above if start is None else start.above)
+        return between(snapshot, first, stop.at, may_lose=may_lose), CoordinateRange(
+            stop.above if start is None else start.above
+        )
     read = stop.above if start is None else start.vector
     if read is None or stop.vector is None:
         raise ConfigError(
@@ -157,16 +159,16 @@ def plan(
         )
     first = first_unread(copy, snapshot, read, may_lose=moved_may_lose)
     if stop.region in here:
-        return between(snapshot, first, stop.at, may_lose=True), Kept(read)
+        return between(snapshot, first, stop.at, may_lose=True), CoordinateRange(read)
     last = _end_of(copy, snapshot, read, stop.vector, held, may_lose=moved_may_lose)
-    return between(snapshot, first, last, may_lose=True), Kept(read, stop.vector)
+    return between(snapshot, first, last, may_lose=True), CoordinateRange(read, stop.vector)
 
 
-def advanced(start: Place, region: str, at: Position, seen: Watermarks) -> Place:
+def advanced(start: TopicPlace, region: str, at: Position, seen: Watermarks) -> TopicPlace:
     """The place behind a batch from `start` to `at` in `region`. seen: the vector of what lies before `at` there."""
     read = start.vector or {}
     above = start.above if start.region in ("", region) else read
     vector = {origin: max(read.get(origin, BEFORE_ALL), seen.get(origin, BEFORE_ALL)) for origin in {*read, *seen}}
-    return Place(
+    return TopicPlace(
         region, at, vector, {origin: mark for origin, mark in above.items() if mark > seen.get(origin, BEFORE_ALL)}
     )

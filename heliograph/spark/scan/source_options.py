@@ -18,7 +18,7 @@ from heliograph.client.block_reader import PATIENCE_S, BlockReader
 from heliograph.model.coordinates import Coordinate, parse_coordinate
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.topic_names import TopicName
-from heliograph.spark.scan.topic_groups import Told, read_told
+from heliograph.spark.scan.topic_groups import TopicSelection, read_told
 
 COLUMNS = ("auto", "raw", "json", "registered", "entries")
 KNOWN = frozenset(
@@ -65,7 +65,7 @@ Start = str | int | Coordinate
 """earliest, latest, a time in milliseconds since 1970, or a coordinate."""
 
 
-class Access:
+class RegionAccess:
     """Which region, and as whom. The sink's, too. Raises ConfigError."""
 
     def __init__(self, given: dict[str, str], what: str) -> None:
@@ -121,7 +121,7 @@ class Access:
             ) from error
 
 
-class Options(Access):
+class Options(RegionAccess):
     """Of the source. Raises ConfigError with one sentence."""
 
     def __init__(self, given: dict[str, str]) -> None:
@@ -175,7 +175,7 @@ class Options(Access):
         self._group_file, self._ending_file = given.get("group_file", ""), given.get("ending_file", "")
 
     @property
-    def told(self) -> Told | None:
+    def told(self) -> TopicSelection | None:
         """Of a query that reads a group of the topics: which, and from where on. Only on the driver. Raises ConfigError."""
         return read_told(Path(self._group_file)) if self._group_file else None
 

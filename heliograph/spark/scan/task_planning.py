@@ -11,14 +11,14 @@ from pyspark.sql.datasource import InputPartition
 
 from heliograph.client.block_reader import TopicSnapshot
 from heliograph.spark.scan.offsets import EntryRange
-from heliograph.spark.scan.region_moves import Kept
+from heliograph.spark.scan.region_moves import CoordinateRange
 
 
 class Bundle(InputPartition):
     """What one task reads. kept: by topic, what of it is wanted; all of it where the topic is not named."""
 
     def __init__(
-        self, ranges: tuple[EntryRange, ...], snapshots: dict[str, TopicSnapshot], kept: dict[str, Kept]
+        self, ranges: tuple[EntryRange, ...], snapshots: dict[str, TopicSnapshot], kept: dict[str, CoordinateRange]
     ) -> None:
         super().__init__(None)
         self.ranges, self.kept = ranges, kept
@@ -65,7 +65,7 @@ def pack(ranges: list[EntryRange], task_bytes: int, tasks_min: int) -> list[tupl
 def bundles(
     ranges: list[EntryRange],
     snapshots: dict[str, TopicSnapshot],
-    kept: dict[str, Kept],
+    kept: dict[str, CoordinateRange],
     task_bytes: int,
     tasks_min: int,
 ) -> list[InputPartition]:

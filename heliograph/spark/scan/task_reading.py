@@ -18,7 +18,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from heliograph.model.errors import ConfigError
 from heliograph.spark.columns.declared_columns import Declared, check_nullable
-from heliograph.spark.columns.entry_columns import Rows
+from heliograph.spark.columns.entry_columns import MessageRows
 from heliograph.spark.columns.registered_columns import Registered
 from heliograph.spark.scan.source_options import Options
 from heliograph.spark.scan.task_planning import Bundle
@@ -117,7 +117,7 @@ def read_bundle(options: Options, columns: StructType, partition: InputPartition
     reader = options.reader()
     if payload is None:
         wanted, keep_bad = frozenset(schema.names), options.keep_bad
-        make: Callable[[Rows], pa.RecordBatch] = lambda rows: pa.RecordBatch.from_arrays(
+        make: Callable[[MessageRows], pa.RecordBatch] = lambda rows: pa.RecordBatch.from_arrays(
             [rows.column(f.name, f.type) for f in schema], schema=schema
         )
     else:
@@ -133,10 +133,10 @@ def read_bundle(options: Options, columns: StructType, partition: InputPartition
 
 def gathered(
     reader: Any, bundle: Bundle, options: Options, wanted: frozenset[str], *, keep_bad: bool
-) -> Iterator[Rows]:
+) -> Iterator[MessageRows]:
     """Messages, or entries, about as many as make a good Arrow batch."""
     by_entry, may_go = options.columns == "entries", bool(options.namespace)
-    rows = Rows(wanted, keep_bad=keep_bad, by_entry=by_entry)
+    rows = MessageRows(wanted, keep_bad=keep_bad, by_entry=by_entry)
     parts = bundle.ranges
     placed = [
         n
@@ -155,6 +155,6 @@ def gathered(
         rows.add(topic, snapshot, ledger, *left)
         if len(rows) >= _ROWS or rows.size_bytes >= _BATCH_BYTES:
             yield rows
-            rows = Rows(wanted, keep_bad=keep_bad, by_entry=by_entry)
+            rows = MessageRows(wanted, keep_bad=keep_bad, by_entry=by_entry)
     if len(rows):
         yield rows

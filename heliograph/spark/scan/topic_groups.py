@@ -22,18 +22,18 @@ from typing import Any
 
 from heliograph.model.errors import ConfigError, CorruptData
 from heliograph.model.topic_names import TopicName
-from heliograph.spark.scan.offsets import Place, Places, decode, encode
+from heliograph.spark.scan.offsets import Places, TopicPlace, decode, encode
 
 FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TopicSelection:
     """only: the topics, or None: all but `excepted`."""
 
     only: frozenset[str] | None
     excepted: frozenset[str]
-    places: Mapping[str, Place] | None
+    places: Mapping[str, TopicPlace] | None
 
     def reads(self, topic: str) -> bool:
         whole = str(TopicName.parse(topic).partitioned)
@@ -54,14 +54,14 @@ class Told:
         replace_file(path, {"format": FORMAT, "only": only, "except": sorted(self.excepted), "positions": places})
 
 
-def read_told(path: Path) -> Told:
+def read_told(path: Path) -> TopicSelection:
     """Raises ConfigError."""
     try:
         given = json.loads(path.read_text())
         if given["format"] != FORMAT:
             raise ConfigError(f"{path} is not of format {FORMAT}: run the version that wrote it")
         only = None if given["only"] is None else frozenset(given["only"])
-        return Told(
+        return TopicSelection(
             only, frozenset(given["except"]), None if given["positions"] is None else decode(given["positions"])
         )
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -15,7 +15,7 @@ from heliograph.spark.stores.hive import HiveStore
 from heliograph.spark.stores.iceberg import IcebergStore
 from heliograph.spark.stores.parquet import ParquetStore
 from heliograph.spark.stores.redis import RedisStore
-from heliograph.spark.stores.rows import Store
+from heliograph.spark.stores.rows import RowStore
 
 _OPTIONS = {
     "parquet": ("path",),
@@ -27,7 +27,7 @@ _OPTIONS = {
 }
 
 
-def store_of(options: Mapping[str, Any], where: str, spark: Any) -> Store:
+def store_of(options: Mapping[str, Any], where: str, spark: Any) -> RowStore:
     """`store` says which, the others are its own. Raises ConfigError."""
     kind = text_of(options, "store", where, "")
     if kind not in _OPTIONS:
@@ -56,7 +56,7 @@ def store_of(options: Mapping[str, Any], where: str, spark: Any) -> Store:
             return _redis(options, where)
 
 
-def _iceberg(options: Mapping[str, Any], where: str) -> Store:
+def _iceberg(options: Mapping[str, Any], where: str) -> RowStore:
     catalog = options.get("catalog", {})
     if not isinstance(catalog, dict) or not all(isinstance(value, str) for value in catalog.values()):
         raise ConfigError(
@@ -70,7 +70,7 @@ def _iceberg(options: Mapping[str, Any], where: str) -> Store:
     return IcebergStore(root, text_of(options, "namespace", where, "default"), catalog)
 
 
-def _redis(options: Mapping[str, Any], where: str) -> Store:
+def _redis(options: Mapping[str, Any], where: str) -> RowStore:
     expire_s = options.get("expire_s", 0)
     if isinstance(expire_s, bool) or not isinstance(expire_s, int) or expire_s < 0:
         raise ConfigError(f"{where}: expire_s is {expire_s!r}; it is a number of seconds, and 0 is never")

@@ -47,7 +47,7 @@ class Upsert:
         return [name for name in self.rows.column_names if name not in self.keys]
 
 
-class Store(Protocol):
+class RowStore(Protocol):
     """Raises ConfigError for what is wrong with options or columns, else HeliographError, OSError, or the errors of its package: then deliver it again."""
 
     def upsert(self, given: Upsert) -> None: ...

@@ -94,7 +94,7 @@ def _parse(text: str, at: int = 0) -> tuple[tuple[_Field, ...], int]:
     return tuple(fields), at
 
 
-class Reader:
+class MessageReader:
     """A request's bytes. `view[at:end]` is not read yet."""
 
     __slots__ = ("at", "end", "view")
@@ -150,7 +150,7 @@ class Reader:
             self.take(self.varint())
 
 
-class Writer:
+class MessageWriter:
     """An answer's bytes, as chunks: large buffers are not copied."""
 
     __slots__ = ("chunks",)
@@ -184,8 +184,8 @@ def encode_varint(value: int) -> bytes:
     return bytes(out)
 
 
-Read = Callable[[Reader], Any]
-Write = Callable[[Writer, Any], None]
+Read = Callable[[MessageReader], Any]
+Write = Callable[[MessageWriter, Any], None]
 
 
 class _Codec:
@@ -203,7 +203,7 @@ class _Codec:
         self._tagged = sorted((tag, name, read, write, default) for tag, name, read, write, default in rows if tag >= 0)
         self._flexible = flexible
 
-    def read(self, reader: Reader) -> Fields:
+    def read(self, reader: MessageReader) -> Fields:
         out = {name: read(reader) for name, read, _, _ in self._fields}
         if self._flexible:
             for _, name, _, _, default in self._tagged:
@@ -223,14 +223,14 @@ class _Codec:
                     reader.take(size)
         return out
 
-    def write(self, writer: Writer, given: Mapping[str, Any]) -> None:
+    def write(self, writer: MessageWriter, given: Mapping[str, Any]) -> None:
         for name, _, write, default in self._fields:
             write(writer, given[name] if name in given else default())
         if self._flexible:
             present = [(tag, write, given[name]) for tag, name, _, write, _ in self._tagged if name in given]
             writer.varint(len(present))
             for tag, write, value in present:
-                inner = Writer()
+                inner = MessageWriter()
                 write(inner, value)
                 writer.varint(tag)
                 writer.varint(sum(map(len, inner.chunks)))
@@ -268,7 +268,7 @@ def _struct(f: _Field, version: int, flexible: bool, nullable: bool) -> tuple[Re
     if not nullable:
         return codec.read, codec.write
 
-    def write(writer: Writer, value: Any) -> None:
+    def write(writer: MessageWriter, value: Any) -> None:
         writer.chunks.append(b"\xff" if value is None else b"\x01")
         if value is not None:
             codec.write(writer, value)
@@ -277,7 +277,7 @@ def _struct(f: _Field, version: int, flexible: bool, nullable: bool) -> tuple[Re
 
 
 def _array(read: Read, write: Write, flexible: bool, nullable: bool, name: str) -> tuple[Read, Write]:
-    def read_all(reader: Reader) -> Any:
+    def read_all(reader: MessageReader) -> Any:
         count = reader.length(flexible, False)
         if count < 0:
             if nullable:
@@ -287,7 +287,7 @@ def _array(read: Read, write: Write, flexible: bool, nullable: bool, name: str) 
             raise PeerError(f"kafka: {name} says {count} elements where {reader.end - reader.at} bytes are left")
         return [read(reader) for _ in range(count)]
 
-    def write_all(writer: Writer, value: Any) -> None:
+    def write_all(writer: MessageWriter, value: Any) -> None:
         if value is None:
             writer.chunks.append(b"\0" if flexible else b"\xff\xff\xff\xff")
             return
@@ -310,7 +310,7 @@ def _scalar(kind: str, flexible: bool, nullable: bool, name: str) -> tuple[Read,
         return lambda reader: bytes(reader.take(16)), lambda writer, value: writer.chunks.append(value)
     if kind == "str":
 
-        def read_text(reader: Reader) -> Any:
+        def read_text(reader: MessageReader) -> Any:
             text = reader.text(flexible)
             if text is None and not nullable:
                 raise PeerError(f"kafka: {name} may not be null")
@@ -326,7 +326,7 @@ def _bytes(flexible: bool, records: bool) -> tuple[Read, Write]:
     buffers.
     """
 
-    def read(reader: Reader) -> Any:
+    def read(reader: MessageReader) -> Any:
         size = reader.length(flexible, False)
         if size < 0:
             return None if records else b""
@@ -334,7 +334,7 @@ def _bytes(flexible: bool, records: bool) -> tuple[Read, Write]:
         taken = reader.take(size)
         return (start, size) if records else bytes(taken)
 
-    def write(writer: Writer, value: Any) -> None:
+    def write(writer: MessageWriter, value: Any) -> None:
         if value is None:
             writer.chunks.append(b"\0" if flexible else b"\xff\xff\xff\xff")
             return
@@ -400,7 +400,7 @@ def decode_request(frame: Buffer) -> Request:
 
 def decode_any(frame: Buffer) -> Request:
     """The same of any request, by its schema."""
-    reader = Reader(memoryview(frame))
+    reader = MessageReader(memoryview(frame))
     key, version, correlation = reader.scalar(_I16), reader.scalar(_I16), reader.scalar(_I32)
     api = APIS.get(key)
     if api is None:
@@ -416,11 +416,11 @@ def decode_any(frame: Buffer) -> Request:
 
 def decode_fields(name: str, version: int, data: Buffer, *, answer: bool = False) -> Fields:
     """A message without its header. Raises PeerError."""
-    return _codec(BY_NAME[name].key, version, answer).read(Reader(memoryview(data)))
+    return _codec(BY_NAME[name].key, version, answer).read(MessageReader(memoryview(data)))
 
 
 def encode_fields(name: str, version: int, fields: Mapping[str, Any], *, answer: bool = True) -> bytes:
-    writer = Writer()
+    writer = MessageWriter()
     _codec(BY_NAME[name].key, version, answer).write(writer, fields)
     return b"".join(writer.chunks)
 
@@ -434,7 +434,7 @@ def encode_answer(api: Api, version: int, correlation: int, fields: Mapping[str,
 
 def encode_any(api: Api, version: int, correlation: int, fields: Mapping[str, Any]) -> list[Buffer]:
     """The same of any answer, by its schema."""
-    writer = Writer()
+    writer = MessageWriter()
     head = _I32.pack(correlation)
     if api.is_flexible(version) and api.name != "api_versions":
         head += b"\0"

@@ -41,7 +41,7 @@ Record = tuple[int, bytes | None, bytes | None, Headers]
 """(time ms, key, value, headers)."""
 
 
-class Batch(NamedTuple):
+class BatchHeader(NamedTuple):
     """What stands in the header of a v2 batch. `offsets`: how many it takes."""
 
     offsets: int
@@ -54,15 +54,15 @@ class Batch(NamedTuple):
     size_bytes: int
 
 
-def peek_batch(data: Buffer) -> Batch:
+def peek_batch(data: Buffer) -> BatchHeader:
     """Of a batch that was checked when it was stored."""
     _, length, _, _, _, attributes, last_delta, first_time, max_time, producer, epoch, sequence, _ = HEADER.unpack_from(
         data
     )
-    return Batch(last_delta + 1, attributes, first_time, max_time, producer, epoch, sequence, length + 12)
+    return BatchHeader(last_delta + 1, attributes, first_time, max_time, producer, epoch, sequence, length + 12)
 
 
-def check_batch(data: memoryview) -> Batch:
+def check_batch(data: memoryview) -> BatchHeader:
     """One batch of format v2, all of `data`. Raises CorruptData."""
     if len(data) < HEADER_BYTES:
         raise CorruptData("a record batch that is shorter than its header")
@@ -82,7 +82,7 @@ def check_batch(data: memoryview) -> Batch:
         raise CorruptData(
             f"a record batch of {count} records, the last at {last_delta}, compressed as {attributes & CODEC}"
         )
-    return Batch(count, attributes, first_time, max_time, producer, epoch, sequence, len(data))
+    return BatchHeader(count, attributes, first_time, max_time, producer, epoch, sequence, len(data))
 
 
 def format_of(data: memoryview) -> int:

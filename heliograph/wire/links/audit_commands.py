@@ -38,7 +38,7 @@ from heliograph.model.errors import CorruptData, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.links.command_fields import coordinate, fields, number, position
-from heliograph.wire.links.link_commands import Kind, frame
+from heliograph.wire.links.link_commands import LinkFrameKind, frame
 from heliograph.wire.run import Buffer, Run
 
 ROWS_MAX = 4096
@@ -78,7 +78,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class AuditAnswer:
     """What the other side holds of (low, upto]. refusal: why it does not say now; "" where it does. runs: as a RUN on a link would be.
 
     passing: it is told of with what the asker holds for regions behind it. whole: as it was asked. taken: positions of
@@ -107,7 +107,7 @@ def digest(rows: Sequence[Row]) -> tuple[int, int]:
 def ask_frame(stream: int, request: int, ask: Ask) -> list[Buffer]:
     more = [1] if ask.taken else []
     return frame(
-        Kind.ASK,
+        LinkFrameKind.ASK,
         [
             stream,
             request,
@@ -141,7 +141,7 @@ def read_ask(given: list[Any]) -> tuple[int, int, Ask]:
     )
 
 
-def tell_frame(stream: int, request: int, what: What, told: Told) -> list[Buffer]:
+def tell_frame(stream: int, request: int, what: What, told: AuditAnswer) -> list[Buffer]:
     head = [stream, request, told.refusal[:REFUSAL_MAX], *told.low, *told.upto, told.holes]
     payload: list[Buffer] = []
     if told.whole:
@@ -156,7 +156,7 @@ def tell_frame(stream: int, request: int, what: What, told: Told) -> list[Buffer
     else:
         for run in told.runs:
             payload += encode_block(run, *run.spans[0][:2])
-    return frame(Kind.TELL, head, payload)
+    return frame(LinkFrameKind.TELL, head, payload)
 
 
 def read_tell(given: list[Any], payload: Buffer) -> tuple[int, int, list[Any], Buffer]:
@@ -165,17 +165,17 @@ def read_tell(given: list[Any], payload: Buffer) -> tuple[int, int, list[Any], B
     return number(stream), number(request), given[2:], payload
 
 
-def told(what: What, given: list[Any], payload: Buffer) -> Told:
+def told(what: What, given: list[Any], payload: Buffer) -> AuditAnswer:
     """given, payload: of `read_tell`. Raises PeerError."""
     refusal, low_ledger, low_entry, upto_ledger, upto_entry, holes = fields(given, 6)
     if not isinstance(refusal, str):
         raise PeerError("link: expected a text")
     low, upto = position(low_ledger, low_entry), position(upto_ledger, upto_entry)
     if refusal:
-        return Told(refusal)
+        return AuditAnswer(refusal)
     passing = len(given) > 6 and given[6] is True
     rest = given[7 if passing else 6 :]
-    common = Told("", low, upto, number(holes), passing=passing)
+    common = AuditAnswer("", low, upto, number(holes), passing=passing)
     if what is What.DIGEST:
         count, checksum = fields(rest, 2)
         return replace(common, count=number(count), checksum=number(checksum, 0, _U32_MAX))

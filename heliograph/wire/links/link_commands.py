@@ -72,7 +72,7 @@ PRIVATE_FROM = 1000
 TOPIC_MAX = 4096
 
 
-class Kind(IntEnum):
+class LinkFrameKind(IntEnum):
     OPEN = 1000
     OPENED = 1001
     RUN = 1002
@@ -172,10 +172,10 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-_PREFIX = {kind: b"\x08" + _varint(kind) + _varint(kind << 3 | 2) for kind in Kind}
+_PREFIX = {kind: b"\x08" + _varint(kind) + _varint(kind << 3 | 2) for kind in LinkFrameKind}
 
 
-def frame(kind: Kind, fields: Sequence[Any], payload: Sequence[Buffer] = ()) -> list[Buffer]:
+def frame(kind: LinkFrameKind, fields: Sequence[Any], payload: Sequence[Buffer] = ()) -> list[Buffer]:
     """One frame, ready for a gathered write."""
     packed: bytes = msgpack.packb(fields)
     command = b"%b%b\x01%b" % (_PREFIX[kind], _varint(len(packed) + 1), packed)
@@ -216,12 +216,12 @@ def command_content(command: Buffer) -> tuple[int, memoryview]:
     return number, view[at:]
 
 
-def parse(number: int, content: Buffer) -> tuple[Kind, list[Any]]:
+def parse(number: int, content: Buffer) -> tuple[LinkFrameKind, list[Any]]:
     """(kind, fields) of a private command, from its type and the content of its field. The `read_` functions check the fields. Raises PeerError."""
     if not len(content) or content[0] != VERSION:
         raise PeerError(f"link: command {number} is empty, or of another version than {VERSION}")
     try:
-        kind = Kind(number)
+        kind = LinkFrameKind(number)
         fields = msgpack.unpackb(memoryview(content)[1:], strict_map_key=False)
     except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
         raise PeerError(f"link: command {number}: {error}") from error
@@ -231,7 +231,7 @@ def parse(number: int, content: Buffer) -> tuple[Kind, list[Any]]:
 
 
 def open_frame(stream: int, topic: str, source: str, number: int) -> list[Buffer]:
-    return frame(Kind.OPEN, [stream, topic, source, number, FEATURE_LEVEL])
+    return frame(LinkFrameKind.OPEN, [stream, topic, source, number, FEATURE_LEVEL])
 
 
 def read_open(fields: list[Any]) -> tuple[int, str, str, int, int]:
@@ -247,7 +247,7 @@ def read_open(fields: list[Any]) -> tuple[int, str, str, int, int]:
 
 
 def opened_frame(stream: int, incarnation: int, window_bytes: int, vector: Vector) -> list[Buffer]:
-    return frame(Kind.OPENED, [stream, incarnation, window_bytes, vector.encode(), FEATURE_LEVEL])
+    return frame(LinkFrameKind.OPENED, [stream, incarnation, window_bytes, vector.encode(), FEATURE_LEVEL])
 
 
 def read_opened(fields: list[Any]) -> tuple[int, int, int, Vector, int]:
@@ -263,7 +263,7 @@ def read_opened(fields: list[Any]) -> tuple[int, int, int, Vector, int]:
 
 
 def claims_frame(stream: int, subscription: str, claims: Sequence[Any]) -> list[Buffer]:
-    return frame(Kind.CLAIMS, [stream, subscription, list(claims)])
+    return frame(LinkFrameKind.CLAIMS, [stream, subscription, list(claims)])
 
 
 def read_claims(fields: list[Any]) -> tuple[int, str, list[Any]]:
@@ -283,7 +283,9 @@ def block_frame(
     stream: int, attempt: int, previous: Position, block: Sequence[Buffer], codec: int = 0, size: int = 0
 ) -> list[Buffer]:
     """RUN, of a block that is encoded already; where `codec` says so it is compressed, from `size` bytes."""
-    return frame(Kind.RUN, [stream, attempt, *previous, codec, size] if codec else [stream, attempt, *previous], block)
+    return frame(
+        LinkFrameKind.RUN, [stream, attempt, *previous, codec, size] if codec else [stream, attempt, *previous], block
+    )
 
 
 def read_run(fields: list[Any], payload: Buffer) -> tuple[int, int, Position, Run]:
@@ -319,7 +321,7 @@ def read_run(fields: list[Any], payload: Buffer) -> tuple[int, int, Position, Ru
 
 
 def receipt_frame(stream: int, through: Sequence[tuple[Origin, Position]]) -> list[Buffer]:
-    return frame(Kind.RECEIPT, [stream, *([*origin, *position] for origin, position in through)])
+    return frame(LinkFrameKind.RECEIPT, [stream, *([*origin, *position] for origin, position in through)])
 
 
 def read_receipt(fields: list[Any]) -> tuple[int, list[tuple[Origin, Position]]]:
@@ -328,7 +330,7 @@ def read_receipt(fields: list[Any]) -> tuple[int, list[tuple[Origin, Position]]]
 
 
 def gap_frame(stream: int, attempt: int, vector: Vector) -> list[Buffer]:
-    return frame(Kind.GAP, [stream, attempt, vector.encode()])
+    return frame(LinkFrameKind.GAP, [stream, attempt, vector.encode()])
 
 
 def read_gap(fields: list[Any]) -> tuple[int, int, Vector]:
@@ -338,7 +340,7 @@ def read_gap(fields: list[Any]) -> tuple[int, int, Vector]:
 
 
 def skip_frame(stream: int, attempt: int, record: SkipRecord) -> list[Buffer]:
-    return frame(Kind.SKIP, [stream, attempt, record.encode()])
+    return frame(LinkFrameKind.SKIP, [stream, attempt, record.encode()])
 
 
 def read_skip(fields: list[Any]) -> tuple[int, int, SkipRecord]:
@@ -378,7 +380,7 @@ class StreamBeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class LinkHeartbeat:
     """`echo_ms`: the newest wall time that the teller heard from the other side (0: none), `echo_age_ms` ago."""
 
     wall_ms: int
@@ -387,9 +389,10 @@ class Heartbeat:
     streams: tuple[StreamBeat, ...] = ()
 
 
-def heartbeat_frame(beat: Heartbeat) -> list[Buffer]:
+def heartbeat_frame(beat: LinkHeartbeat) -> list[Buffer]:
     return frame(
-        Kind.HEARTBEAT, [beat.wall_ms, beat.echo_ms, beat.echo_age_ms, *(_stream_fields(s) for s in beat.streams)]
+        LinkFrameKind.HEARTBEAT,
+        [beat.wall_ms, beat.echo_ms, beat.echo_age_ms, *(_stream_fields(s) for s in beat.streams)],
     )
 
 
@@ -400,7 +403,7 @@ def _stream_fields(told: StreamBeat) -> list[Any]:
     return fields if risk is None else [*fields, [risk.entries, risk.messages, risk.size_bytes, risk.oldest_ms]]
 
 
-def read_heartbeat(fields: list[Any]) -> Heartbeat:
+def read_heartbeat(fields: list[Any]) -> LinkHeartbeat:
     wall, echo, age = _fields(fields, 3)
     streams = []
     for item in fields[3:]:
@@ -417,12 +420,12 @@ def read_heartbeat(fields: list[Any]) -> Heartbeat:
                 _number(item[0]), confirmed, {_text(region): _vector(blob) for region, blob in item[2].items()}, risk
             )
         )
-    return Heartbeat(_number(wall), _number(echo), _number(age), tuple(streams))
+    return LinkHeartbeat(_number(wall), _number(echo), _number(age), tuple(streams))
 
 
 def close_frame(stream: int, cause: str, text: str, rows: Sequence[tuple[int, bytes]] = ()) -> list[Buffer]:
     """rows: what is here, of that which parts both sides (`heliograph.wire.links.schema_commands.close_rows`)."""
-    return frame(Kind.CLOSE, [stream, cause, text[:1024], *([[list(row) for row in rows]] if rows else [])])
+    return frame(LinkFrameKind.CLOSE, [stream, cause, text[:1024], *([[list(row) for row in rows]] if rows else [])])
 
 
 def read_close(fields: list[Any]) -> tuple[int, str, str]:

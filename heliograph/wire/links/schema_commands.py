@@ -21,7 +21,7 @@ from typing import Any
 
 from heliograph.model.errors import PeerError
 from heliograph.wire.links.command_fields import fields, number
-from heliograph.wire.links.link_commands import Kind, frame
+from heliograph.wire.links.link_commands import LinkFrameKind, frame
 from heliograph.wire.run import Buffer
 
 ROWS_MAX = 1100
@@ -33,11 +33,11 @@ SchemaRow = tuple[int, bytes]
 
 
 def schemas_frame(stream: int, rows: Sequence[SchemaRow]) -> list[Buffer]:
-    return frame(Kind.SCHEMAS, [stream, *([at, value] for at, value in rows)])
+    return frame(LinkFrameKind.SCHEMAS, [stream, *([at, value] for at, value in rows)])
 
 
 def overrule_frame(stream: int, rows: Sequence[SchemaRow]) -> list[Buffer]:
-    return frame(Kind.OVERRULE, [stream, *([at, value] for at, value in rows)])
+    return frame(LinkFrameKind.OVERRULE, [stream, *([at, value] for at, value in rows)])
 
 
 def read_schemas(given: list[Any]) -> tuple[int, list[SchemaRow]]:

@@ -29,7 +29,7 @@ from region_node.instance.plan.layout import HOST, InstancePlan, RegionPlan, loa
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from heliograph.kv.backup_file import BackupReader, Store
+    from heliograph.kv.backup_file import BackedUpStore, BackupReader
 
 DataOption = Annotated[Path | None, typer.Option("--data", help="The data folder of an instance on this machine.")]
 RegionOption = Annotated[str, typer.Option("--region", help="The region; not needed where there is one.")]
@@ -68,9 +68,9 @@ def backup(
 
     It holds everything that was acknowledged before the command began. Messages are not in it: they lie on the bookies.
     """
-    from heliograph.kv.backup_file import Store
+    from heliograph.kv.backup_file import BackedUpStore
 
-    store = Store.GLOBAL if config else Store.LOCAL
+    store = BackedUpStore.GLOBAL if config else BackedUpStore.LOCAL
     tls = given(ca, cert, key)
     if address:
         name = region
@@ -92,7 +92,7 @@ def backup(
 
 
 async def _back_up(
-    store: Store, region: str, address: str, out: Path, tls: SSLContext | None, progress: Callable[[int], None]
+    store: BackedUpStore, region: str, address: str, out: Path, tls: SSLContext | None, progress: Callable[[int], None]
 ) -> dict[str, Any]:
     from heliograph.kv.backup_client import fetch
     from heliograph.kv.backup_file import BackupReader, BackupWriter, Info
@@ -174,7 +174,7 @@ def restore(
 
     Bookies are asked what they hold, so they must run. Nothing is deleted there until `heliograph confirm-restore`.
     """
-    from heliograph.kv.backup_file import BackupReader, Store
+    from heliograph.kv.backup_file import BackedUpStore, BackupReader
     from heliograph.runtime.system_disk import SystemDisk
 
     if not file.is_file():
@@ -194,7 +194,7 @@ def restore(
             _locked(targets),
             Progress(*columns, console=Console(stderr=True, quiet=json_output), transient=True) as bar,
         ):
-            if reader.info.store is Store.GLOBAL:
+            if reader.info.store is BackedUpStore.GLOBAL:
                 found = _restore_global(reader, targets, voters, bar)
             else:
                 found = _restore_local(reader, targets, voters, bar, _given(bookie or []), without_bookie or [], tls)
@@ -207,7 +207,7 @@ def restore(
         typer.echo(json.dumps(found))
         return
     typer.echo(f"restored {found['keys']} keys as of {found['made']} into {', '.join(found['folders'])}")
-    if reader.info.store is Store.LOCAL:
+    if reader.info.store is BackedUpStore.LOCAL:
         typer.echo(
             f"ledgers that were deleted since, and are forgotten again: {found['vanished_ledgers']}; new ledger ids "
             f"begin at {found['ledger_ids_from']}"
@@ -238,7 +238,7 @@ def _restore_local(
     first_ledger, instance = rules.ledger_ids_from(counters, known, held), rules.new_instance(system_rng())
     index = restored_index(reader.info.index, SystemClock().wall_ms() / 1000)
     for target in targets:
-        done = rules.Restored()
+        done = rules.RestoredKeys()
         rows = rules.restored_rows(_watched(reader, bar, "restoring"), held, instance, done)
         _write(target, index, voters, restored_pieces(index, rules.restored_counters(counters, first_ledger), rows))
     on_bookies = {ledger for ledgers in held.values() for ledger in ledgers}
@@ -312,7 +312,7 @@ def _targets(
     reader: BackupReader, region: str, data: Path | None, to: Path | None, voter: list[str]
 ) -> tuple[list[Path], list[str]]:
     """The folders to fill, and the voters of the group."""
-    from heliograph.kv.backup_file import Store
+    from heliograph.kv.backup_file import BackedUpStore
 
     info = reader.info
     part = _PARTS[info.store]
@@ -321,7 +321,7 @@ def _targets(
             raise ConfigError("--to needs the node id of each voter of the group, with --voter")
         return [to.resolve() / part], voter
     folder, plan = _folder(data), _plan_of(data)
-    if info.store is Store.GLOBAL:
+    if info.store is BackedUpStore.GLOBAL:
         return [_process_folder(folder, r) / part for r in plan.regions], [r.name for r in plan.regions]
     where = plan.region(region or info.region)
     if info.region != where.name:
@@ -331,20 +331,20 @@ def _targets(
 
 def _of_host(reader: BackupReader, prefix: Path) -> tuple[list[Path], list[str], SSLContext]:
     """The folder of the host's metadata process, the voters of the group, and by which certificate bookies are asked."""
-    from heliograph.kv.backup_file import Store
-    from region_node.hosts.host_folders import Manifest
+    from heliograph.kv.backup_file import BackedUpStore
+    from region_node.hosts.host_folders import HostManifest
     from region_node.hosts.region_watch import certificate
 
     etc, info = prefix / "etc", reader.info
-    manifest = Manifest.read(etc / "host.json")
+    manifest = HostManifest.read(etc / "host.json")
     part = _PARTS[info.store]
-    if not manifest.config if info.store is Store.GLOBAL else not manifest.voter:
+    if not manifest.config if info.store is BackedUpStore.GLOBAL else not manifest.voter:
         raise ConfigError(f"{manifest.host} has not the role {part}: give this command on a host that has it")
-    if info.store is Store.LOCAL and info.region != manifest.region:
+    if info.store is BackedUpStore.LOCAL and info.region != manifest.region:
         raise ConfigError(f"the backup is of region {info.region}, and {manifest.host} is in {manifest.region}")
     name = next(node for node in manifest.nodes if part in json.loads((etc / f"{node}.json").read_text())["roles"])
     folder = Path(json.loads((etc / f"{name}.json").read_text())["data_dir"])
-    voters = list(manifest.regions) if info.store is Store.GLOBAL else list(manifest.voters)
+    voters = list(manifest.regions) if info.store is BackedUpStore.GLOBAL else list(manifest.voters)
     return [folder / part], voters, certificate(manifest.region, etc, "broker")
 
 

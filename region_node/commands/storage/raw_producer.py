@@ -12,7 +12,7 @@ import asyncio
 import struct
 from typing import Any
 
-from heliograph.client.pulsar_connection import Address, ConnectionLost, PulsarConnection, Refused
+from heliograph.client.pulsar_connection import Address, BrokerConnection, ConnectionLost, ServerRefused
 from heliograph.model.errors import NotFound
 from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand
 from heliograph.wire.run import Buffer, Run
@@ -22,7 +22,7 @@ _HOPS_MAX = 10
 _TIMEOUT_S = 30.0
 
 
-class RawProducer(PulsarConnection):
+class RawProducer(BrokerConnection):
     """`await open_producer(...)`, then `publish` runs, then `finish`."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class RawProducer(PulsarConnection):
         self._made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._window = asyncio.Semaphore(_WINDOW)
         self._sent = self._received = 0
-        self._failed: Refused | None = None
+        self._failed: ServerRefused | None = None
         self._all: asyncio.Event = asyncio.Event()
 
     async def begin(self, topic: str, name: str) -> None:
@@ -93,10 +93,10 @@ class RawProducer(PulsarConnection):
             self._wake()
         elif kind == BaseCommand.SEND_ERROR:
             error = BaseCommand.FromString(bytes(command)).send_error
-            self._failed = Refused(error.error, error.message)
+            self._failed = ServerRefused(error.error, error.message)
             self._wake()
         elif kind == BaseCommand.CLOSE_PRODUCER:
-            self._failed = Refused(0, "the topic moved meanwhile: begin again")
+            self._failed = ServerRefused(0, "the topic moved meanwhile: begin again")
             self._wake()
         else:
             super()._on_frame(command, payload)
@@ -108,7 +108,7 @@ async def open_producer(url: str, topic: str, name: str) -> RawProducer:
     """
     address, authoritative = Address.parse(url), False
     for _ in range(_HOPS_MAX):
-        asked = await PulsarConnection.connect(address)
+        asked = await BrokerConnection.connect(address)
         try:
             answer = await asked.lookup(topic, authoritative=authoritative)
         finally:
@@ -127,4 +127,4 @@ def _frame(command: BaseCommand, entry: Buffer) -> list[Buffer]:
     return [struct.pack(">II", len(body) + 4 + len(entry), len(body)) + body, entry]
 
 
-__all__ = ["ConnectionLost", "RawProducer", "Refused", "open_producer"]
+__all__ = ["ConnectionLost", "RawProducer", "ServerRefused", "open_producer"]

@@ -25,11 +25,11 @@ from heliograph.model.errors import HeliographError, NotAllowed
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
 from region_node.dr.leadership.leadership_changes import Switching, closing
-from region_node.dr.leadership.write_gates import Turn
+from region_node.dr.leadership.write_gates import SubscriptionGate
 from region_node.dr.leadership.write_leases import WriteLeases
 from region_node.dr.tasks import lasting
 from region_node.replication.replicated_subscriptions import replicate
-from region_node.runtime.cursor_ports import TurnPort
+from region_node.runtime.cursor_ports import LeadershipPort
 from region_node.runtime.prometheus_text import Sample
 from region_node.subscriptions.subscription import Subscription
 from region_node.topics.serving.topic_service import TopicService
@@ -39,7 +39,7 @@ log = logging.getLogger("region_node.dr")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnSettings:
+class SubscriptionLeadershipSettings:
     """`lost_after_s`: without any lease for so long the active region is lost, and a region where consumers wait takes over.
 
     `asked_s`: a group that was turned away here waits as long as it has asked again within this time.
@@ -65,7 +65,7 @@ class Unmade:
 _UNMADE = Unmade()
 
 
-class SubscriptionTurns:
+class SubscriptionLeadership:
     """One broker's."""
 
     def __init__(
@@ -76,9 +76,9 @@ class SubscriptionTurns:
         *,
         region: str,
         clock: Clock,
-        settings: TurnSettings | None = None,
+        settings: SubscriptionLeadershipSettings | None = None,
     ) -> None:
-        self.settings = settings or TurnSettings()
+        self.settings = settings or SubscriptionLeadershipSettings()
         self.switching = Switching(store, clock.wall_ms)
         self.taken_over = 0
         self._leases, self._store, self._topics, self._region, self._clock = leases, store, topics, region, clock
@@ -101,8 +101,8 @@ class SubscriptionTurns:
     async def start(self) -> None:
         self._stop_watch = self._store.watch(WRITERS, self._heard)
         await self._store.synced(WRITERS)
-        for turn in self._leases.core.turns():  # heard before there was anything to do about it
-            self.changed(turn.namespace)
+        for gate in self._leases.core.subscription_gates():  # heard before there was anything to do about it
+            self.changed(gate.namespace)
         self._task = lasting(self._run(), "turns of subscriptions")
 
     async def stop(self) -> None:
@@ -113,12 +113,12 @@ class SubscriptionTurns:
 
     # -- what subscriptions ask ----------------------------------------------------------------------------------------
 
-    def of(self, topic: TopicName, subscription: str, wanted: bool) -> TurnPort | None:
+    def of(self, topic: TopicName, subscription: str, wanted: bool) -> LeadershipPort | None:
         """wanted: by policy. None: it may be active in every region."""
         name = subscription_name(str(topic.partitioned), subscription)
-        turn = self._leases.turn(name)
-        if turn is not None or not wanted:
-            return turn
+        gate = self._leases.subscription_gate(name)
+        if gate is not None or not wanted:
+            return gate
         self._unmade[name] = None
         return _UNMADE
 
@@ -128,11 +128,11 @@ class SubscriptionTurns:
         """
         told = ""
         for topic in topics:
-            turn = self.of(topic, subscription, self._topics().policies.of(topic).on("oneRegionSubscriptions"))
-            if turn is None:
+            gate = self.of(topic, subscription, self._topics().policies.of(topic).on("oneRegionSubscriptions"))
+            if gate is None:
                 continue
             name = subscription_name(str(topic.partitioned), subscription)
-            if why := turn.waiting():
+            if why := gate.waiting():
                 self._asked[name] = self._clock.monotonic()
                 told = told or f"{topic}: {why}"
             else:
@@ -142,22 +142,22 @@ class SubscriptionTurns:
     def changed(self, name: str) -> None:
         """The leadership of that name is another's, is being moved, or there is none any more."""
         topic, _, subscription = name.rpartition("/")
-        turn = self._leases.turn(name)
-        if turn is not None:
-            turn.outstanding = lambda: (
+        gate = self._leases.subscription_gate(name)
+        if gate is not None:
+            gate.outstanding = lambda: (
                 sum(found.held for _, found in self._here(topic, subscription)) + self.group_members(subscription)
             )
-        had, has = name in self._had, turn is None or turn.has_turn
-        if turn is not None and has:
+        had, has = name in self._had, gate is None or gate.leads
+        if gate is not None and has:
             self._had[name] = None
         else:
             self._had.pop(name, None)
         for loaded, found in self._here(topic, subscription):
-            if turn is not None:
+            if gate is not None:
                 replicate(loaded, found)
             if not has and had:
                 found.disconnect()
-            loaded.obey_turn(found)
+            loaded.obey_leadership(found)
 
     def _here(self, topic: str, subscription: str) -> Iterator[tuple[Topic, Subscription]]:
         try:
@@ -191,43 +191,46 @@ class SubscriptionTurns:
         while True:
             await asyncio.sleep(self.settings.look_s)
             if any(
-                turn.record is not None and turn.record.state != OPEN and turn.active
-                for turn in self._leases.core.turns()
+                gate.record is not None and gate.record.state != OPEN and gate.active
+                for gate in self._leases.core.subscription_gates()
             ):
                 self._leases.tell()  # what was handed out may have been acknowledged meanwhile
-            for known in self._leases.core.turns():
+            for known in self._leases.core.subscription_gates():
                 topic, _, subscription = known.namespace.rpartition("/")
                 for loaded, found in self._here(topic, subscription):
                     if not found.replicated:
                         replicate(loaded, found)
-                    found.tell_turn()  # the lease may have ended, or have come
-            for name, turn in self._waiting().items():
+                    found.tell_leadership()  # the lease may have ended, or have come
+            for name, gate in self._waiting().items():
                 try:
-                    await self._take(name, turn)
+                    await self._take(name, gate)
                 except HeliographError as error:  # the next round looks again
                     log.info("turn.waits", extra={"subscription": name, "error": str(error)})
 
-    def _waiting(self) -> dict[str, Turn | None]:
+    def _waiting(self) -> dict[str, SubscriptionGate | None]:
         """Subscriptions that have consumers here which get nothing because of a turn. None: it was never made."""
-        found: dict[str, Turn | None] = {}
+        found: dict[str, SubscriptionGate | None] = {}
         asked_before = self._clock.monotonic() - self.settings.asked_s
         for gone in [name for name, asked in self._asked.items() if asked < asked_before]:
             del self._asked[gone]
-        for name in [*self._unmade, *(turn.namespace for turn in self._leases.core.turns() if not turn.open)]:
-            turn = self._leases.turn(name)
-            if turn is not None:
+        for name in [
+            *self._unmade,
+            *(gate.namespace for gate in self._leases.core.subscription_gates() if not gate.open),
+        ]:
+            gate = self._leases.subscription_gate(name)
+            if gate is not None:
                 self._unmade.pop(name, None)
             topic, _, subscription = name.rpartition("/")
             if name in self._asked or any(there.consumers for _, there in self._here(topic, subscription)):
-                found[name] = turn
+                found[name] = gate
         return found
 
-    async def _take(self, name: str, turn: Turn | None) -> None:
-        if turn is None:
+    async def _take(self, name: str, gate: SubscriptionGate | None) -> None:
+        if gate is None:
             await self.switching.begin(name, self._region, {})
             return
-        record = turn.record
-        if record is None or (turn.active and record.state == OPEN) or not self._lost(record.active):
+        record = gate.record
+        if record is None or (gate.active and record.state == OPEN) or not self._lost(record.active):
             return
         to = record.to or self._region
         if record.state != FENCED:
@@ -248,26 +251,26 @@ class SubscriptionTurns:
 
     def known(self, name: str) -> bool:
         """Whether this broker has heard of it."""
-        return self._leases.turn(name) is not None
+        return self._leases.subscription_gate(name) is not None
 
     def status(self, namespace: str) -> list[dict[str, Any]]:
         """Returns a row for each subscription with a leadership in the namespace, by name, as this broker knows it.
         consumers: those connected here, members of Kafka groups that work here among them.
         """
         out = []
-        for turn in self._leases.core.turns():
-            topic, _, subscription = turn.namespace.rpartition("/")
+        for gate in self._leases.core.subscription_gates():
+            topic, _, subscription = gate.namespace.rpartition("/")
             if TopicName.parse(topic).namespace == namespace:
                 consumers = sum(
                     len(found.consumers) for _, found in self._here(topic, subscription)
                 ) + self.group_members(subscription)
-                out.append({"topic": topic, "subscription": subscription, **turn.status(), "consumers": consumers})
+                out.append({"topic": topic, "subscription": subscription, **gate.status(), "consumers": consumers})
         return out
 
     def samples(self) -> Iterator[Sample]:
-        for turn in self._leases.core.turns():
-            topic, _, subscription = turn.namespace.rpartition("/")
+        for gate in self._leases.core.subscription_gates():
+            topic, _, subscription = gate.namespace.rpartition("/")
             labels = {"cluster": self._region, "topic": topic, "subscription": subscription}
-            yield "heliograph_subscription_active", "gauge", labels, float(turn.active)
-            yield "heliograph_subscription_epoch", "gauge", labels, turn.record.epoch if turn.record is not None else 0
+            yield "heliograph_subscription_active", "gauge", labels, float(gate.active)
+            yield "heliograph_subscription_epoch", "gauge", labels, gate.record.epoch if gate.record is not None else 0
         yield "heliograph_subscriptions_taken_over_total", "counter", {"cluster": self._region}, self.taken_over

@@ -91,17 +91,23 @@ class Writing:
     def gates(self) -> list[Gate]:
         """Returns the gate of every active-passive namespace, by name."""
         return [
-            gate for _, gate in sorted(self._gates.items()) if gate.record is not None and not isinstance(gate, Turn)
+            gate
+            for _, gate in sorted(self._gates.items())
+            if gate.record is not None and not isinstance(gate, SubscriptionGate)
         ]
 
-    def turn(self, name: str) -> Turn | None:
+    def subscription_gate(self, name: str) -> SubscriptionGate | None:
         """name: as `heliograph.model.configuration.leadership.subscription_name` makes it. None: it may be active in every region, as far as is known here."""
         found = self._gates.get(name)
-        return found if isinstance(found, Turn) and found.record is not None else None
+        return found if isinstance(found, SubscriptionGate) and found.record is not None else None
 
-    def turns(self) -> list[Turn]:
+    def subscription_gates(self) -> list[SubscriptionGate]:
         """Of every subscription that is active in one region at a time, by name."""
-        return [turn for _, turn in sorted(self._gates.items()) if turn.record is not None and isinstance(turn, Turn)]
+        return [
+            gate
+            for _, gate in sorted(self._gates.items())
+            if gate.record is not None and isinstance(gate, SubscriptionGate)
+        ]
 
     def on_record(self, namespace: str, record: Leadership | None, version: int) -> bool:
         """What the configuration says of a namespace since `version`. None: it is active-active. Returns whether it was
@@ -112,7 +118,7 @@ class Writing:
             if record is None:
                 return False
             gate = self._gates[namespace] = (
-                Turn(namespace, self) if is_subscription(namespace) else Gate(namespace, self)
+                SubscriptionGate(namespace, self) if is_subscription(namespace) else Gate(namespace, self)
             )
         return gate.on_record(record, version)
 
@@ -227,7 +233,7 @@ class Gate:
         }
 
 
-class Turn(Gate):
+class SubscriptionGate(Gate):
     """Of one subscription at one broker. `outstanding`: messages that consumers here hold and have not acknowledged."""
 
     __slots__ = ("outstanding",)
@@ -239,11 +245,11 @@ class Turn(Gate):
     @property
     def obeyed(self) -> int:
         """The version whose demands are met here: of a drain only once nothing that was handed out waits for its acknowledgement."""
-        waits = self.record is not None and self.record.state == DRAINING and self.has_turn and self.outstanding()
+        waits = self.record is not None and self.record.state == DRAINING and self.leads and self.outstanding()
         return self._obeyed if waits else self.version
 
     @property
-    def has_turn(self) -> bool:
+    def leads(self) -> bool:
         """Whether what consumers here hold is theirs. Where not it is taken back from them: it goes out again where the turn is, or here once it is back."""
         return self.active and self._writing.registered and self.record is not None and self.record.state != FENCED
 

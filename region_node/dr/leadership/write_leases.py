@@ -18,7 +18,7 @@ from heliograph.kv.metadata_store import MetadataStore, prefix_end
 from heliograph.model.configuration.leadership import LEADERSHIP, SUBSCRIPTIONS, Leadership, Writer, name_of, writer
 from heliograph.model.errors import CorruptData, HeliographError, LeaseLost, MetadataError
 from heliograph.runtime.clock import Clock
-from region_node.dr.leadership.write_gates import Gate, Turn, Writing
+from region_node.dr.leadership.write_gates import Gate, SubscriptionGate, Writing
 from region_node.dr.tasks import lasting
 
 log = logging.getLogger("region_node.dr")
@@ -65,8 +65,8 @@ class WriteLeases:
     def gate(self, namespace: str) -> Gate | None:
         return self.core.gate(namespace)
 
-    def turn(self, name: str) -> Turn | None:
-        return self.core.turn(name)
+    def subscription_gate(self, name: str) -> SubscriptionGate | None:
+        return self.core.subscription_gate(name)
 
     def tell(self) -> None:
         """Something that others may wait for was done: they hear of it soon."""
@@ -122,14 +122,14 @@ class WriteLeases:
 
     async def _run(self) -> None:
         while True:
-            if self._lease or self.core.gates() or self.core.turns():
+            if self._lease or self.core.gates() or self.core.subscription_gates():
                 try:
                     await self._keep()
                 except LeaseLost:
                     log.warning("write_lease.lost", extra={"broker": self._broker})
                     self.core.on_lost()
                     self._lease, self._told = 0, None
-                    self._turns_changed()
+                    self._subscriptions_changed()
                     continue
                 except HeliographError as error:  # the deadline runs on; the next try is a renewal away
                     log.info("write_lease.not_renewed", extra={"broker": self._broker, "error": str(error)})
@@ -169,8 +169,8 @@ class WriteLeases:
             self._apply(namespace, record, version)
         self.core.on_registered(since, found)
         self._told = None
-        self._turns_changed()
+        self._subscriptions_changed()
 
-    def _turns_changed(self) -> None:
-        for turn in self.core.turns():
-            self._on_change(turn.namespace)
+    def _subscriptions_changed(self) -> None:
+        for gate in self.core.subscription_gates():
+            self._on_change(gate.namespace)

@@ -57,7 +57,7 @@ _NOTHING_COUNTED = {
 """Counted are topics through `after`; of the next ones `part` so far, and what is `left`."""
 
 
-class Regions(Protocol):
+class OperationRegions(Protocol):
     """The part of the configuration's view that is used here."""
 
     def region(self, name: str) -> RegionInfo | None: ...
@@ -73,7 +73,7 @@ class Conductor:
     def __init__(
         self,
         store: MetadataStore,
-        view: Regions,
+        view: OperationRegions,
         *,
         facts_of: Callable[[str, str], Awaitable[dict[str, Any]]],
         counts_of: Callable[[str, str, str, Mapping[str, Any]], Awaitable[dict[str, Any]]],

@@ -146,7 +146,7 @@ class Processes:
 
     async def start(self, child: Child) -> None:
         """One that somebody wanted down; returns once it is ready. Raises ConfigError with why it is not, OSError."""
-        async with self._turn(child):
+        async with self._after_earlier(child):
             child.held = child.killed = False
             if child.pid is None:
                 child.restarts += 1
@@ -159,11 +159,11 @@ class Processes:
         Raises ConfigError with why it is not ready, OSError. Another interpreter has one try: a process that it does
         not start is started by the one from before again.
         """
-        async with self._turn(child):
+        async with self._after_earlier(child):
             await self._restart_now(child, python)
 
     @contextlib.asynccontextmanager
-    async def _turn(self, child: Child) -> AsyncIterator[None]:
+    async def _after_earlier(self, child: Child) -> AsyncIterator[None]:
         """Behind the commands that were given before. Raises ConfigError where it was killed meanwhile: the kill is the later command, and stands."""
         kills = child.kills
         async with child.commanded:

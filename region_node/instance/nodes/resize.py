@@ -29,7 +29,7 @@ from heliograph.runtime.clock import SystemClock, system_rng
 from local_meta import keys
 from region_node.instance.nodes.processes import READY_S, Child, Processes
 from region_node.instance.nodes.provisioning import Provisioning
-from region_node.instance.nodes.status import Status
+from region_node.instance.nodes.status import InstanceStatus
 from region_node.instance.nodes.wide_area import WideArea
 from region_node.instance.plan.layout import (
     InstancePlan,
@@ -41,7 +41,7 @@ from region_node.instance.plan.layout import (
     plan_links,
     round_trips,
 )
-from region_node.instance.plan.loopback_ports import Ports
+from region_node.instance.plan.loopback_ports import LoopbackPorts
 
 MOST = 16
 _LEAST = {"broker": 1, "bookie": 2}
@@ -69,7 +69,7 @@ def with_process(plan: InstancePlan, region: str, role: str) -> tuple[InstancePl
     _remember(there)
     number = there.named[role]
     there.named[role] += 1
-    with Ports() as ports:
+    with LoopbackPorts() as ports:
         ports.keep(plan.ports())
         if role == "bookie":
             node = plan_bookie(region, number, ports)
@@ -137,7 +137,7 @@ def _remember(region: RegionPlan) -> None:
         region.named = {"broker": len(region.brokers), "bookie": len(region.bookies)}
 
 
-def _own_ports(region: RegionPlan, broker: NodePlan, ports: Ports) -> None:
+def _own_ports(region: RegionPlan, broker: NodePlan, ports: LoopbackPorts) -> None:
     shared = {"service": region.service_port, "admin": region.admin_port, "service_tls": region.service_tls_port}
     for what, port in shared.items():
         if port and broker.ports.get(what) == port:
@@ -160,7 +160,7 @@ class Instance:
     processes: Processes
     wan: WideArea
     provisioning: Provisioning
-    status: Status
+    status: InstanceStatus
 
 
 class Resize:

@@ -23,7 +23,7 @@ _ASK_S = 5.0
 _PATHS = ("/heliograph/v1/status", "/heliograph/v1/config/members?here=true")
 
 
-class Status:
+class InstanceStatus:
     """plan: the present one."""
 
     def __init__(

@@ -19,7 +19,7 @@ from typing import Any
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.topic_names import check_name
 from heliograph.runtime.process_usage import allowed_cpus
-from region_node.instance.plan.loopback_ports import Ports
+from region_node.instance.plan.loopback_ports import LoopbackPorts
 
 FORMAT = 1
 HOST = "127.0.0.1"
@@ -174,7 +174,7 @@ def make_plan(
     if any(not 1 <= count <= 16 for count in brokers.values()):
         raise ConfigError("--brokers must be 1 to 16")
     plan = InstancePlan(regions=[], wan=wan, standalone=standalone, tls=tls)
-    with Ports() as ports:
+    with LoopbackPorts() as ports:
         for number, name in enumerate(regions, 1):
             service = ports.claim(service_port, "clients", "--service-port") if service_port else ports.free()
             admin = ports.claim(admin_port, "admin", "--admin-port") if admin_port else ports.free()
@@ -200,7 +200,7 @@ def make_plan(
 def plan_region(
     name: str,
     number: int,
-    ports: Ports,
+    ports: LoopbackPorts,
     *,
     brokers: int,
     bookies: int,
@@ -232,7 +232,7 @@ def plan_region(
 
 
 def plan_broker(
-    region: str, number: int, ports: Ports, *, clients: tuple[int, int, int] | None, linked: bool, tls: bool
+    region: str, number: int, ports: LoopbackPorts, *, clients: tuple[int, int, int] | None, linked: bool, tls: bool
 ) -> NodePlan:
     """clients: of one that is alone, the region's ports (service, admin, service with TLS), which are its own; None: it
     shares them, beside its own.
@@ -251,7 +251,7 @@ def plan_broker(
     )
 
 
-def plan_bookie(region: str, number: int, ports: Ports) -> NodePlan:
+def plan_bookie(region: str, number: int, ports: LoopbackPorts) -> NodePlan:
     return NodePlan(
         name=f"{region}-bookie-{number}",
         region=region,
@@ -261,7 +261,10 @@ def plan_bookie(region: str, number: int, ports: Ports) -> NodePlan:
 
 
 def plan_links(
-    plan: InstancePlan, trips: dict[tuple[str, str], tuple[int, int]], ports: Ports, only: NodePlan | None = None
+    plan: InstancePlan,
+    trips: dict[tuple[str, str], tuple[int, int]],
+    ports: LoopbackPorts,
+    only: NodePlan | None = None,
 ) -> None:
     """Adds those of each pair, each way. only: those to this broker."""
     for a, b in trips:
@@ -351,7 +354,7 @@ def save_plan(data: Path, plan: InstancePlan) -> None:
 
 def check_ports(plan: InstancePlan) -> None:
     """Before anything starts: the ports that clients know are free. Raises ConfigError."""
-    with Ports() as ports:
+    with LoopbackPorts() as ports:
         for region in plan.regions:
             ports.claim(
                 region.service_port, f"clients of region {region.name}", "--service-port in a new --data folder"

@@ -20,7 +20,7 @@ from heliograph.model.errors import ConfigError
 HOST = "127.0.0.1"
 
 
-class Ports:
+class LoopbackPorts:
     """Those that are kept here; `close` lets them all go."""
 
     def __init__(self) -> None:

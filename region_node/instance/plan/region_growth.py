@@ -24,7 +24,7 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.errors import ConfigError, NotAllowed, NotFound
 from heliograph.model.topic_names import check_name
 from region_node.instance.plan.layout import HOST, InstancePlan, RegionPlan, plan_links, plan_region, reach, round_trips
-from region_node.instance.plan.loopback_ports import Ports
+from region_node.instance.plan.loopback_ports import LoopbackPorts
 
 CATCH_UP_S = 180.0
 _POLL_S = 0.1
@@ -52,7 +52,7 @@ def with_region(plan: InstancePlan, name: str, *, brokers: int, bookies: int, vo
     new = copy.deepcopy(plan)
     _remember_founders(new)
     new.numbers += 1
-    with Ports() as ports:
+    with LoopbackPorts() as ports:
         ports.keep(plan.ports())
         clients = ports.free(), ports.free()
         region = plan_region(

@@ -28,8 +28,8 @@ from region_node.placement.balance.bundle_placement import choose
 from region_node.placement.balance.bundle_quotas import QuotaBook
 from region_node.placement.balance.bundle_splitting import Splitter
 from region_node.placement.balance.load_report import CONNECTIONS, HELD_MAX, MEMORY, LoadReport, Pause
-from region_node.placement.balance.load_score import LoadBook, Traffic
-from region_node.placement.balance.load_shedding import Bundle, Carried, Move, Shedder
+from region_node.placement.balance.load_score import BundleTraffic, LoadBook
+from region_node.placement.balance.load_shedding import BrokerLoad, Bundle, Move, Shedder
 from region_node.placement.balance.settings import BalanceSettings
 from region_node.placement.isolation.broker_isolation import together
 from region_node.placement.ownership.broker_records import BrokerRecord
@@ -69,7 +69,7 @@ class Gauge(Protocol):
     def used(self) -> dict[str, float]:
         """Shares of what there is (1.0 is all), since the last call: `cpu` of one core, `memory`, `connections`."""
 
-    async def traffic(self) -> tuple[Mapping[Bundle, Traffic], tuple[float, float]]:
+    async def traffic(self) -> tuple[Mapping[Bundle, BundleTraffic], tuple[float, float]]:
         """Of each owned bundle since the last call; and bytes/s (in, out) of all."""
 
 
@@ -130,7 +130,7 @@ class Balancer:
             self.quotas.start()
             self._stops.append(self.quotas.stop)
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._report_on()), loop.create_task(self._lead_on())]
+        self._tasks = [loop.create_task(self._report_on()), loop.create_task(self._lead())]
 
     async def stop(self) -> None:
         for stop in self._stops:
@@ -198,7 +198,7 @@ class Balancer:
             await self._meta.put(keys.load(self.broker), report.encode(), lease=self._mover.lease)
             self._written, self._unwritten = report, 0
 
-    async def _split_on(self, traffic: Mapping[Bundle, Traffic], carried: Carried) -> None:
+    async def _split_on(self, traffic: Mapping[Bundle, BundleTraffic], carried: BrokerLoad) -> None:
         """Bundles of this broker that are above their limits; a pause holds this, too."""
         if self.divider is None or self.paused:
             return
@@ -242,7 +242,7 @@ class Balancer:
             except CorruptData as error:
                 log.warning("balance.pause_unknown", extra={"error": str(error)})
 
-    async def _lead_on(self) -> None:
+    async def _lead(self) -> None:
         while True:
             await asyncio.sleep(self.settings.cycle_s * self._rng.uniform(0.95, 1.05))
             try:
@@ -280,7 +280,7 @@ class Balancer:
             log.info("balance.leads", extra={"broker": self.broker})
         return self.leader == self.broker
 
-    def _known(self) -> dict[str, Carried]:
+    def _known(self) -> dict[str, BrokerLoad]:
         """Of the brokers that have spoken lately; who is silent is neither relieved nor filled. Nobody's while a new one is still to speak."""
         now = self._clock.monotonic()
         self._since = {record.broker: self._since.get(record.broker, now) for record in self._mover.brokers()}
@@ -336,7 +336,7 @@ class Balancer:
         for name, sign in ((move.source, -1), (move.to, 1)):
             if (report := self.reports.get(name)) is not None:
                 bundles = [(b, load) for b, load in report.carried.bundles if b != move.bundle]
-                carried = Carried(
+                carried = BrokerLoad(
                     max(0.0, report.carried.load + sign * move.load), bundles + [(move.bundle, move.load)] * (sign > 0)
                 )
                 self.reports[name] = LoadReport(carried, report.at_ms, report.bundles + sign, report.used)

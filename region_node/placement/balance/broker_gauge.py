@@ -16,7 +16,7 @@ from heliograph.model.bundles import BundleTable
 from heliograph.runtime import process_usage
 from heliograph.runtime.clock import Clock
 from region_node.placement.balance.load_report import CONNECTIONS, MEMORY
-from region_node.placement.balance.load_score import Traffic
+from region_node.placement.balance.load_score import BundleTraffic
 from region_node.placement.balance.load_shedding import Bundle
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class BrokerGauge:
         memory = process_usage.resident_bytes() / self._memory_bytes if self._memory_bytes else 0.0
         return {"cpu": max(0.0, share), MEMORY: memory, CONNECTIONS: self._connections()}
 
-    async def traffic(self) -> tuple[dict[Bundle, Traffic], tuple[float, float]]:
+    async def traffic(self) -> tuple[dict[Bundle, BundleTraffic], tuple[float, float]]:
         """Of each bundle with loaded topics, since the last call; and bytes/s (in, out) of them all. What a topic carried elsewhere does not count."""
         passed: dict[Bundle, list[int]] = {}
         for namespace, space in list(self._spaces.items()):
@@ -95,12 +95,12 @@ class BrokerGauge:
         await self._look(self._activity.since_report(), passed)
         now = self._clock.monotonic()
         elapsed, self._at = max(1e-3, now - self._at), now
-        found: dict[Bundle, Traffic] = {}
+        found: dict[Bundle, BundleTraffic] = {}
         total_in = total_out = 0.0
         for bundle, (topics, sessions) in self._held.items():
             messages, bytes_in, bytes_out = passed.get(bundle, (0, 0, 0))
             in_s, out_s = max(0, bytes_in) / elapsed, max(0, bytes_out) / elapsed
-            found[bundle] = Traffic(max(0, messages) / elapsed, in_s + out_s, topics, sessions)
+            found[bundle] = BundleTraffic(max(0, messages) / elapsed, in_s + out_s, topics, sessions)
             total_in, total_out = total_in + in_s, total_out + out_s
         return found, (total_in, total_out)
 

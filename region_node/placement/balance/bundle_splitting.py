@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from heliograph.model.errors import NotAllowed
-from region_node.placement.balance.load_score import Traffic
+from region_node.placement.balance.load_score import BundleTraffic
 from region_node.placement.balance.load_shedding import Bundle
 from region_node.placement.balance.settings import SplitSettings
 
@@ -88,7 +88,7 @@ def cuts(way: str, bounds: tuple[int, int], topics: Sequence[Weighed], positions
     return WAYS[way](bounds, topics, positions)
 
 
-class Due(NamedTuple):
+class DueSplit(NamedTuple):
     """A bundle that shall be split, in which way, and why."""
 
     bundle: Bundle
@@ -107,8 +107,12 @@ class Splitter:
         self._rests: dict[Bundle, float] = {}
 
     def due(
-        self, traffic: Mapping[Bundle, Traffic], loads: Mapping[Bundle, float], count: Callable[[str], int], now: float
-    ) -> list[Due]:
+        self,
+        traffic: Mapping[Bundle, BundleTraffic],
+        loads: Mapping[Bundle, float],
+        count: Callable[[str], int],
+        now: float,
+    ) -> list[DueSplit]:
         """After each report. loads: shares of what a broker can carry. count: of a namespace, how many bundles it has."""
         if not self.settings.enabled:
             return []
@@ -129,7 +133,7 @@ class Splitter:
         self._above.pop(bundle, None)
         self._rests[bundle] = now + self.settings.rest_s
 
-    def _judge(self, bundle: Bundle, one: Traffic, load: float) -> Due | None:
+    def _judge(self, bundle: Bundle, one: BundleTraffic, load: float) -> DueSplit | None:
         limits = self.settings
         if one.topics < 2:
             return None
@@ -139,11 +143,11 @@ class Splitter:
             (one.bytes_s / 1e6, limits.bandwidth_mb_s, "MB/s"),
         ):
             if value > most:
-                return Due(bundle, FLOW, f"{value:.4g} {what}, more than {most:g}")
+                return DueSplit(bundle, FLOW, f"{value:.4g} {what}, more than {most:g}")
         for number, at_most, what in (
             (one.topics, limits.topics, "loaded topics"),
             (one.sessions, limits.sessions, "producers and consumers"),
         ):
             if number > at_most:
-                return Due(bundle, TOPIC_COUNT, f"{number} {what}, more than {at_most}")
+                return DueSplit(bundle, TOPIC_COUNT, f"{number} {what}, more than {at_most}")
         return None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgpack
 
 from heliograph.model.errors import CorruptData
-from region_node.placement.balance.load_shedding import Bundle, Carried
+from region_node.placement.balance.load_shedding import BrokerLoad, Bundle
 
 FORMAT = 1
 MEMORY, CONNECTIONS = "memory", "connections"
@@ -25,7 +25,7 @@ class LoadReport:
     measured, by their names.
     """
 
-    carried: Carried
+    carried: BrokerLoad
     at_ms: int = 0
     bundles: int = 0
     used: dict[str, float] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class LoadReport:
             named: list[tuple[Bundle, float]] = [
                 ((namespace, index), load) for namespace, index, load in fields["bundles"]
             ]
-            return cls(Carried(fields["load"], named), fields["at"], fields["count"], fields["used"])
+            return cls(BrokerLoad(fields["load"], named), fields["at"], fields["count"], fields["used"])
         except (ValueError, TypeError, KeyError, msgpack.exceptions.UnpackException) as error:
             raise CorruptData(f"load report: {error!r}") from error
 

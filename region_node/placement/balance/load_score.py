@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from region_node.placement.balance.load_shedding import Bundle, Carried
+from region_node.placement.balance.load_shedding import BrokerLoad, Bundle
 
 HALF_LIFE_S = 60.0
 MESSAGE_BYTES = 1024
 NAMED_MAX = 64
 
 
-class Traffic(NamedTuple):
+class BundleTraffic(NamedTuple):
     """Of one bundle, in and out together."""
 
     messages_s: float = 0.0
@@ -66,11 +66,11 @@ class LoadBook:
         self,
         now: float,
         used: float,
-        traffic: Mapping[Bundle, Traffic],
+        traffic: Mapping[Bundle, BundleTraffic],
         reserved: Mapping[Bundle, float] | None = None,
         *,
         by_sessions: bool = False,
-    ) -> Carried:
+    ) -> BrokerLoad:
         """used: the largest share of work since the last sample. traffic: of the bundles that are here now; others have left.
 
         reserved: what is set aside for bundles of this broker: each counts for at least that. by_sessions: their number
@@ -89,4 +89,4 @@ class LoadBook:
         for bundle, share in (reserved or {}).items():
             counted[bundle] = max(counted.get(bundle, 0.0), share)
         named = sorted(((load, bundle) for bundle, load in counted.items() if load > 0), reverse=True)[:NAMED_MAX]
-        return Carried(self._own + sum(counted.values()), [(bundle, load) for load, bundle in named])
+        return BrokerLoad(self._own + sum(counted.values()), [(bundle, load) for load, bundle in named])

@@ -61,7 +61,7 @@ _CYCLE_S = 60.0
 """The longest time between two looks that counts: nobody knows what was meanwhile."""
 
 
-class Carried(NamedTuple):
+class BrokerLoad(NamedTuple):
     """What a broker carries. `bundles`: those worth naming, with their share of `load`."""
 
     load: float
@@ -106,7 +106,7 @@ class _Plan:
 
     def __init__(
         self,
-        brokers: Mapping[str, Carried],
+        brokers: Mapping[str, BrokerLoad],
         resting: Mapping[Bundle, float],
         pinned: Mapping[Bundle, Sequence[str]],
         full: Collection[str],
@@ -149,7 +149,7 @@ class Shedder:
 
     def plan(
         self,
-        brokers: Mapping[str, Carried],
+        brokers: Mapping[str, BrokerLoad],
         now: float,
         pinned: Mapping[Bundle, Sequence[str]] | None = None,
         full: Collection[str] = (),

@@ -78,7 +78,7 @@ class Ownership:
         self._splitting: dict[str, None] = {}
         self._stopping = False
         self._registered: asyncio.Future[None] | None = None
-        self._keeper = BrokerLease(
+        self._broker_lease = BrokerLease(
             meta,
             settings,
             clock,
@@ -107,7 +107,7 @@ class Ownership:
         for tenant in self._view.tenants():
             for namespace in self._view.namespaces(tenant):
                 self._on_namespace(namespace)
-        self._actions.spawn(self._keeper.keep(record))
+        self._actions.spawn(self._broker_lease.keep(record))
         await self._registered
 
     async def drain(self, timeout_s: float) -> None:

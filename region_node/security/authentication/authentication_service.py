@@ -42,7 +42,7 @@ PluginFactory = Callable[[Mapping[str, str], Clock], Provider]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
+class MachinePorts:
     """What the built-in plug-ins need of the machine."""
 
     clock: Clock
@@ -137,7 +137,7 @@ class Authentication:
 
 
 def build_authentication(
-    settings: SecuritySettings, ports: Ports, internal: InternalTokens | None = None
+    settings: SecuritySettings, ports: MachinePorts, internal: InternalTokens | None = None
 ) -> Authentication:
     """The plug-ins that the settings name. Raises ConfigError where one cannot be made."""
     providers: dict[str, Provider] = {}
@@ -155,7 +155,7 @@ def build_authentication(
     return Authentication(settings, providers, internal, ports.clock.wall_ms)
 
 
-def _keys_of(source: TokenSettings, ports: Ports) -> KeySource:
+def _keys_of(source: TokenSettings, ports: MachinePorts) -> KeySource:
     if source.secret_file:
         bytes_min = max(SECRET_BYTES_MIN[name] for name in source.algorithms)
         return FileKeys(source.secret_file, lambda data: read_secret(data, bytes_min))

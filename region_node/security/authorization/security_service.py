@@ -13,7 +13,11 @@ from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import Unauthenticated
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.compute_thread import Offload, Overloaded
-from region_node.security.authentication.authentication_service import Authentication, Ports, build_authentication
+from region_node.security.authentication.authentication_service import (
+    Authentication,
+    MachinePorts,
+    build_authentication,
+)
 from region_node.security.authentication.internal_tokens import InternalTokens, region_secret
 from region_node.security.authentication.jwks_issuers import Fetch
 from region_node.security.authorization.authorization_service import Authorization, RightsView
@@ -70,4 +74,4 @@ def authentication_of(
         except Overloaded as error:
             raise Unauthenticated("too many passwords wait to be checked; try again") from error
 
-    return build_authentication(settings, Ports(clock=clock, rng=rng, fetch=fetch, offload=beside), internal)
+    return build_authentication(settings, MachinePorts(clock=clock, rng=rng, fetch=fetch, offload=beside), internal)

@@ -16,7 +16,7 @@ from heliograph.model.configuration.policy_table import DEFAULTS, Applied
 from heliograph.runtime.clock import Clock
 from region_node.runtime.prometheus_text import Sample
 from region_node.subscriptions.delayed_delivery import DelayWheel
-from region_node.subscriptions.rate_limits import Bucket, CountingBucket, PublishGate, Reader, Throttle, bucket
+from region_node.subscriptions.rate_limits import Bucket, CountingBucket, PausableReader, PublishGate, Throttle, bucket
 from region_node.topics.limits.resource_group_shares import Use, Uses, share
 
 GroupRates = tuple[Bucket | None, Bucket | None]
@@ -47,7 +47,7 @@ class TopicRates:
 
     __slots__ = ("_clock", "_group_out", "_out", "_policies", "_readers", "_wheel", "gate")
 
-    def __init__(self, clock: Clock, wheel: DelayWheel, readers: Callable[[], Iterable[Reader]]) -> None:
+    def __init__(self, clock: Clock, wheel: DelayWheel, readers: Callable[[], Iterable[PausableReader]]) -> None:
         self._clock, self._wheel, self._readers = clock, wheel, readers
         self._policies = DEFAULTS
         self._out: Bucket | None = None

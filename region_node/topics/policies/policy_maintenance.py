@@ -62,7 +62,7 @@ def snapshot_interval_s(topic: Topic) -> int:
     return topic.policies.values.get("deduplicationSnapshotInterval") or 0 if topic.policies.deduplication else 0
 
 
-class Keeper:
+class PolicyMaintenance:
     """`delete`: removes a topic for good."""
 
     def __init__(

@@ -21,7 +21,7 @@ from region_node.subscriptions.filter_plugins import FilterBook
 from region_node.topics.limits.topic_rates import Groups
 from region_node.topics.nonpersistent_log import MemoryLog
 from region_node.topics.policies.policy_book import PolicyBook
-from region_node.topics.policies.policy_maintenance import Keeper
+from region_node.topics.policies.policy_maintenance import PolicyMaintenance
 from region_node.topics.topic import Topic
 
 AT_ONCE = 200
@@ -35,7 +35,7 @@ class PolicyApplier:
         policies: PolicyBook,
         view: ViewPort,
         links: LinksPort,
-        keeper: Keeper,
+        maintenance: PolicyMaintenance,
         loaded: Mapping[str, Topic],
         region: Callable[[], RegionInfo],
         tasks: Tasks,
@@ -43,11 +43,11 @@ class PolicyApplier:
         filters: FilterBook | None = None,
     ) -> None:
         self._filters = filters or FilterBook()
-        self._policies, self._view, self._links, self._keeper, self._loaded, self._region, self._tasks = (
+        self._policies, self._view, self._links, self._maintenance, self._loaded, self._region, self._tasks = (
             policies,
             view,
             links,
-            keeper,
+            maintenance,
             loaded,
             region,
             tasks,
@@ -58,7 +58,7 @@ class PolicyApplier:
     def apply(self, topic: Topic) -> None:
         policies = self._policies.of(topic.name)
         topic.obey(policies, self.groups.rates(policies.values.get("resourceGroup", "")), self._filters.of(policies))
-        self._keeper.follow(topic)
+        self._maintenance.follow(topic)
         own, namespace = self._region().name, self._view.namespace(topic.name.namespace)
         wanted = policies.values.get("replication")
         regions = [
@@ -97,7 +97,7 @@ class PolicyApplier:
             topics = [self._loaded[name] for name in (base, *parts) if name in self._loaded]
         else:
             topics = [topic for topic in self._loaded.values() if namespace in ("", topic.name.namespace)]
-        in_turns(self._tasks, topics, self._apply_all)
+        in_slices(self._tasks, topics, self._apply_all)
 
     def _apply_all(self, topics: list[Topic]) -> None:
         for topic in topics:
@@ -105,7 +105,7 @@ class PolicyApplier:
                 self.apply(topic)
 
 
-def in_turns(tasks: Tasks, topics: list[Topic], act: Callable[[list[Topic]], None]) -> None:
+def in_slices(tasks: Tasks, topics: list[Topic], act: Callable[[list[Topic]], None]) -> None:
     """The first at once; of very many the others later, between what else there is to do."""
     act(topics[:AT_ONCE])
     if len(topics) > AT_ONCE:

@@ -22,7 +22,7 @@ from heliograph.model.positions import Position
 from region_node.runtime.ready_queue import Tasks
 from region_node.runtime.topic_ports import GatePort, LinksPort, Segments, ViewPort
 from region_node.subscriptions.subscription import Subscription
-from region_node.topics.policies.policy_updates import in_turns
+from region_node.topics.policies.policy_updates import in_slices
 from region_node.topics.serving.loaded_topics import Loaded
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Gates:
             topics = self._loaded.of(key.removeprefix(keys.MIGRATED))
         elif key.startswith(keys.MIGRATIONS) and self._loaded and key == keys.migration(self._region().name):
             topics = list(self._loaded.values())
-        in_turns(self._tasks, topics, self._give_all)
+        in_slices(self._tasks, topics, self._give_all)
 
     def _give_all(self, topics: list[Topic]) -> None:
         for topic in topics:

@@ -37,8 +37,8 @@ from heliograph.runtime.recent_latencies import Recent
 from region_node.compaction.compactor import Compactor
 from region_node.compaction.settings import CompactorSettings
 from region_node.runtime.prometheus_text import Sample
-from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, Tasks, Yielding
-from region_node.runtime.topic_ports import FactoryPort, LinksPort, LogPort, TurnOf, ViewPort
+from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, Tasks, YieldingPort
+from region_node.runtime.topic_ports import FactoryPort, LeadershipOf, LinksPort, LogPort, ViewPort
 from region_node.schemas.schema_registry import SchemaRegistry
 from region_node.subscriptions.delayed_delivery import DelayWheel
 from region_node.subscriptions.filter_plugins import FilterBook
@@ -46,7 +46,7 @@ from region_node.topics.limits.resource_group_usage import GroupUse
 from region_node.topics.nonpersistent_log import MemoryLog
 from region_node.topics.policies.auto_creation import Creation, MakePartitions
 from region_node.topics.policies.policy_book import PolicyBook
-from region_node.topics.policies.policy_maintenance import Keeper
+from region_node.topics.policies.policy_maintenance import PolicyMaintenance
 from region_node.topics.policies.policy_updates import PolicyApplier
 from region_node.topics.producer_epochs import topic_epoch_key
 from region_node.topics.serving.loaded_topics import Loaded
@@ -113,7 +113,7 @@ class TopicService(NamedTopics):
         context: LedgerContext | None = None,
         filters: FilterBook | None = None,
         bundles: Callable[[str], BundleTable | None] | None = None,
-        yielding: Yielding | None = None,
+        yielding: YieldingPort | None = None,
     ) -> None:
         """arrival: waits while a topic's bundle is on its way to this broker. bundles: of a namespace; as it was made,
         where nobody splits any.
@@ -131,7 +131,7 @@ class TopicService(NamedTopics):
         """Why a topic that was deleted is not to be had, though its data is still there; "": it was not."""
         self.on_held: Callable[[Topic], None] | None = None
         """Asks for the other topics of a transaction that a topic holds; set before anything is loaded."""
-        self.turn_of: TurnOf | None = None
+        self.leadership_of: LeadershipOf | None = None
         """Of subscriptions that are active in one region at a time; set before anything is loaded."""
         self.tracing: Tracing | None = None
         """Set before anything is loaded; None: nothing is traced."""
@@ -171,16 +171,18 @@ class TopicService(NamedTopics):
         self._wheel = DelayWheel(self._loop.call_later, clock)
         self._reads = BoundedReads(self.tasks, self.settings.reads_max, yielding)
         self.take_left_to_read = self._reads.take_left
-        self._keeper = Keeper(self._reads, clock, self._delete_inactive, lambda topic: bool(links.stats(topic.text)))
+        self._maintenance = PolicyMaintenance(
+            self._reads, clock, self._delete_inactive, lambda topic: bool(links.stats(topic.text))
+        )
         self._loading: dict[str, asyncio.Future[Topic]] = {}
-        self._turns = asyncio.Semaphore(self.settings.loads_max)
+        self._load_slots = asyncio.Semaphore(self.settings.loads_max)
         self._unloading: dict[str, asyncio.Future[None]] = {}
         self._closed = False
         self._on_fatal = self._fatal  # one for all topics
         self.policies = PolicyBook(meta, view, self.settings.policies, rng)
         self.filters = filters or FilterBook()
         self._applier = PolicyApplier(
-            self.policies, view, links, self._keeper, self.loaded, region, self.tasks, clock, self.filters
+            self.policies, view, links, self._maintenance, self.loaded, region, self.tasks, clock, self.filters
         )
         self.creation = Creation(
             self.policies, view, self.exists, self._factory.count, create_partitioned, allowed=self.settings.auto_create
@@ -235,7 +237,7 @@ class TopicService(NamedTopics):
             loading = self._loading.get(text)
             if loading is None:
                 loading = self._loading[text] = self._loop.create_future()
-                self.tasks.spawn(self._load_in_turn(name, text, create, loading))
+                self.tasks.spawn(self._load_in_slot(name, text, create, loading))
                 return await asyncio.shield(loading)
             try:
                 return await asyncio.shield(loading)
@@ -255,11 +257,11 @@ class TopicService(NamedTopics):
         if not self._owns(text):
             raise NotOwner(f"this broker does not own {text}")
 
-    async def _load_in_turn(self, name: TopicName, text: str, create: bool, loading: asyncio.Future[Topic]) -> None:
+    async def _load_in_slot(self, name: TopicName, text: str, create: bool, loading: asyncio.Future[Topic]) -> None:
         """After a broker's death its clients come all at once: what is loaded at a time is bounded, so that those who are here are served meanwhile."""
-        waited = self._turns.locked()
+        waited = self._load_slots.locked()
         try:
-            async with self._turns:
+            async with self._load_slots:
                 if waited:  # maybe long: the topic may be another broker's by now
                     self._check(name, text)
                 await self._load(name, text, create, loading)
@@ -305,7 +307,7 @@ class TopicService(NamedTopics):
                 topic.transactions.watch_held()
             if hasattr(opened.ledger, "on_failed"):
                 opened.ledger.on_failed = topic.fatal
-            topic.turn_of = self.turn_of
+            topic.leadership_of = self.leadership_of
             self._applier.apply(topic)
             self.gates.give(topic)
             self.loaded[text] = topic
@@ -535,7 +537,7 @@ class TopicService(NamedTopics):
 
     def check_now(self) -> None:
         """What policies want done as time goes by is looked at."""
-        self._keeper.look_at_all()
+        self._maintenance.look_at_all()
 
     def _tick(self) -> None:
         self._visit(self._clock.monotonic())
@@ -549,7 +551,7 @@ class TopicService(NamedTopics):
         for topic in visited:
             if topic.volatile and not topic.closed and topic.forgotten(now):
                 self.tasks.spawn(self.unload(topic.text))
-        self._keeper.tick(now, visited)
+        self._maintenance.tick(now, visited)
         self.gates.tick()
         for visitor in self.visitors:
             visitor(visited)

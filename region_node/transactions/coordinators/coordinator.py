@@ -26,7 +26,7 @@ from heliograph.model.ledger_metadata import pack, unpack
 from region_node.transactions.participants.transaction_errors import NoSuchTransaction, TransactionState
 
 
-class Status(IntEnum):
+class TransactionStatus(IntEnum):
     """Named as Pulsar's statistics do."""
 
     OPEN = 0
@@ -37,7 +37,7 @@ class Status(IntEnum):
 
     @property
     def final(self) -> bool:
-        return self >= Status.COMMITTED
+        return self >= TransactionStatus.COMMITTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Txn:
 
     def __init__(self, number: int, ttl_ms: int, opened_ms: int, owner: str) -> None:
         self.number, self.ttl_ms, self.opened_ms, self.owner = number, ttl_ms, opened_ms, owner
-        self.status = Status.OPEN
+        self.status = TransactionStatus.OPEN
         self.ended_ms = 0
         self.partitions: dict[str, None] = {}
         self.subscriptions: dict[tuple[str, str], None] = {}
@@ -103,7 +103,7 @@ class Txn:
         try:
             status, ttl_ms, opened_ms, ended_ms, owner, partitions, subscriptions = fields[:7]
             made = cls(number, int(ttl_ms), int(opened_ms), str(owner))
-            made.status, made.ended_ms = Status(status), int(ended_ms)
+            made.status, made.ended_ms = TransactionStatus(status), int(ended_ms)
             made.partitions = dict.fromkeys(map(str, partitions))
             made.subscriptions = {(str(topic), str(name)): None for topic, name in subscriptions}
         except (ValueError, TypeError) as error:
@@ -111,7 +111,7 @@ class Txn:
         return made
 
 
-class Coordinator:
+class TransactionCoordinator:
     """`open`: by number, ascending, those that have not ended for good; `final`: those that have, for a while, in the order of their ends."""
 
     def __init__(self, settings: CoordinatorSettings) -> None:
@@ -167,7 +167,7 @@ class Coordinator:
         txn = self.find(number, owner)
         topics = [topic for topic in partitions if topic not in txn.partitions]
         pairs = [pair for pair in subscriptions if pair not in txn.subscriptions]
-        if txn.status is not Status.OPEN:
+        if txn.status is not TransactionStatus.OPEN:
             raise TransactionState(f"transaction {number} is {txn.status.name}: nothing can join it")
         if txn.participants + len(topics) + len(pairs) > self.settings.participants_max:
             raise NotAllowed(
@@ -180,10 +180,10 @@ class Coordinator:
     def end(self, number: int, *, commit: bool, owner: str | None = None) -> Txn | None:
         """Decides it. Raises NoSuchTransaction, TransactionState where it ends, or has ended, the other way."""
         txn = self.find(number, owner)
-        if txn.status is Status.OPEN:
-            txn.status = Status.COMMITTING if commit else Status.ABORTING
+        if txn.status is TransactionStatus.OPEN:
+            txn.status = TransactionStatus.COMMITTING if commit else TransactionStatus.ABORTING
             return txn
-        if commit != (txn.status in (Status.COMMITTING, Status.COMMITTED)):
+        if commit != (txn.status in (TransactionStatus.COMMITTING, TransactionStatus.COMMITTED)):
             why = ": its time was over" if txn.timed_out else ""
             raise TransactionState(f"transaction {number} is {txn.status.name}{why}")
         return None
@@ -193,9 +193,9 @@ class Coordinator:
         txn = self.find(number)
         if txn.status.final:
             return None
-        assert txn.status is not Status.OPEN
-        commit = txn.status is Status.COMMITTING
-        txn.status, txn.ended_ms = (Status.COMMITTED if commit else Status.ABORTED), now_ms
+        assert txn.status is not TransactionStatus.OPEN
+        commit = txn.status is TransactionStatus.COMMITTING
+        txn.status, txn.ended_ms = (TransactionStatus.COMMITTED if commit else TransactionStatus.ABORTED), now_ms
         self.final[number] = self.open.pop(number)
         self.committed += commit
         self.aborted += not commit
@@ -205,11 +205,19 @@ class Coordinator:
 
     def expired(self, now_ms: int) -> list[Txn]:
         """Open ones whose time is over."""
-        return [txn for txn in self.open.values() if txn.status is Status.OPEN and now_ms - txn.opened_ms >= txn.ttl_ms]
+        return [
+            txn
+            for txn in self.open.values()
+            if txn.status is TransactionStatus.OPEN and now_ms - txn.opened_ms >= txn.ttl_ms
+        ]
 
     def ending(self) -> list[Txn]:
         """Decided, and not ended everywhere."""
-        return [txn for txn in self.open.values() if txn.status in (Status.COMMITTING, Status.ABORTING)]
+        return [
+            txn
+            for txn in self.open.values()
+            if txn.status in (TransactionStatus.COMMITTING, TransactionStatus.ABORTING)
+        ]
 
     def forget(self, now_ms: int, count_max: int = 500) -> list[int]:
         """Those whose end nobody asks for any more: what is stored of them can go."""

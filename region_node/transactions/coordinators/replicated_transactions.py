@@ -22,7 +22,7 @@ from heliograph.model.errors import HeliographError, NotFound
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
 from region_node.runtime.ready_queue import Tasks
-from replicator.log.transaction_buffer import Held, Key, destination
+from replicator.log.transaction_buffer import Key, UnseenCommit, destination
 
 if TYPE_CHECKING:
     from global_config.view import ConfigView
@@ -190,7 +190,7 @@ class Arrivals:
                         asked.append(key)
         return out
 
-    def _since(self, held: Held, now: float) -> float:
+    def _since(self, held: UnseenCommit, now: float) -> float:
         """What was shown before the topic came here, and is asked for again, does not hold everybody up for all of `wait_s`."""
         age_s = (self._clock.wall_ms() - held.at_ms) / 1000 if held.at_ms else 0.0
         return now - min(max(0.0, age_s), max(0.0, self._wait_s - AGAIN_S))

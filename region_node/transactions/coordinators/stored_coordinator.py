@@ -27,7 +27,12 @@ from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.run import TxnId
 from region_node.runtime.ready_queue import Tasks
-from region_node.transactions.coordinators.coordinator import Coordinator, CoordinatorSettings, Status, Txn
+from region_node.transactions.coordinators.coordinator import (
+    CoordinatorSettings,
+    TransactionCoordinator,
+    TransactionStatus,
+    Txn,
+)
 from region_node.transactions.coordinators.transaction_latency import Latencies
 from region_node.transactions.participants.transaction_errors import NoCoordinator, TransactionState
 
@@ -71,7 +76,7 @@ class Participants(Protocol):
     async def end_subscription(self, topic: str, subscription: str, txn: TxnId, *, commit: bool, low: int) -> None: ...
 
 
-class KeptCoordinator:
+class StoredCoordinator:
     """Made by `load`."""
 
     def __init__(
@@ -83,7 +88,7 @@ class KeptCoordinator:
         rng: Rng,
         settings: CoordinatorSettings,
     ) -> None:
-        self.number, self.core = number, Coordinator(settings)
+        self.number, self.core = number, TransactionCoordinator(settings)
         self.failed: NoCoordinator | None = None
         self.epoch = 0
         self.writes = 0
@@ -109,7 +114,7 @@ class KeptCoordinator:
         clock: Clock,
         rng: Rng,
         settings: CoordinatorSettings,
-    ) -> KeptCoordinator:
+    ) -> StoredCoordinator:
         """Becomes its owner: everybody before is fenced. What was decided and not ended goes on. Raises what the metadata raises."""
         made = cls(number, meta, participants, clock, rng, settings)
         began_ms = clock.wall_ms()
@@ -216,7 +221,7 @@ class KeptCoordinator:
     async def _finish(self, number: int, waiting: asyncio.Future[None]) -> None:
         try:
             txn = self.core.find(number)
-            commit = txn.status is Status.COMMITTING
+            commit = txn.status is TransactionStatus.COMMITTING
             left: list[tuple[str, str | None]] = [(topic, None) for topic in txn.partitions]
             left += txn.subscriptions
             empty = set[str]()

@@ -27,7 +27,7 @@ from region_node.runtime.ready_queue import Tasks
 from region_node.transactions.coordinators.coordinator_topics import ASSIGN, NAMESPACE
 from region_node.transactions.coordinators.replicated_transactions import Arrivals
 from region_node.transactions.coordinators.settings import TransactionSettings
-from region_node.transactions.coordinators.stored_coordinator import COORDINATORS, KeptCoordinator
+from region_node.transactions.coordinators.stored_coordinator import COORDINATORS, StoredCoordinator
 from region_node.transactions.participants.transaction_errors import NoCoordinator
 from replicator.log.transaction_buffer import only_to
 
@@ -69,7 +69,7 @@ class Transactions:
             clock=clock,
             wait_s=self.settings.topics_wait_s,
         )
-        self.loaded: dict[int, KeptCoordinator] = {}
+        self.loaded: dict[int, StoredCoordinator] = {}
         self.elsewhere: Elsewhere | None = None
         """Set by whoever knows the way to the region's other brokers."""
         self._meta, self._topics, self._ownership, self._view, self._clock, self._rng = (
@@ -81,7 +81,7 @@ class Transactions:
             rng,
         )
         self._region = region
-        self._loading: dict[int, asyncio.Future[KeptCoordinator]] = {}
+        self._loading: dict[int, asyncio.Future[StoredCoordinator]] = {}
         self._used: dict[int, None] = {}
         self._tasks = Tasks()
         self._loop = asyncio.get_running_loop()
@@ -114,7 +114,7 @@ class Transactions:
         """The topic whose owner has that coordinator."""
         return f"{ASSIGN}-partition-{number}"
 
-    async def coordinator(self, number: int) -> KeptCoordinator:
+    async def coordinator(self, number: int) -> StoredCoordinator:
         """Raises NoCoordinator where another broker has it, or it could not be loaded."""
         if self._closed or not 0 <= number < self.count:
             raise NoCoordinator(f"there is no transaction coordinator {number} here")
@@ -131,11 +131,11 @@ class Transactions:
             self._tasks.spawn(self._load(number, loading))
         return await asyncio.shield(loading)
 
-    async def _load(self, number: int, loading: asyncio.Future[KeptCoordinator]) -> None:
+    async def _load(self, number: int, loading: asyncio.Future[StoredCoordinator]) -> None:
         try:
             if (old := self.loaded.pop(number, None)) is not None:
                 await old.close()
-            made = await KeptCoordinator.load(number, self._meta, self, self._clock, self._rng, self.settings.limits)
+            made = await StoredCoordinator.load(number, self._meta, self, self._clock, self._rng, self.settings.limits)
             if self._closed or not self._ownership().owns(self.topic_of(number)):
                 await made.close()
                 raise NoCoordinator(f"transaction coordinator {number} has moved: look it up again")

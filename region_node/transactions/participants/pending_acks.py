@@ -36,7 +36,7 @@ Part = tuple[Position, int, int]
 """(a batch, bits of the messages that are acknowledged, messages in it)."""
 
 
-class Held:
+class HeldAcks:
     """Of one transaction. `whole`: entries; `partly`: batches -> (bits of the messages it acknowledges, messages in it); `cumulative`: up to here."""
 
     __slots__ = ("cumulative", "partly", "whole")
@@ -66,7 +66,7 @@ class PendingAcks:
     __slots__ = ("_ended", "_low", "_partly", "_whole", "held")
 
     def __init__(self) -> None:
-        self.held: dict[TxnId, Held] = {}
+        self.held: dict[TxnId, HeldAcks] = {}
         self._whole: dict[Position, TxnId] = {}
         self._partly: dict[Position, dict[TxnId, int]] = {}
         self._low: dict[int, int] = {}
@@ -102,7 +102,7 @@ class PendingAcks:
 
     def add(self, txn: TxnId, whole: Iterable[Position], partly: Iterable[Part]) -> None:
         """After `check`."""
-        held = self.held.setdefault(txn, Held())
+        held = self.held.setdefault(txn, HeldAcks())
         for position in whole:
             held.whole[position] = None
             self._whole[position] = txn
@@ -128,7 +128,7 @@ class PendingAcks:
         mine = self.held.get(txn)
         if position <= mark_delete or (mine is not None and mine.cumulative is not None and position < mine.cumulative):
             raise TransactionConflict(f"everything up to {position[0]}:{position[1]} is acknowledged already")
-        self.held.setdefault(txn, Held()).cumulative = position
+        self.held.setdefault(txn, HeldAcks()).cumulative = position
 
     def _check_open(self, txn: TxnId) -> None:
         if txn in self._ended or (txn[1] < self._low.get(txn[0], 0) and txn not in self.held):
@@ -136,7 +136,7 @@ class PendingAcks:
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
-    def take(self, txn: TxnId, low: int = 0) -> Held | None:
+    def take(self, txn: TxnId, low: int = 0) -> HeldAcks | None:
         """The transaction ends: what it held is held no more. None: it held nothing. `low`: everything of its coordinator below has ended."""
         self._low[txn[0]] = max(low, self._low.get(txn[0], 0))
         self._ended[txn] = None
@@ -150,7 +150,7 @@ class PendingAcks:
         """
         return [txn for txn in self.held if txn[0] == coordinator and txn[1] < low]
 
-    def _remove(self, txn: TxnId) -> Held | None:
+    def _remove(self, txn: TxnId) -> HeldAcks | None:
         held = self.held.pop(txn, None)
         if held is not None:
             for position in held.whole:

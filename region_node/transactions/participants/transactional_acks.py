@@ -17,7 +17,14 @@ from heliograph.model.errors import NotAllowed
 from heliograph.model.positions import Position
 from heliograph.wire.run import TxnId
 from region_node.runtime.cursor_ports import CursorPort, Piece
-from region_node.transactions.participants.pending_acks import POSITIONS_MAX, PROPERTY, Held, Part, PendingAcks, left_of
+from region_node.transactions.participants.pending_acks import (
+    POSITIONS_MAX,
+    PROPERTY,
+    HeldAcks,
+    Part,
+    PendingAcks,
+    left_of,
+)
 from region_node.transactions.participants.transaction_errors import TransactionConflict
 
 if TYPE_CHECKING:
@@ -106,7 +113,7 @@ class SubscriptionTransactions:
                     dispatcher.acked_partly(anyone, position, bits.bit_count())
             dispatcher.wake()
 
-    def _give_back(self, held: Held | None) -> None:
+    def _give_back(self, held: HeldAcks | None) -> None:
         dispatcher = self._subscription.dispatcher
         if held is not None and dispatcher is not None:
             dispatcher.again([*held.whole, *held.partly])

@@ -29,7 +29,7 @@ Where = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DirectoryPlace:
     """A directory: its Disk, another Disk over the same directory with a thread of its own for work in the background, and its name in messages."""
 
     disk: Disk
@@ -95,10 +95,12 @@ class Claim:
 
 
 class _Claiming:
-    def __init__(self, journals: Sequence[Place], ledgers: Sequence[Place], instance: str, bookie: str) -> None:
+    def __init__(
+        self, journals: Sequence[DirectoryPlace], ledgers: Sequence[DirectoryPlace], instance: str, bookie: str
+    ) -> None:
         self.instance, self.bookie = instance, bookie
         self.shape = len(journals), len(ledgers)
-        self.places: dict[Where, Place] = {
+        self.places: dict[Where, DirectoryPlace] = {
             (kind, at): p for kind, places in ((JOURNAL, journals), (LEDGER, ledgers)) for at, p in enumerate(places)
         }
         self.dropped: dict[Where, str] = {}
@@ -146,7 +148,7 @@ class _Claiming:
         name = self.places[where].name
         return f"{kind} directory" + (f" {index + 1} of {count}" if count > 1 else "") + (f", {name}," if name else "")
 
-    def _cookie(self, where: Where, place: Place) -> Cookie | None:
+    def _cookie(self, where: Where, place: DirectoryPlace) -> Cookie | None:
         called = self._called(where)
         try:
             cookie = load_cookie(place.disk)
@@ -195,7 +197,9 @@ class _Claiming:
                 write_small(self.places[where].disk, _COOKIE, [*fields, *where, *self.shape], version=2)
 
 
-def claim(journals: Sequence[Place], ledgers: Sequence[Place], instance: str, bookie: str, rng: Rng) -> Claim:
+def claim(
+    journals: Sequence[DirectoryPlace], ledgers: Sequence[DirectoryPlace], instance: str, bookie: str, rng: Rng
+) -> Claim:
     """Makes sure that all directories belong to this bookie, each in its place.
 
     Empty ones become this bookie's. Raises ConfigError in one sentence where one is another's, of another format, in

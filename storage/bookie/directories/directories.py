@@ -16,10 +16,10 @@ from functools import partial
 
 from heliograph.model.errors import ConfigError
 from heliograph.runtime.clock import Clock, Rng
-from heliograph.wire.bookie_frames import Code
-from storage.bookie.bookie_counters import Counts
+from heliograph.wire.bookie_frames import BookieCode
+from storage.bookie.bookie_counters import BookieCounts
 from storage.bookie.bookie_settings import BookieSettings
-from storage.bookie.directories.cookie import JOURNAL, LEDGER, Place, Where, home_of, save_dropped
+from storage.bookie.directories.cookie import JOURNAL, LEDGER, DirectoryPlace, Where, home_of, save_dropped
 from storage.bookie.directories.journal_dir import JournalDir
 from storage.bookie.directories.ledger_dir import LedgerDir
 from storage.bookie.directories.startup import Opening
@@ -33,8 +33,8 @@ class Directories(ABC):
 
     def __init__(
         self,
-        journals: Sequence[Place],
-        ledgers: Sequence[Place],
+        journals: Sequence[DirectoryPlace],
+        ledgers: Sequence[DirectoryPlace],
         settings: BookieSettings,
         *,
         bookie_id: str,
@@ -51,7 +51,7 @@ class Directories(ABC):
             )
         self.bookie_id, self.settings = bookie_id, settings
         self._instance, self._rng, self._now = instance, rng, clock.monotonic
-        self.counts = Counts()
+        self.counts = BookieCounts()
         self.limbo = ""
         """Why this bookie cannot say what it does not hold; "" where it can."""
         self.metadata_instance = ""
@@ -269,12 +269,15 @@ class Directories(ABC):
         else:
             one.fail(error)
 
-    def _refusal(self, home: LedgerDir) -> tuple[Code, str] | None:
+    def _refusal(self, home: LedgerDir) -> tuple[BookieCode, str] | None:
         """Why nothing of a ledger of this directory is stored at all, or said to be absent."""
         if home.gone:
-            return Code.DISK_FAILED, f"bookie {self.bookie_id} stores nothing of this ledger any more: {home.gone}"
+            return (
+                BookieCode.DISK_FAILED,
+                f"bookie {self.bookie_id} stores nothing of this ledger any more: {home.gone}",
+            )
         if self.limbo:
-            return Code.UNKNOWN, f"bookie {self.bookie_id} is in limbo: {self.limbo}"
+            return BookieCode.UNKNOWN, f"bookie {self.bookie_id} is in limbo: {self.limbo}"
         return None
 
     def home(self, ledger: int) -> LedgerDir:

@@ -7,10 +7,10 @@ Invariants: below the lower one no adds are taken; above the upper one they are;
 from __future__ import annotations
 
 from storage.bookie.bookie_settings import BookieSettings
-from storage.bookie.directories.cookie import Place
+from storage.bookie.directories.cookie import DirectoryPlace
 
 
-def why_full(place: Place, settings: BookieSettings, before: str) -> str:
+def why_full(place: DirectoryPlace, settings: BookieSettings, before: str) -> str:
     """Why nothing more goes there; "" where it does. before: the last answer, or what a write said. Blocking, but short; raises OSError."""
     free = place.disk.free_bytes()
     if free < settings.free_bytes_min:
@@ -18,5 +18,5 @@ def why_full(place: Place, settings: BookieSettings, before: str) -> str:
     return before if free < settings.free_bytes_enough else ""
 
 
-def on(place: Place) -> str:
+def on(place: DirectoryPlace) -> str:
     return f" on {place.name}" if place.name else ""

@@ -14,13 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from heliograph.runtime.disk import Buffer
-from heliograph.wire.bookie_frames import Code
-from storage.bookie.bookie_counters import Counts
+from heliograph.wire.bookie_frames import BookieCode
+from storage.bookie.bookie_counters import BookieCounts
 from storage.bookie.bookie_peer import Peer
 from storage.bookie.bookie_settings import BookieSettings
-from storage.bookie.directories.cookie import Place
+from storage.bookie.directories.cookie import DirectoryPlace
 from storage.bookie.directories.disk_space import on, why_full
-from storage.bookie.journal.journal import Journal, Replay, is_full
+from storage.bookie.journal.journal import Journal, JournalReplay, is_full
 
 if TYPE_CHECKING:
     from storage.bookie.directories.ledger_dir import LedgerDir
@@ -35,10 +35,10 @@ class JournalDir:
 
     def __init__(
         self,
-        place: Place,
+        place: DirectoryPlace,
         settings: BookieSettings,
         who: str,
-        counts: Counts,
+        counts: BookieCounts,
         now: Callable[[], float],
         *,
         changed: Callable[[], None],
@@ -59,7 +59,7 @@ class JournalDir:
         self._acks: dict[tuple[Peer, int], int] = {}
         self._answers: list[Answer] = []
 
-    def open(self, found: Replay, *, start: int, salt: int) -> None:
+    def open(self, found: JournalReplay, *, start: int, salt: int) -> None:
         """Blocking; raises OSError."""
         settings = self._settings
         self.journal = Journal(
@@ -165,7 +165,7 @@ class JournalDir:
         else:
             counts.failed_records += 1
             self._on_error(error)
-            code = Code.DISK_FAILED if self.failure else Code.READ_ONLY
+            code = BookieCode.DISK_FAILED if self.failure else BookieCode.READ_ONLY
             for peer, ledger in acks:
                 if ledger not in peer.refused:
                     peer.refused.add(ledger)

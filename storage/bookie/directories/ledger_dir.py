@@ -13,17 +13,17 @@ from functools import partial
 
 from heliograph.wire.bookie_frames import Kind
 from storage.bookie.bookie_settings import BookieSettings
-from storage.bookie.directories.cookie import Place
+from storage.bookie.directories.cookie import DirectoryPlace
 from storage.bookie.directories.disk_space import on, why_full
 from storage.bookie.directories.journal_dir import JournalDir
 from storage.bookie.entry_log import scrub
-from storage.bookie.entry_log.compaction import Compactor
+from storage.bookie.entry_log.compaction import EntryLogCompactor
 from storage.bookie.entry_log.disk_reads import CatchUp
 from storage.bookie.entry_log.entry_log import EntryLog, LedgerMark
 from storage.bookie.entry_log.entry_logs import EntryLogs
 from storage.bookie.entry_log.ledger_table import LedgerTable
 from storage.bookie.entry_log.scrub import Scrubber
-from storage.bookie.entry_log.write_cache import Generation
+from storage.bookie.entry_log.write_cache import CacheGeneration
 from storage.bookie.journal.journal import is_full
 
 _CONTROL_BYTES = 64
@@ -35,7 +35,7 @@ class LedgerDir:
 
     def __init__(
         self,
-        place: Place,
+        place: DirectoryPlace,
         journal: JournalDir,
         settings: BookieSettings,
         cache_bytes_max: int,
@@ -54,10 +54,10 @@ class LedgerDir:
         """Why nothing is stored here at the moment."""
         self.catch_up = CatchUp(place.background, lambda: journal.syncing)
         self.logs = EntryLogs(place.disk, place.background, self.catch_up.behind)
-        self.compactor = Compactor(self.logs, settings, failed=self.fail, changed=room)
+        self.compactor = EntryLogCompactor(self.logs, settings, failed=self.fail, changed=room)
         self.scrubber = Scrubber(self.logs, settings)
-        self.active = Generation()
-        self.flushing: Generation | None = None
+        self.active = CacheGeneration()
+        self.flushing: CacheGeneration | None = None
         self.watched: dict[int, None] = {}
         """Ledgers that may be given up as surplus copies, and of which no entry came since they were put here; `store`
         takes one out.
@@ -129,7 +129,7 @@ class LedgerDir:
         self.catch_up.close()
         self.logs.close()
 
-    def generations(self) -> list[Generation]:
+    def generations(self) -> list[CacheGeneration]:
         """The newest first."""
         return [self.active] if self.flushing is None else [self.active, self.flushing]
 
@@ -205,7 +205,7 @@ class LedgerDir:
         if self.journal.journal is None or self.flushing is not None or self.logs.busy or self.failure or self._closed:
             return
         generation, self.flushing = self.active, self.active
-        self.active = Generation()
+        self.active = CacheGeneration()
         table, through = self.table, self.journal.last_sequence
         marks = [
             LedgerMark(one, table.lac.get(one, -1), one in table.fenced)
@@ -215,7 +215,7 @@ class LedgerDir:
         self._write_log = partial(self._start_flush, self.logs.take_number(), generation, through, marks)
         self._write_log()
 
-    def _start_flush(self, number: int, generation: Generation, through: int, marks: Sequence[LedgerMark]) -> None:
+    def _start_flush(self, number: int, generation: CacheGeneration, through: int, marks: Sequence[LedgerMark]) -> None:
         self._flush_failed = False
         self.logs.flush(number, generation, through, marks, self._flushed)
 

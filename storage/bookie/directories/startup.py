@@ -19,7 +19,7 @@ from storage.bookie.directories.journal_dir import JournalDir
 from storage.bookie.directories.ledger_dir import LedgerDir
 from storage.bookie.entry_log.deleted_ledgers import DeadLedgers
 from storage.bookie.journal.checkpoint import load_metadata_instance
-from storage.bookie.journal.journal import Replay, replay
+from storage.bookie.journal.journal import JournalReplay, replay
 
 
 class Opening:
@@ -81,7 +81,7 @@ class Opening:
         except CorruptData as error:
             self._lost(str(error))
 
-    def _replay(self, journal: JournalDir) -> Replay | None:
+    def _replay(self, journal: JournalDir) -> JournalReplay | None:
         """Of a journal that was dropped, what can still be read."""
         points = {one: one.logs.point for one in journal.dirs if not one.failure}
         if not points:
@@ -113,7 +113,7 @@ class Opening:
                 at += size
         return found
 
-    def _begin(self, journal: JournalDir, found: Replay) -> None:
+    def _begin(self, journal: JournalDir, found: JournalReplay) -> None:
         dirs = [one for one in journal.dirs if not one.failure]
         start = max(one.logs.point.start for one in dirs) + 1
         forks = tuple(dict.fromkeys(fork for one in dirs for fork in one.logs.point.forks))

@@ -15,7 +15,7 @@ from heliograph.wire.block import verify_block
 from storage.bookie.entry_log.block_cutting import cut_block
 from storage.bookie.entry_log.entry_log import EntryLog
 from storage.bookie.entry_log.ledger_table import LedgerTable
-from storage.bookie.entry_log.write_cache import NEVER, Generation
+from storage.bookie.entry_log.write_cache import NEVER, CacheGeneration
 
 Piece = memoryview | tuple[EntryLog, int, int] | tuple[EntryLog, int, int, int, int]
 """A block in memory, or (log, offset, size), or (log, offset, size, low, high): of that block entries [low, high)
@@ -24,7 +24,7 @@ alone.
 
 
 def choose(
-    generations: Sequence[Generation], table: LedgerTable, ledger: int, first: int, last: int, bytes_max: int
+    generations: Sequence[CacheGeneration], table: LedgerTable, ledger: int, first: int, last: int, bytes_max: int
 ) -> tuple[list[Piece], int]:
     """(blocks that cover the ledger from `first` on, the entry behind them), up to a hole, `last`, or the bound, but at
     least one where there is one.
@@ -45,7 +45,7 @@ def choose(
 
 
 def held(
-    generations: Sequence[Generation], table: LedgerTable, ledger: int, first: int, last: int, looks_max: int
+    generations: Sequence[CacheGeneration], table: LedgerTable, ledger: int, first: int, last: int, looks_max: int
 ) -> tuple[list[tuple[int, int]], int]:
     """([first, last] of what the index has of these entries, ascending and apart; the entry behind what was looked at:
     it stops after so many looks).
@@ -68,7 +68,7 @@ def held(
 
 
 def _find(
-    generations: Sequence[Generation], table: LedgerTable, ledger: int, entry: int
+    generations: Sequence[CacheGeneration], table: LedgerTable, ledger: int, entry: int
 ) -> tuple[Piece, int, int] | None:
     """(where a block with `entry` lies, its bytes, the entry behind it)."""
     for generation in generations:
@@ -83,7 +83,7 @@ def _find(
 
 
 def _find_newest(
-    generations: Sequence[Generation], table: LedgerTable, ledger: int, entry: int
+    generations: Sequence[CacheGeneration], table: LedgerTable, ledger: int, entry: int
 ) -> tuple[Piece, int, int] | None:
     """The same; a block of which newer ones hold a part is cut before that."""
     limit = NEVER

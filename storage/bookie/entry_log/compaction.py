@@ -40,7 +40,7 @@ class _BadSource(Exception):
         self.number = number
 
 
-class Compactor:
+class EntryLogCompactor:
     """One directory's. Attributes are for reading.
 
     failed: a write to the directory failed, for good. changed: there is room again, or a checkpoint is free again.

@@ -30,7 +30,7 @@ import crc32c
 from heliograph.model.errors import CorruptData
 from heliograph.runtime.disk import Buffer, Disk, File
 from heliograph.wire.run import COUNT_MAX
-from storage.bookie.entry_log.write_cache import NEVER, Generation
+from storage.bookie.entry_log.write_cache import NEVER, CacheGeneration
 
 VERSION = 1
 _HEAD = struct.Struct("<4sB3xQ")
@@ -190,7 +190,7 @@ def name_of(number: int) -> str:
     return f"log-{number:012d}"
 
 
-def write(disk: Disk, number: int, generation: Generation, marks: Sequence[LedgerMark]) -> EntryLog:
+def write(disk: Disk, number: int, generation: CacheGeneration, marks: Sequence[LedgerMark]) -> EntryLog:
     """Writes one log and syncs it and its directory. Blocking; raises OSError. `marks`: ascending by ledger, every ledger of the generation."""
     writer = LogWriter(disk, number)
     try:

@@ -19,7 +19,7 @@ from storage.bookie.entry_log import entry_log
 from storage.bookie.entry_log.deleted_ledgers import DeadLedgers
 from storage.bookie.entry_log.entry_log import EntryLog, LedgerMark
 from storage.bookie.entry_log.ledger_table import LedgerTable
-from storage.bookie.entry_log.write_cache import Generation
+from storage.bookie.entry_log.write_cache import CacheGeneration
 from storage.bookie.journal.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from storage.bookie.journal.journal import Fork
 
@@ -90,7 +90,9 @@ class EntryLogs:
         self._next += 1
         return self._next - 1
 
-    def flush(self, number: int, generation: Generation, through: int, marks: Sequence[LedgerMark], done: Done) -> None:
+    def flush(
+        self, number: int, generation: CacheGeneration, through: int, marks: Sequence[LedgerMark], done: Done
+    ) -> None:
         """Writes what the journal holds up to record `through` to log `number`; logs of which nothing is wanted go. May be tried again after a failure."""
         gone = [empty for empty in self.table.empty_logs() if empty not in self.held]
         make = partial(entry_log.write, self.disk, number, generation, marks) if marks else _no_log

@@ -21,7 +21,7 @@ BLOCK_OVERHEAD_BYTES = 256
 """What a block costs beside its bytes: views, numbers, list slots."""
 
 
-class Tail:
+class LedgerTail:
     """One ledger's blocks, ascending by first entry."""
 
     __slots__ = ("blocks", "counts", "firsts")
@@ -70,21 +70,21 @@ class Tail:
         return find_run(self.firsts, self.counts, entry, 0, len(self.firsts))
 
 
-class Generation:
+class CacheGeneration:
     """Filled, frozen, flushed, dropped. `size_bytes` and `entries` are of all that was put in, also of what was there already: the journal holds it too."""
 
     __slots__ = ("entries", "size_bytes", "tails", "touched")
 
     def __init__(self) -> None:
         self.size_bytes = self.entries = 0
-        self.tails: dict[int, Tail] = {}
+        self.tails: dict[int, LedgerTail] = {}
         self.touched: dict[int, None] = {}
         """Ledgers whose LAC or fence is to be written down with this generation, in the order of their first change."""
 
     def insert(self, ledger: int, first: int, count: int, block: memoryview) -> None:
         tail = self.tails.get(ledger)
         if tail is None:
-            tail = self.tails[ledger] = Tail()
+            tail = self.tails[ledger] = LedgerTail()
             self.touched[ledger] = None
         tail.insert(first, count, block)
         self.size_bytes += len(block) + BLOCK_OVERHEAD_BYTES
@@ -94,7 +94,7 @@ class Generation:
         self.tails.pop(ledger, None)
         self.touched.pop(ledger, None)
 
-    def ordered(self) -> Iterator[tuple[int, Tail]]:
+    def ordered(self) -> Iterator[tuple[int, LedgerTail]]:
         for ledger in sorted(self.tails):
             yield ledger, self.tails[ledger]
 

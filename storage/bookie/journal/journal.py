@@ -63,7 +63,7 @@ class _Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class JournalRecord:
     """One record that was read back. `frames` is a view of the segment's bytes."""
 
     segment: int
@@ -74,10 +74,10 @@ class Record:
 
 
 @dataclass(slots=True)
-class Replay:
+class JournalReplay:
     """What a directory holds behind a checkpoint. `corrupt`: why this is not all that was acknowledged; "" where it is."""
 
-    records: list[Record]
+    records: list[JournalRecord]
     next_sequence: int
     corrupt: str
     used: dict[str, int]
@@ -95,7 +95,7 @@ class Journal:
     """
 
     def __init__(
-        self, disk: Disk, zeroing: Disk, *, segment_bytes: int, spare: int, start: int, salt: int, replay: Replay
+        self, disk: Disk, zeroing: Disk, *, segment_bytes: int, spare: int, start: int, salt: int, replay: JournalReplay
     ) -> None:
         self._disk, self._zeroing, self._segment_bytes, self._spare = disk, zeroing, segment_bytes, spare
         self._start, self._salt, self._count = start, salt, 0
@@ -302,11 +302,11 @@ def is_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def replay(disk: Disk, *, salt: int, flushed_through: int, forks: Sequence[Fork]) -> Replay:
+def replay(disk: Disk, *, salt: int, flushed_through: int, forks: Sequence[Fork]) -> JournalReplay:
     """Reads every segment of the directory. Blocking; raises OSError."""
-    found: list[tuple[int, str, list[Record]]] = []
+    found: list[tuple[int, str, list[JournalRecord]]] = []
     free: list[str] = []
-    stray: list[Record] = []
+    stray: list[JournalRecord] = []
     for name in disk.names():
         if not name.startswith(_PREFIX):
             continue
@@ -324,7 +324,7 @@ def replay(disk: Disk, *, salt: int, flushed_through: int, forks: Sequence[Fork]
         stray += [r for r in _behind(data, salt, end) if r.sequence > flushed_through and not _void(r, forks)]
     found.sort(key=lambda item: item[0])
     expected = flushed_through + 1
-    taken: list[Record] = []
+    taken: list[JournalRecord] = []
     whole = True
     for _, _, needed in found:
         for record in needed:
@@ -341,12 +341,12 @@ def replay(disk: Disk, *, salt: int, flushed_through: int, forks: Sequence[Fork]
         corrupt = f"the journal lost record {expected}, which record {claim.sequence} says was synced"
         taken += sorted((r for r in stray if r.sequence > expected), key=lambda r: r.sequence)
     used = {name: needed[-1].sequence for _, name, needed in found}
-    return Replay(taken, expected, corrupt, used, free, stray_through)
+    return JournalReplay(taken, expected, corrupt, used, free, stray_through)
 
 
-def _records(data: bytes, salt: int) -> tuple[list[Record], int]:
+def _records(data: bytes, salt: int) -> tuple[list[JournalRecord], int]:
     """The records from the beginning of a segment up to the first that is bad or of another lap, and the offset of that one."""
-    records: list[Record] = []
+    records: list[JournalRecord] = []
     end, number = 0, -1
     while (record := _record_at(data, end, salt, number)) is not None:
         if records and record.sequence != records[-1].sequence + 1:
@@ -356,7 +356,7 @@ def _records(data: bytes, salt: int) -> tuple[list[Record], int]:
     return records, end
 
 
-def _behind(data: bytes, salt: int, offset: int) -> Iterator[Record]:
+def _behind(data: bytes, salt: int, offset: int) -> Iterator[JournalRecord]:
     """Good records of any lap somewhere behind the end of the replay."""
     while (offset := data.find(_MAGIC, offset)) >= 0:
         record = _record_at(data, offset, salt, -1) if offset % _ALIGN == 0 else None
@@ -365,7 +365,7 @@ def _behind(data: bytes, salt: int, offset: int) -> Iterator[Record]:
         offset += _ALIGN - offset % _ALIGN
 
 
-def _record_at(data: bytes, offset: int, salt: int, number: int) -> Record | None:
+def _record_at(data: bytes, offset: int, salt: int, number: int) -> JournalRecord | None:
     """number: the segment it must belong to; -1: any."""
     if offset + _HEAD.size > len(data):
         return None
@@ -380,7 +380,7 @@ def _record_at(data: bytes, offset: int, salt: int, number: int) -> Record | Non
     view = memoryview(data)[offset : offset + size]
     if crc32c.crc32c(view[_HEAD.size :], crc32c.crc32c(view[: _HEAD.size - 4], _seed(salt, segment, offset))) != crc:
         return None
-    return Record(segment, sequence, synced, view[_HEAD.size :], offset + -(-size // _ALIGN) * _ALIGN)
+    return JournalRecord(segment, sequence, synced, view[_HEAD.size :], offset + -(-size // _ALIGN) * _ALIGN)
 
 
 def _seed(salt: int, number: int, offset: int) -> int:
@@ -388,6 +388,6 @@ def _seed(salt: int, number: int, offset: int) -> int:
     return seed
 
 
-def _void(record: Record, forks: Sequence[Fork]) -> bool:
+def _void(record: JournalRecord, forks: Sequence[Fork]) -> bool:
     start = record.segment >> 32
     return any(start < fork_start and first <= record.sequence <= last for fork_start, first, last in forks)

@@ -18,7 +18,7 @@ from heliograph.model.errors import DiskFailed, HeliographError, NoSuchLedger
 from heliograph.runtime.disk import Buffer
 from heliograph.runtime.tasks import end
 from heliograph.wire.block import encode_block
-from heliograph.wire.bookie_frames import Code, Kind, encode
+from heliograph.wire.bookie_frames import BookieCode, Kind, encode
 from storage.bookie.directories.ledger_dir import LedgerDir
 from storage.bookie.entry_log.scrub import Spot
 from storage.bookie.serving.bookie import Bookie
@@ -124,12 +124,12 @@ class _Store:
 
     def flush(self) -> None: ...
 
-    def lost(self, ledger: int, code: Code, text: str) -> None: ...
+    def lost(self, ledger: int, code: BookieCode, text: str) -> None: ...
 
-    def answer(self, request: int, code: Code, entry: int, value: int, body: Sequence[Buffer]) -> None:
+    def answer(self, request: int, code: BookieCode, entry: int, value: int, body: Sequence[Buffer]) -> None:
         if self.finished.done():
             return
-        if code == Code.OK:
+        if code == BookieCode.OK:
             self.finished.set_result(None)
         else:
             self.finished.set_exception(DiskFailed(b"".join(body).decode(errors="replace")))

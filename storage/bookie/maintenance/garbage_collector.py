@@ -29,7 +29,7 @@ from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.runtime.clock import Rng
 from heliograph.runtime.disk import Buffer
 from heliograph.runtime.tasks import end
-from heliograph.wire.bookie_frames import Code, Kind, encode
+from heliograph.wire.bookie_frames import BookieCode, Kind, encode
 from local_meta import keys
 from storage.bookie.serving.bookie import Bookie
 from storage.ledger.repair.lost_bookies import is_surplus
@@ -120,7 +120,7 @@ class Suspects:
         self.since = {}
 
 
-class Collector:
+class GarbageCollector:
     """One bookie's. Attributes are for reading."""
 
     def __init__(self, bookie: Bookie, meta: MetadataStore, settings: CollectorSettings, *, rng: Rng) -> None:
@@ -294,13 +294,13 @@ class _Deletions:
 
     def flush(self) -> None: ...
 
-    def lost(self, ledger: int, code: Code, text: str) -> None: ...
+    def lost(self, ledger: int, code: BookieCode, text: str) -> None: ...
 
-    def answer(self, request: int, code: Code, entry: int, value: int, body: Sequence[Buffer]) -> None:
+    def answer(self, request: int, code: BookieCode, entry: int, value: int, body: Sequence[Buffer]) -> None:
         self._left -= 1
         if self.finished.done():
             return
-        if code != Code.OK:
+        if code != BookieCode.OK:
             self.finished.set_exception(DiskFailed(b"".join(body).decode(errors="replace")))
         elif not self._left:
             self.finished.set_result(None)

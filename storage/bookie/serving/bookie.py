@@ -20,17 +20,17 @@ from heliograph.model.errors import CorruptData, PeerError
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Buffer
 from heliograph.wire.block import peek_block, verify_block
-from heliograph.wire.bookie_frames import HEAD, RANGE, Code, Kind, encode_ranges
+from heliograph.wire.bookie_frames import HEAD, RANGE, BookieCode, Kind, encode_ranges
 from storage.bookie.bookie_peer import Peer
 from storage.bookie.bookie_settings import BookieSettings
-from storage.bookie.directories.cookie import Place
+from storage.bookie.directories.cookie import DirectoryPlace
 from storage.bookie.directories.directories import Directories
 from storage.bookie.directories.journal_dir import JournalDir
 from storage.bookie.directories.ledger_dir import LedgerDir
 from storage.bookie.entry_log.block_reads import Piece, choose, held
 from storage.bookie.serving.lac_waits import LacWaits
 
-__all__ = ["Bookie", "BookieSettings", "Peer", "Place"]
+__all__ = ["Bookie", "BookieSettings", "Peer", "DirectoryPlace"]
 
 _LEDGERS_A_PAGE = 100_000
 _LOOKS_A_PAGE = 500
@@ -42,8 +42,8 @@ class Bookie(Directories):
 
     def __init__(
         self,
-        journals: Sequence[Place],
-        ledgers: Sequence[Place],
+        journals: Sequence[DirectoryPlace],
+        ledgers: Sequence[DirectoryPlace],
         settings: BookieSettings,
         *,
         bookie_id: str,
@@ -140,11 +140,11 @@ class Bookie(Directories):
         if refusal is None:
             full = home.full or home.journal.full
             if ledger in self._dead:
-                refusal = Code.NO_SUCH_LEDGER, f"ledger {ledger} was deleted"
+                refusal = BookieCode.NO_SUCH_LEDGER, f"ledger {ledger} was deleted"
             elif not recovery and ledger in home.table.fenced:
-                refusal = Code.FENCED, f"ledger {ledger} is fenced: another writer took it over"
+                refusal = BookieCode.FENCED, f"ledger {ledger} is fenced: another writer took it over"
             elif full:
-                refusal = Code.READ_ONLY, f"bookie {self.bookie_id} is read-only: {full}"
+                refusal = BookieCode.READ_ONLY, f"bookie {self.bookie_id} is read-only: {full}"
         if refusal is not None:
             self.counts.refused += count
             if recovery:
@@ -202,7 +202,7 @@ class Bookie(Directories):
         elif kind == Kind.LEDGERS:
             found = sorted(known for one in self.dirs for known in one.table.last if known > entry)
             page = [known.to_bytes(8, "big") for known in found[:_LEDGERS_A_PAGE]]
-            peer.answer(request, Code.OK, 0, int(len(found) > len(page)), [b"".join(page)])
+            peer.answer(request, BookieCode.OK, 0, int(len(found) > len(page)), [b"".join(page)])
         elif kind in (Kind.FENCE, Kind.DELETE):
             refusal = self._refusal(home)
             if refusal is None:
@@ -219,7 +219,7 @@ class Bookie(Directories):
 
     def _tell_lac(self, home: LedgerDir, ledger: int, request: int, peer: Peer) -> None:
         if ledger in home.table.last:
-            peer.answer(request, Code.OK, 0, home.table.lac.get(ledger, -1), ())
+            peer.answer(request, BookieCode.OK, 0, home.table.lac.get(ledger, -1), ())
         else:
             peer.answer(request, *self._absent(home, ledger))
 
@@ -230,21 +230,23 @@ class Bookie(Directories):
             raise PeerError("what is held: wrong shape")
         refusal = self._refusal(home)
         if refusal is not None:
-            peer.answer(request, Code.UNKNOWN, 0, 0, [refusal[1].encode()])
+            peer.answer(request, BookieCode.UNKNOWN, 0, 0, [refusal[1].encode()])
         elif ledger not in home.table.last:
             peer.answer(request, *self._absent(home, ledger))
         else:
             ranges, behind = held(home.generations(), home.table, ledger, first, last, _LOOKS_A_PAGE)
-            peer.answer(request, Code.OK, behind, home.table.lac.get(ledger, -1), [encode_ranges(ranges)])
+            peer.answer(request, BookieCode.OK, behind, home.table.lac.get(ledger, -1), [encode_ranges(ranges)])
 
-    def _absent(self, home: LedgerDir, ledger: int, entry: int | None = None) -> tuple[Code, int, int, list[Buffer]]:
+    def _absent(
+        self, home: LedgerDir, ledger: int, entry: int | None = None
+    ) -> tuple[BookieCode, int, int, list[Buffer]]:
         """The answer about what is not here: explicit only from a directory that lost nothing."""
         refusal = self._refusal(home)
         if refusal is not None:
-            return Code.UNKNOWN, 0, 0, [refusal[1].encode()]
+            return BookieCode.UNKNOWN, 0, 0, [refusal[1].encode()]
         if entry is not None and ledger in home.table.last:
-            return Code.NO_SUCH_ENTRY, 0, 0, [f"no entry {ledger}:{entry} here".encode()]
-        return Code.NO_SUCH_LEDGER, 0, 0, [f"no ledger {ledger} here".encode()]
+            return BookieCode.NO_SUCH_ENTRY, 0, 0, [f"no entry {ledger}:{entry} here".encode()]
+        return BookieCode.NO_SUCH_LEDGER, 0, 0, [f"no ledger {ledger} here".encode()]
 
     def commit(self) -> None:
         """The end of a loop pass: what was received becomes one record a journal; a full generation is flushed."""
@@ -305,11 +307,11 @@ class Bookie(Directories):
         if not pieces:
             peer.answer(request, *self._absent(home, ledger, first))
         elif len(held) == len(pieces):
-            peer.answer(request, Code.OK, 0, 0, held)
+            peer.answer(request, BookieCode.OK, 0, 0, held)
             self._note_read(pieces, begun)
         else:
             self._reading += 1
-            part = partial(peer.answer, request, Code.OK, behind, 1) if parts else None
+            part = partial(peer.answer, request, BookieCode.OK, behind, 1) if parts else None
             home.catch_up.start(pieces, partial(self._fetched, home, ledger, pieces, begun, request, peer), part)
 
     def _fetched(
@@ -330,12 +332,14 @@ class Bookie(Directories):
             if isinstance(bad, tuple):
                 home.met_bad(bad[0], ledger, bad[1])
         if read:
-            peer.answer(request, Code.OK, 0, 0, blocks)
+            peer.answer(request, BookieCode.OK, 0, 0, blocks)
             self._note_read(pieces[:read], begun)
         else:
             self.counts.failed_reads += 1
             self.counts.failed_reads_ms.add(1000 * (self._now() - begun))
-            peer.answer(request, Code.UNKNOWN, 0, 0, [f"ledger {ledger} on bookie {self.bookie_id}: {error}".encode()])
+            peer.answer(
+                request, BookieCode.UNKNOWN, 0, 0, [f"ledger {ledger} on bookie {self.bookie_id}: {error}".encode()]
+            )
         self._unblock()
 
     def _note_read(self, pieces: Sequence[Piece], begun: float) -> None:
@@ -369,11 +373,11 @@ def _answer_stored(
     journal: JournalDir, peer: Peer, request: int, entry: int, value: int, error: BaseException | None
 ) -> None:
     if error is None:
-        peer.answer(request, Code.OK, entry, value, ())
+        peer.answer(request, BookieCode.OK, entry, value, ())
     else:
         peer.answer(
             request,
-            Code.DISK_FAILED if journal.failure else Code.READ_ONLY,
+            BookieCode.DISK_FAILED if journal.failure else BookieCode.READ_ONLY,
             0,
             0,
             [(journal.failure or journal.full).encode()],

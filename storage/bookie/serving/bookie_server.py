@@ -16,7 +16,7 @@ from typing import cast
 
 from heliograph.model.errors import PeerError
 from heliograph.runtime.disk import Buffer
-from heliograph.wire.bookie_frames import Code, FrameBuffer, Kind, SlabPool, encode, encode_acks
+from heliograph.wire.bookie_frames import BookieCode, FrameBuffer, Kind, SlabPool, encode, encode_acks
 from storage.bookie.serving.bookie import Bookie
 
 _TICK_S = 1.0
@@ -162,13 +162,13 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._acks[ledger] = through
         self._flush_soon()
 
-    def lost(self, ledger: int, code: Code, text: str) -> None:
+    def lost(self, ledger: int, code: BookieCode, text: str) -> None:
         self._put_acks()
         body = text.encode()
         self._out += [encode(Kind.LOST, body_bytes=len(body), number=code, ledger=ledger), body]
         self._flush_soon()
 
-    def answer(self, request: int, code: Code, entry: int, value: int, body: Sequence[Buffer]) -> None:
+    def answer(self, request: int, code: BookieCode, entry: int, value: int, body: Sequence[Buffer]) -> None:
         size = sum(map(len, body))
         self._out += [
             encode(Kind.ANSWER, body_bytes=size, number=code, entry=entry, value=value, request=request),

@@ -25,7 +25,7 @@ from heliograph.wire.bookie_frames import (
     HEAD,
     RANGE,
     VERSION,
-    Code,
+    BookieCode,
     FrameBuffer,
     Kind,
     SlabPool,
@@ -441,14 +441,14 @@ class BookieClient:
             return  # whoever asked was cancelled
         if len(body.obj) > _PINS_MAX * len(body):  # type: ignore[arg-type]
             body = memoryview(bytes(body))
-        if code == Code.OK and waiting.parts is not None and value:
+        if code == BookieCode.OK and waiting.parts is not None and value:
             waiting.parts.append(body)
             if entry and waiting.on_end is not None:
                 on_end, waiting.on_end = waiting.on_end, None
                 on_end(entry)
             return
         del self._requests[request]
-        if code == Code.OK:
+        if code == BookieCode.OK:
             waiting.future.set_result(_Answer(entry, value, body))
         else:
             waiting.future.set_exception(error_of(code, f"bookie {self.bookie_id}: {str(body, 'utf-8', 'replace')}"))

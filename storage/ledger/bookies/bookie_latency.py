@@ -11,29 +11,29 @@ from array import array
 _WINDOW = 256
 
 
-class Latency:
+class BookieLatency:
     def __init__(self) -> None:
-        self._samples: array[float] = array("d")
+        self._ring: array[float] = array("d")
         self._at = 0
         self._sorted: list[float] = []
-        self._new = 0
+        self._sorted_at = 0
 
     def add(self, seconds: float) -> None:
-        if len(self._samples) < _WINDOW:
-            self._samples.append(seconds)
+        if len(self._ring) < _WINDOW:
+            self._ring.append(seconds)
         else:
-            self._samples[self._at] = seconds
+            self._ring[self._at] = seconds
             self._at = (self._at + 1) % _WINDOW
-        self._new += 1
+        self._sorted_at += 1
 
     def percentile(self, fraction: float) -> float:
         """0 while too few samples are known."""
-        if self._new >= _WINDOW // 8:
-            self._sorted, self._new = sorted(self._samples), 0
+        if self._sorted_at >= _WINDOW // 8:
+            self._sorted, self._sorted_at = sorted(self._ring), 0
         return self._sorted[int(fraction * len(self._sorted))] if self._sorted else 0.0
 
 
-class ReadLatency(Latency):
+class ReadLatency(BookieLatency):
     def __init__(self) -> None:
         super().__init__()
         self.second_reads = 0

@@ -59,8 +59,8 @@ async def read_entries(
             break
     last = min(last, metadata.striping.last(first))
     bookies = list(metadata.write_set(first))
-    turn = metadata.ledger % len(bookies)
-    left = context.pool.best_first(bookies[turn:] + bookies[:turn])
+    shift = metadata.ledger % len(bookies)
+    left = context.pool.best_first(bookies[shift:] + bookies[:shift])
     asked: dict[asyncio.Task[list[tuple[int, Run]]], None] = {}
     worst: HeliographError | None = None
 

@@ -36,7 +36,7 @@ _HOLES_MAX = 10_000
 """With more of them everything behind the mark-delete position is named: nobody waits for a walk over millions."""
 
 
-class Log(Protocol):
+class ExpiryLog(Protocol):
     """The managed ledger, as it is needed here."""
 
     topic: str
@@ -60,14 +60,14 @@ class Log(Protocol):
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> Sequence[tuple[int, int, Run]]: ...
 
 
-async def oldest_unacked_ms(log: Log, name: str) -> int:
+async def oldest_unacked_ms(log: ExpiryLog, name: str) -> int:
     cursor = log.cursors.get(name)
     if cursor is None:
         raise NotFound(f"{log.topic}: there is no cursor {name}")
     return await _time_ms(log, cursor.read_position) if cursor.backlog_entries else 0
 
 
-async def expire_before(log: Log, time_ms: int, names: Collection[str]) -> dict[str, int]:
+async def expire_before(log: ExpiryLog, time_ms: int, names: Collection[str]) -> dict[str, int]:
     waiting = [c for c in _chosen(log, names) if c.backlog_entries]
     if not waiting:
         return {}
@@ -76,7 +76,7 @@ async def expire_before(log: Log, time_ms: int, names: Collection[str]) -> dict[
     return await move(log, log.position_after(slowest, expired), names, noted=True) if expired else {}
 
 
-async def drop_to(log: Log, size_bytes: int, names: Collection[str]) -> dict[str, int]:
+async def drop_to(log: ExpiryLog, size_bytes: int, names: Collection[str]) -> dict[str, int]:
     given_up: dict[str, int] = {}
     for cursor in _chosen(log, names):
         last = log.last_confirmed
@@ -93,7 +93,7 @@ async def drop_to(log: Log, size_bytes: int, names: Collection[str]) -> dict[str
     return given_up
 
 
-async def move(log: Log, upto: Position, names: Collection[str], *, noted: bool = False) -> dict[str, int]:
+async def move(log: ExpiryLog, upto: Position, names: Collection[str], *, noted: bool = False) -> dict[str, int]:
     """Over everything up to `upto`; returns how many entries each gave up unacknowledged, where there were any. noted: as what nobody acknowledged."""
     moved: list[Cursor] = []
     given_up: dict[str, int] = {}
@@ -123,7 +123,7 @@ def read_given_up(properties: Mapping[str, str]) -> list[tuple[Position, Positio
         raise CorruptData(f"what a cursor gave up: {error}") from error
 
 
-def _noted(log: Log, cursor: Cursor, upto: Position) -> list[tuple[int, int, int, int]]:
+def _noted(log: ExpiryLog, cursor: Cursor, upto: Position) -> list[tuple[int, int, int, int]]:
     """What was given up before, and what is not acknowledged behind the mark-delete position."""
     at, end = cursor.mark_delete, (upto[0], upto[1] + 1)
     ranges = deque(
@@ -143,11 +143,11 @@ def _noted(log: Log, cursor: Cursor, upto: Position) -> list[tuple[int, int, int
     return [(*after, *through) for after, through in ranges]
 
 
-def _chosen(log: Log, names: Collection[str]) -> list[Cursor]:
+def _chosen(log: ExpiryLog, names: Collection[str]) -> list[Cursor]:
     return [cursor for cursor in log.cursors.values() if cursor.name in names]
 
 
-async def _older(log: Log, after: Position, time_ms: int) -> int:
+async def _older(log: ExpiryLog, after: Position, time_ms: int) -> int:
     """How many entries behind `after` are older."""
     low, high = 0, log.entries_between(after, log.last_confirmed)
     for info in log.ledgers_from(after[0]):  # a ledger that was closed by then holds nothing younger
@@ -167,7 +167,7 @@ async def _older(log: Log, after: Position, time_ms: int) -> int:
     return low
 
 
-async def _time_ms(log: Log, position: Position) -> int:
+async def _time_ms(log: ExpiryLog, position: Position) -> int:
     """Broker time of the entry there; 0 where it was trimmed meanwhile, so that it counts as old."""
     runs = await log.read(position, 1, 1)
     return runs[0][2].time_ms if runs and runs[0][:2] == position else 0

@@ -16,7 +16,7 @@ from heliograph.model.errors import HeliographError, LedgerFenced
 from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import Position
 from storage.managed_ledger.log.log_extent import LogExtent
-from storage.managed_ledger.log.shared_parts import Parts
+from storage.managed_ledger.log.shared_parts import SharedParts
 from storage.managed_ledger.metadata.ledger_history import Page
 from storage.managed_ledger.metadata.ledger_pages import read_pages
 
@@ -26,7 +26,7 @@ class LogPages(LogExtent):
 
     __slots__ = ("_parts",)
 
-    _parts: Parts
+    _parts: SharedParts
 
     @abstractmethod
     def _fail(self, error: HeliographError) -> None:

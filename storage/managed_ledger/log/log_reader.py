@@ -20,7 +20,7 @@ from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from storage.ledger.reading.ledger_reader import OnEnd, ledger_metadata, read_open
 from storage.managed_ledger.cache.topic_cache import TopicCache, cut_point
-from storage.managed_ledger.log.shared_parts import Parts
+from storage.managed_ledger.log.shared_parts import SharedParts
 from storage.managed_ledger.metadata.ledger_catalog import Catalog
 
 _ENDS_KEPT = 16
@@ -63,7 +63,7 @@ class LogReader:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: SharedParts,
         catalog: Catalog,
         cache: TopicCache,
         known: Callable[[int], LedgerMetadata | None],

@@ -62,7 +62,7 @@ class TailHost(Protocol):
         ...
 
 
-class Tail:
+class LogTail:
     __slots__ = (
         "_catalog",
         "_clock",

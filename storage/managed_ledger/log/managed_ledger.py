@@ -33,12 +33,12 @@ from storage.managed_ledger.cursors import cursor_expiry
 from storage.managed_ledger.cursors.cursor import Cursor
 from storage.managed_ledger.log.log_reader import LogReader
 from storage.managed_ledger.log.log_repair import LogRepair
-from storage.managed_ledger.log.log_tail import Done, Failed, Tail
-from storage.managed_ledger.log.shared_parts import Parts
+from storage.managed_ledger.log.log_tail import Done, Failed, LogTail
+from storage.managed_ledger.log.shared_parts import SharedParts
 from storage.managed_ledger.log.topic_record import Stored, TopicRecord
 from storage.managed_ledger.metadata.ledger_catalog import Catalog
 from storage.managed_ledger.metadata.topic_times import dated
-from storage.managed_ledger.retention.ledger_retention import Keeping
+from storage.managed_ledger.retention.ledger_retention import LedgerRetention
 from storage.managed_ledger.retention.sweep_schedule import NEVER
 from storage.managed_ledger.retention.trim_rule import Retention
 
@@ -81,7 +81,7 @@ class ManagedLedger(LogRepair):
         "_cache",
         "_closing",
         "_index",
-        "_keeper",
+        "_retention",
         "_reader",
         "_refusal",
         "_state",
@@ -104,7 +104,7 @@ class ManagedLedger(LogRepair):
         stored: ManagedLedgerMetadata,
         version: int,
         next_index: int,
-        parts: Parts,
+        parts: SharedParts,
     ) -> None:
         """quorums: ensemble, write, and ack quorum of new ledgers."""
         self.topic, self.quorums, self.affinity = topic, parts.same(quorums), ANYWHERE
@@ -124,19 +124,19 @@ class ManagedLedger(LogRepair):
             None if self.terminated_at is None else NotAllowed(f"{topic} is terminated")
         )
         self._record = TopicRecord(stored, version, self, parts)
-        self._tail: Tail | None = None
-        self._keeper: Keeping | None = None
+        self._tail: LogTail | None = None
+        self._retention: LedgerRetention | None = None
         self._reader: LogReader | None = None
         self._cache: TopicCache | None = None
 
     # -- parts that are there while they are needed --------------------------------------------------------------------
 
-    def _end(self) -> Tail:
+    def _end(self) -> LogTail:
         if self._tail is None:
             parts = self._parts
             parts.touch(self.topic)
             counts = parts.appends.of(self.topic)
-            self._tail = Tail(
+            self._tail = LogTail(
                 self.topic,
                 parts.context,
                 parts.settings,
@@ -163,14 +163,14 @@ class ManagedLedger(LogRepair):
             self._reader = LogReader(self._parts, self._catalog, self._cached(), self._known_metadata, self.topic)
         return self._reader
 
-    def _keeping(self) -> Keeping:
-        if self._keeper is None:
+    def _ledger_retention(self) -> LedgerRetention:
+        if self._retention is None:
             self._parts.touch(self.topic)
             settings = self._parts.settings
-            self._keeper = Keeping(
+            self._retention = LedgerRetention(
                 self, self._catalog, self._parts.context, self._parts.clock, int(settings.ledger_age_max_s * 1000)
             )
-        return self._keeper
+        return self._retention
 
     def rest(self) -> float:
         """To be called now and then: closes the open ledger of a topic that is idle, or too old, and gives up what an
@@ -189,14 +189,14 @@ class ManagedLedger(LogRepair):
             self._cache = self._cache if self._cache is not None and self._cache.runs else None
         self.trim_soon()
         again_s = NEVER
-        if self._keeper is not None and self._keeper.idle:
-            again_s, self._keeper = self._keeper.again_s(), None
+        if self._retention is not None and self._retention.idle:
+            again_s, self._retention = self._retention.again_s(), None
         if self._catalog.history is not None:
             self._catalog.history.forget(
                 min((cursor.mark_delete[0] for cursor in self.cursors.values()), default=self.last_confirmed[0])
             )
             again_s = 0.0
-        busy = self._keeper is not None or (self._tail is None and self._cache is not None)
+        busy = self._retention is not None or (self._tail is None and self._cache is not None)
         return 0.0 if busy else again_s if self._tail is None else min(again_s, self._tail.rests_in_s(idle_s))
 
     # -- what there is ------------------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ class ManagedLedger(LogRepair):
     def trim_soon(self) -> None:
         """Frees, in the background, the ledgers that nobody needs."""
         if self._catalog.count:
-            self._keeping().trim_soon()
+            self._ledger_retention().trim_soon()
 
     async def truncate(self, names: Collection[str] | None = None) -> dict[str, int]:
         """Moves these cursors (None: every one) over all that is confirmed; what no other cursor needs is freed soon,
@@ -370,8 +370,8 @@ class ManagedLedger(LogRepair):
         self._check_open()
         upto = self.last_confirmed
         given_up = await cursor_expiry.move(self, upto, self.cursors if names is None else names)
-        keeping = self._keeping()
-        keeping.truncating = max(keeping.truncating, upto)
+        retention = self._ledger_retention()
+        retention.truncating = max(retention.truncating, upto)
         if (
             upto[0] >= 0
             and self._catalog.ids
@@ -392,13 +392,13 @@ class ManagedLedger(LogRepair):
             await self._end().roll()
 
     def take_trim(self, whole: bool) -> tuple[bool, list[LedgerMetadata]]:
-        return (False, []) if self._keeper is None else self._keeper.take(whole)
+        return (False, []) if self._retention is None else self._retention.take(whole)
 
     def on_trim_ready(self) -> None:
         self._record.change()
 
     def on_trim_put_off(self) -> None:
-        self._keeping().finished()
+        self._ledger_retention().finished()
         self.trim_soon()
 
     def on_ledgers_gone(self, error: HeliographError) -> None:
@@ -467,9 +467,9 @@ class ManagedLedger(LogRepair):
                 if self._tail is not None:
                     self._tail.metadata.pop(metadata.ledger, None)
         if stored.trimming:
-            self._keeping().finished()
+            self._ledger_retention().finished()
         if stored.trimmed or stored.garbage:
-            self._keeping().delete([*stored.trimmed, *stored.garbage])
+            self._ledger_retention().delete([*stored.trimmed, *stored.garbage])
         if self._tail is not None:
             self._tail.on_recorded(stored.ledger)
 

@@ -41,7 +41,7 @@ from storage.managed_ledger.log import damaged_ledgers
 from storage.managed_ledger.log.log_reader import ColdReads
 from storage.managed_ledger.log.managed_ledger import LogState, ManagedLedger
 from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE, NoState, ShadowLedger
-from storage.managed_ledger.log.shared_parts import Parts
+from storage.managed_ledger.log.shared_parts import SharedParts
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from storage.managed_ledger.metadata.ledger_catalog import Catalog
 from storage.managed_ledger.metadata.ledger_history import History
@@ -101,7 +101,7 @@ class ManagedLedgerFactory:
         self._meta, self._clock, self._rng = meta, clock, rng
         self._flusher = MetadataFlusher(self.context)
         self._restless = Sweeping(self.settings.sweep_s)
-        self._parts = Parts(
+        self._parts = SharedParts(
             context=self.context,
             flusher=self._flusher,
             cache=cache,

@@ -44,7 +44,7 @@ from storage.ledger.repair.in_place_repair import Refilled, Source
 from storage.managed_ledger.log.log_reader import LogReader
 from storage.managed_ledger.log.log_tail import Done, Failed
 from storage.managed_ledger.log.managed_ledger import LogState, ManagedLedger
-from storage.managed_ledger.log.shared_parts import Parts
+from storage.managed_ledger.log.shared_parts import SharedParts
 from storage.managed_ledger.metadata.ledger_catalog import Catalog
 from storage.managed_ledger.metadata.ledger_pages import stored_topic
 from storage.managed_ledger.metadata.topic_times import dated, published_by, published_ms
@@ -85,7 +85,7 @@ class ShadowLedger(ManagedLedger):
         followed: ManagedLedgerMetadata,
         stored: ManagedLedgerMetadata,
         version: int,
-        parts: Parts,
+        parts: SharedParts,
     ) -> None:
         """followed: what is stored of the source; `state` is as of its `state_through`. stored: what is stored of the
         shadow itself.

@@ -23,7 +23,7 @@ from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from local_meta import keys
 from storage.managed_ledger.cursors.cursor import Cursor
-from storage.managed_ledger.log.shared_parts import Parts
+from storage.managed_ledger.log.shared_parts import SharedParts
 from storage.managed_ledger.metadata.metadata_flusher import FLUSH_S
 from storage.managed_ledger.metadata.topic_times import created_ms, dated, published_by, published_ms
 
@@ -137,7 +137,7 @@ class TopicRecord:
         "version",
     )
 
-    def __init__(self, stored: ManagedLedgerMetadata, version: int, host: RecordHost, parts: Parts) -> None:
+    def __init__(self, stored: ManagedLedgerMetadata, version: int, host: RecordHost, parts: SharedParts) -> None:
         self.version, self.owner, self.through = version, stored.owner, stored.state_through
         self.created_ms, self.published_ms = created_ms(stored), published_ms(stored)
         self._host, self._parts = host, parts

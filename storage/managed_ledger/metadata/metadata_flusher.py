@@ -21,7 +21,7 @@ FLUSH_S = 0.05
 _BYTES_MAX = TXN_BYTES_MAX // 2
 
 
-class Member(Protocol):
+class FlushMember(Protocol):
     """One topic."""
 
     def collect(self) -> Sequence[Op]:
@@ -53,13 +53,13 @@ class MetadataFlusher:
     def __init__(self, context: LedgerContext) -> None:
         self._context = context
         self._loop = asyncio.get_running_loop()
-        self._due: dict[Member, float] = {}
+        self._due: dict[FlushMember, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0  # kept here: uvloop's handle of what is due at once does not tell
         self._running = False
         self._failures = 0
 
-    def request(self, member: Member, delay_s: float = FLUSH_S) -> None:
+    def request(self, member: FlushMember, delay_s: float = FLUSH_S) -> None:
         """Idempotent; the earliest time wins."""
         due = self._loop.time() + delay_s
         if due < self._due.get(member, due + 1):
@@ -67,7 +67,7 @@ class MetadataFlusher:
             if not self._running:
                 self._arm(due)
 
-    def drop(self, member: Member) -> None:
+    def drop(self, member: FlushMember) -> None:
         self._due.pop(member, None)
 
     def close(self) -> None:
@@ -100,16 +100,16 @@ class MetadataFlusher:
             if self._due:
                 self._arm(min(self._due.values()))
 
-    def _take(self) -> list[Member]:
+    def _take(self) -> list[FlushMember]:
         horizon = self._loop.time() + FLUSH_S / 2
         due = [member for member, at in self._due.items() if at <= horizon]
         for member in due:
             del self._due[member]
         return due
 
-    def _batches(self, due: list[Member]) -> list[tuple[list[Member], list[Op]]]:
-        batches: list[tuple[list[Member], list[Op]]] = []
-        members: list[Member] = []
+    def _batches(self, due: list[FlushMember]) -> list[tuple[list[FlushMember], list[Op]]]:
+        batches: list[tuple[list[FlushMember], list[Op]]] = []
+        members: list[FlushMember] = []
         ops: list[Op] = []
         size = 0
         for member in due:
@@ -127,7 +127,7 @@ class MetadataFlusher:
             batches.append((members, ops))
         return batches
 
-    async def _write(self, members: list[Member], ops: list[Op]) -> None:
+    async def _write(self, members: list[FlushMember], ops: list[Op]) -> None:
         try:
             version = await self._context.meta.txn(ops)
         except OutcomeUnknown:
@@ -145,7 +145,7 @@ class MetadataFlusher:
             for member in members:
                 member.on_written(version)
 
-    async def _on_error(self, members: list[Member], error: HeliographError) -> None:
+    async def _on_error(self, members: list[FlushMember], error: HeliographError) -> None:
         """One of them has lost its topic, or wants what is not allowed: each is written by itself, so that it fails alone."""
         if len(members) > 1:
             for member in members:
@@ -158,7 +158,7 @@ class MetadataFlusher:
         else:
             members[0].on_refused(error)
 
-    async def _settle(self, members: list[Member]) -> None:
+    async def _settle(self, members: list[FlushMember]) -> None:
         for member in members:
             if await member.settle():
                 self.request(member)

@@ -29,7 +29,7 @@ _ALL = 1 << 62
 """Behind every entry of a ledger."""
 
 
-class KeepingHost(Protocol):
+class RetentionHost(Protocol):
     """The managed ledger, as its trimming sees it."""
 
     topic: str
@@ -55,7 +55,7 @@ class KeepingHost(Protocol):
         ...
 
 
-class Keeping:
+class LedgerRetention:
     """`truncating`: up to this position ledgers are freed whatever retention says."""
 
     __slots__ = (
@@ -70,7 +70,7 @@ class Keeping:
     )
 
     def __init__(
-        self, host: KeepingHost, catalog: Catalog, context: LedgerContext, clock: Clock, last_kept_ms: int
+        self, host: RetentionHost, catalog: Catalog, context: LedgerContext, clock: Clock, last_kept_ms: int
     ) -> None:
         """last_kept_ms: how long the last ledger is kept after it was closed, as in `trim_count`."""
         self.truncating: Position = (-1, -1)

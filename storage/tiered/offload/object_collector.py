@@ -24,7 +24,7 @@ _DELETES_AT_ONCE = 100
 _TOPICS_MAX = 1000
 
 
-class Collector:
+class ObjectCollector:
     """`collected`: since its start."""
 
     def __init__(

@@ -36,11 +36,11 @@ from storage.ledger.repair.ledger_repair import Throttle
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.tiered.objects.object_names import MANIFEST, ObjectName, folder, holder_of, key, parse
 from storage.tiered.offload.ledger_upload import check, upload
-from storage.tiered.offload.object_collector import Collector
+from storage.tiered.offload.object_collector import ObjectCollector
 from storage.tiered.offload.offload_plan import OffloadPolicy, stored, to_drop, to_offload
-from storage.tiered.offload.side_ledgers import Beside
-from storage.tiered.offload.topic_manifest import Manifest, State, States, merge_states, stored_end
-from storage.tiered.offload.unloaded_topics import Lender, TopicSweep
+from storage.tiered.offload.side_ledgers import SideLedgers
+from storage.tiered.offload.topic_manifest import State, States, TopicManifest, merge_states, stored_end
+from storage.tiered.offload.unloaded_topics import TopicLoader, TopicSweep
 from storage.tiered.store import ObjectStore, Stores
 from storage.tiered.tiered_settings import TieredSettings
 
@@ -99,9 +99,9 @@ class Tiering:
         collects: Callable[[], bool],
         clock: Clock,
         settings: TieredSettings,
-        lender: Lender | None = None,
+        lender: TopicLoader | None = None,
         schemas: Callable[[str], Awaitable[dict[str, str]]] | None = None,
-        beside: Beside | None = None,
+        beside: SideLedgers | None = None,
     ) -> None:
         """policy, describe: by a topic's full name. collects: whether this broker is the one that collects at the
         moment.
@@ -113,7 +113,7 @@ class Tiering:
         """
         self.holder = ""
         self.offloaded_bytes = self.offloaded_ledgers = self.dropped_ledgers = 0
-        self.collector: Collector | None = None
+        self.collector: ObjectCollector | None = None
         self._region, self._context, self._stores, self._opened = region, context, stores, opened
         self._policy, self._describe, self._collects, self._clock, self._settings = (
             policy,
@@ -144,14 +144,14 @@ class Tiering:
             store = self._stores.get()
             instance = await instance_of(self._context.meta, self._context.rng)
             self.holder = holder_of(self._region, instance)
-            self.collector = Collector(
+            self.collector = ObjectCollector(
                 self._context.meta,
                 store,
                 self.holder,
                 instance.encode(),
                 None if self._beside is None else self._beside.named,
             )
-            self._ticking = self._context.tasks.spawn(self._tick_for_ever())
+            self._ticking = self._context.tasks.spawn(self._tick_in_slices())
 
     async def stop(self) -> None:
         running = [task for task in (self._ticking, *self._running.values()) if task is not None]
@@ -193,11 +193,11 @@ class Tiering:
 
     # -- by policy ----------------------------------------------------------------------------------------------------
 
-    async def _tick_for_ever(self) -> None:
+    async def _tick_in_slices(self) -> None:
         collect_at = self._clock.monotonic() + self._settings.collect_s
         while True:
             await asyncio.sleep(self._settings.tick_s)
-            for number, ledger in enumerate(self._turn()):
+            for number, ledger in enumerate(self._next_topics()):
                 self._look(ledger)
                 if number % _TOPICS_A_SLICE == _TOPICS_A_SLICE - 1:
                     await asyncio.sleep(0)
@@ -213,16 +213,16 @@ class Tiering:
         for ledger in self._forget():
             self._look(ledger)
 
-    def _turn(self) -> list[ManagedLedger]:
+    def _next_topics(self) -> list[ManagedLedger]:
         """Whose policies are asked on this tick: all, or of very many the next ones, so that a tick costs no more however many there are."""
         opened = self._forget()
         if len(opened) <= _TOPICS_A_TICK:
             self._round.clear()
             return opened
         self._round = self._round or opened
-        turn = self._round[-_TOPICS_A_TICK:]
+        topics = self._round[-_TOPICS_A_TICK:]
         del self._round[-_TOPICS_A_TICK:]
-        return turn
+        return topics
 
     def _forget(self) -> list[ManagedLedger]:
         """The topics that are open; of others nothing is kept."""
@@ -336,7 +336,7 @@ class Tiering:
                 ):
                     self.dropped_ledgers += 1
 
-    async def _offload_beside(self, beside: Beside, topic: str, info: LedgerInfo) -> int:
+    async def _offload_beside(self, beside: SideLedgers, topic: str, info: LedgerInfo) -> int:
         """The bytes that were stored; 0 where the topic has another ledger there by now: the object is named by nobody then."""
         begun = OffloadRecord(f"{self._context.rng.getrandbits(128):032x}", self.holder)
         if not await beside.set_offload(topic, info.ledger, begun):
@@ -441,7 +441,9 @@ class Tiering:
         policies = (
             described.policies if self._schemas is None else {**described.policies, **await self._schemas(ledger.topic)}
         )
-        manifest = Manifest(ledger.topic, self._clock.wall_ms(), form, states, cursors, policies, described.partitions)
+        manifest = TopicManifest(
+            ledger.topic, self._clock.wall_ms(), form, states, cursors, policies, described.partitions
+        )
         attempt = f"{self._context.rng.getrandbits(128):032x}"
         await store.put(key(ObjectName(self.holder, ledger.topic, MANIFEST, version, attempt)), _one(manifest.encode()))
         status.states, status.manifest, status.manifest_at = states, essence, self._clock.monotonic()
@@ -459,7 +461,7 @@ class Tiering:
         if newest is None:
             return ()
         try:
-            return Manifest.decode(await store.read(newest[1], 0, newest[2])).states
+            return TopicManifest.decode(await store.read(newest[1], 0, newest[2])).states
         except CorruptData as error:
             log.warning("tier.manifest_damaged", extra={"object": newest[1], "error": str(error)})
             return ()

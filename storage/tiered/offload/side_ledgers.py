@@ -14,7 +14,7 @@ from typing import Protocol
 from heliograph.model.ledger_metadata import LedgerInfo, OffloadRecord
 
 
-class Beside(Protocol):
+class SideLedgers(Protocol):
     def ledgers(self, topic: str) -> list[LedgerInfo]:
         """Closed ones that may be offloaded now; each is offloaded for itself. [] where the topic has none, or is not
         open here.

@@ -39,7 +39,7 @@ States = tuple[State, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class TopicManifest:
     topic: str
     made_ms: int
     metadata: ManagedLedgerMetadata

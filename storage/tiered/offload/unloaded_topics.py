@@ -29,7 +29,7 @@ _PAGE = 500
 _DECODED_A_SLICE = 50
 
 
-class Lender(Protocol):
+class TopicLoader(Protocol):
     """Who loads topics."""
 
     def lends(self, topic: str) -> bool:
@@ -51,7 +51,7 @@ class TopicSweep:
     def __init__(
         self,
         meta: MetadataStore,
-        lender: Lender,
+        lender: TopicLoader,
         due: Callable[[str, list[LedgerInfo]], bool],
         busy: Callable[[str], bool],
         topics_a_step: int,

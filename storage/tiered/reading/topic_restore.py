@@ -27,7 +27,7 @@ from storage.tiered.objects.object_names import MANIFEST, ObjectName, parse
 from storage.tiered.objects.object_names import key as key_of
 from storage.tiered.offload.ledger_upload import check
 from storage.tiered.offload.offload_plan import stored_prefix
-from storage.tiered.offload.topic_manifest import Manifest
+from storage.tiered.offload.topic_manifest import TopicManifest
 from storage.tiered.reading.cold_reader import ColdReader
 from storage.tiered.store import ObjectStore, Stores
 
@@ -88,12 +88,14 @@ async def manifests(store: ObjectStore, prefix: str = "") -> dict[tuple[str, str
     return {place: sorted(rows) for place, rows in sorted(found.items())}
 
 
-async def newest_manifest(store: ObjectStore, rows: list[tuple[ObjectName, str, int]]) -> tuple[Manifest, list[str]]:
+async def newest_manifest(
+    store: ObjectStore, rows: list[tuple[ObjectName, str, int]]
+) -> tuple[TopicManifest, list[str]]:
     """The newest that can be read, and a note for each that cannot. Raises CorruptData where none can."""
     notes: list[str] = []
     for name, key, size in reversed(rows):
         try:
-            manifest = Manifest.decode(await store.read(key, 0, size))
+            manifest = TopicManifest.decode(await store.read(key, 0, size))
             if manifest.topic != name.topic:
                 raise CorruptData(f"it is of {manifest.topic}")
             return manifest, notes
@@ -108,7 +110,7 @@ async def restore_topic(
     reader: ColdReader,
     topic: str,
     state: RestoredState,
-    prepare: Callable[[Manifest], Awaitable[list[str]]],
+    prepare: Callable[[TopicManifest], Awaitable[list[str]]],
     *,
     url: str = "",
     holder: str = "",
@@ -198,7 +200,12 @@ def _local_gone(info: LedgerInfo, url: str) -> LedgerInfo:
 
 
 async def _state_at_end(
-    reader: ColdReader, topic: str, infos: list[LedgerInfo], manifest: Manifest, state: RestoredState, notes: list[str]
+    reader: ColdReader,
+    topic: str,
+    infos: list[LedgerInfo],
+    manifest: TopicManifest,
+    state: RestoredState,
+    notes: list[str],
 ) -> tuple[bytes, int]:
     """(snapshot, index of the next message) as of the last entry that is there."""
     last = (infos[-1].ledger, infos[-1].entries - 1)
@@ -251,7 +258,7 @@ def _clamped(name: str, blob: bytes, catalog: Catalog) -> bytes:
 async def _nothing(_: Cursor) -> None: ...
 
 
-async def _raise_ids(meta: MetadataStore, manifest: Manifest, infos: list[LedgerInfo]) -> None:
+async def _raise_ids(meta: MetadataStore, manifest: TopicManifest, infos: list[LedgerInfo]) -> None:
     """New ledgers of the region lie above every id that the topic is known to have used."""
     known = [info.ledger for info in manifest.metadata.ledgers] + [position[0] for position, _ in manifest.states]
     await meta.next_ids(

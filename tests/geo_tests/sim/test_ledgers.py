@@ -135,13 +135,13 @@ def a_bookie_acknowledges_before_its_sync(patch: pytest.MonkeyPatch) -> None:
 
 
 def entries_are_confirmed_before_the_topic_names_the_ledger(patch: pytest.MonkeyPatch) -> None:
-    drain = tail.Tail.drain
+    drain = tail.LogTail.drain
 
-    def drained(self: tail.Tail) -> None:
+    def drained(self: tail.LogTail) -> None:
         self._recorded = 1 << 60
         drain(self)
 
-    patch.setattr(tail.Tail, "drain", drained)
+    patch.setattr(tail.LogTail, "drain", drained)
 
 
 def an_acknowledgement_is_not_stored(patch: pytest.MonkeyPatch) -> None:

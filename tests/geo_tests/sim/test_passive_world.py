@@ -16,10 +16,10 @@ from geo_tests.sim.world import WorldSettings
 from region_node.dr.leadership.write_gates import Gate
 
 SETTINGS = WorldSettings(regions=("us", "eu", "ap"), messages=40, chaos_s=14.0, topics=1)
-SEEDS = 4
+PASSIVE_WORLDS = 4
 SMALL = replace(SETTINGS, messages=12, chaos_s=6.0, faults=4, brokers=1, bookies=2)
 """A third of a CPU second each: a world's cost is its timers and messages, those of metadata most of all, and they grow with processes and virtual time."""
-SMALL_SEEDS = 296
+SMALL_PASSIVE_WORLDS = 296
 BLOCK = 37
 
 
@@ -39,12 +39,12 @@ def runs(seeds: range, settings: WorldSettings) -> Counter[str]:
 
 @pytest.mark.slow
 def test_no_message_is_lost_or_doubled_and_one_region_confirms() -> None:
-    seen = runs(range(SEEDS), SETTINGS)
+    seen = runs(range(PASSIVE_WORLDS), SETTINGS)
     assert seen["confirmed"] > 40 and seen["failed over"] > 2, seen
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, SMALL_SEEDS, BLOCK))
+@pytest.mark.parametrize("first", range(0, SMALL_PASSIVE_WORLDS, BLOCK))
 def test_so_it_is_with_regions_of_one_broker_each(first: int) -> None:
     seen = runs(range(first, first + BLOCK), SMALL)
     assert seen["audits"] == BLOCK and seen["repaired"] > BLOCK // 16 and seen["reconfigured"] > 5, seen

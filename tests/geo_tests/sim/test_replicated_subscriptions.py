@@ -14,11 +14,11 @@ from geo_tests.sim.world import WorldSettings, run_seed
 from replicator.subscriptions import subscription_cursor
 
 SETTINGS = WorldSettings(replicated=True, messages=40, chaos_s=10.0)
-SEEDS = 6
+SUBSCRIPTION_WORLDS = 6
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", range(SUBSCRIPTION_WORLDS))
 def test_worlds_hold(seed: int) -> None:
     assert run_seed(seed, SETTINGS).messages > 0
 

@@ -26,7 +26,7 @@ from replicator.sending import link_sender
 from storage.managed_ledger.log import managed_ledger
 from tests.geo_tests.sim.mutants import the_mark_delete_position_jumps_over_gaps
 
-SEEDS = 200
+WORLDS = 200
 BLOCKS = 50
 MUTANT_SEEDS = 40
 
@@ -40,15 +40,15 @@ FAILING_APPENDS = replace(WILD, kinds=("kill_two_bookies", "reset_clients", "cut
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_worlds_hold(block: int) -> None:
-    for seed in range(block * SEEDS // BLOCKS, (block + 1) * SEEDS // BLOCKS):
+    for seed in range(block * WORLDS // BLOCKS, (block + 1) * WORLDS // BLOCKS):
         verdict = run_seed(seed)
         assert verdict.messages > 0 and verdict.audited == verdict.regions * WorldSettings().topics
         assert seed % EVERY or sum(kind.endswith("found and repaired") for kind in verdict.kinds) == 1
 
 
 def test_worlds_have_three_to_five_regions() -> None:
-    sizes = Counter(len(World(seed).settings.regions) for seed in range(SEEDS))
-    assert set(sizes) == {3, 4, 5} and min(sizes.values()) > SEEDS // 8, sizes
+    sizes = Counter(len(World(seed).settings.regions) for seed in range(WORLDS))
+    assert set(sizes) == {3, 4, 5} and min(sizes.values()) > WORLDS // 8, sizes
 
 
 @pytest.mark.slow
@@ -67,8 +67,12 @@ def test_the_same_seed_gives_the_same_run() -> None:
 def what_is_above_the_prefix_is_accepted(patch: pytest.MonkeyPatch) -> None:
     """The watermark rule: no look at the previous coordinate, and no rewind after a failed append."""
 
-    def judge(self: version_vector.Intake, origin: Any, previous: Position, last: Position) -> version_vector.Verdict:
-        return version_vector.Verdict.DUPLICATE if last <= self.submitted(origin) else version_vector.Verdict.ACCEPT
+    def judge(
+        self: version_vector.Intake, origin: Any, previous: Position, last: Position
+    ) -> version_vector.RunVerdict:
+        return (
+            version_vector.RunVerdict.DUPLICATE if last <= self.submitted(origin) else version_vector.RunVerdict.ACCEPT
+        )
 
     patch.setattr(version_vector.Intake, "judge", judge)
     patch.setattr(link_receiver.ReceiverStream, "_on_rollback", lambda self: None)  # the other half of the same rule
@@ -81,8 +85,10 @@ def submitted_does_not_fall_back(patch: pytest.MonkeyPatch) -> None:
 def duplicates_are_accepted(patch: pytest.MonkeyPatch) -> None:
     """What comes again is stored again."""
 
-    def judge(self: version_vector.Intake, origin: Any, previous: Position, last: Position) -> version_vector.Verdict:
-        return version_vector.Verdict.GAP if previous > self.submitted(origin) else version_vector.Verdict.ACCEPT
+    def judge(
+        self: version_vector.Intake, origin: Any, previous: Position, last: Position
+    ) -> version_vector.RunVerdict:
+        return version_vector.RunVerdict.GAP if previous > self.submitted(origin) else version_vector.RunVerdict.ACCEPT
 
     patch.setattr(version_vector.Intake, "judge", judge)
     patch.setattr(version_vector.Intake, "accept", lambda self, run: run)

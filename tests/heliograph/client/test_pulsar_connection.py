@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
-from heliograph.client.pulsar_connection import Address, ConnectionLost, PulsarConnection, Refused, TopicReader
+from heliograph.client.pulsar_connection import Address, BrokerConnection, ConnectionLost, ServerRefused, TopicReader
 from heliograph.model.errors import NotFound
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from tests.region_node.faces.pulsar.connection.test_pulsar_connection import publish
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, with_broker
 
 
-async def connected(broker: Broker) -> PulsarConnection:
+async def connected(broker: Broker) -> BrokerConnection:
     port = await broker.listener.start("127.0.0.1", 0)
-    return await PulsarConnection.connect(Address("127.0.0.1", port, False))
+    return await BrokerConnection.connect(Address("127.0.0.1", port, False))
 
 
 def test_lookup_and_reading() -> None:
@@ -42,7 +42,7 @@ def test_lookup_and_reading() -> None:
 def test_errors_are_told_to_who_asked() -> None:
     async def test(broker: Broker) -> None:
         connection = await connected(broker)
-        with pytest.raises(Refused):
+        with pytest.raises(ServerRefused):
             await connection.subscribe(1, "persistent://no/such/topic", "s", start=None)
         waiting = asyncio.ensure_future(connection._ask(_unanswered(), 99, 5.0))
         await asyncio.sleep(0)
@@ -70,7 +70,7 @@ def test_nobody_there() -> None:
         port = connection.transport.get_extra_info("peername")[1]
         await broker.listener.close()
         with pytest.raises(ConnectionLost):
-            await PulsarConnection.connect(Address("127.0.0.1", port, False), timeout_s=2)
+            await BrokerConnection.connect(Address("127.0.0.1", port, False), timeout_s=2)
 
     with_broker(test)
 

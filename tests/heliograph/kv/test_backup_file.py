@@ -13,7 +13,15 @@ import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.kv.backup_client import fetch
-from heliograph.kv.backup_file import BackupReader, BackupWriter, Info, Store, group_of, restored_index, restored_pieces
+from heliograph.kv.backup_file import (
+    BackedUpStore,
+    BackupReader,
+    BackupWriter,
+    Info,
+    group_of,
+    restored_index,
+    restored_pieces,
+)
 from heliograph.kv.engine import table_image as image_module
 from heliograph.kv.engine.table_image import Restoring, head_of
 from heliograph.kv.metadata_client import ClientSettings, MetaClient
@@ -24,7 +32,7 @@ from heliograph.runtime.disk import File
 from local_meta.node import LocalMetaNode
 from tests.heliograph.kv.test_state_machine import Driver
 
-INFO = Info(Store.LOCAL, "us", 1_700_000_000_000, 0, "1.2.3")
+INFO = Info(BackedUpStore.LOCAL, "us", 1_700_000_000_000, 0, "1.2.3")
 PORT = 7001
 
 

@@ -6,23 +6,19 @@ from __future__ import annotations
 
 import errno
 import random
-from collections import deque
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import lmdb
 import pytest
 
-from heliograph.kv.durable_state_machine import KeptMachine
 from heliograph.kv.engine import lmdb_store as lmdb_module
 from heliograph.kv.engine import table_image as image_module
-from heliograph.kv.engine.lmdb_store import LmdbStore
 from heliograph.kv.engine.table_image import Image
-from heliograph.kv.machine_commands import Kind, command, open_answer, txn_fields
-from heliograph.kv.metadata_store import Delete, Op, Put
+from heliograph.kv.machine_commands import CommandKind, command, txn_fields
+from heliograph.kv.metadata_store import Delete, Put
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import CorruptData, NotAllowed
+from tests.heliograph.kv.kept_table import Node
 
 LONG = "/long/" + "x" * 490
 KEYS = [
@@ -32,98 +28,6 @@ KEYS = [
     LONG + "é" * 9,
     LONG + "xxxx",
 ]
-
-
-class Steps:
-    """The part of a disk that a store uses, one job at a time when the test says so."""
-
-    def __init__(self) -> None:
-        self._jobs: deque[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = deque()
-        self.fail: BaseException | None = None
-        """The next job ends with it instead of being run."""
-        self.free = 1 << 40
-
-    def submit(self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
-        self._jobs.append((job, done))
-
-    def run(self) -> bool:
-        """Runs one; False: there is none."""
-        if not self._jobs:
-            return False
-        job, done = self._jobs.popleft()
-        failure, self.fail = self.fail, None
-        result = None
-        if failure is None:
-            try:
-                result = job()
-            except (OSError, CorruptData) as error:
-                failure = error
-        done(result, failure)
-        return True
-
-    def run_all(self) -> None:
-        while self.run():
-            pass
-
-    def free_bytes(self) -> int:
-        return self.free
-
-    def close(self) -> None:
-        self._jobs.clear()
-
-
-class Node:
-    """One life after another of a machine over one folder, behind a log that outlives them."""
-
-    def __init__(self, folder: Path, map_bytes: int = 1 << 20) -> None:
-        self.folder, self.map_bytes = folder, map_bytes
-        self.log: list[bytes] = []
-        self.errors: list[BaseException | None] = []
-        self.start()
-
-    def start(self) -> None:
-        self.steps = Steps()
-        self.store = LmdbStore(self.steps, str(self.folder), map_bytes=self.map_bytes)  # type: ignore[arg-type]
-        self.machine = KeptMachine(self.store)
-        opened: list[tuple[bytes, BaseException | None]] = []
-        self.machine.open_soon(lambda description, error: opened.append((description, error)))
-        self.steps.run_all()
-        description, error = opened[0]
-        if error is not None:
-            raise error
-        assert description == (b"%d" % self.machine.index if self.machine.index else b"")
-        for index, entry in enumerate(self.log[self.machine.index :], self.machine.index + 1):
-            self.machine.apply(index, entry)
-
-    def apply(self, entry: bytes) -> bytes:
-        self.log.append(entry)
-        return self.machine.apply(len(self.log), entry)
-
-    def put(self, *ops: Op) -> None:
-        open_answer(self.apply(command(Kind.TXN, txn_fields(ops))))
-
-    def save(self) -> None:
-        self.machine.save(b"%d" % self.machine.index, self.errors.append)
-
-    def crash(self) -> None:
-        """What was not handed to the disk's thread is gone; LMDB itself never half commits (see the test of its pages)."""
-        self.store.close()
-        self.start()
-
-    def take_over(self, blob: bytes, rng: random.Random) -> None:
-        index = len(self.log)
-        failures: list[BaseException | None] = []
-        taking = self.machine.begin_restore(failures.append)
-        self.steps.run_all()
-        at = 0
-        while at < len(blob):
-            size = rng.randrange(1, 400)
-            taking.add(blob[at : at + size], failures.append)
-            self.steps.run_all()
-            at += size
-        taking.finish(b"%d" % index, failures.append)
-        self.steps.run_all()
-        assert not any(failures), failures
 
 
 def random_entry(rng: random.Random, machine: KvMachine) -> bytes:
@@ -137,18 +41,18 @@ def random_entry(rng: random.Random, machine: KvMachine) -> bytes:
     }
     match rng.randrange(8):
         case 0:
-            return command(Kind.SESSION, [])
+            return command(CommandKind.SESSION, [])
         case 1:
-            return command(Kind.GRANT, [rng.randrange(100, 5000)], **about)
+            return command(CommandKind.GRANT, [rng.randrange(100, 5000)], **about)
         case 2:
-            return command(Kind.REVOKE, [lease], **about)
+            return command(CommandKind.REVOKE, [lease], **about)
         case 3:
-            return command(Kind.NEXT_IDS, ["n", rng.randrange(3), 0], **about)
+            return command(CommandKind.NEXT_IDS, ["n", rng.randrange(3), 0], **about)
         case 4 | 5:
-            return command(Kind.TXN, txn_fields([Delete(key, expected), Put("/x", b"x", None, lease)]), **about)
+            return command(CommandKind.TXN, txn_fields([Delete(key, expected), Put("/x", b"x", None, lease)]), **about)
         case _:
             return command(
-                Kind.TXN, txn_fields([Put(key, rng.randbytes(rng.choice((1, 60))), expected, lease)]), **about
+                CommandKind.TXN, txn_fields([Put(key, rng.randbytes(rng.choice((1, 60))), expected, lease)]), **about
             )
 
 
@@ -330,7 +234,7 @@ def test_a_snapshot_that_ends_too_early_changes_nothing(tmp_path: Path) -> None:
     node, other = Node(tmp_path), KvMachine()
     node.put(Put("/mine", b"1"))
     for number in range(20):
-        other.apply(number + 1, command(Kind.TXN, txn_fields([Put(f"/{number}", b"x")])))
+        other.apply(number + 1, command(CommandKind.TXN, txn_fields([Put(f"/{number}", b"x")])))
     ends: list[BaseException | None] = []
     taking = node.machine.begin_restore(ends.append)
     taking.add(other.snapshot()[:-3], ends.append)

@@ -9,7 +9,7 @@ import pytest
 
 from heliograph.kv import state_machine as machine_module
 from heliograph.kv.engine.table_rows import SortedKeys
-from heliograph.kv.machine_commands import Kind, SessionUnknown, command, open_answer, txn_fields
+from heliograph.kv.machine_commands import CommandKind, SessionUnknown, command, open_answer, txn_fields
 from heliograph.kv.metadata_store import KEY_BYTES_MAX, VALUE_BYTES_MAX, Check, Delete, Op, Put, check_ops, prefix_end
 from heliograph.kv.state_machine import Change, KvMachine
 from heliograph.model.errors import CorruptData, LeaseLost, NotAllowed, OutcomeUnknown, VersionConflict
@@ -22,12 +22,12 @@ class Driver:
         self.machine = machine or KvMachine()
         self.log: list[bytes] = []
 
-    def run(self, kind: Kind, fields: list[Any], **session: int) -> list[Any]:
+    def run(self, kind: CommandKind, fields: list[Any], **session: int) -> list[Any]:
         self.log.append(command(kind, fields, **session))
         return open_answer(self.machine.apply(self.machine.index + 1, self.log[-1]))
 
     def txn(self, *ops: Op, **session: int) -> int:
-        version: int = self.run(Kind.TXN, txn_fields(ops), **session)[0]
+        version: int = self.run(CommandKind.TXN, txn_fields(ops), **session)[0]
         return version
 
 
@@ -77,17 +77,17 @@ def test_every_expected_speaks_of_the_state_before() -> None:
 
 def test_fresh_ids() -> None:
     driver = Driver()
-    assert driver.run(Kind.NEXT_IDS, ["n", 3, 0]) == [0]
-    assert driver.run(Kind.NEXT_IDS, ["n", 1, 0]) == [3]
-    assert driver.run(Kind.NEXT_IDS, ["n", 1, 100]) == [100]
-    assert driver.run(Kind.NEXT_IDS, ["n", 1, 50]) == [101]
+    assert driver.run(CommandKind.NEXT_IDS, ["n", 3, 0]) == [0]
+    assert driver.run(CommandKind.NEXT_IDS, ["n", 1, 0]) == [3]
+    assert driver.run(CommandKind.NEXT_IDS, ["n", 1, 100]) == [100]
+    assert driver.run(CommandKind.NEXT_IDS, ["n", 1, 50]) == [101]
     assert driver.machine.under("") == []
 
 
 def test_a_lease_takes_its_keys_along_but_not_those_that_left_it() -> None:
     driver = Driver()
-    (lease,) = driver.run(Kind.GRANT, [3000])
-    (other,) = driver.run(Kind.GRANT, [3000])
+    (lease,) = driver.run(CommandKind.GRANT, [3000])
+    (other,) = driver.run(CommandKind.GRANT, [3000])
     driver.txn(
         Put("/stays", b"", lease=lease),
         Put("/moves", b"", lease=lease),
@@ -97,18 +97,18 @@ def test_a_lease_takes_its_keys_along_but_not_those_that_left_it() -> None:
     driver.txn(Put("/stays", b"1"), Put("/moves", b"1", lease=other), Delete("/gone"))
     seen: list[Change] = []
     driver.machine.observe(lambda index, changes: seen.extend(changes or ()))
-    assert driver.run(Kind.REVOKE, [lease]) == [True]
+    assert driver.run(CommandKind.REVOKE, [lease]) == [True]
     assert seen == [("/goes", None, driver.machine.index)]
-    assert driver.run(Kind.REVOKE, [lease]) == [False]
+    assert driver.run(CommandKind.REVOKE, [lease]) == [False]
     with pytest.raises(LeaseLost):
         driver.txn(Put("/late", b"", lease=lease))
-    driver.run(Kind.REVOKE, [other])
+    driver.run(CommandKind.REVOKE, [other])
     assert [row[0] for row in driver.machine.under("/")] == ["/stays"]
 
 
 def test_a_repeated_command_returns_its_first_answer() -> None:
     driver = Driver()
-    (session,) = driver.run(Kind.SESSION, [])
+    (session,) = driver.run(CommandKind.SESSION, [])
     first = driver.txn(Put("/a", b"1", expected=-1), session=session, sequence=1, low=1)
     driver.txn(Put("/a", b"2", expected=first))
     assert driver.txn(Put("/a", b"1", expected=-1), session=session, sequence=1, low=1) == first
@@ -122,7 +122,7 @@ def test_a_repeated_command_returns_its_first_answer() -> None:
 
 def test_what_the_client_gave_up_is_never_applied_later() -> None:
     driver = Driver()
-    (session,) = driver.run(Kind.SESSION, [])
+    (session,) = driver.run(CommandKind.SESSION, [])
     driver.txn(Put("/a", b"new"), session=session, sequence=2, low=2)
     with pytest.raises(OutcomeUnknown):
         driver.txn(Put("/a", b"old"), session=session, sequence=1, low=1)
@@ -139,12 +139,12 @@ def test_a_forgotten_session_says_so() -> None:
 def test_sessions_are_bounded_and_the_least_recently_used_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_module, "SESSIONS_MAX", 3)
     driver = Driver()
-    sessions = [driver.run(Kind.SESSION, [])[0] for _ in range(3)]
+    sessions = [driver.run(CommandKind.SESSION, [])[0] for _ in range(3)]
     driver.txn(Put("/a", b""), session=sessions[0], sequence=1, low=1)
     restored = Driver(KvMachine())
     restored.machine.restore(driver.machine.snapshot())
     for each in (driver, restored):
-        each.run(Kind.SESSION, [])
+        each.run(CommandKind.SESSION, [])
         with pytest.raises(SessionUnknown):
             each.txn(Put("/a", b""), session=sessions[1], sequence=1, low=1)
         assert each.txn(Put("/a", b""), session=sessions[0], sequence=1, low=1) == 4
@@ -153,7 +153,7 @@ def test_sessions_are_bounded_and_the_least_recently_used_goes_first(monkeypatch
 def test_answers_of_a_session_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_module, "ANSWERS_MAX", 4)
     driver = Driver()
-    (session,) = driver.run(Kind.SESSION, [])
+    (session,) = driver.run(CommandKind.SESSION, [])
     for sequence in range(4):
         driver.txn(Put("/a", b""), session=session, sequence=sequence, low=0)
     with pytest.raises(NotAllowed):
@@ -176,37 +176,37 @@ def test_bytes_that_are_no_command_are_refused(blob: bytes) -> None:
     [
         (0, []),
         (99, [1]),
-        (Kind.TXN, []),
-        (Kind.TXN, [5]),
-        (Kind.TXN, [[]]),
-        (Kind.TXN, [[[0, "/a"]]]),
-        (Kind.TXN, [[[0, 5, b"", None, 0]]]),
-        (Kind.TXN, [[[0, "/a", "text", None, 0]]]),
-        (Kind.TXN, [[[0, "/a", b"", 0.5, 0]]]),
-        (Kind.TXN, [[[0, "/a", b"", None, []]]]),
-        (Kind.TXN, [[[3, "/a", None]]]),
-        (Kind.TXN, [[[2, "/a", None]]]),
-        (Kind.TXN, [[[0, "", b"", None, 0]]]),
-        (Kind.GRANT, []),
-        (Kind.GRANT, [0]),
-        (Kind.GRANT, ["x"]),
-        (Kind.GRANT, [500.5]),
-        (Kind.REVOKE, [[]]),
-        (Kind.NEXT_IDS, ["n", "x", 0]),
-        (Kind.NEXT_IDS, ["n", 1.5, 0]),
-        (Kind.NEXT_IDS, [5, 1, 0]),
-        (Kind.NEXT_IDS, ["n", 0, 0]),
-        (Kind.NEXT_IDS, ["n", -1, 0]),
-        (Kind.NEXT_IDS, ["n", (1 << 63) - 1, 1]),
+        (CommandKind.TXN, []),
+        (CommandKind.TXN, [5]),
+        (CommandKind.TXN, [[]]),
+        (CommandKind.TXN, [[[0, "/a"]]]),
+        (CommandKind.TXN, [[[0, 5, b"", None, 0]]]),
+        (CommandKind.TXN, [[[0, "/a", "text", None, 0]]]),
+        (CommandKind.TXN, [[[0, "/a", b"", 0.5, 0]]]),
+        (CommandKind.TXN, [[[0, "/a", b"", None, []]]]),
+        (CommandKind.TXN, [[[3, "/a", None]]]),
+        (CommandKind.TXN, [[[2, "/a", None]]]),
+        (CommandKind.TXN, [[[0, "", b"", None, 0]]]),
+        (CommandKind.GRANT, []),
+        (CommandKind.GRANT, [0]),
+        (CommandKind.GRANT, ["x"]),
+        (CommandKind.GRANT, [500.5]),
+        (CommandKind.REVOKE, [[]]),
+        (CommandKind.NEXT_IDS, ["n", "x", 0]),
+        (CommandKind.NEXT_IDS, ["n", 1.5, 0]),
+        (CommandKind.NEXT_IDS, [5, 1, 0]),
+        (CommandKind.NEXT_IDS, ["n", 0, 0]),
+        (CommandKind.NEXT_IDS, ["n", -1, 0]),
+        (CommandKind.NEXT_IDS, ["n", (1 << 63) - 1, 1]),
     ],
 )
 def test_a_malformed_command_is_refused_and_changes_nothing(kind: Any, fields: list[Any], in_session: bool) -> None:
     driver = Driver()
-    (session,) = driver.run(Kind.SESSION, [])
+    (session,) = driver.run(CommandKind.SESSION, [])
     with pytest.raises(NotAllowed):
         driver.run(kind, fields, session=session if in_session else 0, sequence=1, low=1)
     assert len(driver.machine) == 0 and driver.machine.leases() == {}
-    assert driver.run(Kind.NEXT_IDS, ["n", 1, 0]) == [0]
+    assert driver.run(CommandKind.NEXT_IDS, ["n", 1, 0]) == [0]
 
 
 def test_limits() -> None:
@@ -270,17 +270,19 @@ def random_command(rng: random.Random, driver: Driver) -> bytes:
     about = {"session": session, "sequence": rng.randrange(12), "low": low}
     match rng.randrange(7):
         case 0:
-            return command(Kind.SESSION, [])
+            return command(CommandKind.SESSION, [])
         case 1:
-            return command(Kind.GRANT, [rng.randrange(100, 5000)], **about)
+            return command(CommandKind.GRANT, [rng.randrange(100, 5000)], **about)
         case 2:
-            return command(Kind.REVOKE, [lease], **about)
+            return command(CommandKind.REVOKE, [lease], **about)
         case 3:
-            return command(Kind.NEXT_IDS, ["n", rng.randrange(3), 0], **about)
+            return command(CommandKind.NEXT_IDS, ["n", rng.randrange(3), 0], **about)
         case 4:
-            return command(Kind.TXN, txn_fields([Delete(key, expected), Put("/x", b"x", None, lease)]), **about)
+            return command(CommandKind.TXN, txn_fields([Delete(key, expected), Put("/x", b"x", None, lease)]), **about)
         case _:
-            return command(Kind.TXN, txn_fields([Put(key, bytes([rng.randrange(256)]), expected, lease)]), **about)
+            return command(
+                CommandKind.TXN, txn_fields([Put(key, bytes([rng.randrange(256)]), expected, lease)]), **about
+            )
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -17,7 +17,7 @@ from geo_tests.sim.raft_mutants import (
     ReplacesOldTerm,
     VoteBeforeSync,
 )
-from heliograph.raft.core import Actions, CoreSettings, RaftCore, Role
+from heliograph.raft.core import Actions, CoreSettings, RaftCore, RaftRole
 from heliograph.raft.messages import (
     COMMAND,
     CONFIG,
@@ -37,7 +37,7 @@ from heliograph.raft.messages import (
     VoteRequest,
     encode_config,
 )
-from heliograph.raft.raft_log import Log
+from heliograph.raft.raft_log import RaftLog
 
 FIVE = Config(("a", "b", "c", "d", "e"))
 THREE = Config(("a", "b", "c"))
@@ -58,7 +58,7 @@ def make(
         config=config,
         term=term,
         vote=vote,
-        log=Log(0, 0, entries or []),
+        log=RaftLog(0, 0, entries or []),
         snapshot=None,
         settings=SETTINGS,
         rng=random.Random(1),
@@ -83,7 +83,7 @@ def elect(core: RaftCore, now: float = 2.0) -> Actions:
         settle(core)
         for voter in ("b", "c")[: len(core.config.voters) // 2]:
             core.receive(voter, VoteReply(core.term + pre, True, pre), now)
-    assert core.role is Role.LEADER
+    assert core.role is RaftRole.LEADER
     return settle(core)
 
 
@@ -97,13 +97,13 @@ def test_single_voter_leads_from_the_start_and_commits_when_its_own_copy_is_dura
         config=Config(("a",)),
         term=4,
         vote="b",
-        log=Log(),
+        log=RaftLog(),
         snapshot=None,
         settings=SETTINGS,
         rng=random.Random(1),
         now=0.0,
     )
-    assert core.role is Role.LEADER and core.term == 5 and not core.ready
+    assert core.role is RaftRole.LEADER and core.term == 5 and not core.ready
     actions = core.take_actions()
     assert actions.hard_state == (5, "a") and actions.entries == [(5, NOOP, b"")] and not actions.committed
     core.propose([b"x", b"y"])
@@ -226,13 +226,13 @@ def test_a_leader_without_a_majority_steps_down() -> None:
         now += 0.1
         core.receive("b", HeartbeatReply(1, 0), now)
         core.tick(now)
-    assert core.role is Role.LEADER, "itself and b are a majority"
+    assert core.role is RaftRole.LEADER, "itself and b are a majority"
     core.read(7)
     core.take_actions()
     for _ in range(12):
         now += 0.1
         core.tick(now)
-    assert core.role is Role.FOLLOWER and core.term == 1
+    assert core.role is RaftRole.FOLLOWER and core.term == 1
     assert core.take_actions().lost_reads == [7]
 
 
@@ -325,7 +325,7 @@ def test_a_member_comes_back_with_what_was_noted_as_committed() -> None:
             config=THREE,
             term=2,
             vote="",
-            log=Log(0, 0, entries),
+            log=RaftLog(0, 0, entries),
             snapshot=None,
             settings=SETTINGS,
             rng=random.Random(1),
@@ -397,7 +397,7 @@ def test_a_snapshot_that_the_log_does_not_follow_is_not_sent_and_another_is_aske
         config=THREE,
         term=1,
         vote="",
-        log=Log(10, 1, [(1, COMMAND, b"x")] * 5),
+        log=RaftLog(10, 1, [(1, COMMAND, b"x")] * 5),
         snapshot=stale,
         settings=SETTINGS,
         rng=random.Random(1),
@@ -440,9 +440,9 @@ def test_learners_receive_everything_and_decide_nothing() -> None:
     assert leader.commit == 1
     learner = make(config, name="z")
     learner.tick(50.0)
-    assert not learner.take_actions() and learner.role is Role.FOLLOWER
+    assert not learner.take_actions() and learner.role is RaftRole.FOLLOWER
     learner.receive("a", TimeoutNow(0), 50.0)
-    assert learner.role is Role.FOLLOWER
+    assert learner.role is RaftRole.FOLLOWER
 
 
 def test_a_configuration_holds_from_the_log_on_and_goes_with_its_entry() -> None:

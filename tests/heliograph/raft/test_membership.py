@@ -8,7 +8,7 @@ import pytest
 
 from geo_tests.sim.raft_membership_mutants import ChangesBeforeNoop
 from heliograph.model.errors import NotAllowed, PeerError
-from heliograph.raft.core import RaftCore, Role
+from heliograph.raft.core import RaftCore, RaftRole
 from heliograph.raft.membership import AddLearner, Addresses, Configurations, Promote, Remove, address_for, changed
 from heliograph.raft.messages import (
     COMMAND,
@@ -152,7 +152,7 @@ def test_a_removed_leader_commits_without_itself_names_an_heir_and_goes() -> Non
         TimeoutNow(core.term)
     ]
     core.tick(core.next_deadline())
-    assert core.role is Role.FOLLOWER
+    assert core.role is RaftRole.FOLLOWER
     core.tick(50.0)
     assert not core.take_actions().sends, "and stands for nothing any more"
 
@@ -196,22 +196,22 @@ def test_a_member_whose_removal_is_not_committed_may_stand_but_not_vote_for_itse
     core = make(Config(("a", "b")), term=1, entries=[(1, COMMAND, b"x"), (1, CONFIG, encode_config(Config(("b",))))])
     core.tick(2.0)
     core.take_actions()
-    assert core.role is Role.PRE_CANDIDATE
+    assert core.role is RaftRole.PRE_CANDIDATE
     core.receive("b", VoteReply(2, True, True), 2.0)
-    assert core.role is Role.CANDIDATE
+    assert core.role is RaftRole.CANDIDATE
     core.receive("b", VoteReply(2, True), 2.0)
-    assert core.role is Role.LEADER
+    assert core.role is RaftRole.LEADER
     core.receive("b", AppendReply(2, 3, True), 2.1)
     assert core.commit == 3, "its own copy does not count"
     core.tick(core.next_deadline())
-    assert core.role is Role.FOLLOWER
+    assert core.role is RaftRole.FOLLOWER
 
 
 def test_a_member_outside_of_any_group_waits() -> None:
     core = make(Config(()), name="z")
     core.tick(50.0)
     core.receive("a", TimeoutNow(0), 50.0)
-    assert not core.take_actions() and core.role is Role.FOLLOWER
+    assert not core.take_actions() and core.role is RaftRole.FOLLOWER
     core.receive("a", Append(4, 0, 0, 0, [(4, CONFIG, encode_config(Config(("a",), ("z",))))]), 51.0)
     assert core.config == Config(("a",), ("z",))
 
@@ -228,7 +228,7 @@ def two_majorities_that_do_not_meet(cls: type[RaftCore]) -> None:
         settle(core)
         for voter in ("c", "d"):
             core.receive(voter, VoteReply(core.term + pre, True, pre), 2.0)
-    assert core.role is Role.LEADER
+    assert core.role is RaftRole.LEADER
     settle(core)
     with pytest.raises(NotAllowed, match="first entry of this leader"):
         core.change(Remove("a"), 2.1)
@@ -252,7 +252,7 @@ def test_a_transfer_waits_until_the_heir_has_everything_and_holds_commands_back(
     core.receive("b", AppendReply(core.term, 2, True), 2.3)
     assert TimeoutNow(core.term) in sent(core.take_actions(), "b")
     core.receive("b", VoteRequest(core.term + 1, 2, 1, ordered=True), 2.4)
-    assert core.role is Role.FOLLOWER and not core.transferring and core.vote == "b"
+    assert core.role is RaftRole.FOLLOWER and not core.transferring and core.vote == "b"
 
 
 def test_a_transfer_that_comes_to_nothing_ends_in_bounded_time() -> None:
@@ -266,7 +266,9 @@ def test_a_transfer_that_comes_to_nothing_ends_in_bounded_time() -> None:
         core.receive("b", HeartbeatReply(core.term, 0), now)
         core.tick(now)
     assert (
-        now <= 2.2 + SETTINGS.election_timeout_s + 0.1 and core.role is Role.LEADER and core.propose([b"y"]) is not None
+        now <= 2.2 + SETTINGS.election_timeout_s + 0.1
+        and core.role is RaftRole.LEADER
+        and core.propose([b"y"]) is not None
     )
 
 

@@ -23,7 +23,7 @@ from heliograph.client.producer import Message, TopicProducer
 from heliograph.client.pulsar_connection import ConnectionLost
 from heliograph.model.errors import ConfigError, MetadataUnavailable, NotAllowed
 from heliograph.spark import sink as sink_module
-from heliograph.spark.columns.entry_columns import Rows
+from heliograph.spark.columns.entry_columns import MessageRows
 from heliograph.spark.columns.entry_columns import _body as body_of
 from heliograph.spark.sink import SinkOptions, write_rows
 from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand, ServerError
@@ -278,7 +278,7 @@ class Broker:
 
 
 def messages_of(entry: bytes, first: int) -> list[tuple[int, bytes]]:
-    rows = Rows(frozenset(), keep_bad=False)
+    rows = MessageRows(frozenset(), keep_bad=False)
     metadata, payload = body_of(memoryview(entry))
     rows._messages(metadata, payload)
     return [(first + number, bytes(value or b"")) for number, value in enumerate(rows.values)]

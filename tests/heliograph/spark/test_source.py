@@ -15,15 +15,15 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from heliograph.client.block_reader import Lookup, TopicSnapshot
+from heliograph.client.block_reader import CoordinatePlace, TopicSnapshot
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import ConfigError, MetadataUnavailable, NotFound
 from heliograph.model.positions import Position
-from heliograph.spark.scan.offsets import Place, encode
+from heliograph.spark.scan.offsets import TopicPlace, encode
 from heliograph.spark.scan.task_planning import Bundle
 from heliograph.spark.source import HeliographDataSource, HeliographStreamReader
 from tests.heliograph.client.serving import Handler, Servers
-from tests.heliograph.spark.scan import test_region_moves as moves
+from tests.heliograph.spark.scan import moving_regions as moves
 
 TOPICS = [f"persistent://a/b/t{number}" for number in range(4)]
 
@@ -210,7 +210,7 @@ class Arriving:
     def vector(self, topic: str, at: Position | None = None) -> dict[Origin, Position]:
         return self._arrives().vector(topic, at)
 
-    def find(self, topic: str, origin: Origin, at: Position) -> Lookup:
+    def find(self, topic: str, origin: Origin, at: Position) -> CoordinatePlace:
         return self._arrives().find(topic, origin, at)
 
 
@@ -222,7 +222,7 @@ def test_what_arrives_while_an_unfinished_micro_batch_is_planned_in_another_regi
     us, eu = moves.Region(1), moves.Region(2)
     for _ in range(12):
         us.publish()
-    start, stop = Place("us", (3, 0), {}), Place("us", (3, 12), {us.own: (3, 11)})
+    start, stop = TopicPlace("us", (3, 0), {}), TopicPlace("us", (3, 12), {us.own: (3, 11)})
     if skipped:
         del us.ledgers[3][-skipped:]
         us.held[us.own] = (3, 11 - skipped)

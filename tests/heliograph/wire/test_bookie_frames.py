@@ -10,7 +10,7 @@ import pytest
 from heliograph.model.errors import BookieUnavailable, LedgerFenced, NoSuchEntry, PeerError
 from heliograph.wire.bookie_frames import (
     HEAD,
-    Code,
+    BookieCode,
     FrameBuffer,
     Kind,
     SlabPool,
@@ -215,7 +215,7 @@ def test_acks_and_blocks() -> None:
 
 
 def test_codes_and_errors() -> None:
-    assert isinstance(error_of(Code.FENCED, "x"), LedgerFenced)
-    assert isinstance(error_of(Code.NO_SUCH_ENTRY, "x"), NoSuchEntry)
-    assert isinstance(error_of(Code.UNKNOWN, "x"), BookieUnavailable)
+    assert isinstance(error_of(BookieCode.FENCED, "x"), LedgerFenced)
+    assert isinstance(error_of(BookieCode.NO_SUCH_ENTRY, "x"), NoSuchEntry)
+    assert isinstance(error_of(BookieCode.UNKNOWN, "x"), BookieUnavailable)
     assert isinstance(error_of(999, "of a later version"), BookieUnavailable)

@@ -12,7 +12,7 @@ from heliograph.wire.metadata_frames import (
     FRAME_BYTES_MAX,
     HANDSHAKE_BYTES_MAX,
     Frame,
-    FrameCutter,
+    MetadataFrameCutter,
     body,
     fields,
     frame,
@@ -20,7 +20,7 @@ from heliograph.wire.metadata_frames import (
 )
 
 
-def cut_all(cutter: FrameCutter) -> list[tuple[int, int, bytes]]:
+def cut_all(cutter: MetadataFrameCutter) -> list[tuple[int, int, bytes]]:
     found = []
     while (each := cutter.next()) is not None:
         found.append(each)
@@ -36,7 +36,7 @@ def test_frames_come_whole_wherever_reads_are_cut(size: int) -> None:
         (200, 5, b"unknown kinds are cut too"),
     ]
     data = b"".join(frame(*each) for each in frames)
-    cutter, found = FrameCutter(FRAME_BYTES_MAX), []
+    cutter, found = MetadataFrameCutter(FRAME_BYTES_MAX), []
     for at in range(0, len(data), size):
         cutter.feed(data[at : at + size])
         found += cut_all(cutter)
@@ -45,7 +45,7 @@ def test_frames_come_whole_wherever_reads_are_cut(size: int) -> None:
 
 def test_a_frame_above_the_limit_is_refused_before_it_is_read() -> None:
     for limit in (HANDSHAKE_BYTES_MAX, FRAME_BYTES_MAX):
-        cutter = FrameCutter(limit)
+        cutter = MetadataFrameCutter(limit)
         cutter.feed((limit + 1).to_bytes(4, "big"))
         with pytest.raises(PeerError, match="allowed here"):
             cutter.next()
@@ -57,7 +57,7 @@ def test_any_bytes_are_frames_or_a_peer_error(seed: int) -> None:
     data = bytearray(frame(Frame.LISTING, 1, body(5, True, [["/a", 1, b"x"], ["/b", 2, None]])) * 3)
     for _ in range(rng.randrange(1, 5)):
         data[rng.randrange(len(data))] = rng.randrange(256)
-    cutter = FrameCutter(1 << 16)
+    cutter = MetadataFrameCutter(1 << 16)
     try:
         cutter.feed(bytes(data[: rng.randrange(len(data) + 1)]))
         for _, _, payload in cut_all(cutter):

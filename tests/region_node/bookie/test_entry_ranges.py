@@ -28,10 +28,10 @@ from region_node.bookie.entry_ranges import RangeAnswer, RangeReads
 from region_node.bookie.http_face import BookieHttp, HttpConnection
 from region_node.faces.admin.calls.entry_locations import BookiePlaces
 from region_node.security.certificate_authority import ensure_certificates
-from region_node.security.read_permits import PERMIT_MS, ReadKeys, Refused
+from region_node.security.read_permits import PERMIT_MS, PermitRefused, ReadKeys
 from region_node.security.settings import TlsSettings
 from region_node.security.tls import Certificates
-from storage.bookie.serving.bookie import Bookie, BookieSettings, Place
+from storage.bookie.serving.bookie import Bookie, BookieSettings, DirectoryPlace
 from tests.region_node.bookie.test_http_face import ask
 from tests.storage.bookie.history import SMALL, NotingPeer, add, content, send
 
@@ -65,8 +65,8 @@ class Served:
     ) -> None:
         disks = [SystemDisk(folder / name / each) for each in ("journal", "ledgers")]
         self.bookie = Bookie(
-            [Place(disks[0])],
-            [Place(disks[1])],
+            [DirectoryPlace(disks[0])],
+            [DirectoryPlace(disks[1])],
             settings,
             bookie_id=name,
             instance="test",
@@ -159,14 +159,14 @@ def test_a_permit_is_for_its_entries_its_hour_and_its_region() -> None:
             ("mac", ""),
         ]
         for name, value in forged:
-            with pytest.raises(Refused, match="of no broker of this region"):
+            with pytest.raises(PermitRefused, match="of no broker of this region"):
                 bookie.check({**given, name: value})
         for name in ("ledger", "first", "last", "until", "key"):
             for value in ("", "-1", "x", "1" * 30):
                 with pytest.raises(NotAllowed, match=f"{name} is no number"):
                     bookie.check({**given, name: value})
         await stranger.permit(1, 0, 0)
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(PermitRefused) as refused:
             stranger.check(given)
         assert refused.value.reason == "forged"
 
@@ -174,7 +174,7 @@ def test_a_permit_is_for_its_entries_its_hour_and_its_region() -> None:
         await other.permit(7, 10, 20)
         assert (await meta.get("/security/reads"))[0] == kept, "brokers share a key"  # type: ignore[index]
         clock.wall += PERMIT_MS // HOUR_MS + 1
-        with pytest.raises(Refused, match="expired") as refused:
+        with pytest.raises(PermitRefused, match="expired") as refused:
             bookie.check(given)
         assert refused.value.reason == "expired"
 
@@ -190,7 +190,7 @@ def test_a_permit_is_for_its_entries_its_hour_and_its_region() -> None:
         clock.wall += 25
         await other.permit(7, 10, 20)
         await heard()
-        with pytest.raises(Refused, match="not known here any more"):
+        with pytest.raises(PermitRefused, match="not known here any more"):
             bookie.check(before)
 
     asyncio.run(main())

@@ -17,12 +17,12 @@ from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import MetadataUnavailable
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
-from heliograph.wire.bookie_frames import Code
+from heliograph.wire.bookie_frames import BookieCode
 from local_meta import keys
 from region_node.bookie.http_face import Answer, BookieHttp, HttpConnection
 from region_node.faces.admin.brokers import bookie_state
-from storage.bookie.maintenance.garbage_collector import Collector, CollectorSettings
-from storage.bookie.serving.bookie import Bookie, Place
+from storage.bookie.maintenance.garbage_collector import CollectorSettings, GarbageCollector
+from storage.bookie.serving.bookie import Bookie, DirectoryPlace
 from tests.storage.bookie.history import SMALL, NotingPeer, add, read, send
 
 
@@ -54,7 +54,7 @@ async def status_of(port: int, request: str, *headers: str, ssl: SSLContext | No
 
 def quiet_bookie(tmp_path: Path) -> Bookie:
     """Not started."""
-    places = ([Place(SystemDisk(tmp_path / name))] for name in ("j", "l"))
+    places = ([DirectoryPlace(SystemDisk(tmp_path / name))] for name in ("j", "l"))
     return Bookie(*places, SMALL, bookie_id="b0", instance="test", rng=random.Random(1), clock=SystemClock())
 
 
@@ -62,8 +62,8 @@ def test_pages_and_levers(tmp_path: Path) -> None:
     async def main() -> None:
         disks = [SystemDisk(tmp_path / name) for name in ("journal", "ledgers")]
         bookie = Bookie(
-            [Place(disks[0])],
-            [Place(disks[1])],
+            [DirectoryPlace(disks[0])],
+            [DirectoryPlace(disks[1])],
             SMALL,
             bookie_id="b0",
             instance="test",
@@ -72,7 +72,7 @@ def test_pages_and_levers(tmp_path: Path) -> None:
         )
         bookie.start()
         meta, peer = EmbeddedStore(KvMachine()), NotingPeer()
-        collector = Collector(bookie, meta, CollectorSettings(apart_s=0), rng=random.Random(2))
+        collector = GarbageCollector(bookie, meta, CollectorSettings(apart_s=0), rng=random.Random(2))
         pages = BookieHttp(bookie, lambda: collector)
         server = await asyncio.get_running_loop().create_server(lambda: HttpConnection(pages.answer), "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
@@ -110,7 +110,8 @@ def test_pages_and_levers(tmp_path: Path) -> None:
         send(bookie, peer, read(1, 0, 2, 77))
         text = (await ask(port, "GET /metrics HTTP/1.1"))[1]
         assert (
-            peer.answers[77][0] == Code.OK and 'bookkeeper_server_READ_ENTRY_REQUEST_count{success="true"} 1\n' in text
+            peer.answers[77][0] == BookieCode.OK
+            and 'bookkeeper_server_READ_ENTRY_REQUEST_count{success="true"} 1\n' in text
         )
         assert (
             'bookkeeper_server_ADD_ENTRY_count{success="true"} 12\n' in text

@@ -17,7 +17,7 @@ import pytest
 
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
-from region_node.compaction.keyed_entries import PAYLOAD_MAX, Message, last_kept_index, open_entry, without
+from region_node.compaction.keyed_entries import PAYLOAD_MAX, KeyedMessage, last_kept_index, open_entry, without
 from tests.region_node.faces.pulsar.codec import entry
 
 PACK: dict[int, Callable[[bytes], bytes]] = {
@@ -49,12 +49,12 @@ def batch(rows: list[tuple[str | None, bytes]], kind: Any = pb.NONE, **metadata:
 
 
 def test_single_messages() -> None:
-    assert open_entry(entry(b"v", partition_key="k")).messages == (Message(b"k"),)
-    assert open_entry(entry(b"", partition_key="k")).messages == (Message(b"k", empty=True),)
-    assert open_entry(entry(b"v", partition_key="k", null_value=True)).messages == (Message(b"k", empty=True),)
-    assert open_entry(entry(b"x", partition_key="k", uncompressed_size=0)).messages == (Message(b"k", empty=True),)
-    assert open_entry(entry(b"v")).messages == (Message(None),)
-    assert open_entry(b"\0\0\0\xff nothing").messages == (Message(None),)
+    assert open_entry(entry(b"v", partition_key="k")).messages == (KeyedMessage(b"k"),)
+    assert open_entry(entry(b"", partition_key="k")).messages == (KeyedMessage(b"k", empty=True),)
+    assert open_entry(entry(b"v", partition_key="k", null_value=True)).messages == (KeyedMessage(b"k", empty=True),)
+    assert open_entry(entry(b"x", partition_key="k", uncompressed_size=0)).messages == (KeyedMessage(b"k", empty=True),)
+    assert open_entry(entry(b"v")).messages == (KeyedMessage(None),)
+    assert open_entry(b"\0\0\0\xff nothing").messages == (KeyedMessage(None),)
     assert open_entry(entry(b"v", partition_key="k", uuid="u", chunk_id=1, num_chunks_from_msg=3)).chunk == ("u", 1, 3)
 
 
@@ -63,13 +63,18 @@ def test_a_batch_loses_messages_and_keeps_its_indexes(kind: Any) -> None:
     whole = batch([("a", b"1"), ("b", b""), (None, b"2"), ("c", b"3" * 500)], kind)
     opened = open_entry(whole)
     assert opened.batch
-    assert opened.messages == (Message(b"a"), Message(b"b", empty=True), Message(None), Message(b"c"))
+    assert opened.messages == (
+        KeyedMessage(b"a"),
+        KeyedMessage(b"b", empty=True),
+        KeyedMessage(None),
+        KeyedMessage(b"c"),
+    )
     left = without(whole, [True, False, False, True])
     assert open_entry(left).messages == (
-        Message(b"a"),
-        Message(None, empty=True, gone=True),
-        Message(None, empty=True, gone=True),
-        Message(b"c"),
+        KeyedMessage(b"a"),
+        KeyedMessage(None, empty=True, gone=True),
+        KeyedMessage(None, empty=True, gone=True),
+        KeyedMessage(b"c"),
     )
     metadata, payload = entry_metadata(left)
     assert (metadata.num_messages_in_batch, metadata.compression) == (4, kind)
@@ -87,10 +92,10 @@ def test_what_cannot_be_opened_is_one_message() -> None:
     secret = batch(
         [("a", b"1"), ("b", b"2")], encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")], partition_key="outer"
     )
-    assert open_entry(secret).messages == (Message(b"outer"),)
+    assert open_entry(secret).messages == (KeyedMessage(b"outer"),)
     assert not open_entry(secret).batch
     damaged = entry(b"\0\0\0\x05abc", batch=2)
-    assert open_entry(damaged).messages == (Message(None),)
+    assert open_entry(damaged).messages == (KeyedMessage(None),)
     bomb = entry(PACK[pb.ZLIB](b"0" * 1000), batch=1, compression=pb.ZLIB, uncompressed_size=10)
     assert not open_entry(bomb).batch
     huge = entry(b"x", batch=1, compression=pb.LZ4, uncompressed_size=1 << 31)

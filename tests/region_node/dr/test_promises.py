@@ -15,7 +15,7 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.configuration.leadership import Leadership
 from heliograph.model.errors import ConfigError, MetadataUnavailable, NotAllowed
 from heliograph.model.topic_names import TopicName
-from region_node.dr.canary import Canary, Verdict
+from region_node.dr.canary import Canary, CanaryVerdict
 from region_node.dr.leadership.write_gates import Writing
 from region_node.dr.operations import report_signing
 from region_node.dr.operations.drill import judged
@@ -24,7 +24,7 @@ from region_node.dr.slo_monitor import Promises
 
 
 def test_one_bad_try_changes_nothing_and_neither_does_one_good_one() -> None:
-    verdict = Verdict(CanarySettings(bad_after=2, good_after=2))
+    verdict = CanaryVerdict(CanarySettings(bad_after=2, good_after=2))
     assert [verdict.tried(why, 1.0) for why in ("", "x", "", "x", "x", "", "x", "", "")] == [
         True,
         False,
@@ -40,7 +40,7 @@ def test_one_bad_try_changes_nothing_and_neither_does_one_good_one() -> None:
 
 
 def test_a_broker_that_begins_badly_is_not_healthy() -> None:
-    verdict = Verdict(CanarySettings())
+    verdict = CanaryVerdict(CanarySettings())
     assert not verdict.tried("x", 1.0) and not verdict.good and not verdict.tried("", 1.0) and verdict.tried("", 1.0)
 
 

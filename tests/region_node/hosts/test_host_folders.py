@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 
 from heliograph.model.errors import ConfigError
-from region_node.hosts.host_folders import Manifest, render
+from region_node.hosts.host_folders import HostManifest, render
 from region_node.hosts.inventory import parse
 
 
@@ -78,7 +78,7 @@ def test_units_start_the_process_and_let_it_write_its_own_folders_only(
     assert (
         "ReadWritePaths=/mnt/j/eu-c-bookie-0 /mnt/l0/eu-c-bookie-0 /mnt/l1/eu-c-bookie-0 /var/lib/heliograph\n" in unit
     )
-    manifest = Manifest.read(tmp_path / "out" / "eu-c" / "host.json")
+    manifest = HostManifest.read(tmp_path / "out" / "eu-c" / "host.json")
     assert manifest.folders == (
         "/var/lib/heliograph",
         "/mnt/j/eu-c-bookie-0",
@@ -89,7 +89,7 @@ def test_units_start_the_process_and_let_it_write_its_own_folders_only(
 
 def test_a_manifest_that_is_none_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nothing was copied to this host"):
-        Manifest.read(tmp_path / "host.json")
+        HostManifest.read(tmp_path / "host.json")
     (tmp_path / "host.json").write_text("{")
     with pytest.raises(ConfigError, match="is no JSON"):
-        Manifest.read(tmp_path / "host.json")
+        HostManifest.read(tmp_path / "host.json")

@@ -15,7 +15,7 @@ import pytest
 from heliograph.model.errors import ConfigError
 from local_meta import keys
 from region_node.hosts import host_steps
-from region_node.hosts.host_folders import Manifest, render
+from region_node.hosts.host_folders import HostManifest, render
 from region_node.hosts.inventory import parse
 from region_node.hosts.region_watch import RegionWatch
 from tests.region_node.hosts.conftest import Running
@@ -27,7 +27,7 @@ ALL_BROKERS = ["eu-a-broker-0", "eu-b-broker-0"]
 class Recorded:
     """What was started and stopped, in order; nothing runs."""
 
-    def __init__(self, manifest: Manifest | None = None) -> None:
+    def __init__(self, manifest: HostManifest | None = None) -> None:
         self.said: list[str] = []
         self.up: set[str] = set()
 
@@ -77,7 +77,7 @@ def test_processes_of_a_host_are_stopped_and_started_by_name_or_all(
 
 def watch(running: Running, host: str) -> RegionWatch:
     etc = running.prefix(host) / "etc"
-    return RegionWatch(Manifest.read(etc / "host.json"), etc)
+    return RegionWatch(HostManifest.read(etc / "host.json"), etc)
 
 
 def missing(running: Running) -> str:
@@ -158,7 +158,7 @@ def released(running: Running, host: str, name: str) -> None:
 
 
 def activate(running: Running, host: str, release: str, services: Recorded, wait_s: float = 1.0) -> str:
-    made: Callable[[Manifest], Recorded] = lambda manifest: services  # noqa: E731
+    made: Callable[[HostManifest], Recorded] = lambda manifest: services  # noqa: E731
     return host_steps.activate(running.prefix(host), release, wait_s, lambda text: None, made)
 
 

@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from region_node.hosts import service_managers
-from region_node.hosts.host_folders import Manifest
+from region_node.hosts.host_folders import HostManifest
 from region_node.hosts.service_managers import Plain, Systemd
 from tests.region_node.live import until
 
 PATIENCE_S = 60.0
 
 
-def manifest(prefix: Path) -> Manifest:
-    return Manifest(
+def manifest(prefix: Path) -> HostManifest:
+    return HostManifest(
         host="h",
         region="eu",
         prefix=str(prefix),

@@ -48,7 +48,7 @@ def as_json(*what: Any) -> Any:
     return json.loads(line)
 
 
-def test_both_ways_of_writing_an_event_have_the_same_fields() -> None:
+def test_an_event_is_a_name_and_fields() -> None:
     by_extra = as_json(
         "link.ended", (), {"topic": "persistent://a/b/c", "text": "went away = bad\nlink.opened", "count": 3}
     )

@@ -15,7 +15,7 @@ import pytest
 from heliograph.model.errors import ConfigError, Unauthenticated
 from region_node.instance.plan.layout import load_plan, make_plan, node_settings, save_plan
 from region_node.process.settings import ProcessSettings, build
-from region_node.security.authentication.authentication_service import Ports, _plugin, build_authentication
+from region_node.security.authentication.authentication_service import MachinePorts, _plugin, build_authentication
 from region_node.security.authentication.principal import Credentials, Principal
 from region_node.security.certificate_authority import ensure_certificates
 from region_node.security.settings import SecuritySettings, TokenSettings
@@ -108,7 +108,7 @@ def test_a_plug_in_of_another_package_gets_its_settings_and_its_clients(monkeypa
     )
     settings = SecuritySettings(authentication=("badge",), plugins={"badge": {"prefix": "b-"}})
     world = build_authentication(
-        settings, Ports(clock=FakeClock(), rng=random.Random(1), fetch=no_fetch, offload=beside)
+        settings, MachinePorts(clock=FakeClock(), rng=random.Random(1), fetch=no_fetch, offload=beside)
     )
     assert asyncio.run(world.identify(Credentials(method="badge", data=b"7"))).role == "b-7"
     for method in ("badge", "none", "x" * 99):

@@ -169,13 +169,13 @@ def test_who_catches_up_gives_way_and_who_is_at_the_tail_or_looks_at_one_place_d
             return await read(*arguments)
 
         world.ledger.read = slowly  # type: ignore[method-assign]
-        turns.waiting.pop().on_turn(1)
+        turns.waiting.pop().on_share(1)
         await world.settle()
         assert [reads.take_left() for _ in range(3)] == [left] * 3, "and as long as its bookies take"
         answers.set()
         await world.settle()
         while turns.waiting:
-            turns.waiting.pop().on_turn(1)
+            turns.waiting.pop().on_share(1)
             await world.settle()
         assert world.entries(consumer) == list(range(entries)) and turns.spent
         assert reads.take_left() and not reads.take_left(), "it has caught up"
@@ -226,7 +226,7 @@ def test_exclusive_is_alone() -> None:
     run(test)
 
 
-class SomeTurn:
+class SomeLeadership:
     """Of a subscription that is active in one region at a time."""
 
     def __init__(self) -> None:
@@ -238,22 +238,22 @@ class SomeTurn:
 
 def test_consumers_hear_whether_it_is_their_regions_turn() -> None:
     async def test(w: World) -> None:
-        turn = SomeTurn()
-        w.subscription.obey(Rules(turn=turn))
+        leadership = SomeLeadership()
+        w.subscription.obey(Rules(leadership=leadership))
         first, second = (w.join(SubscriptionType.FAILOVER, permits=10) for _ in range(2))
         w.append(3)
         await w.settle()
         assert [w.sinks[c].active[-1] for c in (first, second)] == [False, False] and not w.entries(first), (
             "it is another region's turn"
         )
-        turn.open = True
-        w.subscription.obey(Rules(turn=turn))
-        w.subscription.tell_turn()
+        leadership.open = True
+        w.subscription.obey(Rules(leadership=leadership))
+        w.subscription.tell_leadership()
         await w.settle()
         assert w.sinks[first].active == [False, True] and w.entries(first) == [0, 1, 2], "told once, when it comes"
         assert not any(w.sinks[second].active)
-        turn.open = False
-        w.subscription.tell_turn()
+        leadership.open = False
+        w.subscription.tell_leadership()
         assert not w.sinks[first].active[-1], "and when it is gone"
         w.subscription.remove(first)
         assert not w.sinks[second].active[-1], "who takes its place is not active either"

@@ -16,9 +16,9 @@ from heliograph.model.errors import HeliographError
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire.run import Run
 from region_node.tiering.broker_tier import RestoredTopic
-from replicator.dedup.version_vector import Verdict
+from replicator.dedup.version_vector import RunVerdict
 from replicator.log.replicated_log import ReplicatedLog
-from storage.tiered.offload.topic_manifest import Manifest
+from storage.tiered.offload.topic_manifest import TopicManifest
 from storage.tiered.reading.topic_restore import restore_topic
 from tests.storage.managed_ledger.world import TOPIC, Region
 from tests.storage.tiered.world import AT_ONCE, OFF, FakeStore, TierBroker, settled, simulated, until
@@ -52,7 +52,7 @@ class Side:
         await until(lambda: len(self.stored) > count or bool(self.errors))
         return self.stored[-1]
 
-    async def replicate(self, entry: int) -> Verdict:
+    async def replicate(self, entry: int) -> RunVerdict:
         run = Run(
             [b"y" * 40], [40], origin=OTHER, spans=((5, entry, 1),), checksums=[0], producers=(("r", 1, entry, None),)
         )
@@ -62,7 +62,7 @@ class Side:
         return verdict
 
 
-async def nothing_around(_: Manifest) -> list[str]:
+async def nothing_around(_: TopicManifest) -> list[str]:
     return []
 
 
@@ -78,7 +78,7 @@ def test_what_it_has_is_refused_what_it_lacks_is_taken_and_new_coordinates_are_n
         log = await lost.open()
         for i in range(published):
             await lost.publish(i)
-            assert await lost.replicate(i) is Verdict.ACCEPT
+            assert await lost.replicate(i) is RunVerdict.ACCEPT
             if i % 20 == 19:
                 await settled(lost.broker, log.ledger)
         await settled(lost.broker, log.ledger)
@@ -110,9 +110,9 @@ def test_what_it_has_is_refused_what_it_lacks_is_taken_and_new_coordinates_are_n
         assert again.vector.prefix(OTHER) == (5, replicated - 1), "neither more nor less than what is there"
         assert again.last_sequence("p") == own - 1
 
-        assert await side.replicate(replicated - 1) is Verdict.DUPLICATE
-        assert await side.replicate(replicated + 1) is Verdict.GAP
-        assert await side.replicate(replicated) is Verdict.ACCEPT
+        assert await side.replicate(replicated - 1) is RunVerdict.DUPLICATE
+        assert await side.replicate(replicated + 1) is RunVerdict.GAP
+        assert await side.replicate(replicated) is RunVerdict.ACCEPT
         assert again.origin != old and again.origin[:2] == (numbers[1], 2)
         assert (await side.publish(own - 1))[1] == -1, "a producer's retry of what was restored is a duplicate"
         _, ledger, first = await side.publish(own)

@@ -18,7 +18,7 @@ from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import HeliographError, MetadataUnavailable, OutcomeUnknown, TopicClosed
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, Run, TxnId
 from region_node.transactions.coordinators.coordinator import CoordinatorSettings
-from region_node.transactions.coordinators.stored_coordinator import KeptCoordinator
+from region_node.transactions.coordinators.stored_coordinator import StoredCoordinator
 from region_node.transactions.participants.pending_acks import PendingAcks
 from region_node.transactions.participants.transaction_errors import (
     NoCoordinator,
@@ -117,14 +117,14 @@ class World:
     no owners.
     """
 
-    kept: type[KeptCoordinator] = KeptCoordinator
+    kept: type[StoredCoordinator] = StoredCoordinator
 
     def __init__(self, sim: Simulation, seed: int, *, topics: int = 4, coordinators: int = 2) -> None:
         self.sim, self.rng = sim, random.Random(seed)
         self.store = Store(KvMachine())
         self.store.rng = self.rng
         self.topics = {f"t{n}": Topic(f"t{n}") for n in range(topics)}
-        self.coordinators: dict[int, list[KeptCoordinator]] = {n: [] for n in range(coordinators)}
+        self.coordinators: dict[int, list[StoredCoordinator]] = {n: [] for n in range(coordinators)}
         self.told: dict[TxnId, bool] = {}
         """What a client heard: True: committed."""
         self.asked: dict[TxnId, set[bool]] = {}
@@ -156,7 +156,7 @@ class World:
 
     # -- coordinators --------------------------------------------------------------------------------------------------
 
-    async def coordinator(self, number: int) -> KeptCoordinator:
+    async def coordinator(self, number: int) -> StoredCoordinator:
         running = self.coordinators[number]
         if running and running[-1].failed is None and self.rng.random() < 0.9:
             return running[-1]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from replicator.bandwidth.drain_throttle import Yielding
+from replicator.bandwidth.drain_throttle import DrainThrottle
 from replicator.bandwidth.fair_shares import Budget
 from storage.managed_ledger.append_counts import Appends
 from tests.replicator.link_instance import Instance
@@ -31,7 +31,7 @@ class Drain:
     def __init__(self, broker: Broker, name: str) -> None:
         self.broker, self.name = broker, name
 
-    def on_turn(self, upto_bytes: int) -> None:
+    def on_share(self, upto_bytes: int) -> None:
         self.broker.send(self)
 
 
@@ -61,7 +61,7 @@ class Broker:
     ) -> None:
         self.rng, self.now, self.appends, self.hit = random.Random(seed), 0.0, Appends(), hit
         self.dearer, self.publishes, self.size_bytes, self.disk_mb_s = dearer, publishes, size_bytes, disk_mb_s
-        self.yielding: Yielding[Drain] = Yielding(self.appends, floor, lambda: self.now, self.wake_after)
+        self.yielding: DrainThrottle[Drain] = DrainThrottle(self.appends, floor, lambda: self.now, self.wake_after)
         self.sent: Counter[str] = Counter()
         self.took: list[float] = []
         self._waking: list[float] = []
@@ -215,8 +215,8 @@ def test_who_waits_behind_one_that_fails_gets_its_turn() -> None:
     class Member:
         live, weight = False, 1
 
-        def __init__(self, on_turn: Callable[[int], None]) -> None:
-            self.on_turn = on_turn
+        def __init__(self, on_share: Callable[[int], None]) -> None:
+            self.on_share = on_share
 
     def fails(_: int) -> None:
         raise RuntimeError("a fault of ours")
@@ -224,8 +224,8 @@ def test_who_waits_behind_one_that_fails_gets_its_turn() -> None:
     now, waking, sent = [0.0], list[float](), list[int]()
     budget: Budget[Any] = Budget(1000.0, lambda: now[0], waking.append)
     budget.spend(1000)
-    for on_turn in (fails, sent.append):
-        assert not budget.may(Member(on_turn))
+    for on_share in (fails, sent.append):
+        assert not budget.may(Member(on_share))
     now[0] = 5.0
     with pytest.raises(RuntimeError):
         budget.run()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from replicator.bandwidth.fair_shares import BACKLOG_EVERY, Budget, Turns
+from replicator.bandwidth.fair_shares import BACKLOG_EVERY, Budget, FairShares
 
 LIVE_BYTES = 1 << 20
 
@@ -30,7 +30,7 @@ class Topic:
         self.waiting.append((self.world.now, size))
         self.pump(1 << 22)
 
-    def on_turn(self, upto_bytes: int) -> None:
+    def on_share(self, upto_bytes: int) -> None:
         self.pump(upto_bytes)
 
     def pump(self, upto: int) -> None:
@@ -44,7 +44,7 @@ class Topic:
             if size == piece:
                 self.worst_s = max(self.worst_s, self.world.now - since)
             sent += piece
-            if sent >= self.world.budget.turn_bytes * self.weight:
+            if sent >= self.world.budget.share_bytes * self.weight:
                 break
         self.world.budget.spend(sent)
         self.sent_bytes += sent
@@ -109,13 +109,13 @@ def test_who_waits_is_served_once_in_its_lane() -> None:
         def __init__(self, live: bool) -> None:
             self.live, self.weight = live, 1
 
-        def on_turn(self, upto_bytes: int) -> None:
+        def on_share(self, upto_bytes: int) -> None:
             pass
 
-    turns: Turns[Fixed] = Turns()
+    shares: FairShares[Fixed] = FairShares()
     live, backlog = [Fixed(True) for _ in range(3)], [Fixed(False) for _ in range(2)]
     for member in (*backlog, *live, *live):
-        turns.wait(member)
-    assert len(turns) == 5
-    turns.forget(live[1])
-    assert [turns.next() for _ in range(5)] == [live[0], live[2], backlog[0], backlog[1], None]
+        shares.wait(member)
+    assert len(shares) == 5
+    shares.forget(live[1])
+    assert [shares.next() for _ in range(5)] == [live[0], live[2], backlog[0], backlog[1], None]

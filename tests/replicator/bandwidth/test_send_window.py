@@ -12,8 +12,8 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from heliograph.wire.run import Run
 from replicator.bandwidth import drain_throttle
-from replicator.bandwidth.drain_throttle import Yielding
-from replicator.bandwidth.send_window import SHORT_TURN_BYTES, TURN_BYTES, Publishing, Window
+from replicator.bandwidth.drain_throttle import DrainThrottle
+from replicator.bandwidth.send_window import SHORT_PASS_BYTES, TURN_BYTES, AppendActivity, Window
 from replicator.manager.link_manager import LinkSettings
 from replicator.sending.link_sender import SenderSettings
 from replicator.sending.outgoing_runs import Send
@@ -40,7 +40,7 @@ def test_a_window_is_what_the_rate_needs_on_that_way() -> None:
 
 def test_publishing_is_live_for_a_moment_after_each_run() -> None:
     runs = 5
-    publishing = Publishing(lambda: runs)
+    publishing = AppendActivity(lambda: runs)
     assert not publishing.live(1.0), "what was appended before it looked is over"
     runs += 1
     assert publishing.live(2.0) and publishing.live(2.2) and not publishing.live(2.3)
@@ -69,7 +69,7 @@ def test_a_drain_gives_the_loop_back_after_each_turn(live: bool) -> None:
                 ticks += live
                 return ticks
 
-            links.publishing = Publishing(appended)
+            links.publishing = AppendActivity(appended)
             sim.network.heal("us", "eu")
             loop, core, sent = asyncio.get_running_loop(), us.outgoing("eu").core, Counter[int]()
             turn, take = 0, core.take
@@ -89,7 +89,7 @@ def test_a_drain_gives_the_loop_back_after_each_turn(live: bool) -> None:
             core.take = counted
             await asyncio.sleep(20)
             assert not us.link("eu").backlog_entries and eu.bodies() == us.bodies()
-            assert SHORT_TURN_BYTES / 2 < max(sent.values()) <= (SHORT_TURN_BYTES if live else TURN_BYTES) + 40_000
+            assert SHORT_PASS_BYTES / 2 < max(sent.values()) <= (SHORT_PASS_BYTES if live else TURN_BYTES) + 40_000
 
         sim.run(scenario(), limit_s=120)
 
@@ -108,7 +108,7 @@ def test_a_drain_is_slowed_beside_publishers_for_whom_it_is_dear(live: bool, mon
             us, eu = instance.regions["us"], instance.regions["eu"]
             links, loop = us.brokers[0].links, asyncio.get_running_loop()
             appends = Appends()
-            links.yielding = Yielding(
+            links.yielding = DrainThrottle(
                 appends, 100_000.0, links.clock.monotonic, lambda after_s: links._run_later(links.yielding.run, after_s)
             )
             us.publish(1)

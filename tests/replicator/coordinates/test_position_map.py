@@ -17,9 +17,9 @@ from heliograph.wire.run import Run
 from replicator.coordinates import position_map
 from replicator.coordinates.position_map import PositionMap
 from replicator.dedup.producer_dedup import DedupSettings
-from replicator.dedup.version_vector import Verdict
+from replicator.dedup.version_vector import RunVerdict
 from replicator.log import coordinate_lookup
-from replicator.log.coordinate_lookup import Status, coordinate_of, own_before, position_of, vector_at
+from replicator.log.coordinate_lookup import LookupStatus, coordinate_of, own_before, position_of, vector_at
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.topic_state import TopicState
 from tests.replicator.fake_ledger import FakeLedger, Store
@@ -33,7 +33,7 @@ class Copy:
     def __init__(self, seed: int) -> None:
         self.rng, self.store, self.epoch = random.Random(seed), Store(), 1
         self.at: dict[Origin, Position] = dict.fromkeys(OTHERS, BEFORE_ALL)
-        self.published: dict[Origin, dict[Position, Status]] = {origin: {} for origin in OTHERS}
+        self.published: dict[Origin, dict[Position, LookupStatus]] = {origin: {} for origin in OTHERS}
         self.log: ReplicatedLog
         self.load()
 
@@ -82,28 +82,30 @@ class Copy:
         for _ in range(self.rng.randrange(1, 3)):
             ledger, first = self._next(origin)
             for _ in range(self.rng.choice((0, 0, 0, 2))):
-                self.published[origin][ledger, first] = Status.FILTERED
+                self.published[origin][ledger, first] = LookupStatus.FILTERED
                 first += 1
             count = self.rng.randrange(1, 5)
             for entry in range(first, first + count):
-                self.published[origin][ledger, entry] = Status.HERE
+                self.published[origin][ledger, entry] = LookupStatus.HERE
             spans.append((ledger, first, count))
             self.at[origin] = (ledger, first + count - 1)
         total = sum(count for _, _, count in spans)
         run = Run([b"y"] * total, [1] * total, origin=origin, spans=tuple(spans), checksums=[0] * total)
         assert (
             self.log.append_replicated(previous, run, lambda _: None, lambda error: pytest.fail(str(error)))
-            is Verdict.ACCEPT
+            is RunVerdict.ACCEPT
         )
 
     def skip(self, origin: Origin) -> None:
         previous, (ledger, first) = self.at[origin], self._next(origin)
         count, reason = self.rng.randrange(1, 4), self.rng.choice((SkipReason.LOST, SkipReason.FILTERED))
         for entry in range(first, first + count):
-            self.published[origin][ledger, entry] = Status.LOST if reason is SkipReason.LOST else Status.FILTERED
+            self.published[origin][ledger, entry] = (
+                LookupStatus.LOST if reason is SkipReason.LOST else LookupStatus.FILTERED
+            )
         self.at[origin] = (ledger, first + count - 1)
         record = SkipRecord(origin, previous, self.at[origin], reason, "us")
-        assert self.log.append_skip(record, lambda _: None, lambda error: pytest.fail(str(error))) is Verdict.ACCEPT
+        assert self.log.append_skip(record, lambda _: None, lambda error: pytest.fail(str(error))) is RunVerdict.ACCEPT
 
     def held(self) -> dict[tuple[Origin, Position], Position]:
         """(origin, coordinate) -> position, by reading everything."""
@@ -129,18 +131,21 @@ class Copy:
                 found = await position_of(self.log, origin, coordinate)
                 low = lowest[origin]
                 if (origin, coordinate) in held:
-                    assert found.status is Status.HERE and found.position == held[origin, coordinate]
-                elif expected is Status.LOST:
-                    assert found.status is Status.LOST
+                    assert found.status is LookupStatus.HERE and found.position == held[origin, coordinate]
+                elif expected is LookupStatus.LOST:
+                    assert found.status is LookupStatus.LOST
                 elif trimmed and (low is None or low > coordinate):
-                    assert found.status in (Status.TRIMMED, expected) and found.status is not Status.HERE
-                    assert expected is not Status.HERE or found.status is Status.TRIMMED
+                    assert found.status in (LookupStatus.TRIMMED, expected) and found.status is not LookupStatus.HERE
+                    assert expected is not LookupStatus.HERE or found.status is LookupStatus.TRIMMED
                 else:
-                    assert found.status is Status.FILTERED is expected
+                    assert found.status is LookupStatus.FILTERED is expected
                 behind = [p for (o, c), p in held.items() if o == origin and c >= coordinate]
                 assert found.following == min(behind, default=None)
             ledger, entry = self.at[origin]
-            assert (await position_of(self.log, origin, (ledger, entry + 1))).status in (Status.AWAITED, Status.UNKNOWN)
+            assert (await position_of(self.log, origin, (ledger, entry + 1))).status in (
+                LookupStatus.AWAITED,
+                LookupStatus.UNKNOWN,
+            )
         for (origin, coordinate), position in self.rng.sample(sorted(held.items()), min(15, len(held))):
             assert (await coordinate_of(self.log, position)).coordinate == (origin, coordinate)
             assert (await position_of(self.log, origin, coordinate)).position == position
@@ -184,17 +189,17 @@ def test_own_positions() -> None:
         log.publish(Run([b"x"] * 3, [1] * 3), lambda _: None, lambda error: pytest.fail(str(error)))
         origin, last = log.last_own()
         assert (await position_of(log, origin, last)).position == last
-        assert (await position_of(log, origin, (last[0], last[1] + 1))).status is Status.AWAITED
+        assert (await position_of(log, origin, (last[0], last[1] + 1))).status is LookupStatus.AWAITED
         copy.receive(OTHERS[0])
-        assert (await position_of(log, (9, 1, 1), last)).status is Status.UNKNOWN
+        assert (await position_of(log, (9, 1, 1), last)).status is LookupStatus.UNKNOWN
         copy.log.ledger.save()  # type: ignore[attr-defined]
         copy.log.ledger.trim(last)  # type: ignore[attr-defined]
-        assert (await position_of(log, origin, last)).status is Status.TRIMMED
-        assert (await coordinate_of(log, last)).status is Status.TRIMMED
+        assert (await position_of(log, origin, last)).status is LookupStatus.TRIMMED
+        assert (await coordinate_of(log, last)).status is LookupStatus.TRIMMED
         copy.epoch = 2
         copy.load()
         past = await position_of(copy.log, origin, (last[0] + 9, 0))
-        assert past.status is Status.LOST, "the epoch has ended: what it did not publish here never comes"
+        assert past.status is LookupStatus.LOST, "the epoch has ended: what it did not publish here never comes"
 
     asyncio.run(main())
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 
 from heliograph.model.positions import BEFORE_ALL
-from replicator.coordinates.published_totals import DUMPED_MAX, POINTS_MAX, Outbox
+from replicator.coordinates.published_totals import DUMPED_MAX, POINTS_MAX, PublishedTotals
 
 
 def test_newest_runs_are_exact_older_ones_err_to_the_safe_side_and_a_dump_stays_small() -> None:
     for seed in range(10):
-        rng, outbox = random.Random(seed), Outbox()
+        rng, outbox = random.Random(seed), PublishedTotals()
         runs: list[tuple[tuple[int, int], tuple[int, int], tuple[int, int, int], int]] = []
         ledger, entry, totals = 1, 0, (0, 0, 0)
         for i in range(rng.choice((50, 900, 4000))):
@@ -23,7 +23,7 @@ def test_newest_runs_are_exact_older_ones_err_to_the_safe_side_and_a_dump_stays_
             runs.append(((ledger, entry), (ledger, entry + count - 1), totals, 1000 + i))
             entry += count
         assert outbox.totals == totals and len(outbox._points) <= POINTS_MAX
-        again = Outbox()
+        again = PublishedTotals()
         again.load(outbox.dump())
         assert again.totals == totals and len(again._points) <= DUMPED_MAX
         for box in (outbox, again):

@@ -17,7 +17,7 @@ from heliograph.wire.links.link_commands import SkipRecord
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from replicator.dedup import aliases
 from replicator.dedup.producer_dedup import DedupSettings, Producers
-from replicator.dedup.version_vector import Verdict
+from replicator.dedup.version_vector import RunVerdict
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.topic_state import TopicState
 from tests.replicator.fake_ledger import FakeLedger, Store
@@ -124,7 +124,7 @@ class World:
                 previous: Position = have if have < (ledger, first) else (ledger, first - 1) if first else BEFORE_ALL
                 if previous > have:
                     previous = have
-                assert target.log.append_replicated(previous, given, lambda _: None, _ignored) is Verdict.ACCEPT
+                assert target.log.append_replicated(previous, given, lambda _: None, _ignored) is RunVerdict.ACCEPT
                 return True
         return False
 
@@ -213,7 +213,7 @@ def test_an_alias_is_no_loss_and_survives_a_reload() -> None:
     again = Run(
         [b"y"] * 6, [1] * 6, origin=other, spans=((5, 0, 6),), checksums=[0] * 6, producers=(("p", 6, 2, None),)
     )
-    assert region.log.append_replicated(BEFORE_ALL, again, lambda _: None, _ignored) is Verdict.ACCEPT
+    assert region.log.append_replicated(BEFORE_ALL, again, lambda _: None, _ignored) is RunVerdict.ACCEPT
     region.ledger.confirm(9)
     assert [s for _, s in region.stored()] == [0, 1, 2, 3, 4, 5, 6, 7]
     for _ in range(2):

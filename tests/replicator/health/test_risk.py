@@ -6,8 +6,8 @@ import asyncio
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.wire.links import link_commands as wire
-from heliograph.wire.links.link_commands import Heartbeat, Risk, StreamBeat
-from replicator.health.incoming_stats import BOUNDS_MS, Latency
+from heliograph.wire.links.link_commands import LinkHeartbeat, Risk, StreamBeat
+from replicator.health.incoming_stats import BOUNDS_MS, IncomingLatency
 from replicator.log.transaction_buffer import COMMIT, marker_run
 from tests.replicator.link_instance import Instance
 from tests.replicator.test_links import play
@@ -143,7 +143,7 @@ def test_latency_and_age_are_right_although_clocks_are_not() -> None:
 
 
 def test_buckets() -> None:
-    latency = Latency()
+    latency = IncomingLatency()
     for ms, messages in ((0.0, 1), (5.0, 2), (5.1, 4), (60_000.0, 8)):
         latency.add(ms, messages)
     cumulative = latency.cumulative()
@@ -156,7 +156,7 @@ def test_buckets() -> None:
 
 
 def test_an_older_version_tells_no_risk() -> None:
-    beat = Heartbeat(1, 2, 3, (StreamBeat(1, None, {}, Risk(1, 2, 3, 4)), StreamBeat(2, None, {})))
+    beat = LinkHeartbeat(1, 2, 3, (StreamBeat(1, None, {}, Risk(1, 2, 3, 4)), StreamBeat(2, None, {})))
     frame = b"".join(bytes(b) for b in wire.heartbeat_frame(beat))
     size = int.from_bytes(frame[4:8], "big")
     _, fields = wire.parse(*wire.command_content(memoryview(frame)[8 : 8 + size]))

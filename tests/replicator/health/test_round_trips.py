@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from heliograph.wire.links.link_commands import Heartbeat
+from heliograph.wire.links.link_commands import LinkHeartbeat
 from replicator.health.round_trips import WINDOW, RoundTrips
 
 _AHEAD_MS = 5000
@@ -13,13 +13,13 @@ _AHEAD_MS = 5000
 
 def answered(way: RoundTrips, sent_ms: int, there_ms: int, back_ms: int) -> None:
     """A heartbeat left at `sent_ms`, took `there_ms`, was answered at once, and the answer took `back_ms`."""
-    way.heard(Heartbeat(sent_ms + there_ms + _AHEAD_MS, sent_ms, 0), sent_ms + there_ms + back_ms)
+    way.heard(LinkHeartbeat(sent_ms + there_ms + _AHEAD_MS, sent_ms, 0), sent_ms + there_ms + back_ms)
 
 
 def test_a_busy_process_is_no_long_way() -> None:
     rng = random.Random(7)
     way = RoundTrips()
-    way.heard(Heartbeat(_AHEAD_MS, 0, 0), 20)
+    way.heard(LinkHeartbeat(_AHEAD_MS, 0, 0), 20)
     assert (way.rtt_ms, way.offset_ms) == (0.0, 0.0), "nothing came back yet"
     answered(way, 1000, 1, 1)
     for n in range(2, 40):

@@ -15,7 +15,7 @@ from heliograph.model.positions import Position
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from replicator.health.link_causes import Cause
 from replicator.links.give_up_lost import give_up
-from replicator.log.coordinate_lookup import Status, position_of
+from replicator.log.coordinate_lookup import LookupStatus, position_of
 from replicator.log.routing_trees import is_skip
 from tests.replicator.link_instance import Instance, TestRegion
 
@@ -86,10 +86,10 @@ def test_what_is_lost_is_named_once_somebody_has_decided() -> None:
                 (record.after, record.through),
             )
             assert [(await position_of(eu.log, us.log.origin, (start, n))).status for n in (10, 11, 16, 17)] == [
-                Status.HERE,
-                Status.LOST,
-                Status.LOST,
-                Status.HERE,
+                LookupStatus.HERE,
+                LookupStatus.LOST,
+                LookupStatus.LOST,
+                LookupStatus.HERE,
             ]
             assert not ap.log.vector.missing(us.log.origin)
             with pytest.raises(NotAllowed):
@@ -122,7 +122,7 @@ def test_a_whole_ledger_is_given_up_where_the_link_stands_at_the_end_of_the_one_
             assert await us.brokers[0].machine.ask(give_up, link) == ((gone, 0), (gone, 3))
             await asyncio.sleep(20)
             assert eu.bodies() == [*us.bodies()[:5], *us.bodies()[9:]] and us.link("eu").state == "open"
-            assert (await position_of(eu.log, us.log.origin, (gone, 0))).status is Status.LOST
+            assert (await position_of(eu.log, us.log.origin, (gone, 0))).status is LookupStatus.LOST
 
         sim.run(scenario(), limit_s=300)
 

@@ -9,7 +9,7 @@ import asyncio
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.client.pulsar_connection import Refused
+from heliograph.client.pulsar_connection import ServerRefused
 from heliograph.model.errors import LinkError, NotAllowed
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from replicator.health.link_causes import Cause, schema_cause_of
@@ -74,10 +74,10 @@ def test_a_topic_that_is_unloaded_is_not_counted_any_more() -> None:
 @pytest.mark.parametrize(
     ("error", "cause"),
     [
-        (Refused(pb.IncompatibleSchema, "it does not fit"), Cause.SCHEMA_REFUSED),
-        (Refused(pb.TopicNotFound, "it moves"), Cause.REFUSED),
-        (Refused(pb.ServiceNotReady, "soon"), Cause.REFUSED),
-        (Refused(pb.AuthorizationError, "not you"), Cause.UNAUTHORIZED),
+        (ServerRefused(pb.IncompatibleSchema, "it does not fit"), Cause.SCHEMA_REFUSED),
+        (ServerRefused(pb.TopicNotFound, "it moves"), Cause.REFUSED),
+        (ServerRefused(pb.ServiceNotReady, "soon"), Cause.REFUSED),
+        (ServerRefused(pb.AuthorizationError, "not you"), Cause.UNAUTHORIZED),
         (TimeoutError(), Cause.TIMEOUT),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import LinkError, MetadataUnavailable, NotAllowed, PeerError
 from heliograph.wire.links import schema_commands as wire
-from heliograph.wire.links.link_commands import Kind, close_frame, read_close
+from heliograph.wire.links.link_commands import LinkFrameKind, close_frame, read_close
 from heliograph.wire.links.schema_commands import SchemaRow
 from replicator.health.link_causes import Cause
 from replicator.links import schema_feed
@@ -282,9 +282,9 @@ def test_a_target_of_an_older_version_cannot_be_overruled() -> None:
 def test_the_frame_comes_back_and_bad_ones_are_peer_errors() -> None:
     rows = [(0, b"a"), (1 << 40, b"bb")]
     kind, fields, _ = parsed(b"".join(bytes(part) for part in wire.schemas_frame(7, rows)))
-    assert kind is Kind.SCHEMAS and wire.read_schemas(fields) == (7, rows)
+    assert kind is LinkFrameKind.SCHEMAS and wire.read_schemas(fields) == (7, rows)
     kind, fields, _ = parsed(b"".join(bytes(part) for part in wire.overrule_frame(7, rows)))
-    assert kind is Kind.OVERRULE and wire.read_schemas(fields) == (7, rows)
+    assert kind is LinkFrameKind.OVERRULE and wire.read_schemas(fields) == (7, rows)
     _, fields, _ = parsed(b"".join(bytes(part) for part in close_frame(7, "schema-conflict", "text", rows)))
     assert (
         read_close(fields) == (7, "schema-conflict", "text")

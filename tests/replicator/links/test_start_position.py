@@ -16,7 +16,7 @@ from heliograph.model.errors import MetadataUnavailable
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from replicator.audit.audit_settings import AuditSettings
 from replicator.links import link
-from replicator.log.coordinate_lookup import Status, position_of
+from replicator.log.coordinate_lookup import LookupStatus, position_of
 from replicator.log.routing_trees import is_skip
 from replicator.manager.link_manager import LinkSettings
 from tests.replicator.audit.audit_world import Damaged
@@ -142,7 +142,7 @@ def test_what_outlived_its_time_for_replication_is_named_expired_and_not_sent() 
         found = [SkipRecord.decode(run.parts[0]) for _, _, run in eu.store.runs() if is_skip(run)]
         assert [(record.reason, record.after, record.through) for record in found] == [(SkipReason.EXPIRED, *missing)]
         at = us.store.runs()[1]
-        assert (await position_of(eu.log, us.log.origin, (at[0], at[1]))).status is Status.LOST
+        assert (await position_of(eu.log, us.log.origin, (at[0], at[1]))).status is LookupStatus.LOST
         us.publish(3)
         await asyncio.sleep(2)
         assert eu.bodies()[-3:] == us.bodies()[-3:] and us.link("eu").backlog_entries == 0

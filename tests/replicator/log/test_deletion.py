@@ -17,7 +17,7 @@ from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links.link_commands import SkipReason
 from replicator.audit.audit_settings import AuditSettings
 from replicator.coordinates.skip_reasons import HERE, RANGES_MAX, Reasons
-from replicator.log.coordinate_lookup import Status, coordinate_of, position_of
+from replicator.log.coordinate_lookup import LookupStatus, coordinate_of, position_of
 from replicator.log.deletion import DEAD_MAX, REMOVED_MAX, note_removed, recall, remember, truncate
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.transaction_buffer import COMMIT, marker_run
@@ -109,18 +109,18 @@ def test_what_was_truncated_before_a_link_had_it_is_named_deleted(moved: bool) -
             ((ledger, 3), (ledger, 9), SkipReason.DELETED)
         ]
         assert us.log.state.reasons.of("eu", origin, (ledger, 7)) is SkipReason.DELETED, "the source can say so, too"
-        for entry, status in ((3, Status.HERE), (4, Status.DELETED), (9, Status.DELETED)):
+        for entry, status in ((3, LookupStatus.HERE), (4, LookupStatus.DELETED), (9, LookupStatus.DELETED)):
             assert (await position_of(eu.log, origin, (ledger, entry))).status is status
-        assert (await position_of(us.log, origin, (ledger, 9))).status is Status.DELETED
-        assert (await coordinate_of(us.log, (ledger, 9))).status is Status.DELETED
+        assert (await position_of(us.log, origin, (ledger, 9))).status is LookupStatus.DELETED
+        assert (await coordinate_of(us.log, (ledger, 9))).status is LookupStatus.DELETED
         stats = us.link("eu")
         assert stats.connected and stats.backlog_entries == 0
         for region in (us, eu):
             region.ledger.save()  # nothing is replayed then: what is known was stored
             await region.move(1 - region.owner)
         await asyncio.sleep(5)
-        assert (await position_of(eu.log, origin, (ledger, 5))).status is Status.DELETED
-        assert (await position_of(us.log, origin, (ledger, 5))).status is Status.DELETED
+        assert (await position_of(eu.log, origin, (ledger, 5))).status is LookupStatus.DELETED
+        assert (await position_of(us.log, origin, (ledger, 5))).status is LookupStatus.DELETED
         assert us.log.state.reasons.of("eu", origin, (ledger, 7)) is SkipReason.DELETED
         report = await Damaged(instance).audit(eu)
         assert not report.found, report.shown()
@@ -282,9 +282,14 @@ def test_what_was_deleted_with_its_topic_is_named_once_that_is_made_again() -> N
         await asyncio.sleep(20)
         assert len(eu.bodies()) == 6 and eu.bodies()[4:] == us.bodies()
         assert eu.log.vector.missing(dead) == (((ledger, 3), (ledger, 9)),)
-        for entry, status in ((3, Status.HERE), (4, Status.DELETED), (9, Status.DELETED), (10, Status.AWAITED)):
+        for entry, status in (
+            (3, LookupStatus.HERE),
+            (4, LookupStatus.DELETED),
+            (9, LookupStatus.DELETED),
+            (10, LookupStatus.AWAITED),
+        ):
             assert (await position_of(eu.log, dead, (ledger, entry))).status is status
-        assert (await position_of(us.log, dead, (ledger, 2))).status is Status.DELETED, "its own former one"
+        assert (await position_of(us.log, dead, (ledger, 2))).status is LookupStatus.DELETED, "its own former one"
         assert us.log.state.reasons.of("eu", dead, (ledger, 5)) is SkipReason.DELETED
         assert dead not in us.log.vector, "it holds nothing of that, and does not claim to"
         await us.move(0)

@@ -12,7 +12,7 @@ from heliograph.model.errors import HeliographError, NotEnoughBookies
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import ProducerSegment, Run
 from replicator.dedup.producer_dedup import DedupSettings
-from replicator.dedup.version_vector import Verdict
+from replicator.dedup.version_vector import RunVerdict
 from replicator.log import topic_state as states
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.topic_state import TopicState
@@ -130,11 +130,11 @@ def test_replicated_entries_are_never_judged_by_a_maximum_sequence() -> None:
     log, answers = make(Store()), Answers()
     assert (
         log.append_replicated((-1, -1), remote(0, 2, producers=(("p", 2, 50, None),)), *answers.to("late"))
-        is Verdict.ACCEPT
+        is RunVerdict.ACCEPT
     )
     assert (
         log.append_replicated((5, 1), remote(2, 2, producers=(("p", 2, 10, None),)), *answers.to("early"))
-        is Verdict.ACCEPT
+        is RunVerdict.ACCEPT
     )
     log.publish(local("p", 30, 2), *answers.to("local"))
     ledger_of(log).confirm(9)
@@ -153,11 +153,11 @@ def test_a_clients_retry_of_what_was_first_published_elsewhere_is_a_duplicate() 
 
 def test_previous_coordinate_decides() -> None:
     log, answers = make(Store()), Answers()
-    assert log.append_replicated((-1, -1), remote(0, 10), *answers.to("a")) is Verdict.ACCEPT
-    assert log.append_replicated((5, 11), remote(12, 8), *answers.to("gap")) is Verdict.GAP
-    assert log.append_replicated((5, 9), remote(12, 8), *answers.to("b")) is Verdict.ACCEPT
-    assert log.append_replicated((5, 9), remote(12, 8), *answers.to("twice")) is Verdict.DUPLICATE
-    assert log.append_replicated((5, 9), remote(15, 10), *answers.to("overlap")) is Verdict.ACCEPT
+    assert log.append_replicated((-1, -1), remote(0, 10), *answers.to("a")) is RunVerdict.ACCEPT
+    assert log.append_replicated((5, 11), remote(12, 8), *answers.to("gap")) is RunVerdict.GAP
+    assert log.append_replicated((5, 9), remote(12, 8), *answers.to("b")) is RunVerdict.ACCEPT
+    assert log.append_replicated((5, 9), remote(12, 8), *answers.to("twice")) is RunVerdict.DUPLICATE
+    assert log.append_replicated((5, 9), remote(15, 10), *answers.to("overlap")) is RunVerdict.ACCEPT
     assert log.vector.prefix(OTHER) == (-1, -1)
     ledger_of(log).confirm(9)
     assert log.vector.prefix(OTHER) == (5, 24)
@@ -171,16 +171,16 @@ def test_a_lost_tail_of_replicated_runs_is_asked_for_again() -> None:
     ledger_of(log).confirm(1)
     log.append_replicated((5, 9), remote(10, 10), *answers.to("b"))
     ledger_of(log).fail(NotEnoughBookies("none"))
-    assert log.append_replicated((5, 19), remote(20, 5), *answers.to("c")) is Verdict.GAP
-    assert log.append_replicated((5, 9), remote(10, 10), *answers.to("b")) is Verdict.ACCEPT
+    assert log.append_replicated((5, 19), remote(20, 5), *answers.to("c")) is RunVerdict.GAP
+    assert log.append_replicated((5, 9), remote(10, 10), *answers.to("b")) is RunVerdict.ACCEPT
 
 
 def test_a_skip_is_durable_before_the_vector_moves_and_names_the_loss() -> None:
     log, answers = make(Store()), Answers()
     record = SkipRecord(OTHER, (-1, -1), (5, 9), SkipReason.TRIMMED, "eu")
-    assert log.append_skip(record, *answers.to("skip")) is Verdict.ACCEPT
+    assert log.append_skip(record, *answers.to("skip")) is RunVerdict.ACCEPT
     assert log.vector.prefix(OTHER) == (-1, -1)
-    assert log.append_skip(record, *answers.to("twice")) is Verdict.DUPLICATE
+    assert log.append_skip(record, *answers.to("twice")) is RunVerdict.DUPLICATE
     ledger_of(log).confirm(9)
     assert log.vector.prefix(OTHER) == (5, 9)
     assert log.vector.missing(OTHER) == (((-1, -1), (5, 9)),)

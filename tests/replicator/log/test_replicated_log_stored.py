@@ -17,7 +17,7 @@ from heliograph.model.errors import HeliographError
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import Run
-from replicator.dedup.version_vector import Verdict
+from replicator.dedup.version_vector import RunVerdict
 from replicator.log.replicated_log import ReplicatedLog
 from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.managed_ledger.cache.entry_cache import EntryCache
@@ -69,13 +69,13 @@ class Owner:
             producers=(("r", count, self.at + 1, None),),
         )
         previous = (5, self.at) if self.at >= 0 else BEFORE_ALL
-        assert self.log.append_replicated(previous, run, lambda _: None, self.errors.append) is Verdict.ACCEPT
+        assert self.log.append_replicated(previous, run, lambda _: None, self.errors.append) is RunVerdict.ACCEPT
         self.at += count
 
     def skip(self) -> None:
         previous = (5, self.at) if self.at >= 0 else BEFORE_ALL
         record = SkipRecord(OTHER, previous, (5, self.at + 2), SkipReason.LOST, "us")
-        assert self.log.append_skip(record, lambda _: None, self.errors.append) is Verdict.ACCEPT
+        assert self.log.append_skip(record, lambda _: None, self.errors.append) is RunVerdict.ACCEPT
         self.at += 2
 
 

@@ -26,13 +26,13 @@ from replicator.audit import audit_scan
 from replicator.audit.audit_scan import Teller
 from replicator.coordinates.late_entries import ROWS_MAX, LateMap, _Row
 from replicator.links import link
-from replicator.log.coordinate_lookup import Status, position_of, vector_at
+from replicator.log.coordinate_lookup import LookupStatus, position_of, vector_at
 from replicator.log.replicated_entries import checked_and_addressed, is_passing, received
 from replicator.log.routing_trees import Tree, is_skip
 from replicator.log.transaction_buffer import ABORT, COMMIT, marker_run
-from replicator.manager.ended_origins import Tails, common, in_order, may_be_lost
+from replicator.manager.ended_origins import EndedOrigins, common, in_order, may_be_lost
 from replicator.receiving import receiver_stream
-from replicator.sending.outgoing_runs import SendRun
+from replicator.sending.outgoing_runs import OutgoingRun
 from tests.replicator.audit.audit_world import Copies, Damaged
 from tests.replicator.link_instance import Instance, TestRegion
 from tests.replicator.test_transactions import append, publish, shown
@@ -112,8 +112,8 @@ def test_what_only_one_survivor_has_the_other_gets_too(rebuilt: bool) -> None:
         await asyncio.sleep(30)
         assert of(ap, 1) == lacked and fetched(instance) == 13, "once"
         beyond = (eu.log.vector.prefix(origin)[0], eu.log.vector.prefix(origin)[1] + 1)
-        assert (await position_of(ap.log, origin, beyond)).status is Status.LOST
-        assert (await position_of(ap.log, eu.log.origin, (1 << 20, 0))).status is Status.AWAITED
+        assert (await position_of(ap.log, origin, beyond)).status is LookupStatus.LOST
+        assert (await position_of(ap.log, eu.log.origin, (1 << 20, 0))).status is LookupStatus.AWAITED
         names = {run.producers[0][0] for _, _, run in ap.store.runs() if run.origin == origin and run.producers}
         assert names == {"us-producer"}
 
@@ -164,10 +164,10 @@ def test_what_nobody_was_heard_of_yet_is_not_lost() -> None:
         lose(instance, "us", rebuilt=False)
         origin, at = us.log.origin, eu.log.vector.prefix(us.log.origin)
         ap.log.known = {}
-        assert (await position_of(ap.log, origin, at)).status is Status.AWAITED
+        assert (await position_of(ap.log, origin, at)).status is LookupStatus.AWAITED
         instance.sim.network.heal("eu", "ap")
         await asyncio.sleep(30)
-        assert (await position_of(ap.log, origin, at)).status is Status.HERE
+        assert (await position_of(ap.log, origin, at)).status is LookupStatus.HERE
 
     play(4, ("us", "eu", "ap"), scenario)
 
@@ -245,7 +245,7 @@ def test_a_region_that_cannot_be_read_has_not_ended() -> None:
 def test_topics_are_seen_to_one_behind_another_and_none_waits_for_one_that_cannot_be() -> None:
     origin = (1, 1, 5)
 
-    class Seen(Tails):
+    class Seen(EndedOrigins):
         def lacking(self, log: Any) -> dict[Any, Any]:
             return {} if log.at else {origin: (1, 1)}
 
@@ -298,7 +298,7 @@ def test_what_no_survivor_may_tell_of_is_named_as_missing() -> None:
         assert of(ap, 1) == [1_000_000 + n for n in range(5, 10)]
         origin = us.log.origin
         assert ap.log.vector.missing(origin) and not eu.log.vector.missing(origin)
-        assert (await position_of(ap.log, origin, us.store.runs()[0][:2])).status is Status.LOST
+        assert (await position_of(ap.log, origin, us.store.runs()[0][:2])).status is LookupStatus.LOST
 
     play(3, ("us", "eu", "ap"), scenario)
 
@@ -327,8 +327,8 @@ def test_what_was_meant_for_some_and_they_trimmed_it_is_named_too() -> None:
             "not what eu holds, and was for eu alone"
         )
         assert [(await position_of(ap.log, origin, (ledger, first + n))).status for n in (4, 10)] == [
-            Status.LOST,
-            Status.FILTERED,
+            LookupStatus.LOST,
+            LookupStatus.FILTERED,
         ]
 
     play(12, ("us", "eu", "ap", "af"), scenario)
@@ -420,7 +420,7 @@ def test_what_an_audit_had_to_append_at_the_end_is_fetched_and_found() -> None:
         assert of(ap, 1) == [1_000_000 + n for n in range(12)]
         found = await position_of(eu.log, origin, at)
         end = eu.log.ledger.last_confirmed
-        assert found.status is Status.HERE and found.position == end
+        assert found.status is LookupStatus.HERE and found.position == end
         assert (await vector_at(eu.log, end))[origin] == eu.log.vector.prefix(origin), (
             "a reader of all of it has not gone back"
         )
@@ -718,7 +718,7 @@ def test_what_all_miss_is_missing_and_what_one_may_have_is_not() -> None:
     assert moves == [
         SkipRecord(origin, (7, 3), (7, 5), SkipReason.FILTERED, "ap"),
         SkipRecord(origin, (7, 5), (7, 9), SkipReason.LOST, "ap"),
-        SendRun((7, 9), entry),
+        OutgoingRun((7, 9), entry),
         SkipRecord(origin, (7, 12), (7, 20), SkipReason.FILTERED, "ap"),
         SkipRecord(origin, (7, 20), (7, 25), SkipReason.LOST, "ap"),
         SkipRecord(origin, (7, 25), (7, 30), SkipReason.FILTERED, "ap"),

@@ -59,7 +59,7 @@ def test_a_sender_is_heard_as_the_region_that_it_has_proven_to_be(
     frame = b"".join(bytes(b) for b in written)
     size = int.from_bytes(frame[4:8], "big")
     kind, fields = wire.parse(*wire.command_content(memoryview(frame)[8 : 8 + size]))
-    assert kind is wire.Kind.CLOSE
+    assert kind is wire.LinkFrameKind.CLOSE
     _, code, _ = wire.read_close(fields)
     assert code == cause
     assert bool(asked) == (cause is Cause.NOT_FOUND)
@@ -107,7 +107,7 @@ def test_what_is_not_durable_yet_is_bounded_for_all_topics_together() -> None:
         assert budget.used == 6 * one
         written.clear()
         await asyncio.sleep(2.5)
-        beats = [w for w in written if wire.command_content(memoryview(w)[8:])[0] == wire.Kind.HEARTBEAT]
+        beats = [w for w in written if wire.command_content(memoryview(w)[8:])[0] == wire.LinkFrameKind.HEARTBEAT]
         assert len(beats) == 2
         feed(receiver, wire.run_frame(1, 1, (2, 9), run_of(3)))
         ledgers["persistent://a/b/1"].confirm(3)

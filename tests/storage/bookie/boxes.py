@@ -6,7 +6,7 @@ import asyncio
 
 from geo_tests.sim.disk import Platter
 from geo_tests.sim.simulation import Simulation
-from heliograph.wire.bookie_frames import Code, Kind, encode
+from heliograph.wire.bookie_frames import BookieCode, Kind, encode
 from storage.bookie.serving.bookie import Bookie, BookieSettings
 from tests.storage.bookie.history import SMALL, NotingPeer, entries_of, make_bookie, make_wide, read, send
 
@@ -18,7 +18,7 @@ class Asker:
     peer: NotingPeer
     requests = 1000
 
-    async def ask(self, kind: Kind, ledger: int, **fields: int) -> tuple[Code, int, int, bytes]:
+    async def ask(self, kind: Kind, ledger: int, **fields: int) -> tuple[BookieCode, int, int, bytes]:
         self.requests += 1
         if kind == Kind.READ:
             send(
@@ -59,7 +59,7 @@ class Box(Asker):
 
     async def entries(self, ledger: int, first: int, last: int) -> dict[int, bytes]:
         code, _, _, body = await self.ask(Kind.READ, ledger, first=first, last=last)
-        assert code == Code.OK
+        assert code == BookieCode.OK
         return entries_of(body, ledger)
 
 

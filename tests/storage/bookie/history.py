@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.disk import Buffer, Disk
 from heliograph.wire.block import decode_block, encode_block
-from heliograph.wire.bookie_frames import HEAD, Code, Kind, encode, split_blocks
+from heliograph.wire.bookie_frames import HEAD, BookieCode, Kind, encode, split_blocks
 from heliograph.wire.run import Run
-from storage.bookie.serving.bookie import Bookie, BookieSettings, Place
+from storage.bookie.serving.bookie import Bookie, BookieSettings, DirectoryPlace
 
 SMALL = BookieSettings(
     segment_bytes=32 << 10,
@@ -61,8 +61,8 @@ class NotingPeer:
     def __init__(self) -> None:
         self.refused: set[int] = set()
         self.acks: dict[int, int] = {}
-        self.losses: dict[int, Code] = {}
-        self.answers: dict[int, tuple[Code, int, int, bytes]] = {}
+        self.losses: dict[int, BookieCode] = {}
+        self.answers: dict[int, tuple[BookieCode, int, int, bytes]] = {}
         self.resumed = 0
         self.on_acked: Callable[[int, int], None] = lambda _ledger, _through: None
         self.on_answer: Callable[[int], None] = lambda _request: None
@@ -73,10 +73,10 @@ class NotingPeer:
 
     def flush(self) -> None: ...
 
-    def lost(self, ledger: int, code: Code, text: str) -> None:
+    def lost(self, ledger: int, code: BookieCode, text: str) -> None:
         self.losses[ledger] = code
 
-    def answer(self, request: int, code: Code, entry: int, value: int, body: Sequence[Buffer]) -> None:
+    def answer(self, request: int, code: BookieCode, entry: int, value: int, body: Sequence[Buffer]) -> None:
         self.answers[request] = code, entry, value, b"".join(body)
         self.on_answer(request)
 
@@ -102,7 +102,7 @@ def make_wide(
     journals: Sequence[Disk], ledgers: Sequence[Disk], rng: random.Random, settings: BookieSettings = SMALL
 ) -> Bookie:
     """Several directories."""
-    places = [[Place(disk) for disk in disks] for disks in (journals, ledgers)]
+    places = [[DirectoryPlace(disk) for disk in disks] for disks in (journals, ledgers)]
     bookie = Bookie(*places, settings, bookie_id="b0", instance="test", rng=rng, clock=SystemClock())
     bookie.start()
     return bookie
@@ -134,7 +134,7 @@ class Model:
         self._ids = ledgers
         self._open = list(range(1, ledgers + 1))
         self._request = 0
-        self._waiting: dict[int, Callable[[Code], None]] = {}
+        self._waiting: dict[int, Callable[[BookieCode], None]] = {}
         self.peer = NotingPeer()
 
     def connect(self) -> NotingPeer:
@@ -157,7 +157,7 @@ class Model:
         if waiting is not None:
             waiting(self.peer.answers[request][0])
 
-    def request(self, then: Callable[[Code], None] | None = None) -> int:
+    def request(self, then: Callable[[BookieCode], None] | None = None) -> int:
         self._request += 1
         if then is not None:
             self._waiting[self._request] = then
@@ -191,12 +191,12 @@ class Model:
         self._pending.setdefault(ledger, []).extend(range(first, first + count))
         return add(ledger, first, count, lac=first - 1)
 
-    def _told(self, code: Code, facts: set[int], ledger: int) -> None:
-        if code == Code.OK:
+    def _told(self, code: BookieCode, facts: set[int], ledger: int) -> None:
+        if code == BookieCode.OK:
             facts.add(ledger)
 
-    def _stored(self, code: Code, ledger: int, entries: range) -> None:
-        if code == Code.OK:
+    def _stored(self, code: BookieCode, ledger: int, entries: range) -> None:
+        if code == BookieCode.OK:
             self.acked.setdefault(ledger, set()).update(entries)
 
     async def check(self, bookie: Bookie) -> None:
@@ -212,9 +212,9 @@ class Model:
                 send(bookie, peer, read(ledger, entry, entry, reads[ledger, entry]), commit=False)
         for ledger in sorted(self.fenced - self.delete_asked):
             send(bookie, peer, add(ledger, 10_000, 1))
-            assert peer.losses.get(ledger) == (Code.DISK_FAILED if bookie.home(ledger).gone else Code.FENCED), (
-                f"ledger {ledger} was fenced"
-            )
+            assert peer.losses.get(ledger) == (
+                BookieCode.DISK_FAILED if bookie.home(ledger).gone else BookieCode.FENCED
+            ), f"ledger {ledger} was fenced"
         for _ in range(200):
             if len(peer.answers) == len(reads):
                 break
@@ -222,18 +222,20 @@ class Model:
         for (ledger, entry), number in reads.items():
             code, _, _, body = peer.answers[number]
             if ledger in self.deleted:
-                assert code == Code.NO_SUCH_LEDGER or (code == Code.UNKNOWN and bookie.home(ledger).gone), (
+                assert code == BookieCode.NO_SUCH_LEDGER or (code == BookieCode.UNKNOWN and bookie.home(ledger).gone), (
                     f"ledger {ledger} was deleted"
                 )
-            elif code == Code.OK:
+            elif code == BookieCode.OK:
                 found = entries_of(body, ledger)
                 assert entry in found
                 for one, data in found.items():
                     assert data == content(ledger, one), f"{ledger}:{one} is not what was sent"
             elif bookie.home(ledger).gone:
-                assert code == Code.UNKNOWN or ledger in self.delete_asked, f"{ledger}:{entry} is said to be absent"
+                assert code == BookieCode.UNKNOWN or ledger in self.delete_asked, (
+                    f"{ledger}:{entry} is said to be absent"
+                )
             else:
-                assert code in (Code.NO_SUCH_ENTRY, Code.NO_SUCH_LEDGER)
+                assert code in (BookieCode.NO_SUCH_ENTRY, BookieCode.NO_SUCH_LEDGER)
                 assert ledger in self.delete_asked or entry not in self.acked.get(ledger, ()), (
                     f"{ledger}:{entry} was acknowledged and is gone"
                 )

@@ -25,7 +25,7 @@ from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.tiered.objects.object_format import Index
 from storage.tiered.objects.object_names import MANIFEST, parse
 from storage.tiered.offload.offload_plan import OffloadPolicy, stored
-from storage.tiered.offload.topic_manifest import Manifest
+from storage.tiered.offload.topic_manifest import TopicManifest
 from tests.storage.managed_ledger.world import TOPIC, Region, names_of, read_all
 from tests.storage.tiered.world import (
     AT_ONCE,
@@ -493,7 +493,7 @@ def test_the_manifest_keeps_a_state_that_does_not_reach_beyond_what_is_stored() 
         newest = max(
             (name.number, key) for key in store.objects if (name := parse(key)) is not None and name.kind == MANIFEST
         )[1]
-        manifest = Manifest.decode(store.objects[newest])
+        manifest = TopicManifest.decode(store.objects[newest])
         covered = [state for state in manifest.states if state[0] <= manifest.end]
         assert covered and covered[-1][1].decode().split(",") == WANTED
 

@@ -230,8 +230,8 @@ def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[prometheus_text
         yield from transaction_metrics.samples(admin.region, admin.transactions)
     if admin.promises is not None:
         yield from admin.promises.samples()
-    if admin.turns is not None:
-        yield from admin.turns.samples()
+    if admin.subscription_leadership is not None:
+        yield from admin.subscription_leadership.samples()
     yield from config_conflicts.samples(admin)
     yield from load_balancing.samples(admin)
     yield "heliograph_owned_bundles", "gauge", {"cluster": admin.region}, len(admin.ownership.owned())

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from global_config.deferred_edits import DeferredEdits
 from heliograph.model.errors import NotFound
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
 from region_node.runtime.prometheus_text import Sample
 
 
@@ -27,7 +27,7 @@ async def resolve(admin: Admin, request: web.Request) -> Any:
     """Body: {"take": "mine" or "theirs"}: what the region wanted, or what the configuration has."""
     given = await body(request)
     if not isinstance(given, dict) or given.get("take") not in ("mine", "theirs"):
-        raise Malformed('expected {"take": "mine"} or {"take": "theirs"} in the body')
+        raise MalformedRequest('expected {"take": "mine"} or {"take": "theirs"} in the body')
     ended = await _deferred(admin).resolve(
         f"{request.match_info['region']}/{request.match_info['conflict']}", given["take"]
     )

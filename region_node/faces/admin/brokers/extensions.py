@@ -19,7 +19,7 @@ from heliograph.model.errors import HeliographError, NotAllowed, NotFound
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import check_name
 from heliograph.wire.block import encode_block
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, flag
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, flag
 from region_node.faces.admin.calls.admin_context import number as whole_number
 from replicator.log.coordinate_lookup import own_before, vector_at
 
@@ -167,7 +167,7 @@ def _position(request: web.Request, name: str) -> Position:
     try:
         return int(ledger), int(entry)
     except ValueError as error:
-        raise Malformed(f"{name} must be ledger:entry, not {request.query.get(name, '')!r}") from error
+        raise MalformedRequest(f"{name} must be ledger:entry, not {request.query.get(name, '')!r}") from error
 
 
 async def bookies(admin: Admin, request: web.Request) -> Any:

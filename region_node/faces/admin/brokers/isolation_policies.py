@@ -17,7 +17,7 @@ from aiohttp import web
 
 from heliograph.model.errors import MetadataUnavailable, NotFound
 from heliograph.model.topic_names import check_name
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, typed_body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, typed_body
 from region_node.placement.isolation.anti_affinity import FailureDomain
 from region_node.placement.isolation.broker_isolation import IsolationPolicy
 from region_node.placement.isolation.isolation_rules import IsolationRules, names_of
@@ -99,7 +99,7 @@ async def put_domain(admin: Admin, request: web.Request) -> Any:
         "brokers"
     ) or []
     if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
-        raise Malformed("brokers: expected a list of names")
+        raise MalformedRequest("brokers: expected a list of names")
     domain = FailureDomain(tuple(dict.fromkeys(given)))
     for other, theirs in rules.domains.items():
         if other != name and (both := set(theirs.brokers) & set(domain.brokers)):
@@ -170,7 +170,7 @@ def _policy(fields: dict[str, Any]) -> IsolationPolicy:
     for what in ("namespaces", "primary", "secondary"):
         given = fields.get(what) or []
         if not isinstance(given, list) or not all(isinstance(regex, str) for regex in given):
-            raise Malformed(f"{what}: expected a list of regexes")
+            raise MalformedRequest(f"{what}: expected a list of regexes")
         lists[what] = tuple(given)
     failover = fields.get("auto_failover_policy")
     if (
@@ -178,13 +178,13 @@ def _policy(fields: dict[str, Any]) -> IsolationPolicy:
         or failover.get("policy_type") != "min_available"
         or not isinstance(failover.get("parameters"), dict)
     ):
-        raise Malformed(
+        raise MalformedRequest(
             'auto_failover_policy: expected {"policy_type": "min_available", "parameters": {"min_limit": "1", "usage_threshold": "100"}}'
         )
     try:
         least, usage = (int(failover["parameters"][name]) for name in ("min_limit", "usage_threshold"))
     except (KeyError, TypeError, ValueError):
-        raise Malformed("auto_failover_policy: min_limit and usage_threshold must be whole numbers") from None
+        raise MalformedRequest("auto_failover_policy: min_limit and usage_threshold must be whole numbers") from None
     return IsolationPolicy(
         namespaces=lists["namespaces"],
         primary=lists["primary"],

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, flag
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, flag
 from region_node.placement.balance.balancer import Balancer
 from region_node.runtime import prometheus_text
 
@@ -92,7 +92,7 @@ async def pause(admin: Admin, request: web.Request) -> Any:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds <= _PAUSE_MAX_S:
-        raise Malformed(f"seconds must be above 0 and at most {_PAUSE_MAX_S:.0f}: a pause ends by itself")
+        raise MalformedRequest(f"seconds must be above 0 and at most {_PAUSE_MAX_S:.0f}: a pause ends by itself")
     await _balancer(admin).set_pause(request.query.get("by", "an operator")[:200], seconds)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, Members, body, flag
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, Members, body, flag
 from region_node.runtime import prometheus_text
 
 _SCRAPE_S = 0.5
@@ -41,7 +41,7 @@ async def add(admin: Admin, request: web.Request) -> Any:
     given = await body(request)
     address = given.get("address", "") if isinstance(given, dict) else ""
     if not isinstance(address, str) or not address:
-        raise Malformed('the body must be {"address": "host:port"}, or {"address": "source=host:port,..."}')
+        raise MalformedRequest('the body must be {"address": "host:port"}, or {"address": "source=host:port,..."}')
     return await _change(admin, request, "add", address)
 
 

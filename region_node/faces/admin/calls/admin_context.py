@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from global_config.deferred_edits import DeferredEdits
     from heliograph.kv.metadata_store import MetadataStore
     from region_node.dr.canary import Canary
-    from region_node.dr.leadership.subscription_leadership import SubscriptionTurns
+    from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
     from region_node.dr.leadership.write_leases import WriteLeases
     from region_node.dr.operations.report_signing import Signer
     from region_node.dr.slo_monitor import Promises
@@ -78,7 +78,7 @@ class Members(Protocol):
     ) -> tuple[dict[str, Any], bool]: ...
 
 
-class Elsewhere(HeliographError):
+class OwnedElsewhere(HeliographError):
     """Another broker owns the topic, or shall (`authoritative`: it is not to choose again); `record` says where that one is."""
 
     def __init__(self, record: BrokerRecord, *, authoritative: bool = False) -> None:
@@ -94,7 +94,7 @@ class Elsewhere(HeliographError):
         return (base or self.record.admin_url).rstrip("/") + str(target)
 
 
-class Malformed(HeliographError):
+class MalformedRequest(HeliographError):
     """The request's body or query is not what the path wants."""
 
 
@@ -155,7 +155,7 @@ class Admin:
     """Says which active-passive namespaces this region may write to, and until when."""
     deferred: DeferredEdits | None = None
     """Changes of policies that wait for the global configuration."""
-    turns: SubscriptionTurns | None = None
+    subscription_leadership: SubscriptionLeadership | None = None
     """Of subscriptions that are active in one region at a time."""
     stores: Sequence[StoreCounts] = ()
     """What this broker asked of its metadata stores."""
@@ -229,7 +229,7 @@ class Admin:
     def regions(self, names: Any) -> tuple[str, ...]:
         """Regions that exist, each once. Raises MalformedRequest, and 403 as Pulsar does."""
         if not isinstance(names, list):
-            raise Malformed("expected a list of clusters")
+            raise MalformedRequest("expected a list of clusters")
         unknown = [str(name) for name in names if not isinstance(name, str) or self.view.region(name) is None]
         if unknown:
             raise web.HTTPForbidden(reason=f"Invalid cluster id: {', '.join(unknown)}")
@@ -238,7 +238,7 @@ class Admin:
     def parted(self, names: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """(regions, Pulsar clusters) of a list of clusters. Raises as `regions`."""
         if not isinstance(names, list):
-            raise Malformed("expected a list of clusters")
+            raise MalformedRequest("expected a list of clusters")
         clusters = [name for name in names if isinstance(name, str) and self.view.cluster(name) is not None]
         return self.regions([name for name in names if name not in clusters]), tuple(dict.fromkeys(clusters))
 
@@ -264,7 +264,7 @@ class Admin:
         self.policies(topic.namespace)
         record = await self.ownership.owner(str(topic))
         if record is not self.ownership.record:
-            raise Elsewhere(record)
+            raise OwnedElsewhere(record)
         return str(topic)
 
     async def loaded(self, topic: TopicName) -> Topic:
@@ -334,7 +334,7 @@ class Admin:
             return await here(await self.here(name))
         except NotFound:
             return None
-        except Elsewhere as where:
+        except OwnedElsewhere as where:
             try:
                 own = f"/admin/v2/{name.domain}/{name.namespace}/{quote(name.local, safe='')}"
                 return await self.call(where.record, method, f"{own}{path}", body)
@@ -360,7 +360,7 @@ class Admin:
                 await act(part)
             except NotFound as error:
                 missing, last = missing + 1, str(error)
-            except Elsewhere as where:
+            except OwnedElsewhere as where:
                 own = f"/admin/v2/{part.domain}/{part.namespace}/{quote(part.local, safe='')}"
                 try:
                     await self.call(where.record, request.method, "/".join([own, *behind]) + query, given)
@@ -413,7 +413,7 @@ async def body(request: web.Request) -> Any:
     try:
         request["given"] = given = json.loads(text)
     except ValueError as error:
-        raise Malformed(f"the body is no JSON: {error}") from error
+        raise MalformedRequest(f"the body is no JSON: {error}") from error
     return given
 
 
@@ -431,7 +431,7 @@ async def typed_body(request: web.Request, kind: type | tuple[type, ...], wanted
     """Raises MalformedRequest unless the body is of that kind (a bool is no number)."""
     value = await body(request)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
-        raise Malformed(f"expected {wanted} in the body")
+        raise MalformedRequest(f"expected {wanted} in the body")
     return value
 
 
@@ -444,4 +444,4 @@ def number(text: str, name: str) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise Malformed(f"{name} must be a whole number, not {text!r}") from error
+        raise MalformedRequest(f"{name} must be a whole number, not {text!r}") from error

@@ -15,7 +15,7 @@ from aiohttp.typedefs import Middleware
 
 from heliograph.model.errors import HeliographError, NotAllowed, Unauthenticated, Unauthorized
 from heliograph.model.topic_names import TopicName
-from region_node.faces.admin.calls.call_rights import Access, access_of
+from region_node.faces.admin.calls.call_rights import CallAccess, access_of
 from region_node.security.authentication.principal import NOBODY, Principal
 from region_node.security.authorization.authorization_service import Action
 from region_node.security.authorization.security_service import Security
@@ -45,7 +45,7 @@ def guard(
             request[PRINCIPAL] = Principal(role=NOBODY)
             return await handler(request)
         access = access_of(request.method, resource.canonical)
-        if access is Access.PUBLIC or (access is Access.METRICS and metrics_open):
+        if access is CallAccess.PUBLIC or (access is CallAccess.METRICS and metrics_open):
             request[PRINCIPAL] = Principal(role=NOBODY)
             return await handler(request)
         try:
@@ -56,7 +56,7 @@ def guard(
             answer.headers["WWW-Authenticate"] = 'Bearer, Basic realm="heliograph"'
             return answer
         except Unauthorized as error:
-            if access is Access.TENANT and not is_tenant(request.match_info.get("tenant", "")):
+            if access is CallAccess.TENANT and not is_tenant(request.match_info.get("tenant", "")):
                 return refuse(404, "Tenant does not exist")
             return refuse(403, str(error))
         except NotAllowed as error:
@@ -74,22 +74,22 @@ async def _identify(security: Security, request: web.Request) -> Principal:
     return await security.authentication.identify(credentials, request.headers.get(ORIGINAL, ""))
 
 
-def _check(security: Security, principal: Principal, access: Access, request: web.Request) -> None:
+def _check(security: Security, principal: Principal, access: CallAccess, request: web.Request) -> None:
     rights, names = security.rights, request.match_info
-    if access in (Access.ANY, Access.METRICS, Access.EACH, Access.PASSED_ON):
+    if access in (CallAccess.ANY, CallAccess.METRICS, CallAccess.EACH, CallAccess.PASSED_ON):
         return
     tenant, namespace = names.get("tenant", ""), f"{names.get('tenant', '')}/{names.get('namespace', '')}"
     match access:
-        case Access.SUPER:
+        case CallAccess.SUPER:
             allowed = rights.is_super(principal)
-        case Access.TENANT:
+        case CallAccess.TENANT:
             allowed = rights.administers(principal, tenant)
-        case Access.LIST:
+        case CallAccess.LIST:
             allowed = rights.may_list(principal, namespace)
         case _:
             topic = TopicName.parse(f"{names.get('domain', 'persistent')}://{namespace}/{names['topic']}")
             subscription = names.get("subscription") or names.get("sub") or ""
-            if access is Access.CONSUME:
+            if access is CallAccess.CONSUME:
                 allowed = (
                     rights.may_subscribe(principal, topic, subscription)
                     if subscription
@@ -98,7 +98,7 @@ def _check(security: Security, principal: Principal, access: Access, request: we
             else:
                 allowed = (
                     rights.may(principal, Action.PRODUCE, topic)
-                    if access is Access.PRODUCE
+                    if access is CallAccess.PRODUCE
                     else rights.may_look_up(principal, topic)
                 )
     if not allowed:

@@ -12,7 +12,7 @@ import re
 from enum import Enum
 
 
-class Access(Enum):
+class CallAccess(Enum):
     PUBLIC = "anybody"
     METRICS = "anybody, unless the settings say otherwise"
     ANY = "any role"
@@ -35,47 +35,47 @@ _READ = (
 )
 _CONSUMER = r"subscriptions|subscription/.*|lastMessageId|messageid/.*|examinemessage|ledger/.*|backlogSize|backlog"
 
-ROWS: tuple[tuple[str, str, Access], ...] = (
-    ("GET", r"/status\.html|/heliograph/v1/health|/admin/v2/brokers/(health|ready)|/openapi.*", Access.PUBLIC),
-    ("GET", r"/console/?|/console/\{file\}", Access.PUBLIC),
-    ("*", r"/console/at/\{region\}/\{path\}", Access.PASSED_ON),
-    ("GET", r"/metrics/?", Access.METRICS),
-    ("GET", r"/admin/v2/clusters|/admin/v2/brokers/version", Access.ANY),
+ROWS: tuple[tuple[str, str, CallAccess], ...] = (
+    ("GET", r"/status\.html|/heliograph/v1/health|/admin/v2/brokers/(health|ready)|/openapi.*", CallAccess.PUBLIC),
+    ("GET", r"/console/?|/console/\{file\}", CallAccess.PUBLIC),
+    ("*", r"/console/at/\{region\}/\{path\}", CallAccess.PASSED_ON),
+    ("GET", r"/metrics/?", CallAccess.METRICS),
+    ("GET", r"/admin/v2/clusters|/admin/v2/brokers/version", CallAccess.ANY),
     (
         "*",
         rf"{_NAMESPACE}/persistence/bookieAffinity|{_NAMESPACE}/(antiAffinity|resourcegroup.*|migration)",
-        Access.SUPER,
+        CallAccess.SUPER,
     ),
-    ("PUT", rf"{_NAMESPACE}/\{{bundle\}}/split", Access.SUPER),
-    ("GET", r"/admin/v2/broker-stats/.*", Access.SUPER),
-    ("*", r"/admin/v2/resource-quotas(/.*)?", Access.SUPER),
-    ("GET", rf"{_NAMESPACE}/(topics|deduplication)|{_TOPICS}|{_TOPICS}/partitioned", Access.LIST),
-    ("GET", rf"{_TOPIC}/({_READ})", Access.LOOK_UP),
-    ("*", rf"{_TOPIC}/({_CONSUMER})", Access.CONSUME),
-    ("GET", r"/lookup/v2/topic/.*", Access.LOOK_UP),
-    ("GET", r"/admin/v2/schemas/\{tenant\}/\{namespace\}/\{topic\}/.*", Access.LOOK_UP),
-    ("POST", r"/admin/v2/schemas/\{tenant\}/\{namespace\}/\{topic\}/.*", Access.PRODUCE),
-    ("POST", r"/topics/.*\{tenant\}/\{namespace\}/\{topic\}(/.*)?", Access.PRODUCE),
-    ("GET", r"/heliograph/v1/topics/\{tenant\}/\{namespace\}/\{topic\}/.*", Access.CONSUME),
-    ("POST", r"/heliograph/v1/topics/\{tenant\}/\{namespace\}/\{topic\}/transactions/verdict", Access.SUPER),
-    ("POST", r"/heliograph/v1/reading/(snapshots|vectors|hold|held|objects|blocks)", Access.EACH),
-    ("DELETE", r"/heliograph/v1/keys/.*", Access.SUPER),
-    ("POST", r"/heliograph/v1/keys/\{tenant\}/required", Access.SUPER),
-    ("GET", r"/heliograph/v1/dr/\{tenant\}/\{namespace\}(/.*)?", Access.TENANT),
-    ("*", r"/heliograph/v1/dr/\{tenant\}/\{namespace\}(/.*)?", Access.SUPER),
-    ("PUT", r"/heliograph/v1/tenants/\{tenant\}/quota", Access.SUPER),
-    ("DELETE", r"/heliograph/v1/tenants/\{tenant\}/quota", Access.SUPER),
-    ("PUT", r"/admin/v2/tenants/.*", Access.SUPER),
-    ("POST", r"/admin/v2/tenants/.*", Access.SUPER),
-    ("DELETE", r"/admin/v2/tenants/.*", Access.SUPER),
+    ("PUT", rf"{_NAMESPACE}/\{{bundle\}}/split", CallAccess.SUPER),
+    ("GET", r"/admin/v2/broker-stats/.*", CallAccess.SUPER),
+    ("*", r"/admin/v2/resource-quotas(/.*)?", CallAccess.SUPER),
+    ("GET", rf"{_NAMESPACE}/(topics|deduplication)|{_TOPICS}|{_TOPICS}/partitioned", CallAccess.LIST),
+    ("GET", rf"{_TOPIC}/({_READ})", CallAccess.LOOK_UP),
+    ("*", rf"{_TOPIC}/({_CONSUMER})", CallAccess.CONSUME),
+    ("GET", r"/lookup/v2/topic/.*", CallAccess.LOOK_UP),
+    ("GET", r"/admin/v2/schemas/\{tenant\}/\{namespace\}/\{topic\}/.*", CallAccess.LOOK_UP),
+    ("POST", r"/admin/v2/schemas/\{tenant\}/\{namespace\}/\{topic\}/.*", CallAccess.PRODUCE),
+    ("POST", r"/topics/.*\{tenant\}/\{namespace\}/\{topic\}(/.*)?", CallAccess.PRODUCE),
+    ("GET", r"/heliograph/v1/topics/\{tenant\}/\{namespace\}/\{topic\}/.*", CallAccess.CONSUME),
+    ("POST", r"/heliograph/v1/topics/\{tenant\}/\{namespace\}/\{topic\}/transactions/verdict", CallAccess.SUPER),
+    ("POST", r"/heliograph/v1/reading/(snapshots|vectors|hold|held|objects|blocks)", CallAccess.EACH),
+    ("DELETE", r"/heliograph/v1/keys/.*", CallAccess.SUPER),
+    ("POST", r"/heliograph/v1/keys/\{tenant\}/required", CallAccess.SUPER),
+    ("GET", r"/heliograph/v1/dr/\{tenant\}/\{namespace\}(/.*)?", CallAccess.TENANT),
+    ("*", r"/heliograph/v1/dr/\{tenant\}/\{namespace\}(/.*)?", CallAccess.SUPER),
+    ("PUT", r"/heliograph/v1/tenants/\{tenant\}/quota", CallAccess.SUPER),
+    ("DELETE", r"/heliograph/v1/tenants/\{tenant\}/quota", CallAccess.SUPER),
+    ("PUT", r"/admin/v2/tenants/.*", CallAccess.SUPER),
+    ("POST", r"/admin/v2/tenants/.*", CallAccess.SUPER),
+    ("DELETE", r"/admin/v2/tenants/.*", CallAccess.SUPER),
 )
 _COMPILED = tuple((method, re.compile(path), access) for method, path, access in ROWS)
 
 
-def access_of(method: str, template: str) -> Access:
+def access_of(method: str, template: str) -> CallAccess:
     """template: as aiohttp's `canonical`, `/admin/v2/tenants/{tenant}`."""
     method = "GET" if method == "HEAD" else method
     for wanted, path, access in _COMPILED:
         if wanted in ("*", method) and path.fullmatch(template):
             return access
-    return Access.TENANT if "{tenant}" in template else Access.SUPER
+    return CallAccess.TENANT if "{tenant}" in template else CallAccess.SUPER

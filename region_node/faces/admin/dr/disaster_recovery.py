@@ -24,7 +24,7 @@ from region_node.dr.operations.drill import Drill
 from region_node.dr.operations.operation import SWITCHOVER, Operation
 from region_node.dr.operations.operation_steps import Conductor
 from region_node.dr.slo_monitor import POLICY as SLO_POLICY
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, body, flag
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, flag
 from region_node.faces.admin.dr import drill_schedules, drills, subscription_switchover, two_step_deletion
 from region_node.faces.admin.dr.drills import RegionShadows
 from region_node.topics.topic import Topic
@@ -174,7 +174,7 @@ _SPANS: dict[str, Callable[[Topic, Any], list[namespace_facts.Span]]] = {
 async def _counts(admin: Admin, request: web.Request, what: str) -> Any:
     namespace, given = admin.namespace(request), await body(request)
     if not isinstance(given, dict):
-        raise Malformed("expected {topic: what to count of it} in the body")
+        raise MalformedRequest("expected {topic: what to count of it} in the body")
     if flag(request, "local"):
         return await _local_counts(admin, namespace, what, given)
     return await _counts_here(admin, namespace, what, given)
@@ -231,13 +231,13 @@ async def make_passive(admin: Admin, request: web.Request) -> Any:
     namespace, given = admin.namespace(request), await body(request)
     policies, slo = admin.policies(namespace), given.get("slo", {}) if isinstance(given, dict) else None
     if not isinstance(given, dict) or not isinstance(given.get("active"), str) or not isinstance(slo, dict):
-        raise Malformed('expected {"active": region, "slo": {"rpo_s": seconds, "rto_s": seconds}} in the body')
+        raise MalformedRequest('expected {"active": region, "slo": {"rpo_s": seconds, "rto_s": seconds}} in the body')
     if wrong := [
         key
         for key, value in slo.items()
         if key not in _SLO or isinstance(value, bool) or not isinstance(value, int | float) or value <= 0
     ]:
-        raise Malformed(f"slo: {', '.join(wrong)} must be one of {', '.join(_SLO)}, in seconds above 0")
+        raise MalformedRequest(f"slo: {', '.join(wrong)} must be one of {', '.join(_SLO)}, in seconds above 0")
     if given["active"] not in policies.regions:
         raise NotAllowed(f"{namespace} is not in region {given['active']}; it is in {', '.join(policies.regions)}")
     record = await conductor_for(admin, request).switching.begin(
@@ -268,7 +268,7 @@ async def begin(admin: Admin, request: web.Request) -> Any:
         or not isinstance(given.get("kind"), str)
         or not isinstance(given.get("to", ""), str)
     ):
-        raise Malformed('expected {"kind": "switchover", "to": region} in the body')
+        raise MalformedRequest('expected {"kind": "switchover", "to": region} in the body')
     conductor = conductor_for(admin, request)
     if given.get("dry_run"):
         planned, cost = await conductor.plan(given["kind"], namespace, given.get("to", ""))

@@ -18,7 +18,7 @@ from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import ConfigError, NotAllowed, NotFound
 from region_node.dr.operations.drill_schedule import Schedule, schedule
 from region_node.dr.operations.operation_steps import Conductor
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
 
 
 class OwnCredentials:
@@ -58,7 +58,7 @@ async def put(admin: Admin, request: web.Request) -> Any:
         or not isinstance(given.get("to", ""), str)
         or not _number(given.get("first_ms", 0))
     ):
-        raise Malformed('expected {"every_s": seconds, "to": region} in the body')
+        raise MalformedRequest('expected {"every_s": seconds, "to": region} in the body')
     policies, to = admin.policies(namespace), given.get("to", "")
     if to and to not in policies.regions:
         raise NotAllowed(f"{namespace} is not in region {to}; it is in {', '.join(policies.regions)}")

@@ -21,7 +21,7 @@ from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllow
 from heliograph.model.topic_names import TopicName
 from region_node.dr.canary import entry_of
 from region_node.dr.operations.report_signing import check
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, body, number
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, number
 from region_node.faces.admin.tenancy.namespaces import delete_topics
 from region_node.topics.round_trip import round_trip
 
@@ -238,7 +238,7 @@ async def verify(admin: Admin, request: web.Request) -> Any:
     """Body: a signed report. Whether it is as it was signed, and by a key that the instance knows as that region's."""
     report = await body(request)
     if not isinstance(report, dict):
-        raise Malformed("expected the report, as `heliograph dr drill --json` printed it, in the body")
+        raise MalformedRequest("expected the report, as `heliograph dr drill --json` printed it, in the body")
     check(report)
     assert admin.signer is not None
     if not await admin.signer.known(str(report.get("signed_by", "")), str(report["public_key"])):

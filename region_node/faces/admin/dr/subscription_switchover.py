@@ -21,9 +21,9 @@ from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, su
 from heliograph.model.errors import HeliographError, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.dr.leadership.leadership_changes import closing, reopened
-from region_node.dr.leadership.subscription_leadership import SubscriptionTurns
+from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
 from region_node.dr.operations import namespace_facts
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
 
 FactsOf = Callable[[str, str], Awaitable[dict[str, Any]]]
 """(region, namespace) -> what `region_node.dr.operations.namespace_facts` says of it there."""
@@ -33,25 +33,25 @@ async def listed(admin: Admin, request: web.Request) -> Any:
     """Lists the namespace's subscriptions that are active in one region: in which, and why consumers here wait."""
     namespace = admin.namespace(request)
     admin.policies(namespace)
-    return _turns(admin).status(namespace)
+    return _leadership(admin).status(namespace)
 
 
 async def give(admin: Admin, request: web.Request) -> Any:
     """Body: {"active": region}. From now on its messages are handed out in that region alone."""
     name, given = _name(admin, request), await body(request)
     if not isinstance(given, dict) or not isinstance(given.get("active"), str):
-        raise Malformed('expected {"active": region} in the body')
+        raise MalformedRequest('expected {"active": region} in the body')
     _check_region(admin, request, given["active"])
-    turns = _turns(admin)
-    record = await turns.switching.begin(name, given["active"], {})
+    leadership = _leadership(admin)
+    record = await leadership.switching.begin(name, given["active"], {})
     admin.changed(request, None, asdict(record))
-    await admin.seen(lambda: turns.known(name))
+    await admin.seen(lambda: leadership.known(name))
     return asdict(record)
 
 
 async def take_away(admin: Admin, request: web.Request) -> Any:
     """It may be active in every region again."""
-    await _turns(admin).switching.end(_name(admin, request))
+    await _leadership(admin).switching.end(_name(admin, request))
     admin.changed(request, "one region", "every region")
 
 
@@ -63,7 +63,7 @@ async def move(admin: Admin, request: web.Request) -> Any:
     """
     name, given = _name(admin, request), await body(request)
     if not isinstance(given, dict) or not isinstance(given.get("to"), str):
-        raise Malformed('expected {"to": region} in the body')
+        raise MalformedRequest('expected {"to": region} in the body')
     to, force = given["to"], given.get("force") is True
     _check_region(admin, request, to)
     found = await _step(admin, request, name, to, fence=force or given.get("fence") is True, force=force)
@@ -73,14 +73,14 @@ async def move(admin: Admin, request: web.Request) -> Any:
 
 async def cancel(admin: Admin, request: web.Request) -> Any:
     """Before it has moved: the active region goes on."""
-    turns, name = _turns(admin), _name(admin, request)
-    record, _ = await turns.switching.change(name, lambda old: reopened(old, admin.clock.wall_ms()))
+    leadership, name = _leadership(admin), _name(admin, request)
+    record, _ = await leadership.switching.change(name, lambda old: reopened(old, admin.clock.wall_ms()))
     admin.changed(request, None, asdict(record))
     return asdict(record)
 
 
 async def _step(admin: Admin, request: web.Request, name: str, to: str, *, fence: bool, force: bool) -> dict[str, Any]:
-    switching, now_ms = _turns(admin).switching, admin.clock.wall_ms()
+    switching, now_ms = _leadership(admin).switching, admin.clock.wall_ms()
     record, _ = await switching.get(name)
     if record.active == to and record.state == OPEN:
         return {"done": True, "active": to, "epoch": record.epoch, "waiting": ""}
@@ -158,10 +158,10 @@ def _name(admin: Admin, request: web.Request) -> str:
     return subscription_name(str(topic), request.match_info["subscription"])
 
 
-def _turns(admin: Admin) -> SubscriptionTurns:
-    if admin.turns is None:
+def _leadership(admin: Admin) -> SubscriptionLeadership:
+    if admin.subscription_leadership is None:
         raise NotFound("this broker has no subscriptions that are active in one region")
-    return admin.turns
+    return admin.subscription_leadership
 
 
 _SUBSCRIPTIONS = "/heliograph/v1/dr/{tenant}/{namespace}/subscriptions"

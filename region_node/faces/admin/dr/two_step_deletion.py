@@ -17,7 +17,7 @@ from heliograph.kv.metadata_store import ABSENT
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.model.topic_names import TopicName
 from region_node.dr.leadership.write_leases import WriteLeases
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
 from region_node.topics.serving.deferred_deletion import Tombstone, Tombstones, tombstone
 
 GRACE_S = 24 * 3600
@@ -99,7 +99,7 @@ async def _grace_s(request: web.Request) -> float:
     given = await body(request)
     grace_s = given.get("grace_s", GRACE_S) if isinstance(given, dict) else GRACE_S
     if isinstance(grace_s, bool) or not isinstance(grace_s, int | float) or not 0 <= grace_s <= _GRACE_S_MAX:
-        raise Malformed(f"grace_s must be 0 to {_GRACE_S_MAX} seconds")
+        raise MalformedRequest(f"grace_s must be 0 to {_GRACE_S_MAX} seconds")
     return float(grace_s)
 
 

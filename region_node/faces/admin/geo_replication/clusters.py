@@ -18,7 +18,7 @@ from aiohttp import web
 from heliograph.model.configuration.configuration_records import PulsarCluster, RegionInfo
 from heliograph.model.errors import NotFound
 from heliograph.model.topic_names import check_name
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, body, typed_body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, typed_body
 
 _TOKENS = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 _CERTIFICATES = "org.apache.pulsar.client.impl.auth.AuthenticationTls"
@@ -126,7 +126,7 @@ def _shown(found: RegionInfo | PulsarCluster) -> dict[str, Any]:
 async def _given(request: web.Request) -> dict[str, Any]:
     given = await body(request) or {}
     if not isinstance(given, dict):
-        raise Malformed('expected ClusterData in the body, such as {"serviceUrl": …, "brokerServiceUrl": …}')
+        raise MalformedRequest('expected ClusterData in the body, such as {"serviceUrl": …, "brokerServiceUrl": …}')
     return given
 
 
@@ -169,7 +169,7 @@ def _cluster_fields(admin: Admin, given: Mapping[str, Any], stored: PulsarCluste
         }
         if len(set(new.values())) > 1:
             said = ", ".join(f"{name} {value!r}" for name, value in new.items())
-            raise Malformed(
+            raise MalformedRequest(
                 f"{said}: they name the same thing, and none is what is stored; give one of them, or the same value in each"
             )
         for value in list(new.values())[:1]:
@@ -194,18 +194,18 @@ def _proofs(plugin: str, parameters: str) -> dict[str, str]:
         named = dict(part.partition(":")[::2] for part in parameters.split(","))
         if set(named) <= {"tlsCertFile", "tlsKeyFile"} and named.get("tlsCertFile", "").startswith("/"):
             return {"certificate_file": named["tlsCertFile"], "key_file": named.get("tlsKeyFile", "")}
-        raise Malformed(
+        raise MalformedRequest(
             f"authenticationParameters of {_CERTIFICATES}: give tlsCertFile:/PATH,tlsKeyFile:/PATH, of files on the gateway's brokers"
         )
     if plugin != _TOKENS:
-        raise Malformed(
+        raise MalformedRequest(
             f"authenticationPlugin: links prove who they are by {_TOKENS} or {_CERTIFICATES}, not by {plugin}; for OAuth 2 give oauthFile, a file on the "
             "gateway's brokers with issuer_url, client_id, and client_secret as JSON"
         )
     path = parameters.removeprefix("token:").removeprefix("file://")
     if path.startswith("/") and "file://" in parameters:
         return {"token_file": path}
-    raise Malformed(
+    raise MalformedRequest(
         "a token does not go into the configuration: write it to a file on the gateway's brokers, and give its path: "
         "authenticationParameters file:///PATH, or tokenFile"
     )
@@ -219,7 +219,7 @@ async def set_peers(admin: Admin, request: web.Request) -> Any:
     """In place of those that were there. A record: regions replicate what namespaces say, whoever is whose peer."""
     name, wanted = _found(admin, request).name, await typed_body(request, list, 'names of clusters, such as ["eu"]')
     if not all(isinstance(peer, str) for peer in wanted):
-        raise Malformed('expected names of clusters in the body, such as ["eu"]')
+        raise MalformedRequest('expected names of clusters in the body, such as ["eu"]')
     before = admin.view.peers(name)
     after = await admin.config.peers.set(name, wanted)
     await admin.seen(lambda: admin.view.peers(name) == after.names)

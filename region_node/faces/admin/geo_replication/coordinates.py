@@ -17,10 +17,10 @@ from heliograph.model.coordinates import Vector, format_coordinate, parse_coordi
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import Position
 from heliograph.wire.links.link_commands import SkipReason
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
 from region_node.topics.topic import Topic
 from replicator.coordinates.skip_reasons import HERE
-from replicator.log.coordinate_lookup import Status, coordinate_of, position_of
+from replicator.log.coordinate_lookup import LookupStatus, coordinate_of, position_of
 from replicator.log.region_durability import RegionWaits
 from replicator.log.replicated_log import ReplicatedLog
 
@@ -106,7 +106,7 @@ async def seek(admin: Admin, request: web.Request) -> Any:
     topic, name, log = await _subscription(admin, request)
     given = await body(request)
     if not isinstance(given, dict) or not isinstance(given.get("coordinate"), str):
-        raise Malformed('expected {"coordinate": "region.epoch.incarnation:ledger:entry"} in the body')
+        raise MalformedRequest('expected {"coordinate": "region.epoch.incarnation:ledger:entry"} in the body')
     found = await seek_target(log, given["coordinate"])
     await admin.topics.reset_subscription(topic.text, name, at=found)
     return {"topic": topic.text, "subscription": name, "mark_delete": list(found)}
@@ -115,9 +115,9 @@ async def seek(admin: Admin, request: web.Request) -> Any:
 async def seek_target(log: ReplicatedLog, text: str) -> Position:
     """The mark-delete position with which the entry of that coordinate comes next. Raises NotAllowed, NotFound."""
     found = await position_of(log, *parse_coordinate(text))
-    if found.status is Status.AWAITED:
+    if found.status is LookupStatus.AWAITED:
         raise NotAllowed(f"{text} has not arrived in this region yet: seek once it has, or earlier")
-    if found.status is Status.UNKNOWN and found.following is None:
+    if found.status is LookupStatus.UNKNOWN and found.following is None:
         raise NotFound(f"nothing was ever published as {text} on {log.topic}, as far as this region knows")
     following = found.position or found.following
     return log.ledger.last_confirmed if following is None else (following[0], following[1] - 1)
@@ -168,7 +168,7 @@ def _position(text: str) -> Position:
     try:
         return int(ledger), int(entry)
     except ValueError as error:
-        raise Malformed(f"a position is ledger:entry, not {text!r:.60}") from error
+        raise MalformedRequest(f"a position is ledger:entry, not {text!r:.60}") from error
 
 
 _TOPIC = "/heliograph/v1/topics/{tenant}/{namespace}/{topic}"

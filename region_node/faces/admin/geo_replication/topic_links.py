@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model.errors import NotAllowed, NotFound
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
 from region_node.schemas.schema_diff import differences
 from replicator.links.give_up_lost import give_up
 from replicator.links.link import Link
@@ -41,7 +41,9 @@ async def decide(admin: Admin, request: web.Request) -> Any:
         or given.get("choice") not in set(Choice)
         or not isinstance(given.get("dry_run", False), bool)
     ):
-        raise Malformed('expected {"choice": "theirs", "ours", or "retry", "dry_run": true or false} in the body')
+        raise MalformedRequest(
+            'expected {"choice": "theirs", "ours", or "retry", "dry_run": true or false} in the body'
+        )
     log, target = await admin.log(admin.topic(request)), request.match_info["region"]
     link = admin.links.links(log.topic).get(target)
     if link is None:
@@ -70,7 +72,7 @@ async def lost(admin: Admin, request: web.Request) -> Any:
     """
     given = await body(request) or {}
     if not isinstance(given, dict) or not isinstance(given.get("dry_run", False), bool):
-        raise Malformed('expected {"dry_run": true or false} in the body')
+        raise MalformedRequest('expected {"dry_run": true or false} in the body')
     log, target = await admin.log(admin.topic(request)), request.match_info["region"]
     link = admin.links.links(log.topic).get(target)
     if not isinstance(link, Link):

@@ -28,7 +28,7 @@ from region_node.faces.admin.brokers import (
     load_balancing,
     metadata_members,
 )
-from region_node.faces.admin.calls.admin_context import Admin, Elsewhere, Malformed
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, OwnedElsewhere
 from region_node.faces.admin.calls.auth_middleware import guard
 from region_node.faces.admin.dr import disaster_recovery
 from region_node.faces.admin.geo_replication import cluster_migration, clusters, coordinates, region_audits, topic_links
@@ -121,7 +121,7 @@ ROUTES: tuple[Route, ...] = (
 """First match wins within a method: literal paths stand before those that a name could match."""
 
 STATUS: tuple[tuple[type[BaseException], int], ...] = (
-    (Malformed, 400),
+    (MalformedRequest, 400),
     (WrongKind, 400),
     (errors.Unauthenticated, 401),
     (errors.Unauthorized, 403),
@@ -207,7 +207,7 @@ class AdminServer:
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
                 return _response(await handler(self._admin, request))
-            except Elsewhere as where:
+            except OwnedElsewhere as where:
                 return web.Response(status=307, headers={"Location": where.location(request)})
             except errors.HeliographError as error:
                 return _refusal(next(code for kind, code in STATUS if isinstance(error, kind)), str(error))

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model.errors import MetadataUnavailable, NotFound
-from region_node.faces.admin.calls.admin_context import Admin, Elsewhere, Malformed, body, flag
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, OwnedElsewhere, body, flag
 from region_node.placement.balance.broker_capacity import ResourceQuota
 from region_node.placement.balance.bundle_divider import BundleDivider
 from region_node.placement.balance.bundle_quotas import QuotaBook
@@ -30,7 +30,7 @@ async def split(admin: Admin, request: web.Request) -> Any:
     namespace, bundle = await _chosen(admin, request)
     record = await admin.ownership.bundle_owner(namespace, bundle)
     if record is not admin.ownership.record:
-        raise Elsewhere(record)
+        raise OwnedElsewhere(record)
     parts = await _divider(admin).split(
         (namespace, bundle), request.query.get("splitAlgorithmName") or RANGE, await _positions(request)
     )
@@ -71,7 +71,7 @@ async def _positions(request: web.Request) -> list[int]:
         given = given.get("splitBoundaries")
     given = given or []
     if not isinstance(given, list) or any(type(at) is not int for at in given):
-        raise Malformed("expected a list of hashes, as whole numbers from 0 to 4294967295, in the body")
+        raise MalformedRequest("expected a list of hashes, as whole numbers from 0 to 4294967295, in the body")
     return given
 
 

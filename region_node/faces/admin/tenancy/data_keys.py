@@ -19,7 +19,7 @@ from heliograph.model.feature_levels import SEALED_TENANTS
 from heliograph.model.ledger_metadata import ManagedLedgerMetadata
 from local_meta import keys
 from region_node.compaction.compacted_view import CURSOR
-from region_node.faces.admin.calls.admin_context import Admin, Malformed
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
 from storage.sealing.keyring import DataKey
 from storage.sealing.sealing import Sealing
 
@@ -99,7 +99,7 @@ async def remove(admin: Admin, request: web.Request) -> Any:
     try:
         number = int(text, 16)
     except ValueError as error:
-        raise Malformed(f"key {text!r}: expected a number as `heliograph keys list` shows it") from error
+        raise MalformedRequest(f"key {text!r}: expected a number as `heliograph keys list` shows it") from error
     found = sealing.listing().get(tenant, ())
     numbers = [key.number for key in found]
     if request.query.get("force") != "true" and number in numbers[:-1]:

@@ -17,7 +17,7 @@ from aiohttp import web
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.policy_table import POLICIES
 from heliograph.model.errors import NotAllowed, NotOwner
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, body, flag, typed_body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, flag, typed_body
 from region_node.faces.admin.tenancy.region_removal import (
     check_active_stays,
     check_nothing_buried,
@@ -208,14 +208,14 @@ def _policies(admin: Admin, given: Any) -> NamespacePolicies:
     if isinstance(given, list):
         given = {"replication_clusters": given}
     if given is not None and not isinstance(given, dict):
-        raise Malformed("expected Policies in the body, or nothing")
+        raise MalformedRequest("expected Policies in the body, or nothing")
     fields: dict[str, Any] = given or {}
     regions, clusters = admin.parted(fields.get("replication_clusters") or [])
     values: dict[str, Any] = {"regions": regions or (admin.region,), "clusters": clusters}
     bundles = fields.get("bundles") or fields
     if isinstance(bundles, dict) and (count := bundles.get("numBundles")):
         if type(count) is not int:
-            raise Malformed("numBundles must be a whole number")
+            raise MalformedRequest("numBundles must be a whole number")
         values["bundles"] = count
     policies: dict[str, Any] = {}
     for policy in POLICIES:

@@ -14,7 +14,7 @@ from aiohttp import web
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, typed_body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, typed_body
 from region_node.security.authentication.principal import ROLE_CHARS_MAX
 from region_node.security.authorization import topic_grants
 from region_node.security.authorization.authorization_service import Action
@@ -92,7 +92,7 @@ async def grant_on_subscription(admin: Admin, request: web.Request) -> Any:
         not all(isinstance(role, str) and 0 < len(role) <= ROLE_CHARS_MAX for role in roles)
         or not 0 < len(roles) <= _ROLES_MAX
     ):
-        raise Malformed(f"expected 1 to {_ROLES_MAX} roles")
+        raise MalformedRequest(f"expected 1 to {_ROLES_MAX} roles")
     await _change(
         admin,
         request,
@@ -140,7 +140,7 @@ async def _actions(request: web.Request) -> list[str]:
     known = [action.value for action in Action]
     unknown = [str(action) for action in given if action not in known]
     if unknown:
-        raise Malformed(f"{', '.join(unknown)[:100]}: the actions are {', '.join(known)}")
+        raise MalformedRequest(f"{', '.join(unknown)[:100]}: the actions are {', '.join(known)}")
     return sorted(set(given))
 
 

@@ -21,7 +21,7 @@ from heliograph.model.configuration.policy_values import QUOTA_TYPES, RATE, quot
 from heliograph.model.configuration.replication_routes import check_members
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, body, flag, number, text_body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, flag, number, text_body
 
 Handler = Callable[[Admin, web.Request], Awaitable[Any]]
 Route = tuple[str, str, Handler]
@@ -142,7 +142,7 @@ def _set(level: Level, policy: Policy) -> Handler:
             await level.write(admin, request, _WITHOUT_BODY[policy.name])
             return
         if value is None:
-            raise Malformed(f"expected the value of {policy.name} in the body")
+            raise MalformedRequest(f"expected the value of {policy.name} in the body")
         if policy.name == "replication":
             admin.parted(value)
         if policy.name == "encryptionAtRest" and value is False:
@@ -185,7 +185,7 @@ def _all(level: Level) -> Handler:
 def _quota_type(request: web.Request) -> str:
     kind = request.query.get("backlogQuotaType", "destination_storage")
     if kind not in QUOTA_TYPES:
-        raise Malformed(f"backlogQuotaType is {' or '.join(QUOTA_TYPES)}, not {kind!r}")
+        raise MalformedRequest(f"backlogQuotaType is {' or '.join(QUOTA_TYPES)}, not {kind!r}")
     return kind
 
 
@@ -230,7 +230,7 @@ def _part(level: Level, name: str, field: str, unset: int | None) -> tuple[Handl
     async def set_(admin: Admin, request: web.Request) -> Any:
         value = await body(request)
         if type(value) is not int:
-            raise Malformed(f"expected a whole number for {field} in the body")
+            raise MalformedRequest(f"expected a whole number for {field} in the body")
         await level.write(admin, request, lambda p: p | {name: p.get(name, {}) | {field: value}})
 
     async def remove(admin: Admin, request: web.Request) -> Any:

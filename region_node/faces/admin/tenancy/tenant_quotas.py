@@ -18,7 +18,7 @@ from aiohttp import web
 from heliograph.model.configuration.configuration_records import TenantQuota
 from heliograph.model.configuration.policy_values import LONG_MAX, whole
 from heliograph.model.errors import NotAllowed, NotFound
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, typed_body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, typed_body
 
 _GROUP = "resource_group"
 _NUMBERS = tuple(one.name for one in fields(TenantQuota) if one.name != _GROUP)
@@ -47,7 +47,7 @@ async def put(admin: Admin, request: web.Request) -> Any:
     """
     tenant, given = _existing(admin, request), await typed_body(request, dict, 'an object such as {"max_topics": 100},')
     if unknown := sorted(set(given) - {*_NUMBERS, _GROUP}):
-        raise Malformed(f"{', '.join(unknown)}: expected {', '.join(_NUMBERS)}, and {_GROUP}")
+        raise MalformedRequest(f"{', '.join(unknown)}: expected {', '.join(_NUMBERS)}, and {_GROUP}")
     before = admin.view.tenant_quota(tenant)
     after = TenantQuota(
         **{**asdict(before or TenantQuota()), **{name: _checked(admin, name, value) for name, value in given.items()}}

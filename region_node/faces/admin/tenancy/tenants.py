@@ -8,7 +8,7 @@ from aiohttp import web
 
 from heliograph.model.configuration.configuration_records import TenantInfo
 from heliograph.model.errors import NotAllowed, NotFound
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, body, flag
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, flag
 from region_node.faces.admin.tenancy.namespaces import delete_topics
 
 
@@ -67,10 +67,10 @@ def _existing(admin: Admin, request: web.Request) -> str:
 async def _info(admin: Admin, request: web.Request) -> TenantInfo:
     given = await body(request) or {}
     if not isinstance(given, dict):
-        raise Malformed('expected TenantInfo in the body, such as {"adminRoles": [], "allowedClusters": ["us"]}')
+        raise MalformedRequest('expected TenantInfo in the body, such as {"adminRoles": [], "allowedClusters": ["us"]}')
     roles, regions = given.get("adminRoles") or [], given.get("allowedClusters") or []
     if not all(isinstance(item, str) for item in (*roles, *regions)):
-        raise Malformed("adminRoles and allowedClusters must be lists of names")
+        raise MalformedRequest("adminRoles and allowedClusters must be lists of names")
     regions = [
         name for name in regions if admin.view.cluster(name) is None
     ]  # those lie behind a region that has to be allowed

@@ -22,7 +22,7 @@ from heliograph.model.ledger_metadata import OffloadState
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.brokers.extensions import snapshot_of, vector_rows, write_blocks
-from region_node.faces.admin.calls.admin_context import Admin, Elsewhere, Malformed, typed_body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, OwnedElsewhere, typed_body
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
 from region_node.security.authorization.authorization_service import Action
 
@@ -114,7 +114,7 @@ async def objects(admin: Admin, request: web.Request) -> Any:
         or len(rows) > _TOPICS_MAX
         or not all(isinstance(r, list) and all(isinstance(p, list) and _is_range(["", *p]) for p in r) for r in rows)
     ):
-        raise Malformed(
+        raise MalformedRequest(
             f"ranges is an object of at most {_TOPICS_MAX} topics and lists of ledger, first entry, last entry"
         )
     bookies = admin.places if given.get("bookies") is True else None
@@ -147,7 +147,9 @@ async def blocks(admin: Admin, request: web.Request) -> Any:
     given = await typed_body(request, dict, 'an object {"ranges": [[topic, ledger, first, last], ...]},')
     ranges = given.get("ranges")
     if not isinstance(ranges, list) or len(ranges) > _TOPICS_MAX or not all(_is_range(row) for row in ranges):
-        raise Malformed(f"ranges is a list of at most {_TOPICS_MAX} rows of topic, ledger, first entry, last entry")
+        raise MalformedRequest(
+            f"ranges is a list of at most {_TOPICS_MAX} rows of topic, ledger, first entry, last entry"
+        )
     names = [TopicName.parse(row[0]) for row in ranges]
     for name in names:
         _allowed(admin, request, name, "")
@@ -158,7 +160,7 @@ async def blocks(admin: Admin, request: web.Request) -> Any:
             try:
                 ledger = (await admin.loaded(name)).readable
                 await write_blocks(answer, ledger, (number, first), min((number, last), ledger.last_confirmed))
-            except Elsewhere as where:
+            except OwnedElsewhere as where:
                 await answer.write(
                     _mark(_MOVED, where.record.admin_url_tls if request.secure else where.record.admin_url)
                 )
@@ -203,7 +205,7 @@ async def _each(
             try:
                 await admin.here(names[topic])
                 found[topic] = await one(topic, wanted[topic])
-            except Elsewhere as where:
+            except OwnedElsewhere as where:
                 url = where.record.admin_url_tls if request.secure else where.record.admin_url
                 elsewhere.setdefault(url.rstrip("/"), []).append(topic)
             except NotFound as error:
@@ -232,21 +234,21 @@ def _allowed(admin: Admin, request: web.Request, name: TopicName, subscription: 
 
 def _names(given: Any) -> Iterable[str]:
     if not isinstance(given, list) or len(given) > _TOPICS_MAX or not all(isinstance(name, str) for name in given):
-        raise Malformed(f"topics is a list of at most {_TOPICS_MAX} full names")
+        raise MalformedRequest(f"topics is a list of at most {_TOPICS_MAX} full names")
     return given
 
 
 def _subscription(given: dict[str, Any]) -> str:
     name = given.get("subscription")
     if not isinstance(name, str) or not name:
-        raise Malformed("subscription is a name")
+        raise MalformedRequest("subscription is a name")
     return name
 
 
 def _positions(given: dict[str, Any]) -> dict[str, Position]:
     positions = given.get("positions")
     if not isinstance(positions, dict) or len(positions) > _TOPICS_MAX:
-        raise Malformed(f"positions is an object of at most {_TOPICS_MAX} topics and ledger:entry")
+        raise MalformedRequest(f"positions is an object of at most {_TOPICS_MAX} topics and ledger:entry")
     return {topic: _position(at) for topic, at in positions.items()}
 
 
@@ -255,7 +257,7 @@ def _position(text: Any) -> Position:
     try:
         return int(ledger), int(entry)
     except ValueError as error:
-        raise Malformed(f"a position is ledger:entry, not {text!r}") from error
+        raise MalformedRequest(f"a position is ledger:entry, not {text!r}") from error
 
 
 def _is_range(row: Any) -> bool:

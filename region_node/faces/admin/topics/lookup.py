@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from region_node.faces.admin.calls.admin_context import Admin, Elsewhere, flag
+from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere, flag
 from region_node.placement.ownership.lookup_answers import answer_of
 
 
@@ -20,7 +20,7 @@ async def topic(admin: Admin, request: web.Request) -> Any:
         counts.found(redirect)
     answer = answer_of(record, listener, redirect)
     if redirect:
-        raise Elsewhere(record, authoritative=True)
+        raise OwnedElsewhere(record, authoritative=True)
     return {
         "brokerUrl": answer.url,
         "brokerUrlTls": answer.url_tls,

@@ -20,7 +20,7 @@ from heliograph.wire.payload_compression import decompress_pulsar
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import FLAG_KAFKA, Buffer
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, body, number
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, number
 from region_node.runtime.cursor_ports import visible
 from region_node.runtime.rate_meter import iso_time
 from region_node.subscriptions.filters import ACCEPT, REJECT, RESCHEDULE, Filtering
@@ -120,7 +120,7 @@ def position_of(
     try:
         return int(given["ledgerId"]), int(given["entryId"])
     except (KeyError, TypeError, ValueError) as error:
-        raise Malformed(wanted) from error
+        raise MalformedRequest(wanted) from error
 
 
 async def by_id(admin: Admin, request: web.Request) -> Any:
@@ -139,7 +139,7 @@ async def examine(admin: Admin, request: web.Request) -> Any:
         number(request.query.get("messagePosition", "1"), "messagePosition"),
     )
     if start not in ("earliest", "latest"):
-        raise Malformed(f"initialPosition is earliest or latest, not {start!r}")
+        raise MalformedRequest(f"initialPosition is earliest or latest, not {start!r}")
     count = max(1, count)
     if not ledger.entries:
         raise NotAllowed(f"Could not examine messages: {topic.text} holds none")

@@ -14,7 +14,7 @@ from aiohttp import web
 from heliograph.model.errors import NotAllowed, StoreRefused
 from heliograph.model.positions import AFTER_ALL, Position
 from heliograph.model.topic_names import TopicName
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, body, flag, typed_body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, flag, typed_body
 from storage.tiered.objects.object_names import LEDGER
 from storage.tiered.reading.topic_restore import objects
 
@@ -68,7 +68,7 @@ async def restore(admin: Admin, request: web.Request) -> Any:
     given = await typed_body(request, dict, 'an object such as {"topic": "persistent://public/default/t"},')
     unknown = sorted(set(given) - {"topic", "store", "holder"})
     if unknown or not all(isinstance(value, str) for value in given.values()) or "topic" not in given:
-        raise Malformed(
+        raise MalformedRequest(
             f"expected topic, and at will store and holder, as texts{'; not ' + ', '.join(unknown) if unknown else ''}"
         )
     name = TopicName.parse(given["topic"])
@@ -109,7 +109,7 @@ def _position(given: Any) -> Position:
     if given is None:
         return AFTER_ALL
     if not isinstance(given, dict) or not all(type(given.get(part)) is int for part in ("ledgerId", "entryId")):
-        raise Malformed('expected a message id such as {"ledgerId": 12, "entryId": 0} in the body')
+        raise MalformedRequest('expected a message id such as {"ledgerId": 12, "entryId": 0} in the body')
     return int(given["ledgerId"]), int(given["entryId"])
 
 

@@ -30,7 +30,7 @@ from heliograph.model.errors import HeliographError, NotAllowed, TopicClosed
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import COUNT_MAX, Run
-from region_node.faces.admin.calls.admin_context import Admin, Elsewhere, Malformed, number, typed_body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, OwnedElsewhere, number, typed_body
 from region_node.runtime.topic_ports import Segments
 from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.schema_definition import NONE, TYPES, InvalidSchema, Schema
@@ -69,7 +69,7 @@ async def produce(admin: Admin, request: web.Request) -> Any:
 async def _at_owner(admin: Admin, name: TopicName, part: TopicName, index: int, given: dict[str, Any]) -> Any:
     try:
         return await _publish(admin, part, given)
-    except Elsewhere as where:
+    except OwnedElsewhere as where:
         path = f"/topics/{name.domain}/{name.namespace}/{quote(name.local, safe='')}/partitions/{index}"
         return await admin.call(where.record, "POST", path, given)
 
@@ -79,9 +79,9 @@ async def _given(request: web.Request) -> dict[str, Any]:
     given = await typed_body(request, dict, 'ProducerMessages: {"messages": [{"payload": ...}]},')
     messages = given.get("messages")
     if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
-        raise Malformed("expected messages: a list of objects with a payload")
+        raise MalformedRequest("expected messages: a list of objects with a payload")
     if len(messages) > MESSAGES_MAX:
-        raise Malformed(f"{len(messages)} messages in one request; at most {MESSAGES_MAX} are taken")
+        raise MalformedRequest(f"{len(messages)} messages in one request; at most {MESSAGES_MAX} are taken")
     checked: dict[str, Any] = given
     return checked
 
@@ -171,7 +171,7 @@ def _entry(
     )
     properties = message.get("properties") or {}
     if not isinstance(properties, dict):
-        raise Malformed("properties is an object of texts")
+        raise MalformedRequest("properties is an object of texts")
     for key, value in properties.items():
         made.properties.add(key=key, value=str(value))
     if message.get("key") is not None:
@@ -200,7 +200,7 @@ def _whole(message: Mapping[str, Any], name: str, default: int) -> int:
     if value is None:
         return default
     if type(value) is not int or not 0 <= value < 1 << 62:
-        raise Malformed(f"{name} is a whole number, not {value!r}")
+        raise MalformedRequest(f"{name} is a whole number, not {value!r}")
     return value
 
 
@@ -223,7 +223,7 @@ def _encoder(given: Any, name: str) -> tuple[Encode, Schema | None]:
             {str(key): str(value) for key, value in (info.get("properties") or {}).items()},
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Malformed(f"{name}: expected SchemaInfo with name, type, schema, properties: {error}") from error
+        raise MalformedRequest(f"{name}: expected SchemaInfo with name, type, schema, properties: {error}") from error
     if kind == "BYTES":
         return _text, None
     if kind not in TYPES or kind not in _ENCODERS:
@@ -253,14 +253,14 @@ def _packed(form: str, kind: type) -> Encode:
         try:
             return struct.pack(form, kind(value))
         except (ValueError, TypeError, struct.error) as error:
-            raise Malformed(f"{value!r} is not a value of that schema: {error}") from error
+            raise MalformedRequest(f"{value!r} is not a value of that schema: {error}") from error
 
     return encode
 
 
 def _flag(value: Any) -> bytes:
     if str(value).lower() not in ("true", "false"):
-        raise Malformed(f"{value!r} is neither true nor false")
+        raise MalformedRequest(f"{value!r} is neither true nor false")
     return b"\x01" if str(value).lower() == "true" else b"\x00"
 
 
@@ -269,7 +269,7 @@ def _json(value: Any) -> bytes:
         try:
             json.loads(value)
         except ValueError as error:
-            raise Malformed(f"a payload of a JSON schema is JSON: {error}") from error
+            raise MalformedRequest(f"a payload of a JSON schema is JSON: {error}") from error
         return value.encode()
     return json.dumps(value).encode()
 
@@ -278,7 +278,7 @@ def _avro(definition: str) -> Encode:
     try:
         schema = avro.schema.parse(definition)
     except (avro.errors.AvroException, ValueError) as error:
-        raise Malformed(f"valueSchema is no Avro schema: {error}") from error
+        raise MalformedRequest(f"valueSchema is no Avro schema: {error}") from error
     writer = avro.io.DatumWriter(schema)
 
     def encode(value: Any) -> bytes:
@@ -286,7 +286,7 @@ def _avro(definition: str) -> Encode:
         try:
             writer.write(json.loads(value) if isinstance(value, str) else value, avro.io.BinaryEncoder(out))
         except (avro.errors.AvroException, ValueError, TypeError) as error:
-            raise Malformed(f"a payload does not fit the schema: {error}") from error
+            raise MalformedRequest(f"a payload does not fit the schema: {error}") from error
         return out.getvalue()
 
     return encode

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from heliograph.model.errors import NotFound
 from heliograph.model.topic_names import TopicName
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, typed_body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, typed_body
 from region_node.schemas.compatibility import IncompatibleSchema, check_new
 from region_node.schemas.schema_definition import (
     BYTES,
@@ -118,7 +118,7 @@ async def _given(request: web.Request) -> Schema:
         or not isinstance(properties, dict)
         or not all(isinstance(v, str) for v in properties.values())
     ):
-        raise Malformed("schema is a text, and properties an object of texts")
+        raise MalformedRequest("schema is a text, and properties an object of texts")
     number = TYPES["NONE" if kind == BYTES else kind]
     return Schema(
         number, request.match_info["topic"], _key_value(text) if number == KEY_VALUE else text.encode(), properties

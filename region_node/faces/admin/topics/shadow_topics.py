@@ -17,7 +17,7 @@ from aiohttp import web
 
 from heliograph.model.errors import AlreadyExists, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
 from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE
 
 _LIST = "shadowTopics"
@@ -73,7 +73,7 @@ async def set_shadows(admin: Admin, request: web.Request) -> Any:
     """Each must be there, and a shadow of this topic."""
     name, given = await _source(admin, request), await body(request)
     if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
-        raise Malformed("expected a list of topics in the body")
+        raise MalformedRequest("expected a list of topics in the body")
     if not given:
         raise web.HTTPPreconditionFailed(
             reason="Cannot specify empty shadow topics, please use remove command instead."

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model.ledger_metadata import local_gone
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, typed_body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, typed_body
 from storage.ledger.repair.in_place_repair import Runs, Source
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.tiered.reading.object_source import Objects
@@ -25,7 +25,7 @@ async def damage(admin: Admin, request: web.Request) -> Any:
     ledger = await admin.ledger(admin.topic(request))
     text = request.query.get("ledger", "")
     if text and not text.isdigit():
-        raise Malformed(f"ledger: expected a number, not {text!r}")
+        raise MalformedRequest(f"ledger: expected a number, not {text!r}")
     found = {number: await ledger.damaged(number) for number in _ledgers(ledger, int(text) if text else None)}
     return {
         "topic": ledger.topic,
@@ -40,7 +40,7 @@ async def repair(admin: Admin, request: web.Request) -> Any:
     """
     given = await typed_body(request, dict, 'an object such as {} or {"ledger": 12},')
     if set(given) - {"ledger"} or not isinstance(given.get("ledger", 0), int):
-        raise Malformed("expected nothing, or ledger, as a number")
+        raise MalformedRequest("expected nothing, or ledger, as a number")
     topic = admin.topic(request)
     log = await admin.log(topic)
     ledger = log.ledger

@@ -18,7 +18,7 @@ from heliograph.model.configuration.policy_values import mapped, text
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, body, flag, number
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, flag, number
 from region_node.faces.admin.tenancy import permissions
 from region_node.faces.admin.topics.shadow_topics import check_kept, checked_source
 from region_node.topics.policies.auto_creation import TooManyTopics
@@ -179,7 +179,7 @@ async def _given_count(request: web.Request) -> int:
     given = await body(request)
     count = given.get("partitions") if isinstance(given, dict) else given
     if type(count) is not int:
-        raise Malformed("expected a number of partitions in the body")
+        raise MalformedRequest("expected a number of partitions in the body")
     if not 1 <= count <= _PARTITIONS_MAX:
         raise web.HTTPNotAcceptable(reason=f"The number of partitions must be 1 to {_PARTITIONS_MAX}, not {count}")
     return count

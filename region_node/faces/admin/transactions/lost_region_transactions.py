@@ -16,7 +16,7 @@ from aiohttp import ClientConnectorError, ClientError, ClientSession, ClientSSLE
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import Origin
-from region_node.faces.admin.calls.admin_context import Admin, Malformed, typed_body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, typed_body
 from region_node.topics.topic import Topic
 from replicator.log.transaction_buffer import Open
 
@@ -82,9 +82,9 @@ async def verdict(admin: Admin, request: web.Request) -> Any:
         region, txn, commit = str(asked["region"]), str(asked["transaction"]), asked["commit"]
         coordinator, number = (int(part) for part in txn.split(":"))
     except (KeyError, ValueError) as error:
-        raise Malformed(f"expected region, transaction (COORDINATOR:NUMBER), and commit: {error!r}") from error
+        raise MalformedRequest(f"expected region, transaction (COORDINATOR:NUMBER), and commit: {error!r}") from error
     if not isinstance(commit, bool):
-        raise Malformed("commit must be true or false")
+        raise MalformedRequest("commit must be true or false")
     topic = await admin.loaded(_name(admin, request))
     found = [
         one

@@ -20,12 +20,19 @@ from heliograph.model.errors import NotAllowed, NotFound, NotOwner, Subscription
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import TxnId
-from region_node.faces.admin.calls.admin_context import Admin, Elsewhere, Malformed, flag, number, typed_body
+from region_node.faces.admin.calls.admin_context import (
+    Admin,
+    MalformedRequest,
+    OwnedElsewhere,
+    flag,
+    number,
+    typed_body,
+)
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.topics.topic import Topic
 from region_node.transactions.coordinators.coordinator import Txn
 from region_node.transactions.coordinators.replicated_transactions import Abroad
-from region_node.transactions.coordinators.stored_coordinator import KeptCoordinator
+from region_node.transactions.coordinators.stored_coordinator import StoredCoordinator
 from region_node.transactions.coordinators.transaction_service import Transactions
 from region_node.transactions.participants.transaction_errors import NoSuchTransaction, TransactionState
 
@@ -68,18 +75,18 @@ async def coordinators(admin: Admin, request: web.Request) -> Any:
     return rows
 
 
-async def _here(admin: Admin, index: int) -> KeptCoordinator:
+async def _here(admin: Admin, index: int) -> StoredCoordinator:
     """Raises Elsewhere, NotFound."""
     transactions = _transactions(admin)
     if not 0 <= index < transactions.count:
         raise NotFound(f"Transaction coordinator {index} not found: there are {transactions.count}")
     owner = await admin.ownership.owner(transactions.topic_of(index))
     if owner is not admin.ownership.record:
-        raise Elsewhere(owner)
+        raise OwnedElsewhere(owner)
     return await transactions.coordinator(index)
 
 
-def _stats(found: KeptCoordinator) -> dict[str, Any]:
+def _stats(found: StoredCoordinator) -> dict[str, Any]:
     core = found.core
     return {
         "state": "Ready" if found.failed is None else "Closed",
@@ -100,7 +107,7 @@ async def coordinator_stats(admin: Admin, request: web.Request) -> Any:
     for index in range(_transactions(admin).count):
         try:
             found[str(index)] = _stats(await _here(admin, index))
-        except Elsewhere as where:
+        except OwnedElsewhere as where:
             found[str(index)] = await admin.call(where.record, "GET", f"{_V3}/coordinatorStats?coordinatorId={index}")
     return found
 
@@ -130,7 +137,7 @@ async def replicas(admin: Admin, request: web.Request) -> Any:
 # -- transactions -----------------------------------------------------------------------------------------------------
 
 
-async def _metadata(admin: Admin, found: KeptCoordinator, txn: Txn, *, parts: bool) -> dict[str, Any]:
+async def _metadata(admin: Admin, found: StoredCoordinator, txn: Txn, *, parts: bool) -> dict[str, Any]:
     """Pulsar's TransactionMetadata. parts: with what each participant says; those that cannot be asked are left empty."""
     key = (found.number, txn.number)
     produced: dict[str, Any] = {}
@@ -157,7 +164,7 @@ async def _asked(admin: Admin, topic: str, call: str, txn: TxnId, subscription: 
     try:
         loaded = await admin.loaded(name)
         return _in_buffer(loaded, txn) if not subscription else _in_pending_ack(loaded, subscription, txn)
-    except Elsewhere as where:
+    except OwnedElsewhere as where:
         middle = f"{name.namespace}/{quote(name.local, safe='')}" + (
             f"/{quote(subscription, safe='')}" if subscription else ""
         )
@@ -189,7 +196,7 @@ async def slow(admin: Admin, request: web.Request) -> Any:
             found = await _here(admin, index)
             for txn in found.core.slow(admin.clock.wall_ms(), older_ms):
                 rows[_named((index, txn.number))] = await _metadata(admin, found, txn, parts=False)
-        except Elsewhere as where:
+        except OwnedElsewhere as where:
             rows |= await admin.call(where.record, "GET", f"{_V3}/slowTransactions/{older_ms}?coordinatorId={index}")
     return rows
 
@@ -328,7 +335,7 @@ async def end_here(admin: Admin, request: web.Request) -> Any:
         txn, commit, low = (int(asked["most"]), int(asked["least"])), bool(asked["commit"]), int(asked["low"])
         others = [str(TopicName.parse(other)) for other in asked.get("others") or ()]
     except (KeyError, TypeError, ValueError) as error:
-        raise Malformed(f"expected topic, subscription, most, least, commit, low: {error}") from error
+        raise MalformedRequest(f"expected topic, subscription, most, least, commit, low: {error}") from error
     try:
         part = await _transactions(admin).end_here(
             topic, subscription, txn, commit=commit, low=low, others=others, again=bool(asked.get("again"))
@@ -349,7 +356,7 @@ async def arrived(admin: Admin, request: web.Request) -> Any:
         topic, by = str(TopicName.parse(asked["topic"])), str(TopicName.parse(asked["by"]))
         wanted: list[Abroad] = [(int(r), int(e), int(tc), int(n)) for r, e, tc, n in asked["transactions"]]
     except (KeyError, TypeError, ValueError) as error:
-        raise Malformed(
+        raise MalformedRequest(
             f"expected topic, by, transactions as [region number, region epoch, coordinator, number]: {error}"
         ) from error
     try:

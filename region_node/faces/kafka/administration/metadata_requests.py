@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from heliograph.model.errors import HeliographError
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.kafka.message_codec import APIS, Fields, Request
-from region_node.faces.kafka.cluster.kafka_cluster import Node
+from region_node.faces.kafka.cluster.kafka_cluster import KafkaNode
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.log.partition_log import LEADER_EPOCH
 from region_node.faces.kafka.transactions.transaction_requests import opened
@@ -121,7 +121,7 @@ async def _topic(connection: KafkaConnection, kafka: str, *, create: bool, with_
     return row
 
 
-def _partition(index: int, leader: Node | None) -> Fields:
+def _partition(index: int, leader: KafkaNode | None) -> Fields:
     if leader is None:
         row: Fields = {
             "partition_index": index,

@@ -40,7 +40,7 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class KafkaNode:
     number: int
     host: str
     port: int
@@ -172,38 +172,38 @@ class Cluster:
 
     # -- brokers -------------------------------------------------------------------------------------------------------
 
-    def node(self, record: BrokerRecord, tls: bool) -> Node | None:
+    def node(self, record: BrokerRecord, tls: bool) -> KafkaNode | None:
         """None where that broker has no such listener."""
         url = record.listeners.get(TLS_LISTENER if tls else LISTENER)
         if not url:
             return None
         parts = urlsplit(url)
-        return Node(int(parts.username or 0), parts.hostname or "", parts.port or 0)
+        return KafkaNode(int(parts.username or 0), parts.hostname or "", parts.port or 0)
 
-    def nodes(self, tls: bool) -> list[Node]:
+    def nodes(self, tls: bool) -> list[KafkaNode]:
         found = (self.node(record, tls) for record in self._ownership.brokers())
         return sorted((node for node in found if node is not None), key=lambda node: node.number)
 
-    async def leaders(self, name: TopicName, count: int, tls: bool) -> list[Node | None]:
+    async def leaders(self, name: TopicName, count: int, tls: bool) -> list[KafkaNode | None]:
         """Of each partition; None: nobody can be found now."""
         table = self._ownership.bundles(name.namespace)
         if table is None:
             return [None] * count
         partitioned = bool(self._view.partitions(str(name)))
         bundles = [table.of(str(name.with_partition(index) if partitioned else name)) for index in range(count)]
-        found: dict[int, Node | None] = {}
+        found: dict[int, KafkaNode | None] = {}
         for bundle in dict.fromkeys(bundles):
             found[bundle] = await self._leader(name.namespace, bundle, tls)
         return [found[bundle] for bundle in bundles]
 
-    async def leader(self, name: TopicName, tls: bool) -> Node | None:
+    async def leader(self, name: TopicName, tls: bool) -> KafkaNode | None:
         """Of a topic's own bundle. Raises NotFound (no such namespace)."""
         if self._view.namespace(name.namespace) is None:
             raise NotFound(f"namespace {name.namespace} does not exist")
         table = self._ownership.bundles(name.namespace)
         return await self._leader(name.namespace, table.of(str(name)), tls) if table is not None else None
 
-    async def _leader(self, namespace: str, bundle: int, tls: bool) -> Node | None:
+    async def _leader(self, namespace: str, bundle: int, tls: bool) -> KafkaNode | None:
         record = self._ownership.present_owner(namespace, bundle)
         if record is None:
             try:
@@ -218,6 +218,6 @@ class Cluster:
     def __repr__(self) -> str:
         return f"Cluster({self._settings.namespace})"
 
-    def rows(self, nodes: list[Node]) -> list[dict[str, Any]]:
+    def rows(self, nodes: list[KafkaNode]) -> list[dict[str, Any]]:
         """As Metadata and DescribeCluster show them."""
         return [{"node_id": n.number, "broker_id": n.number, "host": n.host, "port": n.port} for n in nodes]

@@ -21,7 +21,7 @@ from heliograph.runtime.clock import Clock, Rng
 from region_node.faces.kafka.cluster.kafka_cluster import Cluster
 from region_node.faces.kafka.cluster.kafka_configs import Configs
 from region_node.faces.kafka.error_codes import Code, Refused
-from region_node.faces.kafka.groups.group_regions import GroupTurns
+from region_node.faces.kafka.groups.group_regions import GroupLeadership
 from region_node.faces.kafka.groups.offset_commits import Commits
 from region_node.faces.kafka.groups.replicated_group_offsets import PREFIX, GroupPositions, group_of, subscription_of
 from region_node.faces.kafka.kafka_settings import KafkaSettings
@@ -40,8 +40,8 @@ from region_node.usage.tenant_usage import Usage
 
 if TYPE_CHECKING:
     from global_config.admin import ConfigAdmin
-    from region_node.dr.leadership.subscription_leadership import SubscriptionTurns
-    from region_node.faces.kafka.groups.group_coordinator import Coordinator
+    from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
+    from region_node.faces.kafka.groups.group_coordinator import GroupCoordinator
     from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
 
 
@@ -49,7 +49,7 @@ DeletePart = Callable[[TopicName], Awaitable[None]]
 
 
 @dataclass(slots=True)
-class Counts:
+class KafkaCounts:
     """Since this broker started. Converted: records that went from one form to another, in or out."""
 
     messages_in: int = 0
@@ -67,7 +67,7 @@ class Counts:
 class KafkaBroker:
     """Made once, by the composition. `coordinator` is set before the listener opens."""
 
-    coordinator: Coordinator
+    coordinator: GroupCoordinator
     transactions: KafkaTransactions | None = None
     """Coordinates transactional ids; None: transactions are off."""
 
@@ -102,7 +102,7 @@ class KafkaBroker:
             f"heliograph-{region}",
         )
         self.number = -1
-        self.counts = Counts()
+        self.counts = KafkaCounts()
         self.connections: Callable[[], int] = lambda: 0
         self.tasks = Tasks()
         self.commits = Commits(meta, self.tasks.spawn)
@@ -113,7 +113,7 @@ class KafkaBroker:
         self.producer_ids = ProducerIds(meta, region_number)
         self.ids = cluster.ids
         self.quotas = ClientQuotas(meta, clock)
-        self.turns = GroupTurns(self.name)
+        self.group_leadership = GroupLeadership(self.name)
         self.delete_part: DeletePart = self._delete_here
         """Deletes a topic wherever it is owned; the composition knows how to reach other brokers."""
         self._logs: dict[str, KafkaLog] = {}
@@ -123,10 +123,12 @@ class KafkaBroker:
         self._stop = topics.view.on_change(self._partitions_changed)
         self._names: dict[str, TopicName] = {}
 
-    def follow_turns(self, turns: SubscriptionTurns) -> None:
+    def follow_leadership(self, leadership: SubscriptionLeadership) -> None:
         """From now on groups work where it is their turn, as subscriptions do."""
-        self.turns.waits = lambda topics, group: turns.waits(topics, subscription_of(group))
-        turns.group_members = lambda name: self.coordinator.members_of(group_of(name)) if name.startswith(PREFIX) else 0
+        self.group_leadership.waits = lambda topics, group: leadership.waits(topics, subscription_of(group))
+        leadership.group_members = lambda name: (
+            self.coordinator.members_of(group_of(name)) if name.startswith(PREFIX) else 0
+        )
 
     def name(self, kafka: str) -> TopicName:
         """Returns the topic that Kafka's clients call `kafka`. Raises Refused (INVALID_TOPIC_EXCEPTION)."""

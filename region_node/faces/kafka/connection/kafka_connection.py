@@ -21,7 +21,7 @@ from heliograph.wire.run import Buffer
 from region_node.faces.kafka.connection.refusals import refused
 from region_node.faces.kafka.connection.request_table import HANDLERS, refuse_version
 from region_node.faces.kafka.produce_fetch.produce import begin_produce
-from region_node.faces.kafka.quotas.client_quotas import Limits, Shared
+from region_node.faces.kafka.quotas.client_quotas import ClientLimits, Shared
 from region_node.faces.kafka.quotas.request_time import Worked
 from region_node.faces.kafka.security.sasl import Login
 
@@ -66,7 +66,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.login = Login(self)
         self.certificate: dict[str, Any] | None = None
         self.client_software = ""
-        self.limits: tuple[str, Limits] | None = None
+        self.limits: tuple[str, ClientLimits] | None = None
         """(client id, the quotas that held for it when it was last looked)"""
         self._quota_timers: dict[Shared, asyncio.TimerHandle] = {}
         self._transport: asyncio.Transport | None = None

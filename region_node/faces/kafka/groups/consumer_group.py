@@ -26,7 +26,7 @@ Waiter = Any
 Protocols = list[tuple[str, bytes]]
 
 
-class Member:
+class GroupMember:
     """`joining`, `syncing`: who waits for its answer."""
 
     __slots__ = (
@@ -70,7 +70,7 @@ class Group:
     def __init__(self, name: str, *, delay_s: float, members_max: int) -> None:
         self.name = name
         self.state, self.generation, self.protocol_type, self.protocol, self.leader = EMPTY, 0, "", "", ""
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, GroupMember] = {}
         self.changed = False
         self.empty_since_ms = 0
         self._static: dict[str, str] = {}
@@ -89,7 +89,7 @@ class Group:
     def join(
         self,
         now: float,
-        member: Member,
+        member: GroupMember,
         protocol_type: str,
         new_id: str,
         waiter: Waiter,
@@ -122,7 +122,7 @@ class Group:
         else:
             self._join_again(now, member, waiter)
 
-    def _refusal(self, member: Member, protocol_type: str) -> Code:
+    def _refusal(self, member: GroupMember, protocol_type: str) -> Code:
         others = [
             m
             for m in self.members.values()
@@ -137,11 +137,11 @@ class Group:
         return Code.NONE
 
     @staticmethod
-    def _common(members: list[Member]) -> set[str]:
+    def _common(members: list[GroupMember]) -> set[str]:
         sets = [{name for name, _ in member.protocols} for member in members]
         return set.intersection(*sets) if sets else set()
 
-    def _join_static(self, now: float, member: Member, new_id: str, waiter: Waiter, may_skip: bool) -> None:
+    def _join_static(self, now: float, member: GroupMember, new_id: str, waiter: Waiter, may_skip: bool) -> None:
         assert member.instance is not None
         known = self.members[self._static[member.instance]]
         if member.id and member.id != known.id:
@@ -177,7 +177,7 @@ class Group:
             member.joining = waiter
             self._prepare(now)
 
-    def _add(self, now: float, member: Member, waiter: Waiter) -> None:
+    def _add(self, now: float, member: GroupMember, waiter: Waiter) -> None:
         self.members[member.id] = member
         if member.instance is not None:
             self._static[member.instance] = member.id
@@ -187,7 +187,7 @@ class Group:
         self._heard(now, member)
         self._prepare(now, fresh=True)
 
-    def _join_again(self, now: float, member: Member, waiter: Waiter) -> None:
+    def _join_again(self, now: float, member: GroupMember, waiter: Waiter) -> None:
         known = self.members[member.id]
         same = known.protocols == member.protocols
         known.session_s, known.rebalance_s, known.client, known.host = (
@@ -263,7 +263,7 @@ class Group:
             votes[choice] = votes.get(choice, 0) + 1
         return max(votes, key=lambda name: votes[name])
 
-    def _joined(self, member: Member) -> Fields:
+    def _joined(self, member: GroupMember) -> Fields:
         leads = member.id == self.leader
         return {
             "error_code": 0,
@@ -324,7 +324,7 @@ class Group:
                     self._heard(now, each)
             self.state, self.changed = STABLE, True
 
-    def _synced(self, member: Member) -> Fields:
+    def _synced(self, member: GroupMember) -> Fields:
         return {
             "error_code": 0,
             "protocol_type": self.protocol_type,
@@ -403,17 +403,17 @@ class Group:
             deadlines.append(self._until)
         return min(deadlines, default=None)
 
-    def _heard(self, now: float, member: Member) -> None:
+    def _heard(self, now: float, member: GroupMember) -> None:
         member.deadline = now + member.session_s
 
-    def _remove(self, now: float, member: Member) -> None:
+    def _remove(self, now: float, member: GroupMember) -> None:
         self._drop(member)
         if self.state in (STABLE, COMPLETING):
             self._prepare(now)
         else:
             self._complete_if_all(now)
 
-    def _drop(self, member: Member) -> None:
+    def _drop(self, member: GroupMember) -> None:
         for waiting in (member.joining, member.syncing):
             if waiting is not None:
                 self._answers.append((waiting, {"error_code": Code.UNKNOWN_MEMBER_ID, "member_id": member.id}))
@@ -494,7 +494,7 @@ class Group:
             if number != FORMAT:
                 raise CorruptData(f"group {self.name}: format {number}; this version reads {FORMAT}")
             for member, instance, client, host, session_s, rebalance_s, protocols, assignment in members:
-                known = Member(
+                known = GroupMember(
                     member,
                     instance,
                     client,

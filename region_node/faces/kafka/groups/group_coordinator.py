@@ -38,7 +38,7 @@ def group_key(group: str) -> str:
     return f"{GROUPS}{quote(group, safe='')}"
 
 
-class Held:
+class CoordinatedGroup:
     """One group that is coordinated here."""
 
     __slots__ = ("group", "lock", "offsets", "version")
@@ -49,11 +49,11 @@ class Held:
         self.lock = asyncio.Lock()
 
 
-class Coordinator:
+class GroupCoordinator:
     def __init__(self, broker: KafkaBroker) -> None:
         self._broker = broker
-        self._held: dict[str, Held] = {}
-        self._loading: dict[str, asyncio.Future[Held]] = {}
+        self._held: dict[str, CoordinatedGroup] = {}
+        self._loading: dict[str, asyncio.Future[CoordinatedGroup]] = {}
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -66,7 +66,7 @@ class Coordinator:
         tenant, _, namespace = self._broker.settings.namespace.partition("/")
         return TopicName("persistent", tenant, namespace, f"__group__{group}")
 
-    async def held(self, group: str) -> Held:
+    async def held(self, group: str) -> CoordinatedGroup:
         """Raises Refused: this broker does not coordinate it, or cannot now."""
         place = self.place(group)
         if not self._broker.cluster.owns(place):
@@ -81,10 +81,10 @@ class Coordinator:
             self._broker.tasks.spawn(self._load(group, loading))
         return await asyncio.shield(loading)
 
-    async def _load(self, group: str, loading: asyncio.Future[Held]) -> None:
+    async def _load(self, group: str, loading: asyncio.Future[CoordinatedGroup]) -> None:
         settings = self._broker.settings
         try:
-            made = Held(
+            made = CoordinatedGroup(
                 Group(group, delay_s=settings.rebalance_delay_ms / 1000, members_max=settings.group_members_max),
                 Committed(self._broker.meta, group),
             )
@@ -108,7 +108,7 @@ class Coordinator:
 
     def _give_up(self, group: str, code: Code) -> None:
         found = self._held.pop(group, None)
-        self._broker.turns.forget(group)
+        self._broker.group_leadership.forget(group)
         if found is not None:
             found.group.dissolve(code)
             self._deliver(found.group.take_answers())
@@ -122,7 +122,7 @@ class Coordinator:
     def waiter(self) -> asyncio.Future[Fields]:
         return self._loop.create_future()
 
-    async def settle(self, held: Held) -> None:
+    async def settle(self, held: CoordinatedGroup) -> None:
         """Stores what has changed, then answers those who waited for it."""
         answers = held.group.take_answers()
         if not held.group.changed and not held.lock.locked():  # what is being stored is what they wait for
@@ -194,7 +194,7 @@ class Coordinator:
         for name, held in list(self._held.items()):
             if not self._broker.cluster.owns(self.place(name)):
                 self._give_up(name, Code.NOT_COORDINATOR)
-            elif self._broker.turns.tick(held, self.now):
+            elif self._broker.group_leadership.tick(held, self.now):
                 self._broker.tasks.spawn(self.settle(held))
             elif held.group.state == EMPTY and settings.offsets_retention_s >= 0:
                 before = now_ms - int(settings.offsets_retention_s * 1000)
@@ -204,7 +204,7 @@ class Coordinator:
                 if old:
                     self._broker.tasks.spawn(self._expire(held, old))
 
-    async def _expire(self, held: Held, old: list[tuple[str, int]]) -> None:
+    async def _expire(self, held: CoordinatedGroup, old: list[tuple[str, int]]) -> None:
         try:
             await held.offsets.delete(old)
             log.info("kafka.offsets_expired", extra={"group": held.group.name, "partitions": len(old)})

@@ -19,13 +19,13 @@ from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.groups.consumer_group import Group
 
 if TYPE_CHECKING:
-    from region_node.faces.kafka.groups.group_coordinator import Held
+    from region_node.faces.kafka.groups.group_coordinator import CoordinatedGroup
 
 Waits = Callable[[Iterable[TopicName], str], str]
 """(topics without partitions, group) -> why it may not work here now; "": it may."""
 
 
-class GroupTurns:
+class GroupLeadership:
     """Of one broker. `waits`: set by who knows whose turn it is; nobody waits before."""
 
     def __init__(self, name: Callable[[str], TopicName]) -> None:
@@ -45,7 +45,7 @@ class GroupTurns:
         if why:
             raise Refused(Code.COORDINATOR_LOAD_IN_PROGRESS, why)
 
-    def tick(self, held: Held, now: float) -> bool:
+    def tick(self, held: CoordinatedGroup, now: float) -> bool:
         """Whether something of the group has changed."""
         group = held.group
         if not group.members:

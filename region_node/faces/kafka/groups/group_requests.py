@@ -12,7 +12,7 @@ from heliograph.model.errors import HeliographError
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.groups.committed_offsets import Row
-from region_node.faces.kafka.groups.consumer_group import Member
+from region_node.faces.kafka.groups.consumer_group import GroupMember
 from region_node.faces.kafka.groups.group_regions import subscribed, topics_of
 from region_node.security.authorization.authorization_service import Action
 
@@ -39,8 +39,8 @@ async def join_group(connection: KafkaConnection, request: Request) -> Fields:
         session_s = fields["session_timeout"] / 1000
         rebalance_ms = fields.get("rebalance_timeout", -1)
         protocols = [(protocol["name"], protocol["metadata"]) for protocol in fields["protocols"]]
-        broker.turns.check(fields["group_id"], topics_of(protocols[0][1]) if protocols else ())
-        member = Member(
+        broker.group_leadership.check(fields["group_id"], topics_of(protocols[0][1]) if protocols else ())
+        member = GroupMember(
             fields["member_id"],
             fields.get("group_instance_id"),
             request.client,
@@ -140,7 +140,7 @@ async def offset_commit(connection: KafkaConnection, request: Request) -> Fields
     try:
         held = await coordinator.held(fields["group_id"])
         if not held.group.members:
-            broker.turns.check(fields["group_id"], {topic["name"] for topic in fields["topics"]})
+            broker.group_leadership.check(fields["group_id"], {topic["name"] for topic in fields["topics"]})
         whole = held.group.committed(
             coordinator.now,
             fields.get("member_id", ""),

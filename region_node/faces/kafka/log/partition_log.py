@@ -39,7 +39,7 @@ from region_node.topics.topic import Topic
 
 if TYPE_CHECKING:
     from region_node.faces.kafka.cluster.kafka_configs import Configs
-    from region_node.faces.kafka.connection.kafka_broker import Counts
+    from region_node.faces.kafka.connection.kafka_broker import KafkaCounts
 
 READ_CURSOR = "pulsar.kafka.reader"
 """Not durable: tells the entry cache how far back Kafka's consumers read."""
@@ -66,7 +66,7 @@ class KafkaLog:
             "_undecided",
             "compaction",
             "counts",
-            "keeper",
+            "low_cursor",
             "ledger",
         ),
         *("low", "name", "reader", "sequences", "store", "times", "topic", "transactions"),
@@ -75,7 +75,7 @@ class KafkaLog:
     def __init__(
         self,
         topic: Topic,
-        counts: Counts,
+        counts: KafkaCounts,
         meta: MetadataStore,
         tasks: Tasks,
         configs: Configs,
@@ -95,7 +95,7 @@ class KafkaLog:
         self.times = Times(0)
         self.transactions: dict[int, tuple[int, TxnId]] = {}
         """Producer -> (epoch, the transaction that its batches belong to), as long as that is open here."""
-        self.keeper: Any = None
+        self.low_cursor: Any = None
         self.reader: Any = None
         self._oldest_read: Position | None = None
         self.low = 0
@@ -105,8 +105,8 @@ class KafkaLog:
 
     async def open(self) -> None:
         """Finds, or makes, the cursor that keeps its messages."""
-        self.keeper = await self.ledger.open_cursor(KAFKA_CURSOR, BEFORE_ALL)
-        self.low = int(self.keeper.properties.get("low", 0))
+        self.low_cursor = await self.ledger.open_cursor(KAFKA_CURSOR, BEFORE_ALL)
+        self.low = int(self.low_cursor.properties.get("low", 0))
         await self.follow_keeper()
         self.sequences, self.times = await self.store.load()
 
@@ -123,7 +123,7 @@ class KafkaLog:
         """The cursor has moved: so has the beginning of the log, unless its records go by their keys alone."""
         if self.only_compacts:
             return
-        self.low = max(self.low, await self.offset_at(self.ledger.next_position(self.keeper.mark_delete)))
+        self.low = max(self.low, await self.offset_at(self.ledger.next_position(self.low_cursor.mark_delete)))
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
@@ -351,16 +351,16 @@ class KafkaLog:
         if offset > self.start_offset:
             at = await self.position_of(offset) if offset < self.high_watermark else None
             if at is None:
-                self.keeper.ack_cumulative(self.ledger.last_confirmed)
+                self.low_cursor.ack_cumulative(self.ledger.last_confirmed)
             elif at[1] > 0:
-                self.keeper.ack_cumulative((at[0], at[1] - 1))
+                self.low_cursor.ack_cumulative((at[0], at[1] - 1))
             else:
                 before = self.ledger.position_before(at)
                 if before[1] >= 0:
-                    self.keeper.ack_cumulative(before)
+                    self.low_cursor.ack_cumulative(before)
             self.low = offset
-            self.keeper.set_properties({**self.keeper.properties, "low": str(offset)})
-            await self.keeper.flushed()
+            self.low_cursor.set_properties({**self.low_cursor.properties, "low": str(offset)})
+            await self.low_cursor.flushed()
         return self.start_offset
 
     async def keep(self, before_ms: int, size_bytes: int) -> None:
@@ -368,7 +368,7 @@ class KafkaLog:
         try:
             if self.only_compacts:
                 if (horizon := self.compaction.horizon) is not None:
-                    self.keeper.ack_cumulative(horizon)
+                    self.low_cursor.ack_cumulative(horizon)
                 return
             if before_ms > 0:
                 await self.ledger.expire_before(before_ms, [KAFKA_CURSOR])

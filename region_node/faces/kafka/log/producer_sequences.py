@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from heliograph.model.errors import CorruptData, HeliographError
-from heliograph.wire.kafka.record_batches import Batch
+from heliograph.wire.kafka.record_batches import BatchHeader
 from region_node.faces.kafka.error_codes import Code, Refused
 
 LAST_BATCHES = 5
@@ -56,7 +56,7 @@ class Sequences:
         self._producers: dict[int, _Producer] = {}
         self._producers_max = producers_max
 
-    def submit(self, batch: Batch) -> Sent | None:
+    def submit(self, batch: BatchHeader) -> Sent | None:
         """What this batch repeats, or None after `accept`-able: call `accept` then. Raises Refused."""
         known = self._producers.get(batch.producer)
         if known is None or not known.batches:
@@ -89,7 +89,7 @@ class Sequences:
             )
         raise Refused(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, f"sequence {batch.sequence} came where {expected} comes next")
 
-    def accept(self, batch: Batch, offset: int = -1) -> Sent:
+    def accept(self, batch: BatchHeader, offset: int = -1) -> Sent:
         """It is on its way, or with `offset` it was found in the log."""
         known = self._producers.pop(batch.producer, None)
         if known is None or known.epoch != batch.epoch:

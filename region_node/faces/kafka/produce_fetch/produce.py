@@ -55,7 +55,7 @@ class _Batch:
 
     __slots__ = ("highest_time", "log", "request", "row", "run", "sent")
 
-    def __init__(self, request: Producing, row: Fields, log: KafkaLog) -> None:
+    def __init__(self, request: ProduceRequest, row: Fields, log: KafkaLog) -> None:
         self.request, self.row, self.log = request, row, log
         self.highest_time = NO_TIME
         self.run: Run | None = None
@@ -89,7 +89,7 @@ class _Batch:
         self.request.one_less()
 
 
-class Producing:
+class ProduceRequest:
     """One request. `finish` is called once, with the answer's fields."""
 
     __slots__ = ("_connection", "_finish", "_left", "_request", "answer", "refused")
@@ -236,7 +236,7 @@ def begin_produce(connection: KafkaConnection, slot: Slot) -> bool:
                 connection.charge(request, answer, worked_s)
             connection.answered(slot, [] if request.fields["acks"] == 0 else connection.encode(request, answer))
 
-    Producing(connection, request, finish).publish(logs)
+    ProduceRequest(connection, request, finish).publish(logs)
     if begun:
         worked_s = broker.clock.monotonic() - begun
     return True
@@ -313,6 +313,6 @@ async def produce(connection: KafkaConnection, request: Request) -> Fields | Non
         if not answered.done():
             answered.set_result(answer)
 
-    Producing(connection, request, finish).publish(logs)
+    ProduceRequest(connection, request, finish).publish(logs)
     answer: Fields = await answered
     return None if _told_by_closing(connection, request, answer) or request.fields["acks"] == 0 else answer

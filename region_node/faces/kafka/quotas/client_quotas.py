@@ -60,7 +60,7 @@ class Shared(Bucket):
         return self._bytes_left >= max(1.0, self.size_bytes * self._period_s)
 
 
-class Limits(NamedTuple):
+class ClientLimits(NamedTuple):
     """What holds for one user with one client id. `version`: of the table then."""
 
     version: int
@@ -94,10 +94,10 @@ class ClientQuotas:
 
     # -- who has which -------------------------------------------------------------------------------------------------
 
-    def limits(self, user: str, client: str) -> Limits:
+    def limits(self, user: str, client: str) -> ClientLimits:
         """Of the connections of that user with that client id; look again once the table's `version` has changed."""
         whole = (named(user), named(client))
-        return Limits(
+        return ClientLimits(
             self.table.version,
             *(self._bucket(name, self.table.rate(name, whole)) for name in (PRODUCE, FETCH, REQUEST, MUTATION)),
         )
@@ -117,7 +117,7 @@ class ClientQuotas:
             bucket.set_rates(0, rate, now)
         return bucket
 
-    def _limits_of(self, connection: KafkaConnection, client: str) -> Limits:
+    def _limits_of(self, connection: KafkaConnection, client: str) -> ClientLimits:
         known = connection.limits
         if known is None or known[0] != client or known[1].version != self.table.version:
             assert connection.login.principal is not None

@@ -32,14 +32,14 @@ from heliograph.wire.run import TxnId
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.groups.committed_offsets import Committed, Row, decode, encode
 from region_node.faces.kafka.transactions.transactional_id_expiration import IdleIds, producer_key
-from region_node.transactions.coordinators.coordinator import Status
+from region_node.transactions.coordinators.coordinator import TransactionStatus
 from region_node.transactions.coordinators.stored_coordinator import as_stored
 from region_node.transactions.participants.transaction_errors import NoCoordinator, NoSuchTransaction, TransactionState
 
 if TYPE_CHECKING:
     from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
     from region_node.faces.kafka.log.partition_log import KafkaLog
-    from region_node.transactions.coordinators.stored_coordinator import KeptCoordinator
+    from region_node.transactions.coordinators.stored_coordinator import StoredCoordinator
     from region_node.transactions.coordinators.transaction_service import Transactions
 
 log = logging.getLogger("region_node.kafka")
@@ -53,7 +53,7 @@ _LOCKS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TransactionRecord:
     """Of one transactional id. `version`: of its key."""
 
     producer: int
@@ -69,7 +69,7 @@ class Record:
         return packed
 
     @classmethod
-    def decode(cls, blob: bytes, version: int) -> Record:
+    def decode(cls, blob: bytes, version: int) -> TransactionRecord:
         try:
             number, producer, epoch, timeout_ms, txn, intent = msgpack.unpackb(blob)
             if number != FORMAT:
@@ -79,7 +79,7 @@ class Record:
             raise CorruptData(f"transactional id: {error}") from error
 
 
-def _producer_value(record: Record) -> bytes:
+def _producer_value(record: TransactionRecord) -> bytes:
     packed: bytes = msgpack.packb([FORMAT, record.epoch, None if record.txn is None else list(record.txn)])
     return packed
 
@@ -91,7 +91,7 @@ class KafkaTransactions:
         self._broker, self._service = broker, service
         self._meta: MetadataStore = broker.meta
         self._locks: dict[str, asyncio.Lock] = {}
-        self._looked_at: dict[int, KeptCoordinator] = {}
+        self._looked_at: dict[int, StoredCoordinator] = {}
         """Coordinators that ran here at the last look, by their numbers."""
         self._unfinished: dict[str, None] = {}
         """Ids whose transaction was decided, and may not have ended; or that has ended without its producer: its time
@@ -114,11 +114,11 @@ class KafkaTransactions:
             self._locks = {key: lock for key, lock in self._locks.items() if lock.locked()}
         return self._locks.setdefault(transactional_id, asyncio.Lock())
 
-    async def _get(self, transactional_id: str) -> Record | None:
+    async def _get(self, transactional_id: str) -> TransactionRecord | None:
         found = await self._meta.get(IDS + quote(transactional_id, safe=""))
-        return None if found is None else Record.decode(*found)
+        return None if found is None else TransactionRecord.decode(*found)
 
-    async def _put(self, transactional_id: str, record: Record) -> Record:
+    async def _put(self, transactional_id: str, record: TransactionRecord) -> TransactionRecord:
         """Both keys at once. Raises Refused where another broker has written meanwhile."""
         key = IDS + quote(transactional_id, safe="")
         ops = [Put(key, record.encode(), record.version), Put(producer_key(record.producer), _producer_value(record))]
@@ -135,7 +135,7 @@ class KafkaTransactions:
         except NoCoordinator as error:
             raise Refused(Code.NOT_COORDINATOR, str(error)) from error
 
-    async def _checked(self, transactional_id: str, producer: int, epoch: int) -> Record:
+    async def _checked(self, transactional_id: str, producer: int, epoch: int) -> TransactionRecord:
         await self._mine(transactional_id)
         record = await self._get(transactional_id)
         if record is None or record.producer != producer:
@@ -158,7 +158,7 @@ class KafkaTransactions:
         async with self._lock(transactional_id):
             record = await self._get(transactional_id)
             if record is None:
-                record = Record(await self._broker.producer_ids.next(), -1, timeout_ms)
+                record = TransactionRecord(await self._broker.producer_ids.next(), -1, timeout_ms)
             elif producer >= 0 and (record.producer != producer or record.epoch != epoch):
                 raise Refused(Code.PRODUCER_FENCED)
             record = replace(record, epoch=record.epoch + 1, timeout_ms=timeout_ms)
@@ -181,7 +181,7 @@ class KafkaTransactions:
         async with self._lock(transactional_id):
             await self._open(transactional_id, await self._checked(transactional_id, producer, epoch))
 
-    async def _open(self, transactional_id: str, record: Record) -> Record:
+    async def _open(self, transactional_id: str, record: TransactionRecord) -> TransactionRecord:
         if record.intent:
             raise Refused(Code.CONCURRENT_TRANSACTIONS)
         if record.txn is None:
@@ -194,7 +194,7 @@ class KafkaTransactions:
             self._opened[transactional_id] = txn
         return record
 
-    async def _asked(self, work: object, record: Record) -> None:
+    async def _asked(self, work: object, record: TransactionRecord) -> None:
         try:
             await work  # type: ignore[misc]
         except (NoSuchTransaction, TransactionState) as error:  # its time is over
@@ -216,7 +216,7 @@ class KafkaTransactions:
             if (await self._finish(transactional_id, record, wanted)).intent != OPEN:
                 raise Refused(Code.PRODUCER_FENCED, "the transaction's time was over, and it was aborted")
 
-    async def _finish(self, transactional_id: str, record: Record, intent: int) -> Record:
+    async def _finish(self, transactional_id: str, record: TransactionRecord, intent: int) -> TransactionRecord:
         """Ends it on its coordinator, then its offsets count, or go; then the record is free. The answer's intent is ABORT where it should have committed."""
         assert record.txn is not None
         happened = intent
@@ -251,7 +251,7 @@ class KafkaTransactions:
         for transactional_id, txn in list(self._opened.items()):
             if (coordinator := loaded.get(txn[0])) is None:
                 del self._opened[transactional_id]  # another broker has it by now
-            elif (known := coordinator.core.open.get(txn[1])) is None or known.status is not Status.OPEN:
+            elif (known := coordinator.core.open.get(txn[1])) is None or known.status is not TransactionStatus.OPEN:
                 self._unfinished[transactional_id] = None
         for transactional_id in [each for each in self._unfinished if not self._lock(each).locked()]:
             async with self._lock(transactional_id):
@@ -282,7 +282,7 @@ class KafkaTransactions:
             return
         if not record.intent:
             stored = await as_stored(self._meta, record.txn)
-            if stored is not None and stored.status == Status.OPEN:
+            if stored is not None and stored.status == TransactionStatus.OPEN:
                 return
             # its time was over: what its producer still sends must not count for the next one, and its commit must not
             # be answered with success
@@ -331,7 +331,7 @@ class KafkaTransactions:
                     out |= {(unquote(parts[2]), partition) for partition in decode(msgpack.unpackb(blob)[3])}
         return out
 
-    async def _move_offsets(self, transactional_id: str, record: Record, commit: bool) -> None:
+    async def _move_offsets(self, transactional_id: str, record: TransactionRecord, commit: bool) -> None:
         prefix = f"{TXN_OFFSETS}{quote(transactional_id, safe='')}/"
         for key, blob, _ in await self._meta.range(prefix, prefix_end(prefix)):
             group, topic = (unquote(part) for part in key.removeprefix(prefix).split("/"))
@@ -368,7 +368,7 @@ class KafkaTransactions:
         if found[0] < epoch or found[1] is None:
             raise Refused(Code.INVALID_TXN_STATE, f"producer {producer} has no transaction")
         txn = await as_stored(self._meta, found[1])
-        if txn is None or txn.status != Status.OPEN or log_of.topic.text not in txn.partitions:
+        if txn is None or txn.status != TransactionStatus.OPEN or log_of.topic.text not in txn.partitions:
             raise Refused(
                 Code.INVALID_TXN_STATE, f"{log_of.topic.text} was not added to the transaction of producer {producer}"
             )
@@ -376,9 +376,9 @@ class KafkaTransactions:
         return found[1]
 
 
-def _readable(transactional_id: str, blob: bytes, version: int) -> Record | None:
+def _readable(transactional_id: str, blob: bytes, version: int) -> TransactionRecord | None:
     try:
-        return Record.decode(blob, version)
+        return TransactionRecord.decode(blob, version)
     except CorruptData as error:  # its producer hears of it
         log.warning("kafka.transactional_id_unreadable", extra={"id": transactional_id, "error": str(error)})
         return None

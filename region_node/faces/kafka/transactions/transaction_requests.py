@@ -104,7 +104,7 @@ async def txn_offset_commit(connection: KafkaConnection, request: Request) -> Fi
     try:
         held = await broker.coordinator.held(fields["group_id"])
         if not held.group.members:
-            broker.turns.check(fields["group_id"], {topic["name"] for topic in fields["topics"]})
+            broker.group_leadership.check(fields["group_id"], {topic["name"] for topic in fields["topics"]})
         if fields.get("generation_id", -1) >= 0 or fields.get("member_id"):
             code = held.group.committed(
                 broker.coordinator.now, fields["member_id"], fields.get("group_instance_id"), fields["generation_id"]

@@ -256,7 +256,9 @@ async def _subscribe(connection: PulsarConnection, handle: ConsumerHandle, comma
     if handle.closed or connection.closed:
         topic.drop_reader(subscription)
         return
-    if command.replicate_subscription_state or subscription.rules.turn is not None:  # before the first message goes out
+    if (
+        command.replicate_subscription_state or subscription.rules.leadership is not None
+    ):  # before the first message goes out
         replicate(topic, subscription)
     replicate_by_policy(topic)
     handle.topic, handle.subscription, handle.consumer, handle.partition = (

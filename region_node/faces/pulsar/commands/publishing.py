@@ -110,7 +110,7 @@ def send_on(
     connection.send(pb.BaseCommand(type=pb.BaseCommand.TOPIC_MIGRATED, topicMigrated=migrated))
 
 
-class Publishing:
+class PublishedRun:
     """One run on its way to the bookies."""
 
     __slots__ = ("connection", "event", "handles", "topic")
@@ -161,7 +161,7 @@ class Publishing:
             self.topic.fatal(error)
 
 
-class Producing:
+class ConnectionProducers:
     """All producers of one connection."""
 
     def __init__(self, connection: PulsarConnection) -> None:
@@ -253,7 +253,7 @@ class Producing:
         usage = listener.usage.of(topic.name.tenant)
         usage.messages_in += run.messages
         usage.bytes_in += run.size_bytes
-        publishing = Publishing(self._connection, topic, event, handles)
+        publishing = PublishedRun(self._connection, topic, event, handles)
         if run.transaction is not None and listener.transactions is None:
             publishing.failed(NotAllowed(NO_TRANSACTIONS))
             return

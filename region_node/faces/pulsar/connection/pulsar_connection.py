@@ -33,7 +33,7 @@ from region_node.faces.pulsar.commands.command_table import HANDLERS
 from region_node.faces.pulsar.commands.consumer_commands import Consuming
 from region_node.faces.pulsar.commands.origin_property import POLICY, with_origin
 from region_node.faces.pulsar.commands.producer_commands import send_producer_success
-from region_node.faces.pulsar.commands.publishing import NO_REQUEST, Producing
+from region_node.faces.pulsar.commands.publishing import NO_REQUEST, ConnectionProducers
 from region_node.faces.pulsar.commands.replicator_producers import Replicated
 from region_node.faces.pulsar.commands.topic_list_commands import TopicWatchers
 from region_node.faces.pulsar.connection.client_identity import Identity
@@ -65,7 +65,7 @@ class PulsarConnection(asyncio.Protocol):
         self.listener, self.link = listener, link
         self.admission = Admission(self, balanced=balanced)
         self.cutter = FrameCutter(private=link, bytes_max=listener.settings.handshake_bytes_max)
-        self.producing = Producing(self)
+        self.producing = ConnectionProducers(self)
         self.consuming = Consuming(self)
         self.watchers = TopicWatchers(self)
         self.identity = Identity(self)

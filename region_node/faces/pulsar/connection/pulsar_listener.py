@@ -38,7 +38,7 @@ _LATE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class LookupAnswer:
+class TopicAddress:
     """Where a topic is served. `redirect`: ask the broker there again, with `authoritative` as given here."""
 
     url: str
@@ -47,10 +47,10 @@ class LookupAnswer:
     authoritative: bool = False
 
 
-class Lookup(Protocol):
+class LookupPort(Protocol):
     """Who owns a topic, and how many partitions it has. Given by the broker."""
 
-    async def lookup(self, topic: str, listener: str, authoritative: bool) -> LookupAnswer: ...
+    async def lookup(self, topic: str, listener: str, authoritative: bool) -> TopicAddress: ...
 
     async def partitions(self, topic: str, create: bool) -> int: ...
 
@@ -112,7 +112,7 @@ class PulsarListener:
         self,
         *,
         topics: TopicService,
-        lookup: Lookup,
+        lookup: LookupPort,
         link_receivers: LinkFactory | None = None,
         security: Security | None = None,
         usage: Usage | None = None,

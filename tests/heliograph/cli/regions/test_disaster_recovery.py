@@ -171,7 +171,8 @@ class Mover:
     def __init__(self, loop: SimLoop, store: Interrupted) -> None:
         self.loop, self.store = loop, store
         self.admin: Any = SimpleNamespace(
-            turns=SimpleNamespace(switching=Switching(store, lambda: 0)), clock=SimpleNamespace(wall_ms=lambda: 0)
+            subscription_leadership=SimpleNamespace(switching=Switching(store, lambda: 0)),
+            clock=SimpleNamespace(wall_ms=lambda: 0),
         )
 
     def post(self, path: str, given: Any) -> Any:
@@ -209,7 +210,7 @@ def test_a_move_of_a_subscription_that_is_interrupted_at_any_write_goes_on(
         store = Interrupted(0, after)
         mover = Mover(loop, store)
         monkeypatch.setattr(disaster_recovery, "Rest", lambda admin, token, mover=mover: mover)
-        loop.run(mover.admin.turns.switching.begin(SUBSCRIPTION, "us", {}))
+        loop.run(mover.admin.subscription_leadership.switching.begin(SUBSCRIPTION, "us", {}))
         store.at, store.writes = at, 0
         for _ in range(3):
             try:
@@ -217,7 +218,7 @@ def test_a_move_of_a_subscription_that_is_interrupted_at_any_write_goes_on(
                 break
             except ConfigError as error:
                 assert "interrupted" in str(error)
-        record, _ = loop.run(mover.admin.turns.switching.get(SUBSCRIPTION))
+        record, _ = loop.run(mover.admin.subscription_leadership.switching.get(SUBSCRIPTION))
         assert (record.active, record.state, record.epoch) == ("eu", OPEN, 2), f"interrupted at write {at}"
         if store.writes < at:
             return

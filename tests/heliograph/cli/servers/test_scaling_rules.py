@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from heliograph.cli.servers.autoscale import _fire, _samples
-from heliograph.cli.servers.scaling_rules import Rule, Scaler, rules_of
+from heliograph.cli.servers.scaling_rules import Scaler, ScalingRule, rules_of
 from heliograph.model.errors import ConfigError
 
 RULES = """
@@ -125,8 +125,8 @@ def test_metrics_are_read_by_their_names() -> None:
     assert _samples(text, {"a"}) == [("a", 1.0), ("a", 3.0)]
 
 
-def rule(**fields: Any) -> Rule:
-    return Rule(name="mine", tier="brokers", measure="broker.load", above=0.5, **fields)
+def rule(**fields: Any) -> ScalingRule:
+    return ScalingRule(name="mine", tier="brokers", measure="broker.load", above=0.5, **fields)
 
 
 def test_a_command_finds_what_it_is_for_in_its_environment(tmp_path: Path) -> None:

@@ -12,14 +12,14 @@ import pytest
 from heliograph.kv.engine import table_image as image_module
 from heliograph.kv.engine.table_image import Head, rows_part
 from heliograph.kv.engine.table_rows import Row
-from heliograph.kv.machine_commands import Kind, command, open_answer, txn_fields
+from heliograph.kv.machine_commands import CommandKind, command, open_answer, txn_fields
 from heliograph.kv.metadata_store import Delete, Op, Put
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import CorruptData
 
 
 def run(machine: KvMachine, *ops: Op) -> None:
-    open_answer(machine.apply(machine.index + 1, command(Kind.TXN, txn_fields(ops))))
+    open_answer(machine.apply(machine.index + 1, command(CommandKind.TXN, txn_fields(ops))))
 
 
 def table_of(machine: KvMachine) -> list[tuple[str, bytes, int]]:
@@ -62,10 +62,10 @@ def test_a_snapshot_in_pieces_is_that_of_its_beginning(seed: int, monkeypatch: p
     rng = random.Random(seed)
     monkeypatch.setattr(image_module, "PART_ROWS", 4)
     machine = KvMachine()
-    lease = open_answer(machine.apply(1, command(Kind.GRANT, [3000])))[0]
+    lease = open_answer(machine.apply(1, command(CommandKind.GRANT, [3000])))[0]
     for number in range(50):
         run(machine, Put(f"/{number:03d}", b"x" * number, lease=lease if number % 7 == 0 else 0))
-    machine.apply(machine.index + 1, command(Kind.NEXT_IDS, ["n", 5, 0]))
+    machine.apply(machine.index + 1, command(CommandKind.NEXT_IDS, ["n", 5, 0]))
     whole, pieces = machine.snapshot(), []
     for piece in machine.parts():
         pieces.append(piece)
@@ -97,7 +97,9 @@ def test_a_snapshot_of_the_first_version_is_read() -> None:
     machine.restore(b"\x01" + msgpack.packb(fields))
     assert machine.index == 9 and machine.get("/b") == (b"2", 9) and machine.leases() == {4: 3000}
     same.restore(machine.snapshot())
-    assert same.apply(10, command(Kind.NEXT_IDS, ["n", 1, 0])) == machine.apply(10, command(Kind.NEXT_IDS, ["n", 1, 0]))
+    assert same.apply(10, command(CommandKind.NEXT_IDS, ["n", 1, 0])) == machine.apply(
+        10, command(CommandKind.NEXT_IDS, ["n", 1, 0])
+    )
 
 
 def test_parts_of_another_shape_are_refused() -> None:

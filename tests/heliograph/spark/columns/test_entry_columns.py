@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 
 from heliograph.client.block_reader import TopicSnapshot  # noqa: E402
 from heliograph.model.errors import CorruptData  # noqa: E402
-from heliograph.spark.columns.entry_columns import Rows  # noqa: E402
+from heliograph.spark.columns.entry_columns import MessageRows  # noqa: E402
 from heliograph.spark.scan.task_reading import RAW  # noqa: E402
 from heliograph.wire.pulsar import pulsar_pb2 as pb  # noqa: E402
 from heliograph.wire.run import FLAG_HIDDEN, Run  # noqa: E402
@@ -56,13 +56,13 @@ def batch(singles: list[tuple[dict[str, Any], bytes]], **fields: Any) -> bytes:
     return entry(b"".join(parts), num_messages_in_batch=len(singles), **fields)
 
 
-def gathered(entries: list[bytes], wanted: set[str], *, keep_bad: bool = False, **columns: Any) -> Rows:
-    rows = Rows(frozenset(wanted), keep_bad=keep_bad)
+def gathered(entries: list[bytes], wanted: set[str], *, keep_bad: bool = False, **columns: Any) -> MessageRows:
+    rows = MessageRows(frozenset(wanted), keep_bad=keep_bad)
     rows.add(TOPIC, SNAPSHOT, 7, 40, Run(entries, [len(e) for e in entries], **columns))
     return rows
 
 
-def listed(rows: Rows, *names: str) -> list[tuple[Any, ...]]:
+def listed(rows: MessageRows, *names: str) -> list[tuple[Any, ...]]:
     return list(zip(*[rows.column(name, TYPES[name]).to_pylist() for name in names], strict=True))
 
 
@@ -136,7 +136,7 @@ def test_whom_an_entry_is_for_is_known_where_it_is_asked() -> None:
     assert gathered(made[1:], {"replicate_to"}).column("replicate_to", pa.string()).to_pylist() == [None, None]
 
 
-def times(rows: Rows) -> list[tuple[float, float]]:
+def times(rows: MessageRows) -> list[tuple[float, float]]:
     return [(stored.timestamp(), origin.timestamp()) for stored, origin in listed(rows, "stored_time", "origin_time")]
 
 

@@ -22,7 +22,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # 
 from heliograph.client.block_reader import TopicSnapshot  # noqa: E402
 from heliograph.model.errors import ConfigError  # noqa: E402
 from heliograph.spark.columns.declared_columns import CORRUPT, Declared  # noqa: E402
-from heliograph.spark.columns.entry_columns import Rows  # noqa: E402
+from heliograph.spark.columns.entry_columns import MessageRows  # noqa: E402
 from heliograph.spark.columns.registered_columns import Registered, registered_columns  # noqa: E402
 from heliograph.spark.columns.registered_schemas import columns_of  # noqa: E402
 from heliograph.wire.pulsar import pulsar_pb2 as pb  # noqa: E402
@@ -83,7 +83,7 @@ def read(
     declared = Declared(schema, mode)
     made = Registered(declared)
     made.learn(registry)  # type: ignore[arg-type]
-    rows = Rows(
+    rows = MessageRows(
         frozenset(name[1:] for name in declared.about) | ({"key", "base64_key"} if made.keyed else set()), keep_bad=True
     )
     for entry, (version, payload) in enumerate(messages):

@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from heliograph.model.errors import ConfigError, HeliographError, NotAllowed
-from heliograph.spark.jobs.schema_copies import Carried, definition
-from heliograph.spark.scan.source_options import Access
+from heliograph.spark.jobs.schema_copies import SchemaCopies, definition
+from heliograph.spark.scan.source_options import RegionAccess
 
 TO = "persistent://a/b/to"
 
@@ -57,13 +57,13 @@ class Registry:
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     made = Registry()
-    monkeypatch.setattr(Access, "reader", lambda _: made)
+    monkeypatch.setattr(RegionAccess, "reader", lambda _: made)
     monkeypatch.setattr("heliograph.spark.jobs.schema_copies.Http", lambda *_, **__: made)
     return made
 
 
-def carried() -> Carried:
-    return Carried({"admin_url": "http://us"}, {"admin_url": "http://us"}, TO)
+def carried() -> SchemaCopies:
+    return SchemaCopies({"admin_url": "http://us"}, {"admin_url": "http://us"}, TO)
 
 
 def data(registry: Registry) -> list[str]:

@@ -19,9 +19,9 @@ from heliograph.model.coordinates import Origin
 from heliograph.model.errors import ConfigError, CorruptData, MetadataUnavailable
 from heliograph.model.positions import Position
 from heliograph.spark.jobs import tier_generations as generations_module
-from heliograph.spark.jobs.tier_generations import Folder, Member
+from heliograph.spark.jobs.tier_generations import Folder, GenerationGroup
 from heliograph.spark.jobs.tiered_queries import Tiered
-from heliograph.spark.jobs.tiers import Limits
+from heliograph.spark.jobs.tiers import TierLimits
 from heliograph.spark.scan import topic_groups as groups_module
 from tests.heliograph.spark.stores.support import dying
 
@@ -161,7 +161,7 @@ class World:
                 self._folder,
                 self._begun,
                 self._measured,
-                Limits(light_bytes_s=10, heavy_bytes_s=100, middle_bytes_s=60, queries_max=4),
+                TierLimits(light_bytes_s=10, heavy_bytes_s=100, middle_bytes_s=60, queries_max=4),
                 12.0,
                 now=lambda: self.now,
                 say=self._said,
@@ -169,7 +169,7 @@ class World:
             )
         self.tiered.look()
 
-    def _begun(self, member: Member, checkpoint: Path, told: Path | None, ending: Path | None) -> Query:
+    def _begun(self, member: GenerationGroup, checkpoint: Path, told: Path | None, ending: Path | None) -> Query:
         if member.since:
             self.labels.add(member.label)
         return Query(self, checkpoint, told, ending)
@@ -335,4 +335,4 @@ def test_one_driver_at_a_time_and_files_that_are_none(tmp_path: Path) -> None:
             groups_module.read_told(tmp_path / "told")
     with pytest.raises(CorruptData, match="says how far it came"):
         groups_module.read_places(tmp_path / "none")
-    assert Member("heavy-0", "heavy", 3, ("t",)).label == "heavy-0.3"
+    assert GenerationGroup("heavy-0", "heavy", 3, ("t",)).label == "heavy-0.3"

@@ -7,22 +7,22 @@ import random
 import pytest
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.jobs.tiers import Group, Limits, packed, plan, replanned
+from heliograph.spark.jobs.tiers import TierLimits, TopicGroup, packed, plan, replanned
 
 
-def tiers(groups: list[Group]) -> dict[str, tuple[str, ...]]:
+def tiers(groups: list[TopicGroup]) -> dict[str, tuple[str, ...]]:
     return {group.name: group.topics for group in groups}
 
 
 def test_light_topics_share_and_heavy_ones_do_not() -> None:
     loads = {"a": 50.0, "b": 1e6, "c": 2e7, "d": 0.0, "e": 3e6, "f": 6e6, "g": 9e6}
-    made = plan(loads, Limits())
+    made = plan(loads, TierLimits())
     assert tiers(made) == {"heavy-0": ("c",), "middle-0": ("b", "g"), "middle-1": ("e", "f"), "light": ("a", "d")}
     assert [(group.trigger, group.bytes_s) for group in made if group.tier != "middle"] == [
         ("0 seconds", 2e7),
         ("60 seconds", 50.0),
     ]
-    assert plan({}, Limits()) == [] and tiers(plan({"x": 0.0}, Limits())) == {"light": ("x",)}
+    assert plan({}, TierLimits()) == [] and tiers(plan({"x": 0.0}, TierLimits())) == {"light": ("x",)}
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -30,10 +30,10 @@ def test_every_topic_is_in_one_group_and_groups_are_even(seed: int) -> None:
     rng = random.Random(seed)
     loads = {f"t{n}": rng.paretovariate(0.6) * 1000 for n in range(rng.randrange(1, 300))}
     most = rng.choice((1, 2, 3, 20))
-    made = plan(loads, Limits(queries_max=most))
+    made = plan(loads, TierLimits(queries_max=most))
     assert sorted(topic for group in made for topic in group.topics) == sorted(loads)
     assert len(made) <= most and all(group.topics for group in made)
-    assert made == plan(dict(reversed(loads.items())), Limits(queries_max=most))
+    assert made == plan(dict(reversed(loads.items())), TierLimits(queries_max=most))
 
 
 def test_packing_is_by_bytes_not_by_number() -> None:
@@ -43,13 +43,13 @@ def test_packing_is_by_bytes_not_by_number() -> None:
 
 def test_limits_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ConfigError, match="at most"):
-        Limits(light_bytes_s=2, heavy_bytes_s=1)
+        TierLimits(light_bytes_s=2, heavy_bytes_s=1)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_new_plan_moves_only_what_has_changed(seed: int) -> None:
     rng = random.Random(seed)
-    limits = Limits(light_bytes_s=100, heavy_bytes_s=1000, middle_bytes_s=2000, queries_max=rng.choice((4, 20)))
+    limits = TierLimits(light_bytes_s=100, heavy_bytes_s=1000, middle_bytes_s=2000, queries_max=rng.choice((4, 20)))
     loads = {f"t{n}": rng.paretovariate(0.5) * 20 for n in range(rng.randrange(1, 80))}
     now = plan(loads, limits)
     assert tiers(replanned(now, loads, limits)) == tiers(now), "nothing has changed"
@@ -70,7 +70,7 @@ def test_a_new_plan_moves_only_what_has_changed(seed: int) -> None:
 
 
 def test_who_is_near_a_limit_stays() -> None:
-    limits = Limits(light_bytes_s=100, heavy_bytes_s=1000)
+    limits = TierLimits(light_bytes_s=100, heavy_bytes_s=1000)
     now = plan({"a": 1.0, "b": 150.0, "c": 1200.0, "d": 2000.0}, limits)
     assert tiers(now) == {"heavy-0": ("d",), "heavy-1": ("c",), "middle-0": ("b",), "light": ("a",)}
     same = replanned(now, {"a": 99.0, "b": 60.0, "c": 3000.0, "d": 600.0}, limits)

@@ -16,7 +16,7 @@ from heliograph.model.errors import ConfigError, MetadataUnavailable
 from heliograph.spark.lake import landing as landing_module
 from heliograph.spark.lake.landing import FORMATS, Landing, Staged
 from heliograph.spark.lake.tables_sink import RAW as TABLE_COLUMNS
-from heliograph.spark.lake.tables_sink import Files, Rule
+from heliograph.spark.lake.tables_sink import Files, TableRule
 
 QUERY = "0123456789ab"
 
@@ -136,7 +136,9 @@ def test_what_a_task_staged_is_synced_when_it_says_so(tmp_path: Path, monkeypatc
         "sync",
         lambda folder: seen.append(sum(pq.read_metadata(path).num_rows for path in folder.rglob("*.parquet"))),
     )
-    files = Files(Landing(tmp_path), [Rule(".*", "raw", "all")], "_quarantine", BlockReader("http://none"), QUERY, 0, 0)
+    files = Files(
+        Landing(tmp_path), [TableRule(".*", "raw", "all")], "_quarantine", BlockReader("http://none"), QUERY, 0, 0
+    )
     kinds = {
         "topic": pa.string(),
         "key": pa.string(),
@@ -216,7 +218,7 @@ def columns(schema: str) -> str:
     return json.dumps({"type": "struct", "fields": names})
 
 
-def written(landing: Landing, batch: int, rules: list[Rule], payloads: dict[str, str]) -> dict[str, str]:
+def written(landing: Landing, batch: int, rules: list[TableRule], payloads: dict[str, str]) -> dict[str, str]:
     """By topic that was parked, why. payloads: by topic."""
     files = Files(landing, rules, "_quarantine", BlockReader("http://none"), QUERY, batch, 0)
     for topic, payload in payloads.items():
@@ -238,7 +240,7 @@ def test_a_topic_whose_name_is_no_folder_stops_no_other_one(tmp_path: Path) -> N
     parked = written(
         Landing(tmp_path / "lake"),
         0,
-        [Rule(".*", columns('{"n": "long"}'), "{topic}")],
+        [TableRule(".*", columns('{"n": "long"}'), "{topic}")],
         dict.fromkeys(topics, '{"n": 1}'),
     )
     assert parked.keys() == {*names} and all("`name` in the rule" in reason for reason in parked.values())
@@ -263,7 +265,7 @@ def test_a_topic_whose_columns_do_not_fit_its_table_stops_no_other_one(tmp_path:
         pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[kind])
     landing, first, second = Landing(tmp_path, kind), "persistent://a/b/one", "persistent://a/b/two"
     landing.land(QUERY, 0, [stage(landing, 0, "one", "x", n=[1]), stage(landing, 0, "two", "x", n=[1])])
-    widened = [Rule("one", columns('{"n": "string"}'), "one"), Rule("two", columns('{"n": "long"}'), "two")]
+    widened = [TableRule("one", columns('{"n": "string"}'), "one"), TableRule("two", columns('{"n": "long"}'), "two")]
     files = Files(landing, widened, "_quarantine", BlockReader("http://none"), QUERY, 1, 0)
     for topic in (first, second):
         given = {"topic": topic, "value": b'{"n": 2}'}
@@ -275,7 +277,7 @@ def test_a_topic_whose_columns_do_not_fit_its_table_stops_no_other_one(tmp_path:
 
 
 def test_a_topic_does_not_come_into_another_rules_table_by_its_name(tmp_path: Path) -> None:
-    rules = [Rule("orders-.*", columns('{"n": "long"}'), "orders"), Rule(".*", "raw", "{topic}")]
+    rules = [TableRule("orders-.*", columns('{"n": "long"}'), "orders"), TableRule(".*", "raw", "{topic}")]
     topics = {f"persistent://a/b/{name}": '{"n": 1}' for name in ("orders-eu", "orders", "other")}
     parked = written(Landing(tmp_path), 0, rules, topics)
     assert parked.keys() == {"orders"} and "the rule for 'orders-.*'" in parked["orders"]
@@ -288,7 +290,7 @@ def test_topics_whose_names_are_one_to_hive_do_not_share_a_table(tmp_path: Path)
     """The first one that comes has it, also when both come at once, and when only the other one comes later."""
     landing, rules = (
         Landing(tmp_path, "hive"),
-        [Rule("many-.*", columns('{"n": "long"}'), "many"), Rule(".*", columns('{"n": "long"}'), "{topic}")],
+        [TableRule("many-.*", columns('{"n": "long"}'), "many"), TableRule(".*", columns('{"n": "long"}'), "{topic}")],
     )
 
     def at(*names: str) -> dict[str, str]:
@@ -315,14 +317,14 @@ def test_topics_whose_names_are_one_to_hive_do_not_share_a_table(tmp_path: Path)
 def test_columns_that_differ_in_capital_letters_alone_stop_no_other_topic(tmp_path: Path, kind: str) -> None:
     if kind == "delta":
         pytest.importorskip("deltalake")
-    landing, plain = Landing(tmp_path, kind), Rule("fine", columns('{"n": "long"}'), "fine")
+    landing, plain = Landing(tmp_path, kind), TableRule("fine", columns('{"n": "long"}'), "fine")
     inside = json.dumps(
         {"l": {"type": "array", "elementType": json.loads(columns('{"x": "long", "X": "long"}')), "containsNull": True}}
     )
     for batch, schema in enumerate(('{"n": "long", "N": "long"}', inside, '{"n": "long"}', '{"N": "long"}')):
         files = Files(
             landing,
-            [plain, Rule("odd", columns(schema), "odd")],
+            [plain, TableRule("odd", columns(schema), "odd")],
             "_quarantine",
             BlockReader("http://none"),
             QUERY,
@@ -343,7 +345,7 @@ def test_columns_that_differ_in_capital_letters_alone_stop_no_other_topic(tmp_pa
     [('{"batch": "long"}', "has a column batch"), ('{"n": {"type": "struct", "fields": []}}', "cannot be written")],
 )
 def test_columns_that_no_file_can_hold_stop_no_other_topic(tmp_path: Path, schema: str, why: str) -> None:
-    rules = [Rule("bad", columns(schema), "bad"), Rule(".*", columns('{"n": "long"}'), "{topic}")]
+    rules = [TableRule("bad", columns(schema), "bad"), TableRule(".*", columns('{"n": "long"}'), "{topic}")]
     parked = written(
         Landing(tmp_path),
         0,
@@ -375,7 +377,7 @@ def test_what_is_no_payload_is_no_record_whatever_its_bytes_mean(tmp_path: Path)
     }
     landing = Landing(tmp_path)
     files = Files(
-        landing, [Rule(".*", "registered", "{topic}")], "_quarantine", cast(BlockReader, Registry()), QUERY, 0, 0
+        landing, [TableRule(".*", "registered", "{topic}")], "_quarantine", cast(BlockReader, Registry()), QUERY, 0, 0
     )
     files.add(pa.record_batch({name: pa.array(given[name], kind) for name, kind in kinds.items()}))
     landing.land(QUERY, 0, files.close())

@@ -15,8 +15,8 @@ import pyarrow as pa
 from heliograph.client.block_reader import BlockReader
 from heliograph.spark.job_files.running_queries import Fixed
 from heliograph.spark.lake.landing import Landing
-from heliograph.spark.lake.quarantine import Parked
-from heliograph.spark.lake.tables_sink import POISON, Files, Rule
+from heliograph.spark.lake.quarantine import QuarantinedQueries
+from heliograph.spark.lake.tables_sink import POISON, Files, TableRule
 
 
 def test_what_is_in_the_quarantine_is_said_by_topic_and_reason(tmp_path: Path) -> None:
@@ -24,12 +24,14 @@ def test_what_is_in_the_quarantine_is_said_by_topic_and_reason(tmp_path: Path) -
     now = [0.0]
     landing, parked = (
         Landing(tmp_path),
-        Parked(
+        QuarantinedQueries(
             Fixed([]), tmp_path, "lake", say=lambda event, **fields: said.append({event: fields}), clock=lambda: now[0]
         ),
     )
     for task in range(2):
-        files = Files(landing, [Rule("never", "raw", "x")], "_quarantine", BlockReader("http://none"), "query", 0, task)
+        files = Files(
+            landing, [TableRule("never", "raw", "x")], "_quarantine", BlockReader("http://none"), "query", 0, task
+        )
         for topic in ("a", "a", "b"):
             row = {"topic": f"persistent://t/n/{topic}", "value": b"{}"}
             files.add(

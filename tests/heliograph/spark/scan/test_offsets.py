@@ -12,8 +12,8 @@ import pytest
 from heliograph.client.block_reader import TopicSnapshot
 from heliograph.model.errors import ConfigError, CorruptData, Trimmed
 from heliograph.spark.scan.offsets import (
-    Place,
     Positions,
+    TopicPlace,
     begin,
     between,
     decode,
@@ -67,7 +67,7 @@ def test_every_entry_is_in_one_batch_and_batches_repeat_exactly(seed: int) -> No
             for part in between(shot(name), start[name], positions[name], may_lose=False):
                 read[name] += [(part.ledger, entry) for entry in range(part.first, part.last + 1)]
         places = {
-            name: Place("us", at, {OWN: at, (2, 1, 0xBEEF): (at[0], -1)}, {OWN: (1, 2)} if at[1] % 2 else {})
+            name: TopicPlace("us", at, {OWN: at, (2, 1, 0xBEEF): (at[0], -1)}, {OWN: (1, 2)} if at[1] % 2 else {})
             for name, at in positions.items()
         }
         assert decode(encode(places)) == places
@@ -130,13 +130,13 @@ def test_a_checkpoint_of_something_else(offset: dict[str, object]) -> None:
 
 
 def test_the_checkpoint_is_small_and_its_text_depends_on_nothing_but_the_places() -> None:
-    place = Place("eu", (7, 12), {(2, 1, 0x5F3A): (7, 11), (1, 1, 0xA): (3, 4)}, {(1, 1, 0xA): (3, 4)})
+    place = TopicPlace("eu", (7, 12), {(2, 1, 0x5F3A): (7, 11), (1, 1, 0xA): (3, 4)}, {(1, 1, 0xA): (3, 4)})
     assert json.dumps(encode({"t": place})) == (
         '{"format": 2, "topics": {"t": {"above": {"1.1.a": "3:4"}, "at": "7:12", "region": "eu", "vector": {"1.1.a": '
         '"3:4", "2.1.5f3a": "7:11"}}}}'
     )
-    assert decode({"format": 1, "topics": {"t": [7, 12]}}) == {"t": Place("", (7, 12), None)}
-    assert decode(encode({"t": Place("", (7, 12), None)})) == {"t": Place("", (7, 12), None)}
+    assert decode({"format": 1, "topics": {"t": [7, 12]}}) == {"t": TopicPlace("", (7, 12), None)}
+    assert decode(encode({"t": TopicPlace("", (7, 12), None)})) == {"t": TopicPlace("", (7, 12), None)}
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -156,7 +156,7 @@ def test_a_batch_that_runs_again_is_cut_into_the_same_tasks_though_its_ledgers_g
     before = {topic: snapshot(topic, 0) for topic in topics}
     pending = {topic: between(s, begin(s), end(s), may_lose=False) for topic, s in before.items()}
     stops = limited(pending, rng.choice((20_000, 200_000, 1 << 40)))
-    places = {topic: Place("us", at, {}, size_bytes=size_up_to(pending[topic], at)) for topic, at in stops.items()}
+    places = {topic: TopicPlace("us", at, {}, size_bytes=size_up_to(pending[topic], at)) for topic, at in stops.items()}
     offset = json.loads(json.dumps(encode(places, (rng.randrange(10_000, 500_000), rng.randrange(1, 5)))))
     cuts = []
     for grown in (0, rng.randrange(1, 400)):

@@ -6,140 +6,21 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
-from heliograph.client.block_reader import Lookup, TopicSnapshot
-from heliograph.model.coordinates import Coordinate, Origin
+from heliograph.client.block_reader import TopicSnapshot
+from heliograph.model.coordinates import Coordinate
 from heliograph.model.errors import ConfigError, MetadataUnavailable, Trimmed
-from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.spark.scan.offsets import Place, Watermarks, begin, between, decode, encode, end, limited
-from heliograph.spark.scan.region_moves import Kept, advanced, first_unread, plan
+from heliograph.model.positions import BEFORE_ALL
+from heliograph.spark.scan.offsets import TopicPlace, Watermarks, begin, between, decode, encode, end, limited
+from heliograph.spark.scan.region_moves import CoordinateRange, advanced, first_unread, plan
 from heliograph.wire.run import Run
-
-TOPIC = "persistent://a/b/t"
-NAMES = {1: "us", 2: "eu", 3: "ap"}
+from tests.heliograph.spark.scan.moving_regions import NAMES, TOPIC, Region, World
 
 
-@dataclass
-class Region:
-    """One region's copy: ledgers of (coordinate, or None of a hidden entry), and what it got of each other one."""
-
-    number: int
-    ledgers: dict[int, list[Coordinate]] = field(default_factory=dict)
-    trimmed: bool = False
-    past: list[tuple[Origin, Position]] = field(default_factory=list)
-    held: dict[Origin, Position] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.own: Origin = (self.number, 1, 40 + self.number)
-        self.ledgers[self.number * 3] = []
-
-    def roll(self, rng: random.Random) -> None:
-        self.ledgers[max(self.ledgers) + rng.randrange(1, 3)] = []
-
-    def new_epoch(self, rng: random.Random) -> None:
-        self.past.append((self.own, self.last))
-        self.own = (self.number, self.own[1] + 1, self.own[2])
-        self.roll(rng)
-
-    @property
-    def last(self) -> Position:
-        found = [(ledger, len(rows) - 1) for ledger, rows in self.ledgers.items() if rows]
-        return max(found, default=(min(self.ledgers), -1))
-
-    def publish(self) -> None:
-        at = (max(self.ledgers), len(self.ledgers[max(self.ledgers)]))
-        self.store((self.own, at))
-
-    def store(self, coordinate: Coordinate) -> None:
-        self.ledgers[max(self.ledgers)].append(coordinate)
-        self.held[coordinate[0]] = coordinate[1]
-
-    def rows(self) -> list[tuple[Position, Coordinate]]:
-        return [((ledger, n), row) for ledger, rows in sorted(self.ledgers.items()) for n, row in enumerate(rows)]
-
-    def snapshot(self) -> TopicSnapshot:
-        ledgers = tuple((ledger, len(rows), 100 * len(rows)) for ledger, rows in sorted(self.ledgers.items()) if rows)
-        return TopicSnapshot(TOPIC, ledgers, self.last, self.own, NAMES, tuple(self.past), self.trimmed)
-
-    # -- what a reader may ask: as docs/protocols/links.md says it -------------------------------------------------------
-
-    def vector(self, topic: str, at: Position | None = None) -> dict[Origin, Position]:
-        if at is None:
-            return dict(self.held)
-        found = {row[0]: row[1] for position, row in self.rows() if position <= at}
-        if self.own in self.held and at > max((through for _, through in self.past), default=BEFORE_ALL):
-            found[self.own] = min(at, self.held[self.own])  # an own coordinate is a position, and needs no entry there
-        return found
-
-    def find(self, topic: str, origin: Origin, at: Position) -> Lookup:
-        following = next((position for position, row in self.rows() if row[0] == origin and row[1] >= at), None)
-        if at > self.held.get(origin, BEFORE_ALL):
-            return Lookup("awaited", None, None)
-        here = following if following is not None and (origin, at) in (row for _, row in self.rows()) else None
-        return Lookup("here" if here else "trimmed" if self.trimmed else "filtered", here, following)
-
-    # -- what a batch reads ----------------------------------------------------------------------------------------------
-
-    def read(self, start: Place | None, stop: Place, rng: random.Random, *, lossy: bool = False) -> list[Coordinate]:
-        snapshot, out = self.snapshot(), []
-        ranges, kept = plan(self, snapshot, start, stop, self.vector(TOPIC), may_lose=False, moved_may_lose=lossy)
-        for part in ranges:
-            entry = part.first
-            while entry <= part.last:
-                run = self._run(part.ledger, entry, min(part.last, entry + rng.randrange(6)))
-                left = kept.of(snapshot, part.ledger, entry, run)
-                if left is not None:
-                    first, piece = left
-                    out += [self.ledgers[part.ledger][first + n] for n in range(piece.count)]
-                entry += run.count
-        return out
-
-    def _run(self, ledger: int, first: int, last: int) -> Run:
-        rows = self.ledgers[ledger][first : last + 1]
-        count = next((n for n, row in enumerate(rows) if row[0] != rows[0][0]), len(rows))
-        if self.is_own(rows[0][0]):
-            return Run([b"x"] * count, [1] * count)
-        return Run([b"x"] * count, [1] * count, origin=rows[0][0], spans=tuple((*row[1], 1) for row in rows[:count]))
-
-    def is_own(self, origin: Origin) -> bool:
-        return origin[0] == self.number
-
-
-class World:
-    def __init__(self, rng: random.Random) -> None:
-        self.rng, self.regions = rng, [Region(n) for n in (1, 2, 3)]
-
-    def step(self, *, carry: bool = False) -> None:
-        """Something is published, or arrives somewhere, each origin in its order."""
-        region = self.rng.choice(self.regions)
-        what = 9 if carry else self.rng.randrange(10)
-        if what < 4:
-            for _ in range(self.rng.randrange(1, 8)):
-                region.publish()
-        elif what == 4:
-            region.roll(self.rng)
-        elif what == 5 and self.rng.random() < 0.1 and region.ledgers[max(region.ledgers)]:
-            region.new_epoch(self.rng)
-        else:
-            self.carry(region, self.rng.choice(self.regions), self.rng.randrange(1, 20))
-
-    def carry(self, source: Region, target: Region, count: int) -> None:
-        own = [
-            row for _, row in source.rows() if source.is_own(row[0]) and row[1] > target.held.get(row[0], BEFORE_ALL)
-        ]
-        for row in own[:count] if source is not target else ():
-            target.store(row)
-
-    def settle(self) -> None:
-        for source in self.regions:
-            for target in self.regions:
-                self.carry(source, target, 1 << 30)
-
-
-def latest(region: Region, start: Place, max_bytes: int) -> Place:
+def latest(region: Region, start: TopicPlace, max_bytes: int) -> TopicPlace:
     """As `HeliographStreamReader.latestOffset`, for one topic."""
     snapshot = region.snapshot()
     first = (
@@ -152,7 +33,7 @@ def latest(region: Region, start: Place, max_bytes: int) -> Place:
     return start if at is None else advanced(start, snapshot.region, at, region.vector(TOPIC, (at[0], at[1] - 1)))
 
 
-def logged(place: Place) -> Place:
+def logged(place: TopicPlace) -> TopicPlace:
     """Through the checkpoint's JSON, and the same text again."""
     text = json.dumps(encode({TOPIC: place}))
     found = decode(json.loads(text))
@@ -165,9 +46,9 @@ def test_a_query_that_moves_at_any_point_reads_everything_once(seed: int) -> Non
     rng = random.Random(seed)
     world = World(rng)
     region = rng.choice(world.regions)
-    place = Place(NAMES[region.number], begin(region.snapshot()), {})
+    place = TopicPlace(NAMES[region.number], begin(region.snapshot()), {})
     read: list[Coordinate] = []
-    batches: list[tuple[Place, Place, list[Coordinate]]] = []
+    batches: list[tuple[TopicPlace, TopicPlace, list[Coordinate]]] = []
     moved = False
     for step in range(120):
         world.step()
@@ -203,7 +84,7 @@ def test_what_was_passed_is_forgotten_once_it_lies_behind() -> None:
         us.publish()
     eu.publish()
     world.settle()
-    half = latest(us, Place("us", begin(us.snapshot()), {}), 550)
+    half = latest(us, TopicPlace("us", begin(us.snapshot()), {}), 550)
     assert half.at == (3, 5) and not half.above
     moved = latest(eu, half, 1)
     assert eu.read(half, moved, rng) == [(eu.own, (6, 0))]
@@ -220,7 +101,7 @@ def test_an_interrupted_batch_waits_for_what_it_had_read() -> None:
     us, eu, _ = world.regions
     for _ in range(10):
         us.publish()
-    start = Place("us", begin(us.snapshot()), {})
+    start = TopicPlace("us", begin(us.snapshot()), {})
     stop = latest(us, start, 1 << 40)
     with pytest.raises(MetadataUnavailable, match="has not arrived in region eu"):
         eu.read(start, stop, rng)
@@ -238,7 +119,7 @@ def test_an_interrupted_batch_waits_for_transactions_before_its_end() -> None:
     us, eu, _ = world.regions
     for _ in range(10):
         us.publish()
-    start = Place("us", begin(us.snapshot()), {})
+    start = TopicPlace("us", begin(us.snapshot()), {})
     stop = latest(us, start, 1 << 40)
     world.settle()
     whole = eu.snapshot()
@@ -259,9 +140,9 @@ def test_a_copy_that_shows_less_than_it_did_is_waited_for() -> None:
     for _ in range(10):
         us.publish()
     start, elsewhere, stop = (
-        Place("us", (3, 2), {us.own: (3, 1)}),
-        Place("eu", (6, 0), {us.own: (3, 1)}),
-        Place("us", (3, 10), {us.own: (3, 9)}),
+        TopicPlace("us", (3, 2), {us.own: (3, 1)}),
+        TopicPlace("eu", (6, 0), {us.own: (3, 1)}),
+        TopicPlace("us", (3, 10), {us.own: (3, 9)}),
     )
     whole = us.snapshot()
     less = replace(whole, ledgers=((3, 6, 600),), last=(3, 5))
@@ -280,7 +161,7 @@ def test_a_batch_that_ends_in_what_is_not_meant_for_a_region_has_the_rest_there(
     us, eu, _ = world.regions
     for _ in range(10):
         us.publish()
-    start = Place("us", begin(us.snapshot()), {})
+    start = TopicPlace("us", begin(us.snapshot()), {})
     stop = latest(us, start, 1 << 40)
     world.carry(us, eu, 8)
     eu.held[us.own] = (3, 9)  # a SKIP says that the last two do not come
@@ -292,7 +173,7 @@ def test_what_is_repaired_late_is_read_where_the_query_stays() -> None:
     us, eu, _ = world.regions
     for _ in range(6):
         eu.publish()
-    place = Place("us", begin(us.snapshot()), {})
+    place = TopicPlace("us", begin(us.snapshot()), {})
     rows = [(eu.own, (6, n)) for n in (0, 2, 4, 5, 1, 3)]  # 1 and 3 were lost here, and come again out of their order
     read = []
     for row in rows:
@@ -309,7 +190,7 @@ def test_what_the_other_region_deleted_unread_is_said() -> None:
     us, eu, _ = world.regions
     for _ in range(10):
         us.publish()
-    start = latest(us, Place("us", begin(us.snapshot()), {}), 500)
+    start = latest(us, TopicPlace("us", begin(us.snapshot()), {}), 500)
     world.settle()
     first = min(eu.ledgers)
     eu.roll(rng)
@@ -329,10 +210,12 @@ def test_positions_of_format_1_stay_in_their_region() -> None:
     for _ in range(4):
         us.publish()
     old = decode({"format": 1, "topics": {TOPIC: [3, 2]}})[TOPIC]
-    assert us.read(old, Place("", (3, 4), None), rng) == us.read(old, Place("us", (3, 4), {us.own: (3, 3)}), rng)
-    assert len(us.read(old, Place("us", (3, 4), {us.own: (3, 3)}), rng)) == 2
+    assert us.read(old, TopicPlace("", (3, 4), None), rng) == us.read(
+        old, TopicPlace("us", (3, 4), {us.own: (3, 3)}), rng
+    )
+    assert len(us.read(old, TopicPlace("us", (3, 4), {us.own: (3, 3)}), rng)) == 2
     with pytest.raises(ConfigError, match="once more"):
-        eu.read(old, Place("us", (3, 4), {us.own: (3, 3)}), rng)
+        eu.read(old, TopicPlace("us", (3, 4), {us.own: (3, 3)}), rng)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +230,7 @@ def test_positions_of_format_1_stay_in_their_region() -> None:
 )
 def test_a_run_is_cut_at_the_marks(above: Watermarks, through: Watermarks | None, kept: range) -> None:
     run = Run([b"%d" % n for n in range(5)], [1] * 5, origin=(2, 1, 1), spans=((7, 3, 3), (8, 0, 2)))
-    left = Kept(above, through).of(TopicSnapshot(TOPIC, (), (1, 1), (1, 1, 1), {}), 5, 10, run)
+    left = CoordinateRange(above, through).of(TopicSnapshot(TOPIC, (), (1, 1), (1, 1, 1), {}), 5, 10, run)
     assert (left is None) == (len(kept) == 0)
     if left is not None:
         assert left[0] == 10 + kept[0] and [bytes(part) for part in left[1].parts] == [b"%d" % n for n in kept]

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.scan.source_options import INTERNAL, KNOWN, Access, Options
+from heliograph.spark.scan.source_options import INTERNAL, KNOWN, Options, RegionAccess
 from heliograph.spark.scan.task_reading import RAW
 from heliograph.spark.sink import SinkOptions
 
@@ -41,7 +41,7 @@ def test_the_options_of_the_source_are_those_of_its_table() -> None:
 
 def test_the_options_of_the_sink_are_those_of_its_table() -> None:
     own = set(re.findall(r'given(?:\.get\(|\[)"(\w+)"', inspect.getsource(SinkOptions.__init__)))
-    access = {name for name in KNOWN if f'"{name}"' in inspect.getsource(Access.__init__)} | {"tls_*"}
+    access = {name for name in KNOWN if f'"{name}"' in inspect.getsource(RegionAccess.__init__)} | {"tls_*"}
     assert table("The sink") - access == own
 
 

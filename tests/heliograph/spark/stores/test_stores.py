@@ -14,7 +14,7 @@ import pytest
 from heliograph.model.errors import ConfigError
 from heliograph.spark.stores.choice import store_of
 from heliograph.spark.stores.clickhouse import ClickHouseStore
-from heliograph.spark.stores.rows import Store, Upsert, merged
+from heliograph.spark.stores.rows import RowStore, Upsert, merged
 from tests.heliograph.spark.stores.support import NOON, ONE, Died, dying, given
 
 FILES = ("parquet", "delta", "iceberg")
@@ -40,7 +40,7 @@ def read(kind: str, root: Path) -> list[dict[str, Any]]:
     return sorted(found.to_pylist(), key=lambda row: (row["period"], row["user"]))
 
 
-def opened(kind: str, root: Path) -> Store:
+def opened(kind: str, root: Path) -> RowStore:
     if kind != "parquet":
         pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[kind])
     return store_of({"store": kind, "path": str(root)}, "here", None)

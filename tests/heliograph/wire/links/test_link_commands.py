@@ -13,8 +13,8 @@ from heliograph.model.errors import CorruptData, PeerError
 from heliograph.wire.block import SEAL_TAG_BYTES, decode_block, encode_block
 from heliograph.wire.links import audit_commands as audit
 from heliograph.wire.links import link_commands as wire
-from heliograph.wire.links.audit_commands import Ask, Told, What
-from heliograph.wire.links.link_commands import Heartbeat, Kind, SkipReason, SkipRecord, StreamBeat
+from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What
+from heliograph.wire.links.link_commands import LinkFrameKind, LinkHeartbeat, SkipReason, SkipRecord, StreamBeat
 from heliograph.wire.links.schema_commands import close_rows, read_schemas
 from heliograph.wire.run import FLAG_HIDDEN, Run, Seal
 from replicator.subscriptions.ack_claims import Claims, read_claims
@@ -59,11 +59,11 @@ def read_claims_frame(fields: list[Any]) -> tuple[int, str, Claims]:
 RECORD = SkipRecord(ORIGIN, (-1, -1), (3, 4), SkipReason.TRIMMED, "eu")
 ASKED = Ask(What.ROWS, ORIGIN, (3, -1), (3, 9))
 TOLD = {
-    What.DIGEST: Told("", (2, 1), (3, 9), 1, 7, 99),
-    What.ROWS: Told("", (2, 1), (3, 9), 0, rows=(((3, 4), 5), ((3, 6), 0xFFFFFFFF))),
-    What.ENTRIES: Told("", (2, 1), (3, 9), 0, runs=(sent_run(), sent_run(1))),
+    What.DIGEST: AuditAnswer("", (2, 1), (3, 9), 1, 7, 99),
+    What.ROWS: AuditAnswer("", (2, 1), (3, 9), 0, rows=(((3, 4), 5), ((3, 6), 0xFFFFFFFF))),
+    What.ENTRIES: AuditAnswer("", (2, 1), (3, 9), 0, runs=(sent_run(), sent_run(1))),
 }
-BEAT = Heartbeat(5, 4, 3, (StreamBeat(1, (ORIGIN, (3, 4)), {"us": vector()}), StreamBeat(2, None, {})))
+BEAT = LinkHeartbeat(5, 4, 3, (StreamBeat(1, (ORIGIN, (3, 4)), {"us": vector()}), StreamBeat(2, None, {})))
 FRAMES = [
     wire.open_frame(1, "persistent://t/n/x", "us", 1),
     wire.opened_frame(1, 99, 1000, vector()),
@@ -83,21 +83,21 @@ FRAMES = [
 
 def read(frame: bytes, of: What | None = What.DIGEST) -> Any:
     kind, fields, payload = parsed(frame)
-    readers: dict[Kind, Any] = {
-        Kind.OPEN: wire.read_open,
-        Kind.OPENED: wire.read_opened,
-        Kind.RECEIPT: wire.read_receipt,
-        Kind.GAP: wire.read_gap,
-        Kind.SKIP: wire.read_skip,
-        Kind.HEARTBEAT: wire.read_heartbeat,
-        Kind.CLOSE: wire.read_close,
-        Kind.CLAIMS: read_claims_frame,
-        Kind.ASK: audit.read_ask,
+    readers: dict[LinkFrameKind, Any] = {
+        LinkFrameKind.OPEN: wire.read_open,
+        LinkFrameKind.OPENED: wire.read_opened,
+        LinkFrameKind.RECEIPT: wire.read_receipt,
+        LinkFrameKind.GAP: wire.read_gap,
+        LinkFrameKind.SKIP: wire.read_skip,
+        LinkFrameKind.HEARTBEAT: wire.read_heartbeat,
+        LinkFrameKind.CLOSE: wire.read_close,
+        LinkFrameKind.CLAIMS: read_claims_frame,
+        LinkFrameKind.ASK: audit.read_ask,
     }
-    if kind is Kind.TELL:
+    if kind is LinkFrameKind.TELL:
         stream, request, content, answer = audit.read_tell(fields, payload)
         return stream, request, {what: audit.told(what, content, answer) for what in What if what is of}
-    return wire.read_run(fields, payload) if kind is Kind.RUN else readers[kind](fields)
+    return wire.read_run(fields, payload) if kind is LinkFrameKind.RUN else readers[kind](fields)
 
 
 def whole(frame: list[Any]) -> bytes:
@@ -131,10 +131,10 @@ def test_each_command_comes_back_as_it_was() -> None:
         sent_run().parts,
         sent_run(1).parts,
     ] and entries.upto == (3, 9)
-    assert read(whole(audit.tell_frame(1, 9, What.ROWS, Told("not now"))), What.ROWS) == (
+    assert read(whole(audit.tell_frame(1, 9, What.ROWS, AuditAnswer("not now"))), What.ROWS) == (
         1,
         9,
-        {What.ROWS: Told("not now")},
+        {What.ROWS: AuditAnswer("not now")},
     )
     older = wire.read_opened([1, 99, 1000, vector().encode()])
     assert older[4] == 1, "an older version says no feature level: it is told nothing that it does not know"
@@ -175,20 +175,20 @@ def test_random_fields_are_read_or_are_a_peer_error() -> None:
         [1, None, {}],
     ]
     for _ in range(4000):
-        kind = rng.choice(list(Kind))
+        kind = rng.choice(list(LinkFrameKind))
         content = b"\x01" + msgpack.packb([rng.choice(values) for _ in range(rng.randrange(7))])
         number, fields = wire.parse(kind, content)
         try:
-            if number is Kind.RUN:
+            if number is LinkFrameKind.RUN:
                 wire.read_run(fields, b"")
-            elif number is Kind.ASK:
+            elif number is LinkFrameKind.ASK:
                 audit.read_ask(fields)
-            elif number in (Kind.SCHEMAS, Kind.OVERRULE):
+            elif number in (LinkFrameKind.SCHEMAS, LinkFrameKind.OVERRULE):
                 read_schemas(fields)
-            elif number is Kind.CLOSE:
+            elif number is LinkFrameKind.CLOSE:
                 wire.read_close(fields)
                 close_rows(fields)
-            elif number is Kind.TELL:
+            elif number is LinkFrameKind.TELL:
                 audit.told(rng.choice(list(What)), *audit.read_tell(fields, rng.randbytes(rng.randrange(30)))[2:])
             else:
                 getattr(wire, f"read_{number.name.lower()}")(fields)
@@ -210,7 +210,7 @@ def test_random_fields_are_read_or_are_a_peer_error() -> None:
 )
 def test_a_run_without_what_a_link_needs_is_refused(changes: dict[str, Any]) -> None:
     run = sent_run(**changes)
-    frame = wire.frame(Kind.RUN, [1, 2, 3, 4], encode_block(run, 3, 5))
+    frame = wire.frame(LinkFrameKind.RUN, [1, 2, 3, 4], encode_block(run, 3, 5))
     with pytest.raises(PeerError):
         read(whole(frame))
 
@@ -220,13 +220,13 @@ def test_whole_is_asked_of_entries_alone_and_an_older_version_takes_it_for_passi
         _, _, asked = read(whole(audit.ask_frame(1, 9, Ask(what, ORIGIN, (2, 0), (3, 9), whole=True))))
         assert asked == Ask(what, ORIGIN, (2, 0), (3, 9), passing=True, whole=what is What.ENTRIES)
     for told in (
-        Told("", (2, 1), (3, 9), 0, runs=(sent_run(),), passing=True, whole=True),
-        Told("", (2, 1), (3, 9), 0, runs=(sent_run(),), passing=True),
+        AuditAnswer("", (2, 1), (3, 9), 0, runs=(sent_run(),), passing=True, whole=True),
+        AuditAnswer("", (2, 1), (3, 9), 0, runs=(sent_run(),), passing=True),
     ):
         frame = whole(audit.tell_frame(1, 9, What.ENTRIES, told))
         (_, _, read_back) = read(frame, What.ENTRIES)
         assert (read_back[What.ENTRIES].passing, read_back[What.ENTRIES].whole) == (True, told.whole)
-    digest = Told("", (2, 1), (3, 9), 0, count=2, checksum=7)  # a count is no mark
+    digest = AuditAnswer("", (2, 1), (3, 9), 0, count=2, checksum=7)  # a count is no mark
     assert read(whole(audit.tell_frame(1, 9, What.DIGEST, digest)), What.DIGEST)[2][What.DIGEST] == digest
 
 
@@ -235,10 +235,10 @@ def test_what_is_taken_is_asked_of_rows_alone_and_told_to_nobody_else() -> None:
         _, _, asked = read(whole(audit.ask_frame(1, 9, Ask(what, ORIGIN, (2, 0), (3, 9), taken=True))))
         assert asked == Ask(what, ORIGIN, (2, 0), (3, 9), taken=what is What.ROWS)
     rows = (((3, 4), 5), ((3, 6), 7))
-    for told in (Told("", (2, 1), (3, 9), 0, taken=1, passing=passing) for passing in (False, True)):
+    for told in (AuditAnswer("", (2, 1), (3, 9), 0, taken=1, passing=passing) for passing in (False, True)):
         assert read(whole(audit.tell_frame(1, 9, What.ROWS, told)), What.ROWS)[2][What.ROWS] == told
-    frame = whole(audit.tell_frame(1, 9, What.ROWS, Told("", (2, 1), (3, 9), 0, rows=rows)))
-    assert frame == whole(audit.tell_frame(1, 9, What.ROWS, Told("", (2, 1), (3, 9), 0, rows=rows, taken=0))), (
+    frame = whole(audit.tell_frame(1, 9, What.ROWS, AuditAnswer("", (2, 1), (3, 9), 0, rows=rows)))
+    assert frame == whole(audit.tell_frame(1, 9, What.ROWS, AuditAnswer("", (2, 1), (3, 9), 0, rows=rows, taken=0))), (
         "as earlier versions say it"
     )
 
@@ -246,17 +246,17 @@ def test_what_is_taken_is_asked_of_rows_alone_and_told_to_nobody_else() -> None:
 def test_a_sealed_run_is_refused() -> None:
     run = sent_run()
     sealed = run.with_body(bytes(run.size_bytes + SEAL_TAG_BYTES), Seal(1, 2, 5, 0))
-    frame = wire.frame(Kind.RUN, [1, 2, 3, 4], encode_block(sealed, 3, 5))
+    frame = wire.frame(LinkFrameKind.RUN, [1, 2, 3, 4], encode_block(sealed, 3, 5))
     with pytest.raises(PeerError, match="open"):
         read(whole(frame))
-    told = audit.tell_frame(1, 9, What.ENTRIES, Told("", (2, 1), (3, 9), 0, runs=(sealed,)))
+    told = audit.tell_frame(1, 9, What.ENTRIES, AuditAnswer("", (2, 1), (3, 9), 0, runs=(sealed,)))
     with pytest.raises(PeerError, match="open"):
         read(whole(told), What.ENTRIES)
 
 
 def test_another_version_is_refused() -> None:
     with pytest.raises(PeerError, match="version"):
-        wire.parse(Kind.OPEN, b"\x02\x90")
+        wire.parse(LinkFrameKind.OPEN, b"\x02\x90")
 
 
 def test_a_skip_record_is_a_hidden_entry_of_no_message() -> None:

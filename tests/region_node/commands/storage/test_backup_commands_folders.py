@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from global_config import keys as config_keys
 from global_config.admin import ConfigAdmin
 from global_config.node import ConfigNode
-from heliograph.kv.backup_file import Store
+from heliograph.kv.backup_file import BackedUpStore
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.errors import ConfigError
 from heliograph.raft.disk.snapshot_file import load_snapshot
@@ -57,7 +57,7 @@ def client(port: int) -> MetaClient:
     return MetaClient([f"127.0.0.1:{port}"], clock=SystemClock(), rng=random.Random(2))
 
 
-async def backup_of(node: ConfigNode | LocalMetaNode, store: Store, out: Path) -> None:
+async def backup_of(node: ConfigNode | LocalMetaNode, store: BackedUpStore, out: Path) -> None:
     await backup_commands._back_up(store, "us", f"127.0.0.1:{node.port}", out, None, lambda size: None)
     await node.stop()
 
@@ -76,7 +76,7 @@ def test_the_global_configuration_comes_back_in_every_region(tmp_path: Path) -> 
         for name in REGIONS:
             await admin.create_region(name)
         store.close()
-        await backup_of(node, Store.GLOBAL, tmp_path / "config.backup")
+        await backup_of(node, BackedUpStore.GLOBAL, tmp_path / "config.backup")
 
     async def look(folder: Path) -> None:
         node = config_node(folder)
@@ -116,7 +116,7 @@ def test_the_local_metadata_comes_back_in_its_own_region_only(tmp_path: Path) ->
         await store.put("/schemas/public/default/t", b"s")
         await store.next_ids(keys.LEDGER_IDS, 10)
         store.close()
-        await backup_of(node, Store.LOCAL, tmp_path / "us.backup")
+        await backup_of(node, BackedUpStore.LOCAL, tmp_path / "us.backup")
 
     async def look(folder: Path) -> None:
         node = meta_node(folder)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from geo_tests.sim.leadership import Confirmed, TurnWorld
+from geo_tests.sim.leadership import Confirmed, SubscriptionWorld
 from geo_tests.sim.loop import SimLoop
 from geo_tests.sim.simulation import SimClock
 from heliograph.kv.in_process_store import EmbeddedStore
@@ -30,8 +30,8 @@ from heliograph.model.errors import RegionPassive
 from heliograph.model.topic_names import TopicName
 from region_node.dr.leadership import leadership_changes
 from region_node.dr.leadership.leadership_changes import closing
-from region_node.dr.leadership.subscription_leadership import SubscriptionTurns
-from region_node.dr.leadership.write_gates import Turn, Writing
+from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
+from region_node.dr.leadership.write_gates import SubscriptionGate, Writing
 
 NAME = subscription_name("persistent://t/n/x", "s")
 
@@ -39,7 +39,7 @@ NAME = subscription_name("persistent://t/n/x", "s")
 def test_messages_go_out_in_the_active_region_alone() -> None:
     seen: Counter[str] = Counter()
     for seed in range(10):
-        world = TurnWorld(seed)
+        world = SubscriptionWorld(seed)
         world.run()
         seen += world.counts
     assert (
@@ -58,10 +58,12 @@ def _mutants() -> Mapping[str, Callable[[pytest.MonkeyPatch], None]]:
         patch.setattr(leadership_changes, "waits_for", lambda namespace, version, found: [])
 
     def a_drain_is_obeyed_at_once(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(Turn, "obeyed", property(lambda self: self.version))
+        patch.setattr(SubscriptionGate, "obeyed", property(lambda self: self.version))
 
     def a_draining_region_hands_out(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(Turn, "waiting", lambda self: "" if self.active and self._writing.holds else "elsewhere")
+        patch.setattr(
+            SubscriptionGate, "waiting", lambda self: "" if self.active and self._writing.holds else "elsewhere"
+        )
 
     return {name: mutant for name, mutant in locals().items() if callable(mutant)}
 
@@ -71,28 +73,33 @@ def test_each_rule_is_needed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> No
     _mutants()[mutant](monkeypatch)
     with pytest.raises(Confirmed):
         for seed in range(40):
-            TurnWorld(seed).run()
+            SubscriptionWorld(seed).run()
 
 
 def test_why_it_waits_is_said() -> None:
     now = [100.0]
     writing = Writing("us", ttl_s=6.0, drift=0.1, now=lambda: now[0])
     writing.on_record(NAME, Leadership(active="eu"), 5)
-    turn = writing.turn(NAME)
-    assert turn is not None and writing.gate("t/n") is None and not writing.gates() and writing.turns() == [turn]
-    assert turn.waiting() == "it is active in region eu" and not turn.open
+    gate = writing.subscription_gate(NAME)
+    assert (
+        gate is not None
+        and writing.gate("t/n") is None
+        and not writing.gates()
+        and writing.subscription_gates() == [gate]
+    )
+    assert gate.waiting() == "it is active in region eu" and not gate.open
     writing.on_record(NAME, Leadership(active="us", epoch=2), 6)
-    assert "has not renewed its lease" in turn.waiting()
+    assert "has not renewed its lease" in gate.waiting()
     writing.on_renewed(now[0])
     writing.on_registered(7, [(NAME, Leadership(active="us", epoch=2), 6)])
-    assert turn.open and turn.status()["open_here"]
-    turn.outstanding = lambda: 3
+    assert gate.open and gate.status()["open_here"]
+    gate.outstanding = lambda: 3
     writing.on_record(NAME, Leadership(active="us", epoch=2, state=DRAINING, to="eu"), 8)
-    assert "moved from us to eu" in turn.waiting() and turn.obeyed < 8
+    assert "moved from us to eu" in gate.waiting() and gate.obeyed < 8
     writing.on_record(NAME, Leadership(active="us", epoch=2, state=FENCED, to="eu"), 9)
-    assert turn.obeyed == 9, "what it had handed out was taken back"
+    assert gate.obeyed == 9, "what it had handed out was taken back"
     writing.on_record(NAME, None, 10)
-    assert writing.turn(NAME) is None
+    assert writing.subscription_gate(NAME) is None
 
 
 class Leases:
@@ -100,16 +107,16 @@ class Leases:
 
     def __init__(self, region: str, store: EmbeddedStore) -> None:
         self.core = Writing(region, ttl_s=6.0, drift=0.1, now=lambda: asyncio.get_running_loop().time())
-        self.turns: SubscriptionTurns | None = None
+        self.leadership: SubscriptionLeadership | None = None
         store.watch("/subscription-leadership/", self._heard)
 
     def _heard(self, key: str, value: bytes | None, version: int) -> None:
         self.core.on_record(name_of(key), None if value is None else Leadership.decode(value), version)
-        if self.turns is not None:
-            self.turns.changed(name_of(key))
+        if self.leadership is not None:
+            self.leadership.changed(name_of(key))
 
-    def turn(self, name: str) -> Turn | None:
-        return self.core.turn(name)
+    def subscription_gate(self, name: str) -> SubscriptionGate | None:
+        return self.core.subscription_gate(name)
 
     def tell(self) -> None: ...
 
@@ -130,41 +137,45 @@ def test_a_kafka_group_works_where_its_turn_is_and_takes_over_from_a_lost_region
         policies = SimpleNamespace(of=lambda _: SimpleNamespace(on=lambda _: wanted[0]))
         topics: Any = SimpleNamespace(loaded={}, policies=policies, view=SimpleNamespace(partitions=lambda _: 0))
         leases: Any = Leases("us", store)
-        turns = leases.turns = SubscriptionTurns(leases, store, lambda: topics, region="us", clock=SimClock(loop))
-        await turns.start()
+        leadership = leases.leadership = SubscriptionLeadership(
+            leases, store, lambda: topics, region="us", clock=SimClock(loop)
+        )
+        await leadership.start()
         leases.hold()
-        assert turns.waits([topic], group) == ""
+        assert leadership.waits([topic], group) == ""
         wanted[0] = True
-        assert "not said yet" in turns.waits([topic.with_partition(2), topic], group)
+        assert "not said yet" in leadership.waits([topic.with_partition(2), topic], group)
         await asyncio.sleep(1.5)
-        assert turns.waits([topic], group) == "" and turns.known(name), "by policy it works where it was first wanted"
+        assert leadership.waits([topic], group) == "" and leadership.known(name), (
+            "by policy it works where it was first wanted"
+        )
         members = [2]
-        turns.group_members = lambda subscription: members[0] if subscription == group else 0
-        turn = leases.turn(name)
-        assert turn is not None and turns.status("t/n")[0]["consumers"] == 2
-        await turns.switching.change(name, lambda old: closing(old, "eu", DRAINING, 0))
-        assert "being moved from us to eu" in turns.waits([topic], group) and turn.obeyed < turn.version, (
+        leadership.group_members = lambda subscription: members[0] if subscription == group else 0
+        gate = leases.subscription_gate(name)
+        assert gate is not None and leadership.status("t/n")[0]["consumers"] == 2
+        await leadership.switching.change(name, lambda old: closing(old, "eu", DRAINING, 0))
+        assert "being moved from us to eu" in leadership.waits([topic], group) and gate.obeyed < gate.version, (
             "a planned move waits for its members"
         )
         members[0] = 0
-        assert turn.obeyed == turn.version
+        assert gate.obeyed == gate.version
         await store.delete(writer("us", "b", 1))
-        assert (await turns.switching.flip(name, "eu"))[0] is not None
+        assert (await leadership.switching.flip(name, "eu"))[0] is not None
         await asyncio.sleep(0)
-        assert turns.waits([topic], group) == "persistent://t/n/x: it is active in region eu"
+        assert leadership.waits([topic], group) == "persistent://t/n/x: it is active in region eu"
         await asyncio.sleep(4)
-        assert turns.taken_over == 0, "eu is not lost for long enough"
-        turns.waits([topic], group)
+        assert leadership.taken_over == 0, "eu is not lost for long enough"
+        leadership.waits([topic], group)
         await asyncio.sleep(10)
         leases.hold()
-        assert turns.taken_over == 1 and turns.waits([topic], group) == "", (
+        assert leadership.taken_over == 1 and leadership.waits([topic], group) == "", (
             "no broker of eu has a lease, and somebody waits here"
         )
-        await turns.switching.change(name, lambda old: closing(old, "eu", FENCED, 0))
-        assert (await turns.switching.flip(name, "eu"))[0] is not None
+        await leadership.switching.change(name, lambda old: closing(old, "eu", FENCED, 0))
+        assert (await leadership.switching.flip(name, "eu"))[0] is not None
         await asyncio.sleep(60)
-        assert turns.taken_over == 1, "nobody asks here any more"
-        await turns.stop()
+        assert leadership.taken_over == 1, "nobody asks here any more"
+        await leadership.stop()
 
     loop = SimLoop()
     asyncio.set_event_loop(loop)

@@ -26,7 +26,7 @@ from region_node.faces.kafka.cluster.kafka_cluster import LISTENER, Cluster, nod
 from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
 from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
 from region_node.faces.kafka.connection.kafka_listener import KafkaListener
-from region_node.faces.kafka.groups.group_coordinator import Coordinator
+from region_node.faces.kafka.groups.group_coordinator import GroupCoordinator
 from region_node.faces.kafka.kafka_settings import KafkaSettings
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.security.authorization.security_service import open_security
@@ -172,7 +172,7 @@ class Face:
             rng=rng,
         )
         self.broker.number = 0
-        self.broker.coordinator = Coordinator(self.broker)
+        self.broker.coordinator = GroupCoordinator(self.broker)
         self.cleaning = Cleaning(self.broker)
         self.listener = KafkaListener(self.broker)
 

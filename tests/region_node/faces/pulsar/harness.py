@@ -12,7 +12,7 @@ from heliograph.kv.state_machine import KvMachine
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
-from region_node.faces.pulsar.connection.pulsar_listener import ListenerSettings, LookupAnswer, PulsarListener
+from region_node.faces.pulsar.connection.pulsar_listener import ListenerSettings, PulsarListener, TopicAddress
 from region_node.topics.serving.topic_service import TopicService
 from tests.region_node.faces.pulsar.codec import Reader, entry, frame, send
 from tests.region_node.topics.fake_storage import FakeClock, FakeFactory, FakeLedger, FakeLinks, FakeView
@@ -24,9 +24,9 @@ K = pb.BaseCommand
 class FakeLookup:
     def __init__(self, view: FakeView) -> None:
         self.view = view
-        self.answer = LookupAnswer("pulsar://here:6650")
+        self.answer = TopicAddress("pulsar://here:6650")
 
-    async def lookup(self, topic: str, listener: str, authoritative: bool) -> LookupAnswer:
+    async def lookup(self, topic: str, listener: str, authoritative: bool) -> TopicAddress:
         return self.answer
 
     async def partitions(self, topic: str, create: bool) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.faces.pulsar.connection.revoked_rights import Revoking
-from region_node.security.authentication.authentication_service import Ports, build_authentication
+from region_node.security.authentication.authentication_service import MachinePorts, build_authentication
 from region_node.security.authorization.authorization_service import Authorization
 from region_node.security.authorization.security_service import Security
 from region_node.security.settings import SecuritySettings, TokenSettings
@@ -70,7 +70,7 @@ def run(
             }
         )
         authentication = build_authentication(
-            own, Ports(clock=broker.clock, rng=random.Random(1), fetch=_no_fetch, offload=beside)
+            own, MachinePorts(clock=broker.clock, rng=random.Random(1), fetch=_no_fetch, offload=beside)
         )
         broker.listener.security = Security(authentication, Authorization(own, view))
         revoking = Revoking(broker.listener, view)

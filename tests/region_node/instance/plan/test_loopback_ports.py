@@ -9,7 +9,7 @@ import pytest
 
 from heliograph.model.errors import ConfigError
 from region_node.instance.plan.layout import make_plan
-from region_node.instance.plan.loopback_ports import Ports
+from region_node.instance.plan.loopback_ports import LoopbackPorts
 
 
 def bind(port: int) -> None:
@@ -19,7 +19,7 @@ def bind(port: int) -> None:
 
 
 def test_a_port_stays_with_whoever_asked_for_it() -> None:
-    with Ports() as ports:
+    with LoopbackPorts() as ports:
         port = ports.free()
         with pytest.raises(OSError):
             bind(port)
@@ -31,7 +31,7 @@ def test_a_port_stays_with_whoever_asked_for_it() -> None:
 @pytest.mark.parametrize("shared", [False, True])
 def test_servers_listen_on_a_port_that_is_kept_and_come_back_to_it(shared: bool) -> None:
     async def main() -> None:
-        with Ports() as ports:
+        with LoopbackPorts() as ports:
             port = ports.free()
             for _ in range(2):
                 servers = [
@@ -50,13 +50,13 @@ def test_servers_listen_on_a_port_that_is_kept_and_come_back_to_it(shared: bool)
 
 
 def test_where_somebody_listens_a_claim_is_refused_and_what_is_only_kept_is_passed_over() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, Ports() as ports:
+    with socket.create_server(("127.0.0.1", 0)) as taken, LoopbackPorts() as ports:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"port {port} .clients. is taken.*--service-port"):
             ports.claim(port, "clients", "--service-port")
         free = ports.free()
         ports.keep([0, port, free])
-        with Ports() as others:
+        with LoopbackPorts() as others:
             others.keep(
                 [free]
             )  # the command that starts an instance and its supervisor keep the same ones for a moment
@@ -74,7 +74,7 @@ def test_all_ports_of_a_plan_are_known() -> None:
         us.metadata.ports["raft"],
     }
     assert plan.ports() >= {plan.toxiproxy_port, *(link.port for link in plan.links)} and 0 not in plan.ports()
-    with Ports() as ports:
+    with LoopbackPorts() as ports:
         ports.keep(plan.ports())
         with pytest.raises(OSError):
             bind(us.brokers[1].ports["link"])

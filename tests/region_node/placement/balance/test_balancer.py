@@ -16,8 +16,8 @@ from heliograph.model.errors import NotOwner
 from local_meta import keys
 from region_node.placement.balance.balancer import Balancer
 from region_node.placement.balance.load_report import LoadReport, Pause
-from region_node.placement.balance.load_score import Traffic
-from region_node.placement.balance.load_shedding import Bundle, Carried
+from region_node.placement.balance.load_score import BundleTraffic
+from region_node.placement.balance.load_shedding import BrokerLoad, Bundle
 from region_node.placement.balance.settings import BalanceSettings, SheddingSettings
 from region_node.placement.ownership.broker_records import BrokerRecord
 
@@ -108,9 +108,9 @@ class Broker:
     def used(self) -> dict[str, float]:
         return {"cpu": self._region.of(self._name), "memory": self._region.memory.get(self._name, 0.05)}
 
-    async def traffic(self) -> tuple[Mapping[Bundle, Traffic], tuple[float, float]]:
+    async def traffic(self) -> tuple[Mapping[Bundle, BundleTraffic], tuple[float, float]]:
         mine = {
-            b: Traffic(messages_s=load * 1000, topics=1)
+            b: BundleTraffic(messages_s=load * 1000, topics=1)
             for b, load in self._region.loads.items()
             if self._region.owner[b] == self._name
         }
@@ -305,6 +305,6 @@ def test_a_report_of_another_version_is_left_alone() -> None:
 
 
 def test_values_come_back_as_they_were() -> None:
-    report = LoadReport(Carried(0.5, [(("t/n", 3), 0.25)]), 17, 4, {"cpu": 0.5})
+    report = LoadReport(BrokerLoad(0.5, [(("t/n", 3), 0.25)]), 17, 4, {"cpu": 0.5})
     assert LoadReport.decode(report.encode()) == report
     assert Pause.decode(Pause("me", 5).encode()) == Pause("me", 5)

@@ -10,7 +10,7 @@ import pytest
 
 from heliograph.model.errors import ConfigError, NotAllowed
 from region_node.placement.balance.bundle_splitting import FLOW, POSITIONS, RANGE, TOPIC_COUNT, Splitter, Weighed, cuts
-from region_node.placement.balance.load_score import LoadBook, Traffic
+from region_node.placement.balance.load_score import BundleTraffic, LoadBook
 from region_node.placement.balance.settings import SplitSettings
 
 BOUNDS = (1000, 9000)
@@ -61,32 +61,32 @@ def test_what_cannot_be_divided_says_what_else_to_do() -> None:
     assert cuts(POSITIONS, BOUNDS, [], [7000, 2000, 7000, 1]) == [2000, 7000]
 
 
-def after(splitter: Splitter, one: Traffic, load: float = 0.0, *, count: int = 4, now: float = 0.0) -> list[str]:
+def after(splitter: Splitter, one: BundleTraffic, load: float = 0.0, *, count: int = 4, now: float = 0.0) -> list[str]:
     return [due.way for due in splitter.due({BUNDLE: one}, {BUNDLE: load}, lambda namespace: count, now)]
 
 
 @pytest.mark.parametrize(
     ("one", "load", "way"),
     [
-        (Traffic(topics=1001), 0.0, TOPIC_COUNT),
-        (Traffic(topics=2, sessions=1001), 0.0, TOPIC_COUNT),
-        (Traffic(messages_s=30_001, topics=2), 0.0, FLOW),
-        (Traffic(bytes_s=101e6, topics=2), 0.0, FLOW),
-        (Traffic(topics=2), 0.26, FLOW),
-        (Traffic(messages_s=90_000, bytes_s=9e9, topics=1, sessions=5000), 0.9, ""),
-        (Traffic(topics=1000, sessions=1000, messages_s=29_999, bytes_s=99e6), 0.25, ""),
+        (BundleTraffic(topics=1001), 0.0, TOPIC_COUNT),
+        (BundleTraffic(topics=2, sessions=1001), 0.0, TOPIC_COUNT),
+        (BundleTraffic(messages_s=30_001, topics=2), 0.0, FLOW),
+        (BundleTraffic(bytes_s=101e6, topics=2), 0.0, FLOW),
+        (BundleTraffic(topics=2), 0.26, FLOW),
+        (BundleTraffic(messages_s=90_000, bytes_s=9e9, topics=1, sessions=5000), 0.9, ""),
+        (BundleTraffic(topics=1000, sessions=1000, messages_s=29_999, bytes_s=99e6), 0.25, ""),
     ],
 )
-def test_a_limit_counts_once_three_reports_in_a_row_say_so(one: Traffic, load: float, way: str) -> None:
+def test_a_limit_counts_once_three_reports_in_a_row_say_so(one: BundleTraffic, load: float, way: str) -> None:
     splitter = Splitter(SplitSettings())
     assert after(splitter, one, load) == after(splitter, one, load) == []
     assert after(splitter, one, load) == ([way] if way else [])
-    assert after(splitter, Traffic(), 0.0) == [], "one report below it begins the count anew"
+    assert after(splitter, BundleTraffic(), 0.0) == [], "one report below it begins the count anew"
     assert after(splitter, one, load) == after(splitter, one, load) == []
 
 
 def test_a_namespace_with_enough_bundles_and_a_bundle_that_was_split_are_left_alone() -> None:
-    splitter, heavy = Splitter(SplitSettings(reports=1, rest_s=60)), Traffic(topics=5000)
+    splitter, heavy = Splitter(SplitSettings(reports=1, rest_s=60)), BundleTraffic(topics=5000)
     assert after(splitter, heavy, count=128) == []
     assert after(splitter, heavy) == [TOPIC_COUNT]
     splitter.done(BUNDLE, 0.0)
@@ -99,22 +99,26 @@ def test_a_namespace_with_enough_bundles_and_a_bundle_that_was_split_are_left_al
 
 def test_the_load_goes_with_the_parts() -> None:
     book = LoadBook()
-    book.sample(0.0, 0.8, {BUNDLE: Traffic(messages_s=100), ("t/n", 0): Traffic(messages_s=100)})
+    book.sample(0.0, 0.8, {BUNDLE: BundleTraffic(messages_s=100), ("t/n", 0): BundleTraffic(messages_s=100)})
     book.divided(BUNDLE, {BUNDLE: 0.75, ("t/n", 9): 0.25})
-    parts = {BUNDLE: Traffic(messages_s=75), ("t/n", 9): Traffic(messages_s=25), ("t/n", 0): Traffic(messages_s=100)}
+    parts = {
+        BUNDLE: BundleTraffic(messages_s=75),
+        ("t/n", 9): BundleTraffic(messages_s=25),
+        ("t/n", 0): BundleTraffic(messages_s=100),
+    }
     carried = book.sample(1.0, 0.8, parts)
     assert dict(carried.bundles) == pytest.approx({BUNDLE: 0.3, ("t/n", 9): 0.1, ("t/n", 0): 0.4})
     assert carried.load == pytest.approx(0.8)
 
 
 def test_what_is_set_aside_counts_at_the_least() -> None:
-    carried = LoadBook().sample(0.0, 0.3, {BUNDLE: Traffic(messages_s=1)}, {BUNDLE: 0.2, ("t/n", 5): 0.4})
+    carried = LoadBook().sample(0.0, 0.3, {BUNDLE: BundleTraffic(messages_s=1)}, {BUNDLE: 0.2, ("t/n", 5): 0.4})
     assert dict(carried.bundles) == pytest.approx({BUNDLE: 0.3, ("t/n", 5): 0.4})
     assert carried.load == pytest.approx(0.7)
 
 
 def test_what_connections_take_goes_with_producers_and_consumers() -> None:
-    traffic = {BUNDLE: Traffic(messages_s=1000, sessions=10), ("t/n", 5): Traffic(sessions=30)}
+    traffic = {BUNDLE: BundleTraffic(messages_s=1000, sessions=10), ("t/n", 5): BundleTraffic(sessions=30)}
     assert dict(LoadBook().sample(0.0, 0.8, traffic, by_sessions=True).bundles) == pytest.approx(
         {BUNDLE: 0.2, ("t/n", 5): 0.6}
     )

@@ -22,15 +22,15 @@ from geo_tests.sim.balance_world import (
 )
 from heliograph.model.errors import ConfigError
 from region_node.placement.balance.bundle_placement import choose
-from region_node.placement.balance.load_shedding import Bundle, Carried, Shedder
+from region_node.placement.balance.load_shedding import BrokerLoad, Bundle, Shedder
 from region_node.placement.balance.settings import SheddingSettings
 
 HOUR = 3600
 
 
-def bundles(broker: int, *loads: float) -> Carried:
+def bundles(broker: int, *loads: float) -> BrokerLoad:
     named: list[tuple[Bundle, float]] = [((f"t/{broker}", index), load) for index, load in enumerate(loads)]
-    return Carried(sum(loads), named)
+    return BrokerLoad(sum(loads), named)
 
 
 def shedder(**settings: float) -> Shedder:
@@ -38,7 +38,7 @@ def shedder(**settings: float) -> Shedder:
     return Shedder(SheddingSettings(**({"patience_s": 0.0} | settings)), random.Random(1))  # type: ignore[arg-type]
 
 
-def after(brokers: dict[str, Carried], made: Shedder) -> dict[str, float]:
+def after(brokers: dict[str, BrokerLoad], made: Shedder) -> dict[str, float]:
     loads = {name: carried.load for name, carried in brokers.items()}
     for move in made.plan(brokers, 0.0):
         loads[move.source] -= move.load
@@ -56,7 +56,7 @@ def test_80_60_10_is_balanced_by_moves_to_the_empty_one_alone() -> None:
 
 def test_a_balanced_region_and_an_idle_one_are_left_alone() -> None:
     assert shedder().plan({"a": bundles(1, 0.3, 0.3), "b": bundles(2, 0.3, 0.25)}, 0.0) == []
-    assert shedder().plan({"a": bundles(1, 0.06, 0.06), "b": Carried(0.0, [])}, 0.0) == [], "below the floor"
+    assert shedder().plan({"a": bundles(1, 0.06, 0.06), "b": BrokerLoad(0.0, [])}, 0.0) == [], "below the floor"
     assert shedder().plan({"a": bundles(1, 0.5, 0.4)}, 0.0) == [], "alone"
 
 
@@ -65,7 +65,7 @@ def test_the_number_of_bundles_is_nothing_to_balance() -> None:
 
 
 def test_one_bundle_that_is_all_the_load_is_not_passed_round() -> None:
-    assert shedder().plan({"a": bundles(1, 0.9), "b": Carried(0.0, []), "c": Carried(0.0, [])}, 0.0) == []
+    assert shedder().plan({"a": bundles(1, 0.9), "b": BrokerLoad(0.0, []), "c": BrokerLoad(0.0, [])}, 0.0) == []
 
 
 def test_a_heavy_bundle_moves_where_that_helps() -> None:
@@ -74,14 +74,14 @@ def test_a_heavy_bundle_moves_where_that_helps() -> None:
 
 
 def test_a_new_broker_takes_load_though_nobody_is_far_above_the_average() -> None:
-    brokers = {f"b{n}": bundles(n, *[0.05] * 10) for n in range(10)} | {"new": Carried(0.0, [])}
+    brokers = {f"b{n}": bundles(n, *[0.05] * 10) for n in range(10)} | {"new": BrokerLoad(0.0, [])}
     moves = shedder().plan(brokers, 0.0)
     assert moves and {move.to for move in moves} == {"new"}
 
 
 def test_a_bundle_that_moved_rests_and_a_minute_has_its_limit() -> None:
     made = shedder(moves_per_minute=2, cool_down_s=100)
-    brokers = {"a": bundles(1, *[0.1] * 8), "b": Carried(0.0, [])}
+    brokers = {"a": bundles(1, *[0.1] * 8), "b": BrokerLoad(0.0, [])}
     first = made.plan(brokers, 0.0)
     assert len(first) == 2 and made.plan(brokers, 59.0) == []
     second = made.plan(brokers, 60.0)
@@ -95,7 +95,7 @@ def test_a_bundle_that_moved_rests_and_a_minute_has_its_limit() -> None:
 
 
 def test_a_bundle_goes_only_where_it_may() -> None:
-    brokers = {"a": bundles(1, *[0.1] * 8), "b": Carried(0.0, []), "c": Carried(0.0, [])}
+    brokers = {"a": bundles(1, *[0.1] * 8), "b": BrokerLoad(0.0, []), "c": BrokerLoad(0.0, [])}
     pinned = {(f"t/{1}", index): ("c",) for index in range(8)}
     moves = shedder().plan(brokers, 0.0, pinned)
     assert moves and {move.to for move in moves} == {"c"}
@@ -111,7 +111,7 @@ def test_no_move_at_constant_load_is_ever_undone(seed: int) -> None:
     fullest = float("inf")
     for cycle in range(50):
         brokers = {
-            n: Carried(
+            n: BrokerLoad(
                 sum(loads[b] for b, w in where.items() if w == n), [(b, loads[b]) for b, w in where.items() if w == n]
             )
             for n in names
@@ -278,7 +278,7 @@ def test_a_large_region_may_begin_more_moves_but_not_for_ever() -> None:
         full, moves = minute % 2, 0
         for cycle in range(6):
             brokers = {
-                f"b{i:03}": Carried(0.8 if i % 2 == full else 0.2, [((f"t/{i}", j), 0.08) for j in range(10)])
+                f"b{i:03}": BrokerLoad(0.8 if i % 2 == full else 0.2, [((f"t/{i}", j), 0.08) for j in range(10)])
                 for i in range(100)
             }
             moves += len(shedder.plan(brokers, minute * 60 + cycle * 10 + 1.0))
@@ -287,4 +287,6 @@ def test_a_large_region_may_begin_more_moves_but_not_for_ever() -> None:
     assert all(sum(begun[at : at + 15]) <= 150 for at in range(15)), "ten a minute on the average"
     assert sum(begun) >= 290
     none = Shedder(SheddingSettings(moves_per_minute=0, patience_s=0), random.Random(1))
-    assert none.plan({"a": Carried(0.9, [(("t/n", 0), 0.3), (("t/n", 1), 0.3)]), "b": Carried(0.0, [])}, 0.0) == []
+    assert (
+        none.plan({"a": BrokerLoad(0.9, [(("t/n", 0), 0.3), (("t/n", 1), 0.3)]), "b": BrokerLoad(0.0, [])}, 0.0) == []
+    )

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from joserfc.jwk import ECKey, OctKey, RSAKey
 
 from heliograph.model.errors import ConfigError, Unauthenticated
-from region_node.security.authentication.authentication_service import Ports, build_authentication
+from region_node.security.authentication.authentication_service import MachinePorts, build_authentication
 from region_node.security.authentication.principal import Credentials, Principal
 from region_node.security.authentication.token_keys import (
     UNKNOWN_WAIT_S,
@@ -36,7 +36,7 @@ async def beside(work: Any, *arguments: Any) -> bool:
 class World:
     def __init__(self, *sources: TokenSettings, server: KeySetServer | None = None) -> None:
         self.clock, self.server = FakeClock(), server or KeySetServer()
-        ports = Ports(clock=self.clock, rng=random.Random(1), fetch=self.server.fetch, offload=beside)
+        ports = MachinePorts(clock=self.clock, rng=random.Random(1), fetch=self.server.fetch, offload=beside)
         self.authentication = build_authentication(SecuritySettings(authentication=("token",), tokens=sources), ports)
 
     def identify(self, data: bytes) -> Principal:
@@ -267,7 +267,7 @@ def test_all_who_come_while_the_first_fetch_is_under_way_wait_for_it() -> None:
     good = Credentials(method="token", data=token(RSA, "RS256", sub="a", iss="https://issuer.test"))
 
     async def run() -> None:
-        ports = Ports(clock=world.clock, rng=random.Random(1), fetch=slow, offload=beside)
+        ports = MachinePorts(clock=world.clock, rng=random.Random(1), fetch=slow, offload=beside)
         settings = SecuritySettings(
             authentication=("token",), tokens=(discovered(jwks_url="https://issuer.test/keys"),)
         )

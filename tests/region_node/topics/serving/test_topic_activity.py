@@ -177,7 +177,7 @@ def test_a_topic_on_which_nothing_happens_is_not_visited(monkeypatch: pytest.Mon
             broker.topics._visit(broker.clock.now)
             await settle()
         assert seen == [] and dict(broker.topics.activity.since_report()) == {}
-        assert not broker.topics._keeper._due, "a time to live waits for nothing where there is no backlog"
+        assert not broker.topics._maintenance._due, "a time to live waits for nothing where there is no backlog"
         await client.do(send(1, 1, entry(b"x", sequence=1)))
         for _ in range(5):
             broker.clock.now += 1
@@ -210,8 +210,8 @@ def test_what_is_due_by_time_alone_is_done_when_its_time_comes(policy: dict[str,
         for _, _, run in topic.ledger.runs:
             run.time_ms = stored_ms
         assert [await tick(1) for _ in range(3)] == [3, 3, 3] and topic not in broker.topics.activity.busy
-        looked = len(broker.topics._keeper._due)
-        assert [await tick(1) for _ in range(20)] == [3] * 20 and len(broker.topics._keeper._due) == looked, (
+        looked = len(broker.topics._maintenance._due)
+        assert [await tick(1) for _ in range(20)] == [3] * 20 and len(broker.topics._maintenance._due) == looked, (
             "nobody looks meanwhile"
         )
         assert await tick(59.5 - (broker.clock.wall_ms() - stored_ms) / 1000) == 3
@@ -303,7 +303,7 @@ def test_what_is_waited_for_takes_no_more_room_however_often_a_busy_topic_names_
         broker.topics._timer.cancel()
         broker.view.set("public/default", NamespacePolicies(regions=("us",), policies={"messageTTL": 10_000}))
         topic = await broker.topics.get(NAMES[0], create=True)
-        keeper = broker.topics._keeper
+        keeper = broker.topics._maintenance
         for second in range(5000):
             keeper._look_at(topic, broker.clock.now + 600 + second)
         assert len(keeper._due) < 1100 and (broker.clock.now + 5599) in [at for at, _, _ in keeper._due]

@@ -303,7 +303,7 @@ def test_clients_who_come_all_at_once_have_their_topics_loaded_a_few_at_a_time()
                 at_once -= 1
 
         broker.topics._open_log = counted
-        broker.topics._turns = asyncio.Semaphore(4)
+        broker.topics._load_slots = asyncio.Semaphore(4)
         found = await asyncio.gather(*(broker.topics.get(name, create=True) for name in names))
         assert most == 4 and [topic.text for topic in found] == names and not broker.topics.loads_under_way
 

@@ -15,13 +15,18 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import CorruptData, NotAllowed, NotFound
-from region_node.transactions.coordinators.coordinator import Coordinator, CoordinatorSettings, Status, Txn
-from region_node.transactions.coordinators.stored_coordinator import KeptCoordinator
+from region_node.transactions.coordinators.coordinator import (
+    CoordinatorSettings,
+    TransactionCoordinator,
+    TransactionStatus,
+    Txn,
+)
+from region_node.transactions.coordinators.stored_coordinator import StoredCoordinator
 from region_node.transactions.participants.transaction_errors import NoCoordinator, NoSuchTransaction, TransactionState
 
 
-def core(**limits: int) -> Coordinator:
-    return Coordinator(CoordinatorSettings(**limits))
+def core(**limits: int) -> TransactionCoordinator:
+    return TransactionCoordinator(CoordinatorSettings(**limits))
 
 
 def test_an_end_is_final_and_the_same_again_is_no_error() -> None:
@@ -51,7 +56,7 @@ def test_a_transaction_is_its_owners() -> None:
             made.join(1, owner, ["t"])
         with pytest.raises(NoSuchTransaction):
             made.end(1, commit=True, owner=owner)
-    assert made.find(1).status is Status.OPEN and made.find(1, None) is made.find(1, "a")
+    assert made.find(1).status is TransactionStatus.OPEN and made.find(1, None) is made.find(1, "a")
 
 
 def test_limits() -> None:
@@ -99,7 +104,7 @@ def test_time_is_over() -> None:
 
 def test_what_is_stored_of_a_transaction() -> None:
     txn = Txn(7, 1000, 5, "me")
-    txn.status, txn.ended_ms = Status.ABORTING, 9
+    txn.status, txn.ended_ms = TransactionStatus.ABORTING, 9
     txn.partitions["t"], txn.subscriptions["t", "s"] = None, None
     again = Txn.decode(7, txn.encode())
     assert all(getattr(txn, name) == getattr(again, name) for name in Txn.__slots__)
@@ -146,8 +151,8 @@ def simulated(test: Any) -> None:
     async def main(sim: Simulation) -> None:
         store, parts = EmbeddedStore(KvMachine()), Nobody()
 
-        async def load() -> KeptCoordinator:
-            return await KeptCoordinator.load(3, store, parts, sim.clock(), random.Random(1), CoordinatorSettings())
+        async def load() -> StoredCoordinator:
+            return await StoredCoordinator.load(3, store, parts, sim.clock(), random.Random(1), CoordinatorSettings())
 
         await test(store, parts, load)
 

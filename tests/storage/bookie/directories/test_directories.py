@@ -18,9 +18,9 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import ConfigError
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
-from heliograph.wire.bookie_frames import Code, Kind, encode
+from heliograph.wire.bookie_frames import BookieCode, Kind, encode
 from storage.bookie.directories.cookie import home_of
-from storage.bookie.serving.bookie import Bookie, Place
+from storage.bookie.serving.bookie import Bookie, DirectoryPlace
 from tests.storage.bookie.boxes import Wide
 from tests.storage.bookie.history import SMALL, add, content, entries_of, send
 
@@ -32,7 +32,7 @@ class Rack(Wide):
 
     async def holds(self, ledger: int, last: int) -> bool:
         code, _, _, body = await self.ask(Kind.READ, ledger, first=0, last=last)
-        return code == Code.OK and entries_of(body, ledger) == {
+        return code == BookieCode.OK and entries_of(body, ledger) == {
             entry: content(ledger, entry) for entry in range(last + 1)
         }
 
@@ -159,17 +159,19 @@ def test_a_failed_ledger_directory_is_dropped_for_good_and_the_others_go_on(jour
         lost, kept = rack.homes(1), rack.homes(0) + rack.homes(2)
         send(rack.bookie, rack.peer, *[add(ledger, 4, 1) for ledger in LEDGERS])
         await asyncio.sleep(0.2)
-        assert rack.peer.losses == dict.fromkeys(lost, Code.DISK_FAILED)
+        assert rack.peer.losses == dict.fromkeys(lost, BookieCode.DISK_FAILED)
         assert [ledger for ledger in LEDGERS if rack.peer.acks[ledger] == 4] == sorted(kept)
         assert await rack.holds(lost[0], 3), "what is in memory, or can be read, is"
         for turn in range(3):
             fresh = next(ledger for ledger in range(1000, 2000) if home_of(ledger, 3) == 1)
-            assert (await rack.ask(Kind.READ, lost[0], first=9, last=9))[0] == Code.UNKNOWN
-            assert (await rack.ask(Kind.READ, fresh, first=0, last=0))[0] == Code.UNKNOWN, "it may have been there"
-            assert (await rack.ask(Kind.READ_LAC, fresh))[0] == Code.UNKNOWN
-            assert (await rack.ask(Kind.FENCE, lost[0]))[0] == Code.DISK_FAILED
-            assert (await rack.ask(Kind.READ, kept[0], first=9, last=9))[0] == Code.NO_SUCH_ENTRY
-            assert (await rack.ask(Kind.FENCE, kept[turn]))[0] == Code.OK
+            assert (await rack.ask(Kind.READ, lost[0], first=9, last=9))[0] == BookieCode.UNKNOWN
+            assert (await rack.ask(Kind.READ, fresh, first=0, last=0))[0] == BookieCode.UNKNOWN, (
+                "it may have been there"
+            )
+            assert (await rack.ask(Kind.READ_LAC, fresh))[0] == BookieCode.UNKNOWN
+            assert (await rack.ask(Kind.FENCE, lost[0]))[0] == BookieCode.DISK_FAILED
+            assert (await rack.ask(Kind.READ, kept[0], first=9, last=9))[0] == BookieCode.NO_SUCH_ENTRY
+            assert (await rack.ask(Kind.FENCE, kept[turn]))[0] == BookieCode.OK
             assert rack.bookie.ledgers() == sorted(kept), "only these can be collected"
             for ledger in kept:
                 assert await rack.holds(ledger, 4)
@@ -177,7 +179,7 @@ def test_a_failed_ledger_directory_is_dropped_for_good_and_the_others_go_on(jour
                 await rack.flushed()
             rack.restart()  # the disk would work again, and is not asked
             assert len(rack.bookie.dropped) == 1 and rack.bookie.writable
-            assert (await rack.ask(Kind.READ, lost[0], first=0, last=0))[0] == Code.UNKNOWN
+            assert (await rack.ask(Kind.READ, lost[0], first=0, last=0))[0] == BookieCode.UNKNOWN
         segments = [sum(name.startswith("segment-") for name in platter.names()) for platter in rack.journals]
         assert max(segments) < 12, "a dropped directory does not hold the journal"
 
@@ -211,7 +213,7 @@ def test_a_failed_journal_takes_only_its_ledgers_away_and_what_was_in_memory_is_
         await asyncio.sleep(0.5)
         rack.journals[1].fail_syncs = False
         lost, kept = rack.homes(1) + rack.homes(3), rack.homes(0) + rack.homes(2)
-        assert rack.peer.losses == dict.fromkeys(lost, Code.DISK_FAILED)
+        assert rack.peer.losses == dict.fromkeys(lost, BookieCode.DISK_FAILED)
         assert [ledger for ledger in LEDGERS if rack.peer.acks[ledger] == 3] == sorted(kept)
         assert rack.bookie.writable and len(rack.bookie.dropped) == 1
         rack.journals[1] = Platter(rack.journals[1].loop, random.Random(1))  # nothing of it is left
@@ -219,10 +221,10 @@ def test_a_failed_journal_takes_only_its_ledgers_away_and_what_was_in_memory_is_
             rack.restart()
             for ledger in LEDGERS:
                 assert await rack.holds(ledger, 2), "acknowledged"
-            assert (await rack.ask(Kind.READ, lost[0], first=9, last=9))[0] == Code.UNKNOWN
+            assert (await rack.ask(Kind.READ, lost[0], first=9, last=9))[0] == BookieCode.UNKNOWN
             send(rack.bookie, rack.peer, add(lost[0], 9, 1), add(kept[0], 4, 1))
             await asyncio.sleep(0.2)
-            assert rack.peer.losses == {lost[0]: Code.DISK_FAILED} and rack.peer.acks == {kept[0]: 4}
+            assert rack.peer.losses == {lost[0]: BookieCode.DISK_FAILED} and rack.peer.acks == {kept[0]: 4}
 
     scenario(body, 2, 4)
 
@@ -236,7 +238,7 @@ def test_without_a_journal_a_bookie_is_read_only_and_without_a_ledger_directory_
         assert rack.bookie.failure and not rack.bookie.writable and not rack.bookie.lost
         for ledger in LEDGERS:
             assert await rack.holds(ledger, 2)
-        assert (await rack.ask(Kind.READ, 1, first=9, last=9))[0] == Code.UNKNOWN
+        assert (await rack.ask(Kind.READ, 1, first=9, last=9))[0] == BookieCode.UNKNOWN
         for one in rack.bookie.dirs:
             one.fail(OSError("gone"))
         assert rack.bookie.lost
@@ -272,7 +274,7 @@ def test_a_full_directory_refuses_its_ledgers_only_and_says_so_for_new_ones(wher
             )
             await asyncio.sleep(0.05)
         full, fine = rack.homes(0)[0], rack.homes(1)[0]
-        assert rack.peer.losses == {full: Code.READ_ONLY} and rack.peer.acks[fine] == 3 + 60 * 8 - 1
+        assert rack.peer.losses == {full: BookieCode.READ_ONLY} and rack.peer.acks[fine] == 3 + 60 * 8 - 1
         assert not rack.bookie.writable and rack.bookie.read_only and not rack.bookie.dropped
         acked = rack.peer.acks[full]
         platter.capacity_bytes = 1 << 40
@@ -284,7 +286,7 @@ def test_a_full_directory_refuses_its_ledgers_only_and_says_so_for_new_ones(wher
         assert rack.peer.acks[full] == acked + 1
         rack.restart()
         for entry in range(acked + 2):
-            assert (await rack.ask(Kind.READ, full, first=entry, last=entry))[0] == Code.OK
+            assert (await rack.ask(Kind.READ, full, first=entry, last=entry))[0] == BookieCode.OK
 
     scenario(body, 2, 2)
 
@@ -360,7 +362,7 @@ def test_damage_in_one_directory_is_limbo_of_the_bookie(at: int) -> None:
         assert rack.bookie.limbo
         for ledger in rack.homes(1 - at):
             assert await rack.holds(ledger, 2), "what is there is read"
-        assert (await rack.ask(Kind.READ, rack.homes(1 - at)[0], first=9, last=9))[0] == Code.UNKNOWN
+        assert (await rack.ask(Kind.READ, rack.homes(1 - at)[0], first=9, last=9))[0] == BookieCode.UNKNOWN
 
     scenario(body, 1, 2)
 
@@ -402,9 +404,9 @@ def test_in_limbo_the_logs_behind_a_lost_one_are_loaded() -> None:
         rack.restart()
         assert rack.bookie.limbo
         for ledger in rack.homes(0):
-            assert (await rack.ask(Kind.READ, ledger, first=0, last=0))[0] == Code.UNKNOWN
+            assert (await rack.ask(Kind.READ, ledger, first=0, last=0))[0] == BookieCode.UNKNOWN
             code, _, _, body = await rack.ask(Kind.READ, ledger, first=6, last=8)
-            assert code == Code.OK and entries_of(body, ledger) == {
+            assert code == BookieCode.OK and entries_of(body, ledger) == {
                 entry: content(ledger, entry) for entry in (6, 7, 8)
             }
 
@@ -415,21 +417,21 @@ def test_deleted_ids_are_known_in_every_directory_and_stay_few_ranges() -> None:
     async def body(rack: Rack) -> None:
         await rack.fill()
         for ledger in LEDGERS:
-            assert (await rack.ask(Kind.DELETE, ledger))[0] == Code.OK
+            assert (await rack.ask(Kind.DELETE, ledger))[0] == BookieCode.OK
         await rack.flushed()
         assert [one.logs.point.dead for one in rack.bookie.dirs] == [((1, 40),)] * 3
         for _ in range(2):
             rack.restart()
             rack.peer.losses.clear()
             await rack.fill(3, 1)
-            assert rack.peer.losses == dict.fromkeys(LEDGERS, Code.NO_SUCH_LEDGER)
+            assert rack.peer.losses == dict.fromkeys(LEDGERS, BookieCode.NO_SUCH_LEDGER)
 
     scenario(body, 1, 3)
 
 
 def wide(journals: list[Platter], ledgers: list[Platter], bookie_id: str = "b0") -> Bookie:
     places = [
-        [Place(platter.disk(), name=f"/disk{at}") for at, platter in enumerate(platters)]
+        [DirectoryPlace(platter.disk(), name=f"/disk{at}") for at, platter in enumerate(platters)]
         for platters in (journals, ledgers)
     ]
     bookie = Bookie(*places, SMALL, bookie_id=bookie_id, instance="test", rng=random.Random(1), clock=SystemClock())
@@ -514,7 +516,7 @@ def test_a_directory_that_cannot_be_read_at_the_start_is_dropped() -> None:
         assert "cannot be read" in bookie.dropped[0] and bookie.writable
         rack.start()  # it reads well again
         assert len(rack.bookie.dropped) == 1
-        assert (await rack.ask(Kind.READ, rack.homes(1)[0], first=0, last=0))[0] == Code.UNKNOWN
+        assert (await rack.ask(Kind.READ, rack.homes(1)[0], first=0, last=0))[0] == BookieCode.UNKNOWN
         with pytest.raises(OSError, match="Input/output"):
             wide([Dead(dead.loop, random.Random(1))], rack.ledgers)
 
@@ -544,7 +546,7 @@ def test_a_drop_that_finds_no_space_to_be_written_down_is_written_down_later() -
 def test_a_real_directory_that_is_none_any_more_is_dropped(tmp_path: Path) -> None:
     def made() -> Bookie:
         places = [
-            [Place(SystemDisk(tmp_path / f"{kind}{at}"), name=f"{kind}{at}") for at in range(2)]
+            [DirectoryPlace(SystemDisk(tmp_path / f"{kind}{at}"), name=f"{kind}{at}") for at in range(2)]
             for kind in ("journal", "ledgers")
         ]
         return Bookie(*places, SMALL, bookie_id="b0", instance="test", rng=random.Random(1), clock=SystemClock())
@@ -588,6 +590,6 @@ def test_the_journal_keeps_what_a_failed_directory_lacks_until_the_next_start_kn
         assert not rack.bookie.limbo and not rack.bookie.dropped
         for ledger, last in ((sick, 39), (well, acked)):
             for entry in range(last + 1):
-                assert (await rack.ask(Kind.READ, ledger, first=entry, last=entry))[0] == Code.OK, "acknowledged"
+                assert (await rack.ask(Kind.READ, ledger, first=entry, last=entry))[0] == BookieCode.OK, "acknowledged"
 
     scenario(body, 1, 2)

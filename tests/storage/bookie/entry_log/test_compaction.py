@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
-from heliograph.wire.bookie_frames import Code, Kind
+from heliograph.wire.bookie_frames import BookieCode, Kind
 from tests.storage.bookie.boxes import Box
 from tests.storage.bookie.history import SMALL, add, content, make_bookie, send
 from tests.storage.bookie.serving.test_bookie import scenario
@@ -52,7 +52,7 @@ async def check(box: Box, ledgers: tuple[int, ...]) -> None:
             found = await box.entries(ledger, first, first + 9)
             assert all(found[first + index] == content(ledger, first + index) for index in range(10))
     send(box.bookie, box.peer, add(1, 99, 1), add(6, 0, 1))
-    assert box.peer.losses == {1: Code.FENCED, 6: Code.FENCED}
+    assert box.peer.losses == {1: BookieCode.FENCED, 6: BookieCode.FENCED}
     box.peer.losses.clear()
     box.peer.refused.clear()
 

@@ -12,7 +12,7 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.wire.block import decode_block, encode_block
-from heliograph.wire.bookie_frames import Code, Kind, encode, split_blocks
+from heliograph.wire.bookie_frames import BookieCode, Kind, encode, split_blocks
 from heliograph.wire.run import Run
 from storage.bookie.entry_log.block_cutting import Covered
 from tests.storage.bookie.boxes import Box
@@ -41,10 +41,10 @@ async def versions(box: Box, first: int, last: int) -> dict[int, int]:
     at = first
     while at <= last:
         code, _, _, body = await box.ask(Kind.READ, LEDGER, first=at, last=last)
-        if code in (Code.NO_SUCH_ENTRY, Code.NO_SUCH_LEDGER):
+        if code in (BookieCode.NO_SUCH_ENTRY, BookieCode.NO_SUCH_LEDGER):
             at += 1
             continue
-        assert code == Code.OK
+        assert code == BookieCode.OK
         for block in split_blocks(memoryview(body)):
             _, start, run = decode_block(block)
             assert start <= at < start + run.count

@@ -9,7 +9,7 @@ from pathlib import Path
 from geo_tests.sim.disk import Platter
 from geo_tests.sim.simulation import Simulation
 from heliograph.runtime.system_disk import SystemDisk
-from storage.bookie.journal.journal import Fork, Journal, Replay, replay
+from storage.bookie.journal.journal import Fork, Journal, JournalReplay, replay
 
 SEGMENT = 64 << 10
 SALT = 77
@@ -24,11 +24,11 @@ def scenario(body: Callable[[Platter], Awaitable[None]]) -> None:
         sim.run(main())
 
 
-def read_back(platter: Platter, through: int = 0, forks: tuple[Fork, ...] = ()) -> Replay:
+def read_back(platter: Platter, through: int = 0, forks: tuple[Fork, ...] = ()) -> JournalReplay:
     return replay(platter.disk(), salt=SALT, flushed_through=through, forks=forks)
 
 
-def begin(platter: Platter, start: int, found: Replay) -> Journal:
+def begin(platter: Platter, start: int, found: JournalReplay) -> Journal:
     disk = platter.disk()
     return Journal(disk, disk, segment_bytes=SEGMENT, spare=2, start=start, salt=SALT, replay=found)
 
@@ -40,7 +40,7 @@ def write(journal: Journal, *records: bytes) -> list[BaseException | None]:
     return done
 
 
-def frames(found: Replay) -> list[bytes]:
+def frames(found: JournalReplay) -> list[bytes]:
     return [bytes(record.frames) for record in found.records]
 
 
@@ -89,7 +89,13 @@ def test_segments_are_written_before_their_first_use_and_not_by_the_thread_that_
     async def main() -> None:
         disk, zeroing = SystemDisk(tmp_path), SystemDisk(tmp_path)
         journal = Journal(
-            disk, zeroing, segment_bytes=SEGMENT, spare=2, start=1, salt=SALT, replay=Replay([], 1, "", {}, [], -1)
+            disk,
+            zeroing,
+            segment_bytes=SEGMENT,
+            spare=2,
+            start=1,
+            salt=SALT,
+            replay=JournalReplay([], 1, "", {}, [], -1),
         )
         disk.submit = None  # type: ignore[method-assign, assignment]
         done = write(journal, *[b"x" * 30_000] * 7)

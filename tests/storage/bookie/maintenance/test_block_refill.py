@@ -13,7 +13,7 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
-from heliograph.wire.bookie_frames import Code, Kind
+from heliograph.wire.bookie_frames import BookieCode, Kind
 from local_meta import keys
 from storage.bookie.maintenance.block_refill import Refill
 from storage.ledger.bookies.bookie_pool import BookiePool
@@ -68,7 +68,7 @@ class World:
         for ledger in ledgers or (1, 2, 3):
             for entry in range(15):
                 code, _, _, body = await self.box.ask(Kind.READ, ledger, first=entry, last=entry)
-                if code != Code.OK or entries_of(body, ledger)[entry] != content(ledger, entry):
+                if code != BookieCode.OK or entries_of(body, ledger)[entry] != content(ledger, entry):
                     return False
         return True
 
@@ -125,7 +125,7 @@ def test_what_a_reader_meets_is_brought_without_waiting_for_the_scrub() -> None:
     async def body(world: World) -> None:
         world.refill.start()
         world.spoil(0, 1, 0)
-        assert (await world.box.ask(Kind.READ, 1, first=3, last=3))[0] == Code.UNKNOWN
+        assert (await world.box.ask(Kind.READ, 1, first=3, last=3))[0] == BookieCode.UNKNOWN
         for _ in range(200):
             if world.refill.refilled_blocks:
                 break
@@ -214,7 +214,7 @@ def test_a_deletion_on_the_way_wins() -> None:
         send(world.box.bookie, world.box.peer, add(9, 0, 1))
         task = asyncio.ensure_future(world.refill.once())
         await asyncio.sleep(0)
-        assert (await world.box.ask(Kind.DELETE, 2))[0] == Code.OK
+        assert (await world.box.ask(Kind.DELETE, 2))[0] == BookieCode.OK
         await task
         assert 2 not in world.box.bookie.ledgers() and not world.refill.refilled_blocks
 

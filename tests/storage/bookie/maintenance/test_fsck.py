@@ -19,7 +19,7 @@ from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.bookie_frames import Kind, encode
 from region_node.commands.storage.bookie_commands import register
 from storage.bookie.maintenance.fsck import examine
-from storage.bookie.serving.bookie import Bookie, Place
+from storage.bookie.serving.bookie import Bookie, DirectoryPlace
 from tests.storage.bookie.history import SMALL, NotingPeer, add, block, send
 
 APP = typer.Typer()
@@ -36,7 +36,10 @@ def data(tmp_path: Path) -> Path:
     """Two logs, a fence, a deletion, and a tail in the journal."""
 
     async def main() -> None:
-        journals, ledgers = [Place(SystemDisk(tmp_path / "journal"))], [Place(SystemDisk(tmp_path / "ledgers"))]
+        journals, ledgers = (
+            [DirectoryPlace(SystemDisk(tmp_path / "journal"))],
+            [DirectoryPlace(SystemDisk(tmp_path / "ledgers"))],
+        )
         bookie = Bookie(
             journals, ledgers, SMALL, bookie_id="b7", instance="eu", rng=random.Random(1), clock=SystemClock()
         )
@@ -70,7 +73,7 @@ def wide(tmp_path: Path) -> Path:
     """Two journal and three ledger directories; ledgers 1 to 20, half in logs, half in the journals."""
 
     async def main() -> None:
-        journals, ledgers = ([Place(SystemDisk(tmp_path / name)) for name in names] for names in WIDE)
+        journals, ledgers = ([DirectoryPlace(SystemDisk(tmp_path / name)) for name in names] for names in WIDE)
         bookie = Bookie(
             journals, ledgers, SMALL, bookie_id="b7", instance="eu", rng=random.Random(1), clock=SystemClock()
         )

@@ -13,9 +13,9 @@ from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import MetadataUnavailable
-from heliograph.wire.bookie_frames import Code
+from heliograph.wire.bookie_frames import BookieCode
 from local_meta import keys
-from storage.bookie.maintenance.garbage_collector import Collector, CollectorSettings, GarbageRules
+from storage.bookie.maintenance.garbage_collector import CollectorSettings, GarbageCollector, GarbageRules
 from tests.storage.bookie.boxes import Box
 from tests.storage.bookie.history import NotingPeer, add, make_bookie, send
 
@@ -39,7 +39,7 @@ class Lying(EmbeddedStore):
         return found
 
 
-def scenario(body: Callable[[Box, Lying, Collector], Awaitable[None]], ledgers: int = 30) -> None:
+def scenario(body: Callable[[Box, Lying, GarbageCollector], Awaitable[None]], ledgers: int = 30) -> None:
     with Simulation(4) as sim:
 
         async def main() -> None:
@@ -48,13 +48,13 @@ def scenario(body: Callable[[Box, Lying, Collector], Awaitable[None]], ledgers: 
                 await meta.put(keys.ledger(ledger), b"metadata")
                 send(box.bookie, box.peer, add(ledger, 0, 2))
             await asyncio.sleep(0.2)
-            await body(box, meta, Collector(box.bookie, meta, QUICK, rng=sim.rng("collector")))
+            await body(box, meta, GarbageCollector(box.bookie, meta, QUICK, rng=sim.rng("collector")))
 
         sim.run(main())
 
 
 def test_what_the_metadata_deleted_goes_in_the_second_pass_and_for_ever() -> None:
-    async def body(box: Box, meta: Lying, collector: Collector) -> None:
+    async def body(box: Box, meta: Lying, collector: GarbageCollector) -> None:
         for ledger in (3, 4, 5):
             await meta.delete(keys.ledger(ledger))
         await collector.once()
@@ -65,7 +65,7 @@ def test_what_the_metadata_deleted_goes_in_the_second_pass_and_for_ever() -> Non
         box.restart()
         assert box.bookie.ledgers() == left
         send(box.bookie, box.peer, add(4, 2, 1))
-        assert box.peer.losses == {4: Code.NO_SUCH_LEDGER}
+        assert box.peer.losses == {4: BookieCode.NO_SUCH_LEDGER}
 
     scenario(body)
 
@@ -73,7 +73,7 @@ def test_what_the_metadata_deleted_goes_in_the_second_pass_and_for_ever() -> Non
 def test_one_wrong_answer_deletes_nothing() -> None:
     """A pass to which the metadata did not tell a ledger, before and behind passes that are right."""
 
-    async def body(box: Box, meta: Lying, collector: Collector) -> None:
+    async def body(box: Box, meta: Lying, collector: GarbageCollector) -> None:
         for wrong in (0, 1, 0, 1, 0):
             meta.hide = wrong
             await collector.once()
@@ -113,7 +113,7 @@ def test_two_passes_at_once_are_no_two_passes() -> None:
 
 
 def test_more_than_a_fifth_waits_for_an_operator() -> None:
-    async def body(box: Box, meta: Lying, collector: Collector) -> None:
+    async def body(box: Box, meta: Lying, collector: GarbageCollector) -> None:
         for ledger in range(1, 8):
             await meta.delete(keys.ledger(ledger))
         for _ in range(3):
@@ -141,7 +141,7 @@ def test_exactly_a_fifth_may_go() -> None:
 
 
 def test_restored_metadata_deletes_nothing_until_confirmed_also_after_a_restart() -> None:
-    async def body(box: Box, meta: Lying, collector: Collector) -> None:
+    async def body(box: Box, meta: Lying, collector: GarbageCollector) -> None:
         await collector.once()
         known = box.bookie.metadata_instance
         assert known
@@ -152,7 +152,7 @@ def test_restored_metadata_deletes_nothing_until_confirmed_also_after_a_restart(
         assert 9 in box.bookie.ledgers() and "restored" in collector.rules.refusal
         box.restart()
         assert box.bookie.metadata_instance == known
-        again = Collector(box.bookie, meta, QUICK, rng=box.rng)
+        again = GarbageCollector(box.bookie, meta, QUICK, rng=box.rng)
         for _ in range(3):
             await again.once()
         assert 9 in box.bookie.ledgers() and "restored" in again.rules.refusal
@@ -168,7 +168,7 @@ def test_restored_metadata_deletes_nothing_until_confirmed_also_after_a_restart(
 
 
 def test_a_restore_in_the_middle_of_a_pass_makes_it_none() -> None:
-    async def body(box: Box, meta: Lying, collector: Collector) -> None:
+    async def body(box: Box, meta: Lying, collector: GarbageCollector) -> None:
         await collector.once()
         known = collector.rules.instance
         await meta.delete(keys.ledger(9))
@@ -215,7 +215,7 @@ def test_no_living_ledger_ever_goes(seed: int) -> None:
             async def live(machine: Machine) -> None:
                 nonlocal ids
                 bookie = make_bookie(machine.disk("journal"), machine.disk("ledgers"), machine.rng)
-                collector = Collector(bookie, meta, QUICK, rng=machine.rng)
+                collector = GarbageCollector(bookie, meta, QUICK, rng=machine.rng)
                 collector.start()
                 lied, meta.hide = -2, 0
                 peer = NotingPeer()

@@ -11,9 +11,9 @@ from dataclasses import replace
 from geo_tests.sim.simulation import Simulation
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState, pack
-from heliograph.wire.bookie_frames import Code, Kind
+from heliograph.wire.bookie_frames import BookieCode, Kind
 from local_meta import keys
-from storage.bookie.maintenance.garbage_collector import Collector, Suspects
+from storage.bookie.maintenance.garbage_collector import GarbageCollector, Suspects
 from tests.storage.bookie.boxes import Box
 from tests.storage.bookie.history import SMALL, add, send
 from tests.storage.bookie.maintenance.test_garbage_collector import QUICK, Lying
@@ -46,7 +46,7 @@ class World:
                 await self.box.ask(Kind.FENCE, 1)
         for _ in range(2):  # of what came while a flush was under way too
             await self.box.flushed()
-        self.collector = Collector(self.box.bookie, self.meta, QUICK, rng=self.rng)
+        self.collector = GarbageCollector(self.box.bookie, self.meta, QUICK, rng=self.rng)
 
     async def replaced(self, *ledgers: int) -> None:
         for ledger in ledgers:
@@ -60,7 +60,9 @@ class World:
 
     async def held(self) -> list[int]:
         return [
-            ledger for ledger in range(1, 13) if (await self.box.ask(Kind.READ, ledger, first=0, last=0))[0] == Code.OK
+            ledger
+            for ledger in range(1, 13)
+            if (await self.box.ask(Kind.READ, ledger, first=0, last=0))[0] == BookieCode.OK
         ]
 
     async def compacted(self) -> None:
@@ -88,14 +90,14 @@ def test_a_copy_that_is_not_named_goes_in_the_second_pass_with_its_space_and_may
         before = world.box.bookie.dirs[0].log_bytes
         assert await world.passes(1) == [1, 12] and world.collector.given_up == len(gone)
         assert world.box.bookie.ledgers() == [1, 12]
-        assert (await world.box.ask(Kind.READ, 5, first=0, last=0))[0] == Code.NO_SUCH_LEDGER
+        assert (await world.box.ask(Kind.READ, 5, first=0, last=0))[0] == BookieCode.NO_SUCH_LEDGER
         await world.compacted()
         assert world.box.bookie.dirs[0].log_bytes < before / 3
         world.box.restart()
         assert await world.held() == [1, 12], "not after a restart either"
         send(world.box.bookie, world.box.peer, add(5, 0, 10, recovery=900))  # the bookie is its spare now
         await asyncio.sleep(0.1)
-        assert world.box.peer.answers[900][0] == Code.OK
+        assert world.box.peer.answers[900][0] == BookieCode.OK
         assert await world.held() == [1, 5, 12]
         await world.box.flushed()
         world.box.restart()
@@ -112,11 +114,11 @@ def test_its_fence_stays() -> None:
         for _ in range(3):
             send(world.box.bookie, world.box.peer, add(1, 10, 1))
             await asyncio.sleep(0.1)
-            assert world.box.peer.losses == {1: Code.FENCED}
+            assert world.box.peer.losses == {1: BookieCode.FENCED}
             await world.compacted()
             assert not world.box.bookie.dirs[0].log_bytes
             world.box.restart()
-        assert (await world.box.ask(Kind.DELETE, 1))[0] == Code.OK
+        assert (await world.box.ask(Kind.DELETE, 1))[0] == BookieCode.OK
         assert world.box.bookie.ledgers() == []
 
     scenario(body)
@@ -132,7 +134,7 @@ def test_its_fence_goes_with_its_log_where_that_is_written_anew_or_given_back() 
         assert world.box.bookie.dirs[0].compactor.compacted_logs and world.box.bookie.dirs[0].active.touched
         world.box.restart()
         send(world.box.bookie, world.box.peer, add(1, 10, 1))
-        assert world.box.peer.losses == {1: Code.FENCED}
+        assert world.box.peer.losses == {1: BookieCode.FENCED}
 
         world.box.bookie.dirs[0].compactor.suspend()
         send(world.box.bookie, world.box.peer, add(40, 0, 1))
@@ -140,13 +142,13 @@ def test_its_fence_goes_with_its_log_where_that_is_written_anew_or_given_back() 
         await world.box.ask(Kind.FENCE, 40)
         await world.box.flushed()  # a log with nothing but this fence
         await world.meta.put(keys.ledger(40), metadata(40))
-        world.collector = Collector(world.box.bookie, world.meta, QUICK, rng=world.rng)
+        world.collector = GarbageCollector(world.box.bookie, world.meta, QUICK, rng=world.rng)
         await world.passes(2)
         world.box.bookie.dirs[0].full = "full"
         assert not world.box.bookie.dirs[0].logs.drop_empty(lambda _error: None)
         world.box.restart()
         send(world.box.bookie, world.box.peer, add(40, 10, 1))
-        assert world.box.peer.losses == {40: Code.FENCED}
+        assert world.box.peer.losses == {40: BookieCode.FENCED}
 
     scenario(body)
 

@@ -13,8 +13,8 @@ from geo_tests.sim.disk import Platter
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import ConfigError, PeerError
 from heliograph.runtime.clock import SystemClock
-from heliograph.wire.bookie_frames import Code, Kind, encode
-from storage.bookie.serving.bookie import Bookie, BookieSettings, Place
+from heliograph.wire.bookie_frames import BookieCode, Kind, encode
+from storage.bookie.serving.bookie import Bookie, BookieSettings, DirectoryPlace
 from tests.storage.bookie.boxes import Box
 from tests.storage.bookie.history import SMALL, NotingPeer, add, block, content, make_bookie, send
 
@@ -62,8 +62,8 @@ def test_entries_are_found_under_any_cut(flush: bool) -> None:
             assert (await box.entries(1, entry, entry))[entry] == content(1, entry)
         found = await box.entries(1, 0, 21)
         assert found == {entry: content(1, entry) for entry in range(22)}
-        assert (await box.ask(Kind.READ, 1, first=22, last=30))[0] == Code.NO_SUCH_ENTRY
-        assert (await box.ask(Kind.READ, 7, first=0, last=30))[0] == Code.NO_SUCH_LEDGER
+        assert (await box.ask(Kind.READ, 1, first=22, last=30))[0] == BookieCode.NO_SUCH_ENTRY
+        assert (await box.ask(Kind.READ, 7, first=0, last=30))[0] == BookieCode.NO_SUCH_LEDGER
 
     scenario(body)
 
@@ -115,18 +115,18 @@ def test_an_answer_stops_at_a_hole_and_at_its_bound_but_never_before_the_first_b
 def test_a_fence_holds_for_writers_and_lets_recovery_pass(flush: bool) -> None:
     async def body(box: Box) -> None:
         send(box.bookie, box.peer, add(1, 0, 3, lac=-1), add(1, 3, 1, lac=2))
-        assert (await box.ask(Kind.FENCE, 1))[:3] == (Code.OK, 3, 2)
-        assert (await box.ask(Kind.FENCE, 9))[:3] == (Code.OK, -1, -1)
+        assert (await box.ask(Kind.FENCE, 1))[:3] == (BookieCode.OK, 3, 2)
+        assert (await box.ask(Kind.FENCE, 9))[:3] == (BookieCode.OK, -1, -1)
         if flush:
             await box.flushed()
         box.restart()
         send(box.bookie, box.peer, add(1, 4, 1), add(9, 0, 1), add(2, 0, 1))
-        assert box.peer.losses == {1: Code.FENCED, 9: Code.FENCED}
+        assert box.peer.losses == {1: BookieCode.FENCED, 9: BookieCode.FENCED}
         send(box.bookie, box.peer, add(1, 4, 1, recovery=500), add(9, 0, 1, recovery=501))
         await asyncio.sleep(0.1)
-        assert box.peer.answers[500][0] == box.peer.answers[501][0] == Code.OK
+        assert box.peer.answers[500][0] == box.peer.answers[501][0] == BookieCode.OK
         assert box.peer.acks == {2: 0}
-        assert (await box.ask(Kind.READ_LAC, 1))[:3] == (Code.OK, 0, 2)
+        assert (await box.ask(Kind.READ_LAC, 1))[:3] == (BookieCode.OK, 0, 2)
 
     scenario(body)
 
@@ -136,10 +136,10 @@ def test_a_fence_is_answered_only_once_it_is_durable() -> None:
         send(box.bookie, box.peer, encode(Kind.FENCE, ledger=1, request=1))
         assert box.peer.answers == {}
         await asyncio.sleep(0.1)
-        assert box.peer.answers[1][0] == Code.OK
+        assert box.peer.answers[1][0] == BookieCode.OK
         box.restart()
         send(box.bookie, box.peer, add(1, 0, 1))
-        assert box.peer.losses == {1: Code.FENCED}
+        assert box.peer.losses == {1: BookieCode.FENCED}
 
     scenario(body)
 
@@ -151,7 +151,7 @@ def test_adds_behind_a_refused_one_are_dropped_until_the_writer_is_opened_again(
         box.bookie.dirs[0].full = ""
         send(box.bookie, box.peer, add(1, 1, 1))
         await asyncio.sleep(0.1)
-        assert (box.peer.losses, box.peer.acks) == ({1: Code.READ_ONLY}, {})
+        assert (box.peer.losses, box.peer.acks) == ({1: BookieCode.READ_ONLY}, {})
         send(box.bookie, box.peer, encode(Kind.OPEN_WRITER, ledger=1), add(1, 0, 1))
         await asyncio.sleep(0.1)
         assert box.peer.acks == {1: 0}
@@ -203,16 +203,16 @@ def test_deleted_is_gone_and_its_logs_go_too() -> None:
         await box.flushed()
         logs = [name for name in box.ledgers.names() if name.startswith("log-")]
         assert len(logs) == 2
-        assert (await box.ask(Kind.DELETE, 2))[0] == Code.OK
-        assert (await box.ask(Kind.READ, 2, first=0, last=0))[0] == Code.NO_SUCH_LEDGER
+        assert (await box.ask(Kind.DELETE, 2))[0] == BookieCode.OK
+        assert (await box.ask(Kind.READ, 2, first=0, last=0))[0] == BookieCode.NO_SUCH_LEDGER
         box.bookie.tick()
         await asyncio.sleep(0.5)
         assert [name for name in box.ledgers.names() if name.startswith("log-")] == logs[:1]
         box.restart()
-        assert (await box.ask(Kind.READ, 2, first=0, last=0))[0] == Code.NO_SUCH_LEDGER
+        assert (await box.ask(Kind.READ, 2, first=0, last=0))[0] == BookieCode.NO_SUCH_LEDGER
         assert sorted(await box.entries(1, 0, 9)) == [0, 1, 2, 3, 4]
         assert (await box.ask(Kind.LEDGERS, 0, entry=-1))[3] == (1).to_bytes(8, "big")
-        assert (await box.ask(Kind.DELETE, 1))[0] == Code.OK
+        assert (await box.ask(Kind.DELETE, 1))[0] == BookieCode.OK
         box.bookie.tick()
         await asyncio.sleep(0.5)
         assert not [name for name in box.ledgers.names() if name.startswith("log-")]
@@ -230,7 +230,7 @@ def test_a_deleted_ledger_takes_no_adds_for_ever(held: bool) -> None:
         if held:
             send(box.bookie, box.peer, add(7, 0, 3))
             await asyncio.sleep(0.1)
-        assert (await box.ask(Kind.DELETE, 7))[0] == Code.OK
+        assert (await box.ask(Kind.DELETE, 7))[0] == BookieCode.OK
         for ledger in (8, 9):  # logs that hold others come and go
             send(box.bookie, box.peer, add(ledger, 0, 3))
             await asyncio.sleep(0.1)
@@ -239,7 +239,7 @@ def test_a_deleted_ledger_takes_no_adds_for_ever(held: bool) -> None:
             box.peer.losses.clear()
             send(box.bookie, box.peer, add(7, 3, 2))
             await asyncio.sleep(0.1)
-            assert box.peer.losses == {7: Code.NO_SUCH_LEDGER}
+            assert box.peer.losses == {7: BookieCode.NO_SUCH_LEDGER}
             box.restart()
 
     scenario(body)
@@ -253,14 +253,14 @@ def test_a_failed_sync_is_final() -> None:
         send(box.bookie, box.peer, add(1, 1, 1), encode(Kind.FENCE, ledger=3, request=50))
         await asyncio.sleep(0.1)
         box.journal.fail_syncs = False
-        assert (box.peer.acks, box.peer.losses) == ({1: 0}, {1: Code.DISK_FAILED})
-        assert box.peer.answers[50][0] == Code.DISK_FAILED
+        assert (box.peer.acks, box.peer.losses) == ({1: 0}, {1: BookieCode.DISK_FAILED})
+        assert box.peer.answers[50][0] == BookieCode.DISK_FAILED
         assert not box.bookie.writable and "sync failed" in box.bookie.failure
         send(box.bookie, box.peer, encode(Kind.OPEN_WRITER, ledger=1), add(1, 1, 1), add(2, 0, 1))
         await asyncio.sleep(0.1)
-        assert box.peer.losses == {1: Code.DISK_FAILED, 2: Code.DISK_FAILED} and box.peer.acks == {1: 0}
+        assert box.peer.losses == {1: BookieCode.DISK_FAILED, 2: BookieCode.DISK_FAILED} and box.peer.acks == {1: 0}
         assert sorted(await box.entries(1, 0, 0)) == [0]
-        assert (await box.ask(Kind.READ, 1, first=9, last=9))[0] == Code.UNKNOWN
+        assert (await box.ask(Kind.READ, 1, first=9, last=9))[0] == BookieCode.UNKNOWN
 
     scenario(body)
 
@@ -283,7 +283,7 @@ def test_what_an_earlier_life_left_behind_its_end_stays_void() -> None:
         assert content(3, 0) not in box.journal.content(torn)
         box.journal.flip_bit(torn, box.journal.content(torn).index(content(2, 20)))
         box.restart()
-        assert not box.bookie.limbo and (await box.ask(Kind.READ, 3, first=0, last=0))[0] == Code.NO_SUCH_LEDGER
+        assert not box.bookie.limbo and (await box.ask(Kind.READ, 3, first=0, last=0))[0] == BookieCode.NO_SUCH_LEDGER
         for ledger in (5, 6):
             send(box.bookie, box.peer, add(ledger, 0, 1))
             await asyncio.sleep(0.1)
@@ -293,7 +293,9 @@ def test_what_an_earlier_life_left_behind_its_end_stays_void() -> None:
             assert not box.bookie.limbo, box.bookie.limbo
             for ledger in (1, 5, 6):
                 assert sorted(await box.entries(ledger, 0, 9)) == [0], "acknowledged"
-            assert (await box.ask(Kind.READ, 3, first=0, last=0))[0] == Code.NO_SUCH_LEDGER, "the past does not return"
+            assert (await box.ask(Kind.READ, 3, first=0, last=0))[0] == BookieCode.NO_SUCH_LEDGER, (
+                "the past does not return"
+            )
 
     scenario(body)
 
@@ -312,7 +314,7 @@ def test_a_full_disk_refuses_and_recovers_without_loss(where: str) -> None:
         assert not box.bookie.writable
         acked = box.peer.acks[1]
         send(box.bookie, box.peer, encode(Kind.OPEN_WRITER, ledger=5), add(5, 0, 1))
-        assert box.peer.losses[5] == Code.READ_ONLY
+        assert box.peer.losses[5] == BookieCode.READ_ONLY
         platter.capacity_bytes = 1 << 40
         box.bookie.tick()
         await asyncio.sleep(0.3)
@@ -337,7 +339,7 @@ def test_too_little_space_at_the_start_is_read_only() -> None:
             peer = NotingPeer()
             send(bookie, peer, add(1, 0, 1))
             await asyncio.sleep(0.1)
-            assert peer.losses == {1: Code.READ_ONLY}
+            assert peer.losses == {1: BookieCode.READ_ONLY}
 
         sim.run(main())
 
@@ -367,7 +369,7 @@ def test_a_log_whose_bytes_rot_says_unknown_not_absent() -> None:
         log = next(name for name in box.ledgers.names() if name.startswith("log-"))
         box.ledgers.flip_bit(log, 16 + len(block(1, 0, 1)) + 60)
         assert sorted(await box.entries(1, 0, 1)) == [0]
-        assert (await box.ask(Kind.READ, 1, first=1, last=1))[0] == Code.UNKNOWN
+        assert (await box.ask(Kind.READ, 1, first=1, last=1))[0] == BookieCode.UNKNOWN
 
     scenario(body)
 
@@ -393,11 +395,11 @@ def test_a_loss_in_the_ledger_directory_is_limbo(loss: str) -> None:
             box.bookie.tick()
             await asyncio.sleep(0.1)
         assert left == {name: box.ledgers.content(name) for name in box.ledgers.names()}, "what is left is left alone"
-        assert (await box.ask(Kind.READ, 1, first=99, last=99))[0] == Code.UNKNOWN
-        assert (await box.ask(Kind.READ, 44, first=0, last=0))[0] == Code.UNKNOWN
-        assert (await box.ask(Kind.FENCE, 1))[0] == Code.UNKNOWN
+        assert (await box.ask(Kind.READ, 1, first=99, last=99))[0] == BookieCode.UNKNOWN
+        assert (await box.ask(Kind.READ, 44, first=0, last=0))[0] == BookieCode.UNKNOWN
+        assert (await box.ask(Kind.FENCE, 1))[0] == BookieCode.UNKNOWN
         send(box.bookie, box.peer, add(2, 0, 1))
-        assert box.peer.losses == {2: Code.UNKNOWN}
+        assert box.peer.losses == {2: BookieCode.UNKNOWN}
 
     scenario(body)
 
@@ -406,7 +408,7 @@ def test_directories_of_another_bookie_or_format_are_refused() -> None:
     async def body(box: Box) -> None:
         send(box.bookie, box.peer, add(1, 0, 1))
         await asyncio.sleep(0.1)
-        places = [Place(box.journal.disk())], [Place(box.ledgers.disk())]
+        places = [DirectoryPlace(box.journal.disk())], [DirectoryPlace(box.ledgers.disk())]
         other = Bookie(*places, SMALL, bookie_id="b1", instance="test", rng=random.Random(1), clock=SystemClock())
         with pytest.raises(ConfigError, match="belongs to bookie b0 of test"):
             other.start()

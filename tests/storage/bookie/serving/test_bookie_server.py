@@ -17,7 +17,7 @@ from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.bookie_frames import HEAD
 from heliograph.wire.run import BYTES_MAX, Run
-from storage.bookie.serving.bookie import Bookie, BookieSettings, Place
+from storage.bookie.serving.bookie import Bookie, BookieSettings, DirectoryPlace
 from storage.bookie.serving.bookie_server import BookieServer
 from storage.ledger.bookies.bookie_client import BookieClient, BookieClientSettings
 from tests.storage.bookie.history import SMALL, add, block, content, make_bookie
@@ -293,8 +293,8 @@ def test_real_sockets_and_a_real_disk(tmp_path: Path, size: int, count: int) -> 
     def bookie() -> Bookie:
         disks = [SystemDisk(tmp_path / name) for name in ("journal", "ledgers", "journal", "ledgers")]
         made = Bookie(
-            [Place(disks[0], disks[2])],
-            [Place(disks[1], disks[3])],
+            [DirectoryPlace(disks[0], disks[2])],
+            [DirectoryPlace(disks[1], disks[3])],
             settings,
             bookie_id="b",
             instance="i",

@@ -18,7 +18,7 @@ from heliograph.model.errors import MetadataUnavailable, NotEnoughBookies
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from local_meta import keys
 from storage.ledger.writing.ledger_handle import LedgerHandle
-from storage.managed_ledger.log.log_tail import Tail
+from storage.managed_ledger.log.log_tail import LogTail
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from tests.storage.managed_ledger.log.test_managed_ledger import scenario
 from tests.storage.managed_ledger.world import Broker, Region, read_all, until
@@ -53,7 +53,7 @@ def test_the_ledger_of_an_idle_topic_is_closed_and_appending_goes_on_in_another(
             await until(lambda: bool(ledger.ledgers()[-1].closed_ms))
             await until(lambda: ledger._tail is None)
             assert await state_of(region, number) == LedgerState.CLOSED
-            assert open_handles() == 0 and ledger._reader is None and ledger._keeper is None
+            assert open_handles() == 0 and ledger._reader is None and ledger._retention is None
             assert ledger.next_index == ledger.confirmed_index == 2 * turn + 2
         assert await read_all(ledger) == broker.done and len(ledger.ledgers()) == 3
         assert len(woken) == 3, "who waits at the tail is woken whatever ledger it is"
@@ -290,6 +290,6 @@ def test_what_is_at_rest_is_truncated_and_terminated() -> None:
         again = Broker(region)
         reopened = await again.open()
         again.append(reopened, "d")
-        assert [name for name, _ in again.failed] == ["d"] and isinstance(reopened._tail, Tail)
+        assert [name for name, _ in again.failed] == ["d"] and isinstance(reopened._tail, LogTail)
 
     scenario(work)

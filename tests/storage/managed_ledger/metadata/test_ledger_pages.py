@@ -190,8 +190,8 @@ class Dying(EmbeddedStore):
         super().__init__(machine)
         self.left, self.applied = at, applied
 
-    async def _turn(self) -> None:
-        await super()._turn()
+    async def _pass(self) -> None:
+        await super()._pass()
         if self.left < 0:
             raise MetadataUnavailable("dead")
 

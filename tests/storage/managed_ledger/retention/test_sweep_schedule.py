@@ -9,7 +9,7 @@ import pytest
 
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
-from storage.managed_ledger.retention.ledger_retention import Keeping
+from storage.managed_ledger.retention.ledger_retention import LedgerRetention
 from storage.managed_ledger.retention.sweep_schedule import LATER_MAX_S, NEVER, Sweeping
 from tests.storage.managed_ledger.log.test_managed_ledger import scenario
 from tests.storage.managed_ledger.world import Broker, Region, until
@@ -22,7 +22,7 @@ RETENTIONS = ((0, 0), (1, 0), (1, -1), (-1, 0), (2, 1), (-1, -1))
 def freeable(ledgers: list[ManagedLedger]) -> dict[str, int]:
     """Topic -> its oldest ledger, where that may go now; asked beside the logs, which hear nothing of it."""
     beside = [
-        Keeping(
+        LedgerRetention(
             ledger, ledger._catalog, ledger._parts.context, ledger._parts.clock, int(SETTINGS.ledger_age_max_s * 1000)
         )
         for ledger in ledgers
@@ -63,7 +63,7 @@ def test_whatever_may_go_goes_and_whoever_is_at_rest_is_not_visited(seed: int) -
         for ledger in ledgers:
             ledger.set_retention(0, 0)
         await until(lambda: not broker.factory._restless._touched and not broker.factory._restless._later, 300)
-        assert all(ledger._tail is None and ledger._cache is None and ledger._keeper is None for ledger in ledgers)
+        assert all(ledger._tail is None and ledger._cache is None and ledger._retention is None for ledger in ledgers)
         broker.append(ledgers[0], "again")
         await until(lambda: bool(broker.factory._restless._touched))
         assert list(broker.factory._restless._touched) == [ledgers[0].topic]

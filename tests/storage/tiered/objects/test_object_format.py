@@ -21,7 +21,7 @@ from storage.tiered.objects.object_format import (
     encode_head,
 )
 from storage.tiered.offload.offload_plan import OffloadPolicy, stored_prefix, to_drop, to_offload
-from storage.tiered.offload.topic_manifest import Manifest, merge_states
+from storage.tiered.offload.topic_manifest import TopicManifest, merge_states
 
 TOPIC = "persistent://public/default/a topic/with ünusual=name"
 ATTEMPT = "00112233445566778899aabbccddeeff"
@@ -165,20 +165,20 @@ def test_a_manifest_reads_back_and_notices_damage() -> None:
     metadata = ManagedLedgerMetadata(
         tuple(infos((1, 5, 10, OffloadState.STORED), (2, 5, 0, None))), b"", (2, 3), properties={"a": "b"}, next_index=9
     )
-    manifest = Manifest(
+    manifest = TopicManifest(
         TOPIC, 123, metadata, (((1, 3), b"x"), ((2, 3), b"y")), (("c", b"cursor"),), {"namespace": "{}"}, 4
     )
     blob = manifest.encode()
-    assert Manifest.decode(blob) == manifest and manifest.end == (1, 9)
+    assert TopicManifest.decode(blob) == manifest and manifest.end == (1, 9)
     for at in range(len(blob)):
         bad = bytearray(blob)
         bad[at] ^= 16
         if 5 <= at < 8:
             continue  # padding
         with pytest.raises(CorruptData):
-            Manifest.decode(bytes(bad))
+            TopicManifest.decode(bytes(bad))
         with pytest.raises(CorruptData):
-            Manifest.decode(blob[:at])
+            TopicManifest.decode(blob[:at])
 
 
 def test_states_are_kept_until_what_is_stored_reaches_them() -> None:

@@ -30,12 +30,12 @@ def test_a_tick_costs_no_more_however_many_topics_are_open() -> None:
     opened: list[Any] = [SimpleNamespace(topic=f"t{number}") for number in range(2 * _TOPICS_A_TICK + 700)]
     tiering = made(opened)
     for _ in range(2):
-        turns = [tiering._turn() for _ in range(3)]
+        turns = [tiering._next_topics() for _ in range(3)]
         assert sorted(map(len, turns)) == [700, _TOPICS_A_TICK, _TOPICS_A_TICK]
         assert sorted(ledger.topic for turn in turns for ledger in turn) == sorted(ledger.topic for ledger in opened)
-    tiering._turn()
+    tiering._next_topics()
     del opened[_TOPICS_A_TICK:]
-    assert [len(tiering._turn()) for _ in range(2)] == [_TOPICS_A_TICK, _TOPICS_A_TICK], "all of them, each time"
+    assert [len(tiering._next_topics()) for _ in range(2)] == [_TOPICS_A_TICK, _TOPICS_A_TICK], "all of them, each time"
 
 
 def test_nothing_is_kept_of_topics_that_are_other_brokers_by_now() -> None:
@@ -45,5 +45,5 @@ def test_nothing_is_kept_of_topics_that_are_other_brokers_by_now() -> None:
         tiering._status[topic], tiering.read_ms[topic] = OffloadStatus(), Recent()
     tiering.read_ms[""] = Recent()  # of topics beyond those that are told apart
     del opened[1]
-    tiering._turn()
+    tiering._next_topics()
     assert set(tiering.statuses()) == {"stays"} and set(tiering.read_ms) == {"stays", ""}

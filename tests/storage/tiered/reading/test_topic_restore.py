@@ -18,7 +18,7 @@ from local_meta import keys
 from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.managed_ledger.metadata import ledger_catalog as catalogs
 from storage.tiered.offload.offload_plan import OffloadPolicy
-from storage.tiered.offload.topic_manifest import Manifest
+from storage.tiered.offload.topic_manifest import TopicManifest
 from storage.tiered.reading.topic_restore import Restored, restore_topic
 from tests.storage.managed_ledger.world import TOPIC, Names, Region, names_of, read_all
 from tests.storage.tiered.world import AT_ONCE, OFF, FakeStore, TierBroker, filled, more, settled, simulated, until
@@ -81,7 +81,7 @@ async def restored(broker: TierBroker, state: NamesState | None = None, **option
     )
 
 
-async def nothing_around(manifest: Manifest) -> list[str]:
+async def nothing_around(manifest: TopicManifest) -> list[str]:
     assert manifest.topic == TOPIC
     return []
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from heliograph.model.configuration.configuration_records import PulsarCluster
-from region_node.faces.admin.calls.admin_context import Malformed
+from region_node.faces.admin.calls.admin_context import MalformedRequest
 from region_node.faces.admin.geo_replication import clusters
 from region_node.security.allowed_urls import UrlList
 
@@ -75,7 +75,7 @@ def test_what_names_two_new_values_for_one_thing_is_refused() -> None:
         {"brokerServiceUrl": "pulsar+ssl://a:6651", "brokerServiceUrlTls": "pulsar+ssl://b:6651"},
         {"serviceUrl": "https://a:8443", "serviceUrlTls": "https://b:8443"},
     ):
-        with pytest.raises(Malformed, match="name the same thing") as refused:
+        with pytest.raises(MalformedRequest, match="name the same thing") as refused:
             given_back(SECURED, **changes)
         assert all(name in str(refused.value) for name in changes)
 
@@ -116,5 +116,5 @@ def test_a_certificate_is_named_as_clients_of_pulsar_do() -> None:
         {"authenticationPlugin": plugin, "authenticationParameters": "file:///etc/token"},
         {**given, "authenticationPlugin": "a.Other"},
     ):
-        with pytest.raises(Malformed, match=r"tlsCertFile:/PATH|oauthFile"):
+        with pytest.raises(MalformedRequest, match=r"tlsCertFile:/PATH|oauthFile"):
             clusters._cluster_fields(admin, bad)

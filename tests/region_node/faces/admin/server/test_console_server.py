@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from region_node.faces.admin.calls.call_rights import Access, access_of
+from region_node.faces.admin.calls.call_rights import CallAccess, access_of
 from region_node.faces.admin.server import console_server
 from region_node.faces.admin.server.admin_server import ROUTES
 from tests.region_node.faces.admin.test_two_brokers import Rest
@@ -84,16 +84,16 @@ def test_nothing_comes_from_elsewhere_and_no_data_becomes_markup() -> None:
 
 
 def test_who_may() -> None:
-    assert {path for method, path, _ in ROUTES if path.startswith("/console") and access_of(method, _plain(path)) is Access.PUBLIC} == {
+    assert {path for method, path, _ in ROUTES if path.startswith("/console") and access_of(method, _plain(path)) is CallAccess.PUBLIC} == {
         "/console", "/console/", "/console/{file}",
     }  # fmt: skip
-    assert {method for method, path, _ in ROUTES if access_of(method, _plain(path)) is Access.PASSED_ON} == {
+    assert {method for method, path, _ in ROUTES if access_of(method, _plain(path)) is CallAccess.PASSED_ON} == {
         "GET",
         "PUT",
         "POST",
         "DELETE",
     }
-    assert all("/at/" in path for method, path, _ in ROUTES if access_of(method, _plain(path)) is Access.PASSED_ON)
+    assert all("/at/" in path for method, path, _ in ROUTES if access_of(method, _plain(path)) is CallAccess.PASSED_ON)
 
 
 def _plain(path: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from region_node.faces.admin.calls.call_rights import Access, access_of
+from region_node.faces.admin.calls.call_rights import CallAccess, access_of
 from tests.region_node.faces.admin.test_two_brokers import Rest
 from tests.region_node.live import FOR_EVER, TOPICS, provisioned, until
 from tests.region_node.region_processes import Region
@@ -50,9 +50,9 @@ def metrics(region: Region) -> list[str]:
 def test_an_operator_alone_sets_them() -> None:
     path = "/heliograph/v1/tenants/{tenant}/quota"
     assert [access_of(method, path) for method in ("GET", "PUT", "DELETE")] == [
-        Access.TENANT,
-        Access.SUPER,
-        Access.SUPER,
+        CallAccess.TENANT,
+        CallAccess.SUPER,
+        CallAccess.SUPER,
     ]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from heliograph.model.errors import CorruptData
 from region_node.faces.kafka.error_codes import Code
-from region_node.faces.kafka.groups.consumer_group import COMPLETING, EMPTY, PREPARING, STABLE, Group, Member
+from region_node.faces.kafka.groups.consumer_group import COMPLETING, EMPTY, PREPARING, STABLE, Group, GroupMember
 
 RANGE = [("range", b"topics")]
 
@@ -36,7 +36,7 @@ class World:
         skip: bool = False,
     ) -> int:
         token = next(self._tokens)
-        made = Member(member, instance, "client", "/h", 10.0, 30.0, protocols)
+        made = GroupMember(member, instance, "client", "/h", 10.0, 30.0, protocols)
         self.group.join(self.now, made, "consumer", f"new-{token}", token, needs_id=needs_id, may_skip=skip)
         self.collect()
         return token

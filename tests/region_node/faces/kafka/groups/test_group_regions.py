@@ -69,7 +69,7 @@ def test_a_group_whose_turn_goes_commits_and_is_out_and_comes_back_with_it() -> 
             asked.append((list(topics), group))
             return "it is active in eu"
 
-        face.broker.turns.waits = elsewhere
+        face.broker.group_leadership.waits = elsewhere
         coordinator.tick()
         await settle(50)
         assert asked == [([ORDERS], "g")]
@@ -87,7 +87,7 @@ def test_a_group_whose_turn_goes_commits_and_is_out_and_comes_back_with_it() -> 
             == await commit(client, "", -1)
         )
         assert (await join(client))["error_code"] == Code.COORDINATOR_LOAD_IN_PROGRESS
-        face.broker.turns.waits = lambda topics, group: ""
+        face.broker.group_leadership.waits = lambda topics, group: ""
         assert (await join(client, member))["error_code"] == Code.UNKNOWN_MEMBER_ID, "an old member begins anew"
         again = await join(client)
         assert again["error_code"] == Code.NONE and again["generation_id"] > generation
@@ -101,7 +101,7 @@ def test_a_turn_that_comes_back_at_once_throws_nobody_out() -> None:
         await create(client, "orders")
         joined = await join(client)
         for why in ("it is active in eu", "", "it is active in eu"):
-            face.broker.turns.waits = lambda topics, group, why=why: why  # type: ignore[misc]
+            face.broker.group_leadership.waits = lambda topics, group, why=why: why  # type: ignore[misc]
             coordinator.tick()
             await settle(20)
             assert coordinator.members_of("g") == 1

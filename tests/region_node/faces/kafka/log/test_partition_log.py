@@ -65,6 +65,6 @@ def test_ends_offsets_and_times_of_very_many_ledgers() -> None:
         ledger.unread = True
         assert await at_time(log, 99 * STEP_MS) == (-1, -1)
         ledger.unread = True
-        assert await log.delete_before(9) == 9 and log.keeper.mark_delete == (first + 1, 1)
+        assert await log.delete_before(9) == 9 and log.low_cursor.mark_delete == (first + 1, 1)
 
     with_face(run)

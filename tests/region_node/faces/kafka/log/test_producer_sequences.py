@@ -7,13 +7,13 @@ import random
 import pytest
 
 from heliograph.model.errors import NotEnoughBookies
-from heliograph.wire.kafka.record_batches import Batch
+from heliograph.wire.kafka.record_batches import BatchHeader
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.log.producer_sequences import Sent, Sequences
 
 
-def batch(sequence: int, count: int = 1, *, producer: int = 7, epoch: int = 0) -> Batch:
-    return Batch(count, 0, 0, 0, producer, epoch, sequence, 100)
+def batch(sequence: int, count: int = 1, *, producer: int = 7, epoch: int = 0) -> BatchHeader:
+    return BatchHeader(count, 0, 0, 0, producer, epoch, sequence, 100)
 
 
 def test_what_comes_again_is_answered_with_its_offset() -> None:

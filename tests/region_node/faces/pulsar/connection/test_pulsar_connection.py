@@ -10,7 +10,7 @@ import pytest
 from heliograph.model.errors import MetadataUnavailable, NotOwner
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.faces.pulsar.commands.publishing import NO_REQUEST
-from region_node.faces.pulsar.connection.pulsar_listener import LookupAnswer
+from region_node.faces.pulsar.connection.pulsar_listener import TopicAddress
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, Client, K, kinds, publish, settle, with_broker
 
@@ -122,7 +122,7 @@ def test_lookup_partitions_topics() -> None:
         ((answer, _),) = await client.do(frame(K.LOOKUP, topic="t", request_id=7))
         found = answer.lookupTopicResponse
         assert (found.request_id, found.response, found.brokerServiceUrl) == (7, 1, "pulsar://here:6650")
-        broker.lookup.answer = LookupAnswer("pulsar://there:1", redirect=True)
+        broker.lookup.answer = TopicAddress("pulsar://there:1", redirect=True)
         ((answer, _),) = await client.do(frame(K.LOOKUP, topic="t", request_id=8))
         assert answer.lookupTopicResponse.response == 0 and not answer.lookupTopicResponse.authoritative
         broker.view.counts[TOPIC] = 3
