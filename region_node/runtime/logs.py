@@ -29,8 +29,6 @@ FORMATS = ("console", "json")
 LEFT_OUT = "log.left_out"
 _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _EVENT = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+\Z")
-_PART = re.compile(r"(\w+)=%[srd]\Z")
-_WRITTEN = re.compile(r"(?:^|(?<=\s))(\w+)=")
 _ALWAYS = ("admin.change", "process.", LEFT_OUT)
 _TEXT_MAX = 8192
 """Characters of one value: a client's words may be as long as a message."""
@@ -63,25 +61,9 @@ class LogSettings:
 def event_of(record: logging.LogRecord) -> tuple[str, dict[str, Any], str]:
     """(event, fields, text). What is no event of ours is `other`, with its sentence as text."""
     extra = {name: value for name, value in record.__dict__.items() if name not in _OWN}
-    written = record.msg if isinstance(record.msg, str) else ""
-    name, _, rest = written.partition(" ")
-    if not _EVENT.match(name):
-        return "other", extra, record.getMessage()
-    names = [part[1] if (part := _PART.match(word)) else "" for word in rest.split()]
-    arguments = record.args if isinstance(record.args, tuple) else ()
-    if all(names) and len(names) == len(arguments):
-        return name, dict(zip(names, arguments, strict=True)) | extra, ""
-    said = record.getMessage().partition(" ")[2]
-    fields, before = _parsed(said)
-    return name, fields | extra, before
-
-
-def _parsed(said: str) -> tuple[dict[str, Any], str]:
-    """Fields of `a=1 b=two words`, and what stands before the first; a value goes on until the next name."""
-    found = list(_WRITTEN.finditer(said))
-    ends = [*(match.start() for match in found[1:]), len(said)]
-    fields: dict[str, Any] = {match[1]: said[match.end() : end].strip() for match, end in zip(found, ends, strict=True)}
-    return fields, said[: found[0].start()].strip() if found else said
+    if isinstance(record.msg, str) and not record.args and _EVENT.match(record.msg):
+        return record.msg, extra, ""
+    return "other", extra, record.getMessage()
 
 
 def _named(region: str, event: str, fields: dict[str, Any]) -> dict[str, Any]:

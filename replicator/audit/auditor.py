@@ -182,7 +182,7 @@ class Auditor:
         try:
             await found.run()
             if found.findings:
-                events.warning("audit.found topic=%s findings=%s", log.topic, len(found.findings))
+                events.warning("audit.found", extra={"topic": log.topic, "findings": len(found.findings)})
                 await self._repair(Repairer(found))
         except HeliographError as error:  # it comes again in the next round
             report.error = str(error)
@@ -232,10 +232,7 @@ class Auditor:
                 )
             ]
         for finding in report.findings:
-            shown = finding.shown()
-            events.warning(
-                "audit.finding topic=%s %s", log.topic, " ".join(f"{name}={value}" for name, value in shown.items())
-            )
+            events.warning("audit.finding", extra={"topic": log.topic, **finding.shown()})
 
     # -- asking --------------------------------------------------------------------------------------------------------
 

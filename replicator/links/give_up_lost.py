@@ -50,6 +50,6 @@ async def give_up(link: Link, *, dry_run: bool = False) -> tuple[Position, Posit
         )
     first, last = (ledger, damaged[0][0]), (ledger, damaged[0][1])
     if not dry_run:
-        events.warning("link.gives_up topic=%s target=%s first=%s last=%s", log.topic, link.target, first, last)
+        events.warning("link.gives_up", extra={"topic": log.topic, "target": link.target, "first": first, "last": last})
         link.give_up(read_at if first == (ledger, entry) else first, last)
     return first, last

@@ -195,7 +195,9 @@ class Link:
             self.failures = 0
         self._disconnect()
         if cause is not self.cause:
-            events.info("link.ended topic=%s target=%s cause=%s text=%s", self.log.topic, self.target, cause, text)
+            events.info(
+                "link.ended", extra={"topic": self.log.topic, "target": self.target, "cause": cause, "text": text}
+            )
         if cause.parks:
             self._timer = self.manager.timers.after(park(self, cause, text, rows), self.connect)
             return
@@ -259,7 +261,7 @@ class Link:
         self._opened_at = self.manager.clock.monotonic()
         self._watchdog.opened(self._opened_at, self.core.rewinds)
         self.log.learn(self.target, vector.copy(), self.manager.clock.wall_ms())
-        events.info("link.opened topic=%s target=%s vector=%r", self.log.topic, self.target, vector)
+        events.info("link.opened", extra={"topic": self.log.topic, "target": self.target, "vector": vector})
         if level >= AUDIT_LEVEL:
             self.schemas.opened()
         if level >= 2:
@@ -316,7 +318,7 @@ class Link:
 
     def on_gap(self, attempt: int, vector: Vector) -> None:
         if self.core is not None and (went_back := self.core.gap(attempt, vector)) is not None:
-            events.info("link.rewound topic=%s target=%s vector=%r", self.log.topic, self.target, vector)
+            events.info("link.rewound", extra={"topic": self.log.topic, "target": self.target, "vector": vector})
             self._rewound(went_back)
 
     def on_receipt(self, through: Sequence[tuple[Origin, Position]]) -> None:
@@ -350,7 +352,7 @@ class Link:
         assert self.core is not None and self._cursor is not None
         if went_back and self.core.mark < self._cursor.mark_delete:
             events.warning(
-                "link.target_went_back topic=%s target=%s mark=%s", self.log.topic, self.target, self.core.mark
+                "link.target_went_back", extra={"topic": self.log.topic, "target": self.target, "mark": self.core.mark}
             )
             self._cursor.reset(self.core.mark)
         self.move_cursor()
@@ -452,12 +454,12 @@ class Link:
         self._behind_at = prefix
         yes = core.pending() and (core.takes_over is not None or self._behind_s >= _TAKE_OVER_S)
         if (went_back := core.take_over(yes)) is not None:
-            events.info("link.takes_over topic=%s target=%s yes=%s", self.log.topic, self.target, yes)
+            events.info("link.takes_over", extra={"topic": self.log.topic, "target": self.target, "yes": yes})
             self._rewound(went_back)
 
     def _give_up(self, connection: LinkConnection, cause: Cause, text: str) -> None:
         events.warning(
-            "link.stands_still topic=%s target=%s cause=%s text=%s", self.log.topic, self.target, cause, text
+            "link.stands_still", extra={"topic": self.log.topic, "target": self.target, "cause": cause, "text": text}
         )
         if cause is Cause.WRITE_BLOCKED:  # another stream on the same connection would stand still as well
             connection.close(LinkError(cause, text))

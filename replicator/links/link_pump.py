@@ -383,11 +383,13 @@ class LinkPump:
         attempt = core.attempt
         if record.loss:
             events.warning(
-                "link.skip topic=%s target=%s from=%s through=%s",
-                self._log.topic,
-                self._link.target,
-                record.after,
-                record.through,
+                "link.skip",
+                extra={
+                    "topic": self._log.topic,
+                    "target": self._link.target,
+                    "from": record.after,
+                    "through": record.through,
+                },
             )
 
         def stored(_: object) -> None:

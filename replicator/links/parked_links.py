@@ -53,7 +53,9 @@ def park(link: Link | PulsarLink, cause: Cause, text: str, rows: Sequence[Schema
     manager, before = link.manager, link.parked
     now_ms = manager.clock.wall_ms()
     if before is None or (before.cause, before.text) != (cause, text):
-        events.warning("link.parked topic=%s target=%s cause=%s text=%s", link.log.topic, link.target, cause, text)
+        events.warning(
+            "link.parked", extra={"topic": link.log.topic, "target": link.target, "cause": cause, "text": text}
+        )
         link.history.add(now_ms, cause, text)
     link.parked = ParkedLink(cause, text, now_ms if before is None else before.since_ms, tuple(rows))
     manager.parked[link] = None
@@ -68,7 +70,7 @@ def park(link: Link | PulsarLink, cause: Cause, text: str, rows: Sequence[Schema
 def settled(link: Link | PulsarLink) -> None:
     """The target takes what comes: the conflict, if there was one, is over."""
     if link.parked is not None:
-        events.info("link.unparked topic=%s target=%s", link.log.topic, link.target)
+        events.info("link.unparked", extra={"topic": link.log.topic, "target": link.target})
         link.parked = None
         link.manager.parked.pop(link, None)
 

@@ -148,7 +148,7 @@ async def recall(log: ReplicatedLog, meta: MetadataStore) -> None:
                 for region, epoch, incarnation, a, b in unpack("end of a deleted topic", found[0])
             ]
         except (CorruptData, TypeError, ValueError) as error:
-            events.error("topic.end_unreadable topic=%s error=%s", log.topic, error)
+            events.error("topic.end_unreadable", extra={"topic": log.topic, "error": str(error)})
             return
         if dead != log.state.dead:  # else it was taken over, and whoever did so did not come to delete it
             log.state.dead = dead

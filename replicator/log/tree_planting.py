@@ -48,12 +48,12 @@ def plant(
 
     def stored(_: Segments) -> None:
         log.planting = False
-        events.info("link.tree topic=%s parents=%s whole=%s", log.topic, wanted, whole)
+        events.info("link.tree", extra={"topic": log.topic, "parents": wanted, "whole": whole})
         again()
 
     def failed(error: HeliographError) -> None:
         log.planting = False
-        events.warning("link.tree_failed topic=%s error=%r", log.topic, error)
+        events.warning("link.tree_failed", extra={"topic": log.topic, "error": str(error)})
         again()
 
     log.append_tree(Tree(region, wanted, whole).as_run(), stored, failed)

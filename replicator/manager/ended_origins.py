@@ -134,7 +134,7 @@ class EndedOrigins:
     def _waits(self, log: ReplicatedLog, why: str, now: float) -> None:
         if now >= self._said_after:
             self._said_after = now + _AGAIN_S
-            events.info("link.tail_waits topic=%s error=%s", log.topic, why)
+            events.info("link.tail_waits", extra={"topic": log.topic, "error": why})
 
     def lacking(self, log: ReplicatedLog) -> dict[Origin, Position]:
         """Origin that has ended -> the furthest of it that some region holds, where this one holds less."""
@@ -179,7 +179,8 @@ class EndedOrigins:
                         Cause.MOVED, f"nobody tells any more of what was told to be held of {origin} up to {through}"
                     )
                 events.warning(
-                    "link.tail_fetched topic=%s origin=%s through=%s entries=%s", log.topic, origin, through, count
+                    "link.tail_fetched",
+                    extra={"topic": log.topic, "origin": origin, "through": through, "entries": count},
                 )
         except HeliographError as error:
             self._not_before = (now := self._manager.clock.monotonic()) + _AGAIN_S

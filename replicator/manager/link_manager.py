@@ -376,11 +376,11 @@ class LinkManager:
         """Where it fails, the next load of the topic tries again."""
         if target in self._links.get(log.topic, {}) or CURSOR_PREFIX + target not in log.ledger.cursors:
             return  # it has come back, or this was asked for twice
-        events.warning("link.region_left topic=%s target=%s", log.topic, target)
+        events.warning("link.region_left", extra={"topic": log.topic, "target": target})
         try:
             await log.ledger.delete_cursor(CURSOR_PREFIX + target)
         except HeliographError as error:
-            events.warning("link.cursor_left topic=%s target=%s error=%r", log.topic, target, error)
+            events.warning("link.cursor_left", extra={"topic": log.topic, "target": target, "error": str(error)})
 
     # -- what links ask for --------------------------------------------------------------------------------------------
 

@@ -67,11 +67,12 @@ class ReceiptWaits:
         log.state.affected = waits.listed
         if waits.listed.since is not None:
             events.warning(
-                "durability.degraded topic=%s regions=%s reached=%s", log.topic, waits.regions, waits.shown()["reached"]
+                "durability.degraded",
+                extra={"topic": log.topic, "regions": waits.regions, "reached": waits.shown()["reached"]},
             )
         try:
             await log.ledger.store_state()
         except HeliographError as error:
-            events.warning("durability.list_failed topic=%s error=%r", log.topic, error)
+            events.warning("durability.list_failed", extra={"topic": log.topic, "error": str(error)})
             return
         then()

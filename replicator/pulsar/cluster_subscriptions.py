@@ -66,11 +66,8 @@ class ClusterSubscriptions:
         log, host = self._link.log, self._link.manager.subscriptions
         if name not in log.ledger.cursors:
             events.info(
-                "subscription.made topic=%s subscription=%s cluster=%s mark=%s",
-                log.topic,
-                name,
-                self._link.target,
-                mark,
+                "subscription.made",
+                extra={"topic": log.topic, "subscription": name, "cluster": self._link.target, "mark": mark},
             )
             if host is not None:
                 await host.ensure(log.topic, name, mark)

@@ -199,7 +199,7 @@ class PulsarLink:
         self.core.opened(connection.by_position, there)
         self._watchdog.opened(self._opened_at, 0)
         events.info(
-            "link.opened topic=%s target=%s by_position=%s", self.log.topic, self.target, connection.by_position
+            "link.opened", extra={"topic": self.log.topic, "target": self.target, "by_position": connection.by_position}
         )
         self.pump()
 
@@ -214,7 +214,9 @@ class PulsarLink:
             self._timer = self.manager.timers.after(park(self, cause, text), self.connect)
             return
         if cause is not self.cause:
-            events.info("link.ended topic=%s target=%s cause=%s text=%s", self.log.topic, self.target, cause, text)
+            events.info(
+                "link.ended", extra={"topic": self.log.topic, "target": self.target, "cause": cause, "text": text}
+            )
         self.state, self.cause, self.cause_text = "waiting", cause, text
         self.restarts[cause] += 1
         self.manager.restarts[self.target, cause] += 1

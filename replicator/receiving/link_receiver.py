@@ -184,7 +184,7 @@ class LinkReceiver:
         try:
             log = await self._open_log(topic, source)
         except HeliographError as error:
-            events.info("link.refused topic=%s source=%s error=%r", topic, source, error)
+            events.info("link.refused", extra={"topic": topic, "source": source, "error": str(error)})
             self._write(wire.close_frame(number, Cause.of(error), str(error)))
             return
         if log.closed is not None:
@@ -230,7 +230,7 @@ class LinkReceiver:
                 except SchemaConflict as error:
                     self._refuse(number, Cause.SCHEMA_CONFLICT, str(error), error.rows)
                 except HeliographError as error:  # the sender opens the stream anew, and tells everything again
-                    events.warning("link.schemas_failed topic=%s error=%s", topic, error)
+                    events.warning("link.schemas_failed", extra={"topic": topic, "error": str(error)})
                     self._refuse(number, Cause.of(error), f"its schemas could not be stored: {error}")
                 if not any(other == number for _, other, _, _ in self._adoptions):
                     self._go_on(number, stream)

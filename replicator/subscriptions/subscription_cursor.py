@@ -127,7 +127,8 @@ class SyncedCursor:
             self.start_over()
             self.nothing_given_up(cursor)
             events.info(
-                "subscription.reset topic=%s subscription=%s epoch=%s", self._log.topic, self.name, self.state.epoch
+                "subscription.reset",
+                extra={"topic": self._log.topic, "subscription": self.name, "epoch": self.state.epoch},
             )
             self.store(cursor)
 

@@ -102,7 +102,9 @@ class SubscriptionSync:
                 try:
                     self._subscriptions[name] = self._new(name, SubscriptionState.load(log.state.origin[0], text))
                 except CorruptData as error:  # as if it were switched on now: messages may come again, none is left out
-                    events.warning("subscription.state_bad topic=%s subscription=%s error=%s", log.topic, name, error)
+                    events.warning(
+                        "subscription.state_bad", extra={"topic": log.topic, "subscription": name, "error": str(error)}
+                    )
                     self.enable(name)
 
     # -- switching -----------------------------------------------------------------------------------------------------
@@ -268,7 +270,8 @@ class SubscriptionSync:
                 except HeliographError as error:
                     found.unfinished = True
                     events.info(
-                        "subscription.sync_failed topic=%s subscription=%s error=%r", self._log.topic, found.name, error
+                        "subscription.sync_failed",
+                        extra={"topic": self._log.topic, "subscription": found.name, "error": str(error)},
                     )
                 self._tell(found)
         finally:
@@ -387,7 +390,8 @@ class SubscriptionSync:
                 return True
             mark = start
         events.info(
-            "subscription.moved topic=%s subscription=%s epoch=%s mark=%s kept=%s", topic, name, epoch, mark, state.kept
+            "subscription.moved",
+            extra={"topic": topic, "subscription": name, "epoch": epoch, "mark": mark, "kept": state.kept},
         )
         state.begun_at(mark)  # first: the move below is reported back, and is no reset by a client
         found.start_over()
