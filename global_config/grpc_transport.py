@@ -33,6 +33,7 @@ from global_config.transport import ForwardHandler
 from heliograph.model.errors import ConfigError, MetadataUnavailable, OutcomeUnknown, PeerError
 from heliograph.raft.membership import Addresses
 from heliograph.raft.messages import Config
+from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import Rng
 
 VERSION = 1
@@ -40,7 +41,7 @@ WITH_ADDRESS = 2
 SERVICE = "heliograph.config.v1.Config"
 MESSAGE_BYTES_MAX = 8 << 20
 QUEUE_BYTES_MAX = 16 << 20
-BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 2.0
+_BACKOFF = Backoff(0.1, 2.0)
 CALLS_MAX = 256
 _JUDGED_MAX = 64
 
@@ -56,9 +57,9 @@ _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.so_reuseport", 0),
     ("grpc.enable_retries", 0),
-    ("grpc.initial_reconnect_backoff_ms", int(BACKOFF_MIN_S * 1000)),
+    ("grpc.initial_reconnect_backoff_ms", int(_BACKOFF.first_s * 1000)),
     ("grpc.min_reconnect_backoff_ms", 2_000),
-    ("grpc.max_reconnect_backoff_ms", int(BACKOFF_MAX_S * 1000)),
+    ("grpc.max_reconnect_backoff_ms", int(_BACKOFF.longest_s * 1000)),
 ]
 
 
@@ -223,8 +224,8 @@ class GrpcTransport:
         options = [*_OPTIONS, ("grpc.ssl_target_name_override", identity(peer))]
         return grpc.aio.secure_channel(address, credentials, options=options)
 
-    def jitter(self, delay_s: float) -> float:
-        return delay_s * self._rng.uniform(0.5, 1.0)
+    def pause_s(self, failures: int) -> float:
+        return _BACKOFF.pause_s(failures, self._rng)
 
     # -- the server's side ---------------------------------------------------------------------------------------------
 
@@ -349,7 +350,7 @@ class _Peer:
 
     async def _stream(self) -> None:
         """Sends what is queued over one stream; after an error a new one, with backoff."""
-        backoff_s = BACKOFF_MIN_S
+        failures = 0
         while True:
             began = asyncio.get_running_loop().time()
             call = self._raft()
@@ -365,7 +366,7 @@ class _Peer:
             finally:
                 call.cancel()
             self._queue, self._queue_bytes = [], 0  # old messages help nobody
-            if asyncio.get_running_loop().time() - began > 2 * BACKOFF_MAX_S:
-                backoff_s = BACKOFF_MIN_S
-            await asyncio.sleep(self._owner.jitter(backoff_s))
-            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+            if asyncio.get_running_loop().time() - began > 2 * _BACKOFF.longest_s:
+                failures = 0
+            failures += 1
+            await asyncio.sleep(self._owner.pause_s(failures))

@@ -13,12 +13,14 @@ import asyncio
 from typing import Self
 
 from heliograph.model.errors import MetadataUnavailable
+from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import Rng
 
 PATIENCE_S = 8.0
 """Less than the 10 s for which regions wait for each other's answers (`region_node.faces.admin.dr.disaster_recovery`): who asked hears why, and not that nobody answers."""
 PAUSE_MIN_S = 0.005
 PAUSE_MAX_S = 0.2
+_PAUSES = Backoff(0.02, PAUSE_MAX_S, spread=(0.25, 1.0))
 
 
 class Tries:
@@ -40,8 +42,7 @@ class Tries:
             raise StopAsyncIteration
         self._number += 1
         if number > 1:
-            pause_s = min(PAUSE_MIN_S * 2.0 ** min(number, 16), PAUSE_MAX_S)
-            await asyncio.sleep(pause_s if self._rng is None else self._rng.uniform(pause_s / 4, pause_s))
+            await asyncio.sleep(_PAUSES.pause_s(number - 1, self._rng))
         return number
 
 

@@ -16,11 +16,12 @@ from collections.abc import Callable, Mapping
 from heliograph.model.errors import PeerError
 from heliograph.raft.membership import Addresses
 from heliograph.raft.messages import Config
+from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import Rng
 from heliograph.wire.metadata_frames import FEATURES, FRAME_BYTES_MAX, MAGIC, Frame, body, fields, frame
 
 QUEUE_BYTES_MAX = 16 << 20
-BACKOFF_MIN_S, BACKOFF_MAX_S = 0.05, 1.0
+_BACKOFF = Backoff(0.05, 1.0)
 CONNECT_TIMEOUT_S = 3.0
 
 
@@ -82,8 +83,8 @@ class FrameTransport:
         transport.write(frame(Frame.HELLO, 0, body(MAGIC, FEATURES, self.node_id)))
         return transport
 
-    def jitter(self, delay_s: float) -> float:
-        return delay_s * self._rng.uniform(0.5, 1.0)
+    def pause_s(self, failures: int) -> float:
+        return _BACKOFF.pause_s(failures, self._rng)
 
 
 class _Link:
@@ -95,7 +96,7 @@ class _Link:
         self._task: asyncio.Task[None] | None = None
         self._queue: list[bytes] = []
         self._queue_bytes = 0
-        self._backoff_s = BACKOFF_MIN_S
+        self._failures = 0
         self._stopped = False
 
     def send(self, data: bytes) -> None:
@@ -121,8 +122,8 @@ class _Link:
                 transport = await self._owner.connect(self.address, self)
             except (OSError, TimeoutError, ValueError):
                 self._queue, self._queue_bytes = [], 0  # old messages help nobody
-                await asyncio.sleep(self._owner.jitter(self._backoff_s))
-                self._backoff_s = min(2 * self._backoff_s, BACKOFF_MAX_S)
+                self._failures += 1
+                await asyncio.sleep(self._owner.pause_s(self._failures))
                 continue
             self._transport, self._task = transport, None
             queue, self._queue, self._queue_bytes = self._queue, [], 0
@@ -131,7 +132,7 @@ class _Link:
             return
 
     def on_heard(self) -> None:
-        self._backoff_s = BACKOFF_MIN_S
+        self._failures = 0
 
     def on_lost(self) -> None:
         self._transport = None

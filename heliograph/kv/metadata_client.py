@@ -32,6 +32,7 @@ from heliograph.kv.machine_commands import (
 from heliograph.kv.metadata_connection import MetaConnection
 from heliograph.kv.metadata_store import RANGE_LIMIT, Delete, Op, Put, WatchCallback, check_key, check_ops, check_ttl
 from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown, PeerError
+from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.metadata_frames import Frame, body, fields, frame, rows
 
@@ -319,7 +320,7 @@ class MetaClient:
 
     async def _stay_connected(self) -> None:
         settings = self.settings
-        backoff_s = settings.backoff_min_s
+        backoff, failures = Backoff(settings.backoff_min_s, settings.backoff_max_s), 0
         while not self._closed:
             address = self._addresses[self._at]
             connection: MetaConnection | None = None
@@ -337,14 +338,14 @@ class MetaClient:
                     connection.close()
                 raise
             else:
-                backoff_s = settings.backoff_min_s
+                failures = 0
                 self._on_connected(connection)
                 try:
                     self._trouble = f"{address}: {await connection.lost or 'the connection was closed'}"
                 finally:
                     self._on_disconnected()
-            await asyncio.sleep(backoff_s * self._rng.uniform(0.5, 1.0))
-            backoff_s = min(2 * backoff_s, settings.backoff_max_s)
+            failures += 1
+            await asyncio.sleep(backoff.pause_s(failures, self._rng))
 
     async def _connect(self, address: str) -> MetaConnection:
         host, _, port = address.rpartition(":")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import ConfigError
 from heliograph.model.striping import STRIDE
+from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import Rng
 from storage.ledger.bookies.bookie_latency import BookieLatency, ReadLatency
 from storage.ledger.bookies.bookie_pool import BookiePool
@@ -96,9 +97,10 @@ class LedgerContext:
         return min(max(least, settings.stall_factor * self.acks.percentile(_ACKS_PERCENTILE)), settings.add_timeout_s)
 
     def pause_s(self, attempt: int) -> float:
-        """How long to wait before attempt number `attempt` (1 is the first that is repeated): doubling, and spread by chance."""
-        pause = min(self.settings.retry_s * (1 << min(attempt - 1, 16)), self.settings.retry_max_s)
-        return self.rng.uniform(pause / 2, pause)
+        """How long to wait before attempt number `attempt` (1 is the first that is repeated): doubling, and spread by
+        chance.
+        """
+        return Backoff(self.settings.retry_s, self.settings.retry_max_s).pause_s(attempt, self.rng)
 
     async def close(self) -> None:
         self.ticker.close()

@@ -24,6 +24,7 @@ from typing import Protocol
 from heliograph.kv.metadata_store import ABSENT, Check, Delete, MetadataStore, Op, Put, pages_under
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound, VersionConflict
 from heliograph.model.ledger_metadata import pack, unpack
+from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.run import TxnId
 from region_node.runtime.ready_queue import Tasks
@@ -43,7 +44,7 @@ OPEN = "/transactions/open/"
 _BLOCK = 1000
 _OPS_MAX = 500
 _BYTES_MAX = 2 << 20
-_RETRY_S = (0.05, 2.0)
+_RETRY = Backoff(0.05, 2.0, spread=(0.5, 1.5))
 _WRITE_TRIES = 5
 
 
@@ -248,16 +249,18 @@ class StoredCoordinator:
     async def _end_all(
         self, left: list[tuple[str, str | None]], number: int, commit: bool, empty: set[str], *, again: bool = False
     ) -> None:
-        """Returns once it is ended in each. empty: topics that have no part in it; those found now are added. again: they are not named any more."""
-        pause_s = _RETRY_S[0]
+        """Returns once it is ended in each. empty: topics that have no part in it; those found now are added. again:
+        they are not named any more.
+        """
+        failures = 0
         while left:
             results = await asyncio.gather(
                 *(self._end_one(topic, name, number, commit, empty, again) for topic, name in left)
             )
             left = [one for one, ended in zip(left, results, strict=True) if not ended]
             if left:
-                await asyncio.sleep(pause_s * (0.5 + self._rng.random()))
-                pause_s = min(2 * pause_s, _RETRY_S[1])
+                failures += 1
+                await asyncio.sleep(_RETRY.pause_s(failures, self._rng))
             self._check()
 
     async def _end_one(
@@ -373,7 +376,7 @@ class StoredCoordinator:
             except MetadataUnavailable:
                 if attempt == _WRITE_TRIES - 1:
                     raise
-                await asyncio.sleep(_RETRY_S[0] * 2**attempt)
+                await asyncio.sleep(_RETRY.pause_s(attempt + 1, None))
 
     async def _refill(self, taking: asyncio.Future[None]) -> None:
         try:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from heliograph.model.errors import BookieUnavailable, HeliographError, PeerError
+from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import Rng
 from heliograph.wire.bookie_frames import (
     HEAD,
@@ -115,7 +116,8 @@ class BookieClient:
         self._ssl, self._rng, self._settings = ssl, rng, settings or BookieClientSettings()
         self._connection: _Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._backoff_s, self._not_before = 0.0, 0.0
+        self._backoff = Backoff(self._settings.backoff_min_s, self._settings.backoff_max_s)
+        self._failures, self._not_before = 0, 0.0
         self._reason = "never connected"
         self._writers: dict[int, _Writer] = {}
         self._requests: dict[int, _Request] = {}
@@ -388,10 +390,9 @@ class BookieClient:
             self._watch.cancel()
             self._watch = None
         self._reason = reason
-        settings = self._settings
-        self._backoff_s = min(max(2 * self._backoff_s, settings.backoff_min_s), settings.backoff_max_s)
+        self._failures += 1
         if not self._closed:
-            self._not_before = asyncio.get_running_loop().time() + self._backoff_s * self._rng.uniform(0.5, 1.0)
+            self._not_before = asyncio.get_running_loop().time() + self._backoff.pause_s(self._failures, self._rng)
         self._out = []
         requests, self._requests = self._requests, {}
         for waiting in requests.values():
@@ -404,7 +405,7 @@ class BookieClient:
 
     def on_frames(self, view: memoryview, ends: list[int]) -> None:
         """Whole frames, from the connection. Raises PeerError."""
-        self._backoff_s = 0.0
+        self._failures = 0
         self._heard_at = asyncio.get_running_loop().time()
         start = 0
         for end in ends:
