@@ -17,26 +17,26 @@ _KEPT = 512
 class Recent:
     """In whatever unit the caller measures. kept: so many of the newest."""
 
-    __slots__ = ("_ring", "count", "sum")
+    __slots__ = ("_kept", "_ring", "count", "sum")
 
-    def __init__(self) -> None:
+    def __init__(self, kept: int = _KEPT) -> None:
         self.count = 0
         self.sum = 0.0
-        self._ring = array("d")
+        self._kept, self._ring = kept, array("d")
 
     def add(self, took: float) -> None:
         ring = self._ring
-        if len(ring) < _KEPT:
+        if len(ring) < self._kept:
             ring.append(took)
         else:
-            ring[self.count % _KEPT] = took
+            ring[self.count % self._kept] = took
         self.count += 1
         self.sum += took
 
     def since(self, count: int) -> list[float]:
         """What was added behind the first `count`, in order; of more than are kept the newest."""
         first = max(count, self.count - len(self._ring))
-        return [self._ring[index % _KEPT] for index in range(first, self.count)]
+        return [self._ring[index % self._kept] for index in range(first, self.count)]
 
     def quantiles(self, wanted: Iterable[float]) -> list[float]:
         """Takes quantiles of those that are kept, by nearest rank. wanted: 0 to 1. [] where there is none."""

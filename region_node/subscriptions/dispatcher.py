@@ -21,7 +21,7 @@ from region_node.runtime.cursor_ports import CursorPort, LeadershipPort, LedgerP
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.filters import ACCEPT, REJECT, Filtering
-from region_node.subscriptions.rate_limits import NO_LIMIT, Throttle
+from region_node.subscriptions.rate_limits import NO_LIMIT, DispatchThrottle
 
 log = logging.getLogger("region_node.topics")
 
@@ -66,7 +66,7 @@ class Dispatcher(ABC):
         self._generation = 0
         self._messages_per_entry = 1
         self._end_told = False
-        self.throttle: Throttle | None = None
+        self.throttle: DispatchThrottle | None = None
         """What the rates of the topic and of the subscription let go out."""
         self.pausing = False
         """Nothing new goes out while more is acknowledged above the mark-delete position than can be stored."""

@@ -133,7 +133,7 @@ def bucket(
     return made
 
 
-class Throttle:
+class DispatchThrottle:
     """What one subscription may hand out: no more than each of its buckets lets."""
 
     __slots__ = ("_buckets", "_clock", "_wheel")

@@ -22,7 +22,7 @@ from region_node.subscriptions.delayed_delivery import Wheel
 from region_node.subscriptions.dispatcher import Dispatcher, after
 from region_node.subscriptions.filters import EntryFilter, Filtering
 from region_node.subscriptions.key_shared_dispatcher import KeySharedDispatcher
-from region_node.subscriptions.rate_limits import Throttle
+from region_node.subscriptions.rate_limits import DispatchThrottle
 from region_node.subscriptions.shared_dispatcher import UNACKED_CONSUMER_MAX, UNACKED_SUBSCRIPTION_MAX, SharedDispatcher
 from region_node.subscriptions.single_active_dispatcher import SingleActive
 from region_node.subscriptions.sticky_keys import Sticky
@@ -45,7 +45,7 @@ class Rules:
     unacked_max: int = UNACKED_SUBSCRIPTION_MAX
     unacked_consumer_max: int = UNACKED_CONSUMER_MAX
     delaying: bool = True
-    throttle: Throttle | None = None
+    throttle: DispatchThrottle | None = None
     consistent: bool = False
     """Hashes of Key_Shared are divided by consistent hashing."""
     pausing: bool = False

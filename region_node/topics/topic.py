@@ -27,7 +27,7 @@ from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, Tasks
 from region_node.runtime.topic_ports import GatePort, LeadershipOf, LogPort, ReadablePort, Segments
 from region_node.subscriptions.delayed_delivery import DelayWheel
 from region_node.subscriptions.filter_plugins import Chosen
-from region_node.subscriptions.rate_limits import PublishGate, Throttle
+from region_node.subscriptions.rate_limits import DispatchThrottle, PublishGate
 from region_node.subscriptions.subscription import Subscription
 from region_node.topics.incoming_rates import IncomingRates
 from region_node.topics.limits.topic_limits import SubscribeRate, is_strict, refusals
@@ -330,7 +330,7 @@ class Topic(CompactingTopic):
         return None if self._rates is None else self._rates.gate
 
     @property
-    def reading_throttle(self) -> Throttle | None:
+    def reading_throttle(self) -> DispatchThrottle | None:
         """What readers may take that are no subscription; None: everything."""
         return None if self._rates is None else self._rates.readers()
 

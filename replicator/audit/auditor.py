@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import HeliographError, LinkError, NotAllowed
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.throttle import Throttle
 from heliograph.wire.links import audit_commands as wire
 from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What
 from heliograph.wire.run import Buffer
@@ -72,21 +73,6 @@ class Channels(Protocol):
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None: ...
 
 
-class Rate:
-    """So many entries and bytes a second, for all that share it."""
-
-    def __init__(self, settings: AuditSettings, clock: Clock) -> None:
-        self._settings, self._clock = settings, clock
-        self._free_at = 0.0
-
-    async def take(self, entries: int, size_bytes: int) -> None:
-        now = self._clock.monotonic()
-        start = max(now, self._free_at)
-        self._free_at = start + max(entries / self._settings.entries_per_s, size_bytes / self._settings.bytes_per_s)
-        if start > now:
-            await asyncio.sleep(start - now)
-
-
 class Auditor:
     """One a broker. `storage` None: nothing is audited, and questions of others are refused."""
 
@@ -101,7 +87,8 @@ class Auditor:
         self.repaired: Counter[str] = Counter()
         self.entries = self.size_bytes = self.ranges = self.passes = self.failed = 0
         """Since the start of the broker."""
-        self._rate = Rate(self.settings, clock)
+        self._throttle = Throttle(1.0)
+        """In seconds that entries and bytes take at the rates of the settings: the longer of both counts."""
         self._round: list[str] = []
         self._round_ends = self._spacing_s = 0.0
         self._begins = clock.monotonic() + min(
@@ -175,7 +162,7 @@ class Auditor:
             asks,
             regions,
             channels.names(log),
-            self._rate.take,
+            self._take,
             report,
             channels.ended,
         )
@@ -190,6 +177,9 @@ class Auditor:
         finally:
             self._running = ""
             self._settle(log, report, found)
+
+    async def _take(self, entries: int, size_bytes: int) -> None:
+        await self._throttle.take(max(entries / self.settings.entries_per_s, size_bytes / self.settings.bytes_per_s))
 
     async def _repair(self, repairer: Repairer) -> None:
         """With its appends, so that the report counts them; one that takes too long is told as on its way, and found
@@ -277,7 +267,7 @@ class Auditor:
                 log, region, ask, answer = self._answers.pop(0)
                 assert self.storage is not None
                 try:
-                    told = await Teller(self.storage, self._rate.take).tell(log, ask, region)
+                    told = await Teller(self.storage, self._take).tell(log, ask, region)
                 except HeliographError as error:
                     told = AuditAnswer(refusal=f"{type(error).__name__}: {error}")
                 answer(told)

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from heliograph.model.errors import BookieUnavailable, CorruptData, HeliographError, NoSuchLedger
 from heliograph.model.ledger_metadata import LedgerState, local_gone
+from heliograph.runtime.throttle import Throttle
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import ledger_metadata, read_open
 from storage.ledger.repair.in_place_repair import Runs
-from storage.ledger.repair.ledger_repair import Throttle
 
 if TYPE_CHECKING:
     from heliograph.model.ledger_metadata import LedgerMetadata

@@ -15,9 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+from heliograph.runtime.rate import Rate
+
 SHARE_BYTES = 128 << 10
-"""Of a link of weight 1, while others wait."""
+"""What a link of weight 1 sends in a share while others wait."""
 BACKLOG_EVERY = 8
+_AT_ONCE_S = 0.05
 
 
 class ShareMember(Protocol):
@@ -38,7 +41,7 @@ M = TypeVar("M", bound=ShareMember)
 
 
 class FairShares(Generic[M]):
-    """Who waits."""
+    """Keeps who waits for a share, in two lanes: live links, and links with a backlog."""
 
     def __init__(self) -> None:
         self._lanes: tuple[dict[M, None], dict[M, None]] = ({}, {})
@@ -81,14 +84,20 @@ class Budget(Generic[M]):
     """
 
     def __init__(self, bytes_per_s: float, now: Callable[[], float], wake_after: Callable[[float], None]) -> None:
-        assert bytes_per_s > 0
-        self.bytes_per_s = bytes_per_s
         self._now, self._wake_after = now, wake_after
-        self._free_at = now()
+        self._rate = Rate(bytes_per_s, at_once_s=_AT_ONCE_S, now=now())
         self._shares: FairShares[M] = FairShares()
         self._granted: M | None = None
         self._waking = False
         self.spent_bytes = 0
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self._rate.per_s
+
+    @bytes_per_s.setter
+    def bytes_per_s(self, bytes_per_s: float) -> None:
+        self._rate.per_s = bytes_per_s
 
     @property
     def share_bytes(self) -> int:
@@ -96,8 +105,8 @@ class Budget(Generic[M]):
         return max(1, min(SHARE_BYTES, int(self.bytes_per_s / 20)))
 
     def may(self, member: M) -> bool:
-        """Whether `member` may send now; else its turn comes."""
-        if self._granted is member or (not self._shares and self._free_at <= self._now()):
+        """Whether `member` may send now; else its share comes."""
+        if self._granted is member or (not self._shares and not self._rate.wait_s(self._now())):
             return True
         self._shares.wait(member)
         self._wake()
@@ -105,30 +114,30 @@ class Budget(Generic[M]):
 
     def spend(self, size_bytes: int) -> None:
         """So much went out. What was not used for a while is lost but for a twentieth of a second."""
-        self._free_at = max(self._free_at, self._now() - 0.05) + size_bytes / self.bytes_per_s
+        self._rate.spend(size_bytes, self._now())
         self.spent_bytes += size_bytes
 
     def hold(self, for_s: float) -> None:
         """Nobody sends for so long."""
-        self._free_at = max(self._free_at, self._now() + for_s)
+        self._rate.hold(self._now() + for_s)
 
     def forget(self, member: M) -> None:
         self._shares.forget(member)
 
     def __contains__(self, member: M) -> bool:
-        """Whether it waits for its turn."""
+        """Whether it waits for its share."""
         return member in self._shares
 
     def _wake(self) -> None:
         if not self._waking:
             self._waking = True
-            self._wake_after(max(0.0, self._free_at - self._now()))
+            self._wake_after(self._rate.wait_s(self._now()))
 
     def run(self) -> None:
         """Gives shares to those who wait, as far as there is something to give."""
         self._waking = False
         try:
-            while self._free_at <= self._now() and (member := self._shares.next()) is not None:
+            while not self._rate.wait_s(self._now()) and (member := self._shares.next()) is not None:
                 self._granted = member
                 member.on_share(self.share_bytes * member.weight)
         finally:  # who waits behind one that failed does not wait for ever

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from heliograph.runtime.rate import Rate
+
 _AT_ONCE_S = 0.1
 """A read brings so much at most, so that a slow link trickles and does not leap."""
 
@@ -18,11 +20,11 @@ _AT_ONCE_S = 0.1
 class Pace:
     """Holds one link to its rates. A rate of 0 sets no limit of that kind."""
 
-    __slots__ = ("_bytes_free_at", "_bytes_per_s", "_free_at", "_messages_per_s")
+    __slots__ = ("_bytes", "_messages")
 
     def __init__(self, messages_per_s: float, bytes_per_s: float) -> None:
-        self._messages_per_s, self._bytes_per_s = messages_per_s, bytes_per_s
-        self._free_at = self._bytes_free_at = 0.0
+        self._messages = Rate(messages_per_s, at_once_s=_AT_ONCE_S) if messages_per_s else None
+        self._bytes = Rate(bytes_per_s, at_once_s=_AT_ONCE_S) if bytes_per_s else None
 
     @classmethod
     def of(cls, policy: Mapping[str, Any] | None) -> Pace | None:
@@ -35,20 +37,20 @@ class Pace:
 
     @property
     def entries_max(self) -> int:
-        """To read at once."""
-        return max(1, int(self._messages_per_s * _AT_ONCE_S)) if self._messages_per_s else 1 << 30
+        """How many entries one read may bring, at least 1: what the rate allows in a tenth of a second."""
+        return max(1, int(self._messages.per_s * _AT_ONCE_S)) if self._messages is not None else 1 << 30
 
     @property
     def bytes_max(self) -> int:
-        return max(1, int(self._bytes_per_s * _AT_ONCE_S)) if self._bytes_per_s else 1 << 30
+        return max(1, int(self._bytes.per_s * _AT_ONCE_S)) if self._bytes is not None else 1 << 30
 
     def spend(self, messages: int, size_bytes: int, now: float) -> None:
-        """They go out now."""
-        if self._messages_per_s:
-            self._free_at = max(self._free_at, now - _AT_ONCE_S) + messages / self._messages_per_s
-        if self._bytes_per_s:
-            self._bytes_free_at = max(self._bytes_free_at, now - _AT_ONCE_S) + size_bytes / self._bytes_per_s
+        """Counts what goes out now, also above the rate: `wait_s` grows by what that takes to pay off."""
+        if self._messages is not None:
+            self._messages.spend(messages, now)
+        if self._bytes is not None:
+            self._bytes.spend(size_bytes, now)
 
     def wait_s(self, now: float) -> float:
         """How long nothing more may go out; 0: now."""
-        return max(0.0, self._free_at - now, self._bytes_free_at - now)
+        return max([rate.wait_s(now) for rate in (self._messages, self._bytes) if rate is not None], default=0.0)

@@ -16,7 +16,14 @@ from heliograph.model.configuration.policy_table import DEFAULTS, Applied
 from heliograph.runtime.clock import Clock
 from region_node.runtime.prometheus_text import Sample
 from region_node.subscriptions.delayed_delivery import DelayWheel
-from region_node.subscriptions.rate_limits import Bucket, CountingBucket, PausableReader, PublishGate, Throttle, bucket
+from region_node.subscriptions.rate_limits import (
+    Bucket,
+    CountingBucket,
+    DispatchThrottle,
+    PausableReader,
+    PublishGate,
+    bucket,
+)
 from region_node.topics.limits.resource_group_shares import Use, Uses, share
 
 GroupRates = tuple[Bucket | None, Bucket | None]
@@ -68,17 +75,19 @@ class TopicRates:
             self._out = bucket(policies.values.get("dispatchRate"), now)
         self._group_out = groups[1]
 
-    def throttle(self, subscription: str) -> Throttle | None:
+    def throttle(self, subscription: str) -> DispatchThrottle | None:
         """None: everything may go out."""
         values = self._policies.values
         rate = values["dispatchRateOfSubscriptions"].get(subscription) or values.get("subscriptionDispatchRate")
         buckets = [b for b in (self._out, bucket(rate, self._clock.monotonic()), self._group_out) if b is not None]
-        return Throttle(buckets, self._clock, self._wheel) if buckets else None
+        return DispatchThrottle(buckets, self._clock, self._wheel) if buckets else None
 
-    def readers(self) -> Throttle | None:
-        """What holds for readers that are no subscription: the rate of the topic, and of its resource group. None: everything may go out."""
+    def readers(self) -> DispatchThrottle | None:
+        """What holds for readers that are no subscription: the rate of the topic, and of its resource group. None:
+        everything may go out.
+        """
         buckets = [b for b in (self._out, self._group_out) if b is not None]
-        return Throttle(buckets, self._clock, self._wheel) if buckets else None
+        return DispatchThrottle(buckets, self._clock, self._wheel) if buckets else None
 
     def open(self) -> None:
         """Lets all publishers go on that wait at the gate, when the rates change, or the topic is disconnected."""

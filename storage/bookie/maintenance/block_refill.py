@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from heliograph.model.errors import DiskFailed, HeliographError, NoSuchLedger
 from heliograph.runtime.disk import Buffer
 from heliograph.runtime.tasks import end
+from heliograph.runtime.throttle import Throttle
 from heliograph.wire.block import encode_block
 from heliograph.wire.bookie_frames import BookieCode, Kind, encode
 from storage.bookie.directories.ledger_dir import LedgerDir
@@ -24,7 +25,7 @@ from storage.bookie.entry_log.scrub import Spot
 from storage.bookie.serving.bookie import Bookie
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries
-from storage.ledger.repair.ledger_repair import READ_BYTES, Throttle
+from storage.ledger.repair.ledger_repair import READ_BYTES
 
 _AGAIN_S = 60.0
 """Before what could not be brought is tried again."""

@@ -6,30 +6,23 @@ Invariants: a percentile is computed once in `_WINDOW` / 8 samples, not with eac
 
 from __future__ import annotations
 
-from array import array
+from heliograph.runtime.recent_latencies import Recent
 
 _WINDOW = 256
 
 
-class BookieLatency:
+class BookieLatency(Recent):
+    """In seconds."""
+
     def __init__(self) -> None:
-        self._ring: array[float] = array("d")
-        self._at = 0
+        super().__init__(_WINDOW)
         self._sorted: list[float] = []
         self._sorted_at = 0
 
-    def add(self, seconds: float) -> None:
-        if len(self._ring) < _WINDOW:
-            self._ring.append(seconds)
-        else:
-            self._ring[self._at] = seconds
-            self._at = (self._at + 1) % _WINDOW
-        self._sorted_at += 1
-
     def percentile(self, fraction: float) -> float:
         """0 while too few samples are known."""
-        if self._sorted_at >= _WINDOW // 8:
-            self._sorted, self._sorted_at = sorted(self._ring), 0
+        if self.count - self._sorted_at >= _WINDOW // 8:
+            self._sorted, self._sorted_at = sorted(self._ring), self.count
         return self._sorted[int(fraction * len(self._sorted))] if self._sorted else 0.0
 
 

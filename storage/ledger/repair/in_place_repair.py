@@ -32,12 +32,13 @@ from heliograph.model.errors import (
     VersionConflict,
 )
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
+from heliograph.runtime.throttle import Throttle
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import read_entries
-from storage.ledger.repair.ledger_repair import READ_BYTES, Throttle
+from storage.ledger.repair.ledger_repair import READ_BYTES
 
 _ATTEMPTS_MAX = 5
 

@@ -25,6 +25,7 @@ from heliograph.model.errors import (
 )
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from heliograph.runtime.recent_latencies import Recent
+from heliograph.runtime.throttle import Throttle
 from heliograph.wire.block import encode_block
 from local_meta import keys
 from storage.ledger.ledger_context import LedgerContext
@@ -34,21 +35,6 @@ from storage.ledger.repair.replica_holdings import look
 from storage.ledger.underreplicated_marks import Mark
 
 READ_BYTES = 1 << 20
-
-
-class Throttle:
-    """So many bytes a second, for all that share it."""
-
-    def __init__(self, bytes_per_s: int) -> None:
-        self._bytes_per_s, self._free_at = bytes_per_s, 0.0
-
-    async def take(self, size: int) -> None:
-        """Returns when `size` more bytes fit in."""
-        now = asyncio.get_running_loop().time()
-        start = max(now, self._free_at)
-        self._free_at = start + size / self._bytes_per_s
-        if start > now:
-            await asyncio.sleep(start - now)
 
 
 class LedgerRepair:

@@ -26,11 +26,11 @@ from heliograph.model.errors import (
     VersionConflict,
 )
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, LedgerState, local_gone
+from heliograph.runtime.throttle import Throttle
 from local_meta import keys
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.ledger.repair.in_place_repair import Refilled, Source, refill, unreadable
-from storage.ledger.repair.ledger_repair import Throttle
 from storage.managed_ledger.metadata.ledger_pages import stored_topic
 
 _ATTEMPTS_MAX = 10

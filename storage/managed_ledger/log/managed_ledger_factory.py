@@ -26,13 +26,13 @@ from heliograph.model.errors import (
 )
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, LedgerState, ManagedLedgerMetadata, local_gone
 from heliograph.runtime.clock import Clock, Rng
+from heliograph.runtime.throttle import Throttle
 from local_meta import keys
 from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.ledger.ledger_context import LedgerContext, LedgerSettings
 from storage.ledger.reading.ledger_reader import delete_on_bookies, ledger_metadata, read_open
 from storage.ledger.recovery.ledger_recovery import recover_ledger
 from storage.ledger.repair.in_place_repair import Refilled, Source
-from storage.ledger.repair.ledger_repair import Throttle
 from storage.managed_ledger.append_counts import Appends
 from storage.managed_ledger.cache.entry_cache import SWEEP_S, EntryCache
 from storage.managed_ledger.cache.read_ahead import ReadAhead

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.throttle import Throttle
 from storage.ledger.ledger_context import LedgerContext
-from storage.ledger.repair.ledger_repair import Throttle
 from storage.managed_ledger.append_counts import Appends
 from storage.managed_ledger.cache.entry_cache import EntryCache
 from storage.managed_ledger.cache.read_ahead import ReadAhead

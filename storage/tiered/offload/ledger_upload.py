@@ -15,11 +15,11 @@ from dataclasses import replace
 from heliograph.model.errors import CorruptData
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerState, OffloadRecord, OffloadState
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.throttle import Throttle
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries
-from storage.ledger.repair.ledger_repair import Throttle
 from storage.tiered.objects.object_format import (
     FOOTER_BYTES,
     HEAD_BYTES,

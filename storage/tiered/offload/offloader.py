@@ -29,10 +29,10 @@ from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, Offload
 from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.recent_latencies import Recent
+from heliograph.runtime.throttle import Throttle
 from local_meta.metadata_id import instance_of
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import ledger_metadata
-from storage.ledger.repair.ledger_repair import Throttle
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.tiered.objects.object_names import MANIFEST, ObjectName, folder, holder_of, key, parse
 from storage.tiered.offload.ledger_upload import check, upload

@@ -1,0 +1,45 @@
+"""Throttle: who shares it waits in order, and together they take no more than the rate. In virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from geo_tests.sim.simulation import Simulation
+from heliograph.runtime.throttle import Throttle
+
+
+def test_those_who_share_it_wait_in_order() -> None:
+    async def run() -> None:
+        throttle, loop = Throttle(100.0), asyncio.get_running_loop()
+        start, took = loop.time(), list[tuple[str, float]]()
+
+        async def takes(name: str, amount: float) -> None:
+            await throttle.take(amount)
+            took.append((name, pytest.approx(loop.time() - start)))
+
+        await asyncio.gather(takes("a", 50), takes("b", 200), takes("c", 1))
+        assert took == [("a", 0.0), ("b", 0.5), ("c", 2.5)]
+        await asyncio.sleep(10.0)
+        start = loop.time()
+        await throttle.take(1)
+        assert loop.time() == start
+
+    with Simulation(1) as sim:
+        sim.run(run())
+
+
+def test_who_is_cancelled_while_it_waits_has_spent_it() -> None:
+    async def run() -> None:
+        throttle, loop = Throttle(100.0), asyncio.get_running_loop()
+        start = loop.time()
+        await throttle.take(100)
+        waiting = loop.create_task(throttle.take(100))
+        await asyncio.sleep(0.1)
+        waiting.cancel()
+        await throttle.take(1)
+        assert loop.time() - start == pytest.approx(2.0)
+
+    with Simulation(2) as sim:
+        sim.run(run())
