@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+
+from heliograph.runtime.byte_budget import ByteBudget
 
 
-class Writer(Protocol):
+class BufferedWriter(Protocol):
     def flush(self) -> None:
         """Writes what waits, in one go."""
 
 
-W = TypeVar("W", bound=Writer)
-H = TypeVar("H")
+W = TypeVar("W", bound=BufferedWriter)
 
 
 class Outbox(Generic[W]):
@@ -39,46 +40,13 @@ class Outbox(Generic[W]):
             connection.flush()
 
 
-class ByteBudget(Generic[H]):
-    """Bytes in flight: taken in, and not durable yet. Connections that bring more stop being read from until it has halved."""
-
-    def __init__(self, bytes_max: int, hold: Callable[[H, bool], None]) -> None:
-        """hold: stops reading from a connection, or lets it go on."""
-        self.used = 0
-        self._max, self._hold = bytes_max, hold
-        self._held: dict[H, None] = {}
-        self._drained: asyncio.Future[None] | None = None
-
-    @property
-    def held(self) -> int:
-        """Connections that are not read from."""
-        return len(self._held)
-
-    def take(self, connection: H, size_bytes: int) -> None:
-        self.used += size_bytes
-        if self.used > self._max and connection not in self._held:
-            self._held[connection] = None
-            self._hold(connection, True)
-
-    def give(self, size_bytes: int) -> None:
-        self.used -= size_bytes
-        if not self.used and self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
-        if self._held and self.used * 2 <= self._max:
-            held, self._held = self._held, {}
-            for connection in held:
-                self._hold(connection, False)
-
-    def forget(self, connection: H) -> None:
-        """It is gone."""
-        self._held.pop(connection, None)
-
-    async def drained(self, timeout_s: float) -> bool:
-        """Waits until nothing is in flight; False: the time was over first."""
-        if self.used:
-            self._drained = asyncio.get_running_loop().create_future()
-            try:
-                await asyncio.wait_for(self._drained, timeout_s)
-            except TimeoutError:
-                return False
-        return True
+async def drained(budget: ByteBudget[Any], timeout_s: float) -> bool:
+    """Waits until nothing is in flight; False: the time was over first."""
+    if budget.used:
+        empty: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        budget.on_empty = lambda: None if empty.done() else empty.set_result(None)
+        try:
+            await asyncio.wait_for(empty, timeout_s)
+        except TimeoutError:
+            return False
+    return True

@@ -66,8 +66,7 @@ class BrokerFaces:
         from region_node.faces.pulsar.connection.pulsar_listener import ListenerSettings, PulsarListener
         from region_node.faces.pulsar.connection.revoked_rights import Revoking
         from replicator.health.link_causes import Cause
-        from replicator.receiving.link_receiver import LinkReceiver, ReceiverSettings
-        from replicator.receiving.receiver_budget import ReceiverBudget
+        from replicator.receiving.link_receiver import LinkReceiver, ReceiverSettings, inflight_budget
 
         own, bind = broker.settings.broker, broker.settings.bind
 
@@ -91,7 +90,7 @@ class BrokerFaces:
                 raise LinkError(Cause.ROUTE_CONFLICT, text)
             return cast("ReplicatedLog", loaded.log)
 
-        budget = ReceiverBudget()
+        budget = inflight_budget()
 
         def receive(write: Callable[[Sequence[Buffer]], None], peer: str) -> LinkReceiver:
             return LinkReceiver(

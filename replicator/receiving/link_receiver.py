@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from heliograph.model.empty_dict import own
 from heliograph.model.errors import HeliographError, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.runtime.byte_budget import ByteBudget
 from heliograph.runtime.clock import Clock
 from heliograph.wire.links import link_commands as wire
 from heliograph.wire.links.audit_commands import read_ask, read_tell
@@ -31,7 +32,6 @@ from replicator.health.link_causes import Cause
 from replicator.health.round_trips import RoundTrips
 from replicator.links.schema_feed import SchemaConflict, SchemaHost
 from replicator.log.replicated_log import ReplicatedLog
-from replicator.receiving.receiver_budget import Hold, ReceiverBudget
 from replicator.receiving.receiver_stream import ReceiverStream, Write
 from replicator.subscriptions.ack_claims import read_claims
 
@@ -68,7 +68,7 @@ class LinkReceiver:
         region_number: Callable[[str], int | None],
         peer: str = "",
         settings: ReceiverSettings | None = None,
-        budget: ReceiverBudget | None = None,
+        budget: ByteBudget[LinkReceiver] | None = None,
         incoming: IncomingStats | None = None,
         auditor: Auditor | None = None,
         schemas: SchemaHost | None = None,
@@ -98,11 +98,10 @@ class LinkReceiver:
         self._timer: asyncio.TimerHandle | None = None
         self._closes: dict[int, Callable[[], None]] = {}
         self._lost = False
-        self.hold: Hold | None = None
+        self.hold: Callable[[bool], None] | None = None
         """Stops and continues reading; set by whoever owns the connection. Without it nothing is held."""
         self._incoming, self._auditor, self._schemas = incoming or IncomingStats(), auditor, schemas
-        self._budget = budget or ReceiverBudget()
-        self._budget_number = self._budget.number()
+        self._budget = budget or inflight_budget()
         self._held_timer: asyncio.TimerHandle | None = None
 
     def on_frame(self, kind: int, command: Buffer, payload: Buffer) -> None:
@@ -149,7 +148,7 @@ class LinkReceiver:
     def connection_lost(self) -> None:
         """Nothing is written after this."""
         self._lost = True
-        self._budget.forget(self._budget_number)
+        self._budget.forget(self)
         self.on_hold(False)
         if self._timer is not None:
             self._timer.cancel()
@@ -269,7 +268,7 @@ class LinkReceiver:
     # -- bounds --------------------------------------------------------------------------------------------------------
 
     def _take(self, size_bytes: int) -> None:
-        self._budget.take(self._budget_number, self.on_hold, size_bytes)
+        self._budget.take(self, size_bytes)
 
     def on_hold(self, hold: bool) -> None:
         """While nothing is read, heartbeats are not answered: the sender is told unasked that this side lives."""
@@ -340,3 +339,8 @@ class LinkReceiver:
             )
             answers.append(StreamBeat(stream.number, log.last_own(), {**vectors, self._region: log.vector}))
         self._write(wire.heartbeat_frame(LinkHeartbeat(now, beat.wall_ms, 0, tuple(answers))))
+
+
+def inflight_budget(bytes_max: int = 64 << 20) -> ByteBudget[LinkReceiver]:
+    """What all links that come in at a broker hold that is not durable yet, whatever the number of topics."""
+    return ByteBudget(bytes_max, LinkReceiver.on_hold)

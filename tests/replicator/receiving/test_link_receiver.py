@@ -16,8 +16,7 @@ from replicator.dedup.producer_dedup import DedupSettings
 from replicator.health.link_causes import Cause
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.topic_state import TopicState
-from replicator.receiving.link_receiver import LinkReceiver
-from replicator.receiving.receiver_budget import ReceiverBudget
+from replicator.receiving.link_receiver import LinkReceiver, inflight_budget
 from tests.replicator.fake_ledger import FakeLedger, Store
 from tests.replicator.link_world import entry
 
@@ -91,7 +90,7 @@ def test_what_is_not_durable_yet_is_bounded_for_all_topics_together() -> None:
 
     async def body() -> None:
         one = run_of(0).size_bytes + 10 * len(b"\x2a\x02eu")
-        budget = ReceiverBudget(one * 4)
+        budget = inflight_budget(one * 4)
         write = lambda buffers: written.append(b"".join(bytes(b) for b in buffers))  # noqa: E731
         receiver = LinkReceiver(
             write, open_log, sim.clock(), region="us", region_number={"us": 1, "eu": 2}.get, peer="eu", budget=budget

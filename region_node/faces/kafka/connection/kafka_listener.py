@@ -13,7 +13,8 @@ import logging
 import ssl as tls_module
 
 from heliograph.model.errors import ConfigError, HeliographError
-from region_node.faces.flow_control import ByteBudget, Outbox
+from heliograph.runtime.byte_budget import ByteBudget
+from region_node.faces.flow_control import Outbox
 from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
 from region_node.faces.kafka.connection.kafka_connection import STAGING_BYTES, KafkaConnection
 from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from heliograph.model.errors import ConfigError
+from heliograph.runtime.byte_budget import ByteBudget
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.pulsar.frame_cutter import HANDSHAKE_BYTES_MAX, MESSAGE_BYTES_MAX
 from heliograph.wire.run import Buffer
 from region_node.faces.client_addresses import AddressCounts
-from region_node.faces.flow_control import ByteBudget, Outbox
+from region_node.faces.flow_control import Outbox, drained
 from region_node.faces.pulsar.commands.replicator_producers import ClusterPort
 from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 from region_node.metrics.lookup_metrics import LookupCounts
@@ -225,7 +226,7 @@ class PulsarListener:
             self._timer.cancel()
         for connection in list(self.connections):
             connection.hold_reading(True)
-        if not await self.budget.drained(self.settings.drain_timeout_s):
+        if not await drained(self.budget, self.settings.drain_timeout_s):
             log.warning("listener.not_drained", extra={"bytes": self.budget.used})
         self.disconnect_all()
         await self.tasks.close()
