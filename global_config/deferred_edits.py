@@ -14,7 +14,6 @@ and /config-merged/{region}/{id:020} until the edit has gone.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -30,6 +29,8 @@ from heliograph.model.configuration.policy_table import checked
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.every import every
+from heliograph.runtime.task_set import TaskSet
 
 log = logging.getLogger("global_config")
 
@@ -68,20 +69,18 @@ class DeferredEdits:
         self._unswept = True
         """There may be marks of edits that have gone."""
         self._stops: list[Callable[[], None]] = []
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskSet("the merging of deferred edits has ended")
 
     async def start(self) -> None:
         """Returns once what is pending is obeyed here."""
         self._stops = [self._meta.watch(EDITS, self._heard), self._config.watch(CONFLICTS, self._heard_conflict)]
         await self._meta.synced(EDITS)
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._tasks.spawn(every(self._every_s, self._round, failed=self._put_off))
 
     async def stop(self) -> None:
         for stop in self._stops:
             stop()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._tasks.close()
 
     # -- making them ---------------------------------------------------------------------------------------------------
 
@@ -159,14 +158,12 @@ class DeferredEdits:
 
     # -- merging -------------------------------------------------------------------------------------------------------
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(self._every_s)
-            if (self._edits or self._unswept) and not self._config.stale_s():
-                try:
-                    await self.merge()
-                except HeliographError as error:  # the next round goes on
-                    log.info("config.merge_waits", extra={"edits": len(self._edits), "error": str(error)})
+    async def _round(self) -> None:
+        if (self._edits or self._unswept) and not self._config.stale_s():
+            await self.merge()
+
+    def _put_off(self, error: HeliographError) -> None:
+        log.info("config.merge_waits", extra={"edits": len(self._edits), "error": str(error)})
 
     async def merge(self) -> None:
         """Everything that is pending, in its order. Raises MetadataUnavailable, OutcomeUnknown: again later."""

@@ -35,6 +35,7 @@ from heliograph.raft.membership import Addresses
 from heliograph.raft.messages import Config
 from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import Rng
+from heliograph.runtime.task_set import cancel_all
 
 VERSION = 1
 WITH_ADDRESS = 2
@@ -344,8 +345,7 @@ class _Peer:
         return answer[1:]
 
     async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await cancel_all([self._task])
         await self._channel.close()
 
     async def _stream(self) -> None:

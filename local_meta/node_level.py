@@ -22,7 +22,7 @@ from heliograph.kv.metadata_store import MetadataStore, prefix_end
 from heliograph.model.errors import HeliographError
 from heliograph.model.feature_levels import LEVEL
 from heliograph.runtime.clock import Rng
-from heliograph.runtime.tasks import end
+from heliograph.runtime.task_set import TaskSet
 from local_meta import keys
 
 UNSAID = 3
@@ -38,16 +38,17 @@ class NodeLevel:
 
     def __init__(self, store: MetadataStore, node_id: str, rng: Rng) -> None:
         self._store, self._key, self._rng = store, keys.metadata_node(node_id), rng
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskSet("saying the level of the metadata node has ended")
 
     def start(self) -> None:
-        """It goes on trying until it is said: at this node's start its group may have no leader, or not this member yet."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        """It goes on trying until it is said: at this node's start its group may have no leader, or not this member
+        yet.
+        """
+        self._tasks.spawn(self._run())
 
     async def stop(self) -> None:
-        """What was said stays."""
-        task, self._task = self._task, None
-        await end(task)
+        """Ends the tries and closes the store; what was said stays."""
+        await self._tasks.close()
         self._store.close()
 
     async def _run(self) -> None:

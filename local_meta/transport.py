@@ -18,6 +18,7 @@ from heliograph.raft.membership import Addresses
 from heliograph.raft.messages import Config
 from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import Rng
+from heliograph.runtime.task_set import cancel_all
 from heliograph.wire.metadata_frames import FEATURES, FRAME_BYTES_MAX, MAGIC, Frame, body, fields, frame
 
 QUEUE_BYTES_MAX = 16 << 20
@@ -146,8 +147,7 @@ class _Link:
 
     async def stop(self) -> None:
         self.close()
-        if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
+        await cancel_all([self._task])
 
 
 class _Protocol(asyncio.Protocol):

@@ -25,6 +25,7 @@ from heliograph.model.errors import AlreadyExists, HeliographError, NotAllowed, 
 from heliograph.model.ledger_metadata import OffloadRecord, OffloadState
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.kafka.entry_conversion import as_pulsar
 from heliograph.wire.run import FLAG_KAFKA, Buffer, Run
 from region_node.compaction.compacted_view import CURSOR, Compacted, CompactedView, properties_of, read_properties
@@ -33,7 +34,6 @@ from region_node.compaction.keyed_entries import Opened, open_entry, without
 from region_node.compaction.latest_keys import LatestKeys
 from region_node.compaction.settings import CompactorSettings
 from region_node.runtime.cursor_ports import LedgerPort, Piece, visible
-from region_node.runtime.ready_queue import Tasks
 from storage.ledger.ledger_context import LedgerContext
 from storage.managed_ledger.log.log_reader import ColdReads
 
@@ -125,7 +125,7 @@ class Compactor:
         context: LedgerContext,
         meta: MetadataStore,
         clock: Clock,
-        tasks: Tasks,
+        tasks: TaskSet,
         settings: CompactorSettings | None = None,
         cold: Callable[[], ColdReads | None] = lambda: None,
     ) -> None:

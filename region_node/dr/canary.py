@@ -14,15 +14,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import crc32c
 
 from heliograph.model.errors import HeliographError
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.every import every
+from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata
 from region_node.dr.settings import CanarySettings
-from region_node.dr.tasks import lasting
 from region_node.topics.round_trip import round_trip
 from region_node.transactions.coordinators.coordinator_topics import NAMESPACE
 
@@ -90,8 +91,11 @@ class Canary:
         self._broker, self._topics, self._owns, self._clock = broker, topics, owns, clock
         self._open, self._close = open_port, close_port
         self.ask_owner: Callable[[str], Awaitable[None]] | None = None
-        """Asks the owner of that topic whether it is well; raises HeliographError where it is not, or does not answer. Set when the broker can ask."""
-        self._task: asyncio.Task[None] | None = None
+        """Asks the owner of that topic whether it is well; raises HeliographError where it is not, or does not answer.
+        Set when the broker can ask.
+        """
+        self._tasks = TaskSet("the canary has ended")
+        self._task: asyncio.Task[NoReturn] | None = None
         self._count = 0
         self._topic = ""
         self._asking = asyncio.Lock()
@@ -103,15 +107,15 @@ class Canary:
         """
         if not self.settings.port:
             return
-        self._task = lasting(self._run(), "the canary")
+        self._task = self._tasks.spawn(every(self.settings.interval_s, self._round, first_s=0))
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._tasks.close()
 
     async def once(self) -> CanaryVerdict:
-        """The verdict; where nothing runs by itself, of a try that is at most `interval_s` old: anybody may ask, as often as they like."""
+        """The verdict; where nothing runs by itself, of a try that is at most `interval_s` old: anybody may ask, as
+        often as they like.
+        """
         if self._task is None:
             async with self._asking:
                 if self._clock.monotonic() >= self._fresh_until:
@@ -135,16 +139,14 @@ class Canary:
             self._topic = ""
         return reason, (self._clock.monotonic() - began) * 1000
 
-    async def _run(self) -> None:
-        while True:
-            reason, latency_ms = await self._timed()
-            if self.verdict.tried(reason, latency_ms):
-                log.warning("canary.changed", extra={"healthy": self.verdict.good, "reason": reason})
-                try:
-                    await (self._open() if self.verdict.good else self._close())
-                except HeliographError as error:
-                    log.error("canary.port", extra={"error": str(error)})
-            await asyncio.sleep(self.settings.interval_s)
+    async def _round(self) -> None:
+        reason, latency_ms = await self._timed()
+        if self.verdict.tried(reason, latency_ms):
+            log.warning("canary.changed", extra={"healthy": self.verdict.good, "reason": reason})
+            try:
+                await (self._open() if self.verdict.good else self._close())
+            except HeliographError as error:
+                log.error("canary.port", extra={"error": str(error)})
 
     async def _try(self) -> str:
         """ "" or why not. Raises HeliographError."""

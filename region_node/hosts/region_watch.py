@@ -25,6 +25,7 @@ from heliograph.kv.metadata_client import MetaClient
 from heliograph.kv.metadata_store import ABSENT, prefix_end
 from heliograph.model.errors import ConfigError, HeliographError, NotAllowed, VersionConflict
 from heliograph.runtime.clock import SystemClock, system_rng
+from heliograph.runtime.every import every
 from local_meta import keys
 from region_node.hosts.host_folders import HostManifest
 from region_node.placement.balance.load_report import Pause
@@ -130,7 +131,7 @@ class RegionWatch:
             taken, wait_s, lambda what: f"{self._manifest.host} had no turn within {wait_s:.0f} s: {what}"
         )
         await self._hold(lease)
-        keeping = asyncio.ensure_future(self._hold(lease))
+        keeping = asyncio.ensure_future(every(_LEASE_MS / 5000, lambda: self._hold(lease)))
         try:
             yield
         finally:

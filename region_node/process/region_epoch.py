@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable
 from heliograph.runtime.clock import Rng
+from heliograph.runtime.task_set import cancel_all
 from local_meta import keys
 from local_meta.metadata_id import instance_of
 
@@ -56,9 +57,7 @@ class RegionEpoch:
     async def stop(self) -> None:
         self._stop_watch()
         self._stop_view()
-        if self._raising is not None:
-            self._raising.cancel()
-            await asyncio.gather(self._raising, return_exceptions=True)
+        await cancel_all([self._raising])
 
     async def replaced(self) -> None:
         """Returns never; raises ConfigError once the metadata is another: what this process holds in memory speaks of

@@ -28,6 +28,7 @@ from typing import IO, Any
 
 from heliograph.model.errors import ConfigError, HeliographError
 from heliograph.runtime import process_usage
+from heliograph.runtime.every import every
 from region_node.process import settings as settings_module
 from region_node.process.composition import Role, Runtime, build, system_runtime
 from region_node.process.settings import ProcessSettings
@@ -92,7 +93,7 @@ async def _logged(
             await asyncio.sleep(window_s)
             handler.say_left_out(runtime.clock.wall_ms() / 1000)
 
-    saying = asyncio.ensure_future(say())
+    saying = asyncio.ensure_future(every(window_s, say))
     try:
         return await running
     finally:

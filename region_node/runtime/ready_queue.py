@@ -6,14 +6,12 @@ Invariants: an item is queued at most once; `reads_max` reads of backlog are und
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol
 
-log = logging.getLogger("region_node.topics")
+from heliograph.runtime.task_set import TaskSet
 
 
 class Ready(Protocol):
@@ -54,37 +52,6 @@ class ReadyQueue:
             self._call_soon(self._run)
 
 
-class Tasks:
-    """Background work of one owner: kept until it ends, cancelled together; a failure is logged, never lost."""
-
-    def __init__(self) -> None:
-        self._running: dict[asyncio.Task[None], None] = {}
-        self._closed = False
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._closed:
-            work.close()
-            return
-        task = asyncio.get_running_loop().create_task(work)
-        self._running[task] = None
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("task.failed", exc_info=error)
-
-    def __len__(self) -> int:
-        return len(self._running)
-
-    async def close(self) -> None:
-        self._closed = True
-        running = [task for task in self._running if task is not asyncio.current_task()]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-
-
 class YieldingPort(Protocol):
     """How fast backlog is read while somebody publishes on this broker (`replicator.bandwidth.drain_throttle`)."""
 
@@ -113,7 +80,7 @@ class BoundedReads:
     way to who publishes.
     """
 
-    def __init__(self, tasks: Tasks, reads_max: int = 32, yielding: YieldingPort | None = None) -> None:
+    def __init__(self, tasks: TaskSet, reads_max: int = 32, yielding: YieldingPort | None = None) -> None:
         self._tasks, self._free, self._yielding = tasks, reads_max, yielding
         self._waiting: deque[Callable[[], Coroutine[Any, Any, None]]] = deque()
         self._left: dict[object, int] = {}

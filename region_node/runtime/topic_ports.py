@@ -24,7 +24,7 @@ from heliograph.wire.run import Run
 from region_node.runtime.cursor_ports import CursorPort, LeadershipPort, LedgerPort
 
 LeadershipOf = Callable[[TopicName, str, bool], LeadershipPort | None]
-"""(topic, subscription, whether a policy wants it) -> its turn; None: it may be active in every region."""
+"""(topic, subscription, whether a policy wants it) -> its leadership; None: it may be active in every region."""
 Segments = list[tuple[int, int, int]]
 """(count, ledger, first entry) in the order of a run; ledger -1: duplicates."""
 

@@ -19,11 +19,12 @@ from heliograph.model.errors import HeliographError, NotAllowed, TopicClosed, To
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.run import Run
 from region_node.compaction.compacted_view import CURSOR as COMPACTION_CURSOR
 from region_node.compaction.compactor import Compactor, TopicCompaction
 from region_node.runtime.rate_meter import Meter
-from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, Tasks
+from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.runtime.topic_ports import GatePort, LeadershipOf, LogPort, ReadablePort, Segments
 from region_node.subscriptions.delayed_delivery import DelayWheel
 from region_node.subscriptions.filter_plugins import Chosen
@@ -86,7 +87,7 @@ class Topic(CompactingTopic):
         *,
         ready: ReadyQueue,
         reads: BoundedReads,
-        tasks: Tasks,
+        tasks: TaskSet,
         clock: Clock,
         wheel: DelayWheel | None = None,
         meta: MetadataStore | None = None,

@@ -20,8 +20,9 @@ from heliograph.model.errors import ConsumerBusy, NotAllowed, SubscriptionNotFou
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.task_set import TaskSet
 from region_node.compaction.compacted_view import CURSOR as COMPACTION_CURSOR
-from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, Tasks
+from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.runtime.topic_ports import LeadershipOf, LogPort, ManagedLedgerPort, ReadablePort
 from region_node.subscriptions.consumer import Traced
 from region_node.subscriptions.delayed_delivery import DelayWheel
@@ -86,7 +87,7 @@ class SubscribingTopic(ABC):
     _clock: Clock
     _ready: ReadyQueue
     _reads: BoundedReads
-    _tasks: Tasks
+    _tasks: TaskSet
     _wheel: DelayWheel | None
     _rates: TopicRates | None
     _subscribe_rate: SubscribeRate | None

@@ -23,8 +23,9 @@ from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.ledger_metadata import ManagedLedgerMetadata
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.every import every
+from heliograph.runtime.task_set import TaskSet
 from local_meta import keys
-from region_node.dr.tasks import lasting
 from region_node.usage.settings import UsageSettings
 from region_node.usage.tenant_usage import Usage
 
@@ -65,28 +66,21 @@ class StoredBytes:
         self._clock, self._settings = clock, settings
         self._walked_at: float | None = None
         self._full: frozenset[str] = frozenset()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskSet("what tenants store has ended")
 
     def start(self) -> None:
-        self._task = lasting(self._run(), "what tenants store")
+        self._tasks.spawn(every(self._settings.quota_s, self.sweep, first_s=0, failed=self._put_off))
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._tasks.close()
 
     async def of(self, tenant: str) -> int:
         """Closed ledgers of the whole region as of the last walk, and the open ones of this broker."""
         found = await self._meta.get(STORED + tenant)
         return (0 if found is None else int(json.loads(found[0])[0])) + self._usage.open_bytes(tenant)
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self.sweep()
-            except HeliographError as error:
-                log.info("stored_bytes.put_off", extra={"error": str(error)})
-            await asyncio.sleep(self._settings.quota_s)
+    def _put_off(self, error: HeliographError) -> None:
+        log.info("stored_bytes.put_off", extra={"error": str(error)})
 
     async def sweep(self) -> None:
         """Walks where it is this broker's to do, and due; judges every tenant with a quota."""

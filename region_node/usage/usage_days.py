@@ -18,7 +18,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from heliograph.kv.metadata_store import ABSENT, MetadataStore
 from heliograph.model.configuration.configuration_records import _Value
@@ -31,7 +31,8 @@ from heliograph.model.errors import (
     VersionConflict,
 )
 from heliograph.runtime.clock import Clock
-from region_node.dr.tasks import lasting
+from heliograph.runtime.every import every
+from heliograph.runtime.task_set import TaskSet
 from region_node.usage.settings import UsageSettings
 from region_node.usage.tenant_usage import Usage
 
@@ -148,25 +149,26 @@ class UsageDays:
         self._life = self._number = 0
         """Of this start of the broker, from a counter of the region (0: not asked yet), and of its newest writing."""
         self._day, self._counted_at = day_of(clock.wall_ms()), clock.monotonic()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskSet("usage by day has ended")
+        self._task: asyncio.Task[NoReturn] | None = None
 
     def start(self) -> None:
-        self._task = lasting(self._run(), "usage by day")
+        self._task = self._tasks.spawn(every(self._pause_s, self._round))
 
     async def stop(self) -> None:
         """Ends the task, and writes what was counted since the last writing; nothing where `start` was not called."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await self._tasks.close()
             await self.write()
 
-    async def _run(self) -> None:
-        while True:
-            to_midnight_s = (_DAY_MS - self._clock.wall_ms() % _DAY_MS) / 1000
-            await asyncio.sleep(min(self._settings.write_s, to_midnight_s))
-            if day_of(self._clock.wall_ms()) != self._day:
-                await self.forget()
-            await self.write()
+    def _pause_s(self) -> float:
+        to_midnight_s = (_DAY_MS - self._clock.wall_ms() % _DAY_MS) / 1000
+        return min(self._settings.write_s, to_midnight_s)
+
+    async def _round(self) -> None:
+        if day_of(self._clock.wall_ms()) != self._day:
+            await self.forget()
+        await self.write()
 
     async def write(self) -> None:
         """Writes what was counted since, to the day on which it was counted; what cannot be written waits for the next

@@ -69,7 +69,9 @@ class SyncOwner(Protocol):
 
 
 _NOTHING: deque[WaitingRun] = deque(maxlen=0)
-"""The order of every log to which nothing was published yet: an empty deque takes 760 bytes, and a region may have very many idle topics."""
+"""The order of every log to which nothing was published yet: an empty deque takes 760 bytes, and a region may have very
+many idle topics.
+"""
 _NO_LINKS: Mapping[str, IncomingLink] = {}
 _DEDUPLICATION = DedupSettings()
 

@@ -24,7 +24,9 @@ from heliograph.model.coordinates import Origin
 from heliograph.model.errors import HeliographError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
+from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import Clock, Rng
+from heliograph.runtime.task_set import TaskSet, cancel_all
 from replicator.audit.audit_settings import AuditSettings
 from replicator.audit.auditor import Auditor
 from replicator.bandwidth.bandwidth_budgets import Budgets
@@ -185,7 +187,8 @@ class LinkManager:
         self._leaving = Leaving(clock, self.settings.left_grace_s, self._known, self._left_for_good)
         self._reads: deque[Link | PulsarLink] = deque()
         self._reading = 0
-        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._tasks = TaskSet("a link's work failed")
+        self._backoff = Backoff(self.settings.backoff_min_s, self.settings.backoff_max_s)
         self._ticked_at = clock.monotonic()
         self._closed = False
         self.auditor = Auditor(LinkChannels(self), clock, self.settings.audit)
@@ -337,10 +340,8 @@ class LinkManager:
         self.timers.close()
         self._owners.close()
         self.cluster_connections.close()
-        tasks = [*self._tasks, *self._owners.tasks(), *self.cluster_connections.tasks()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
+        await cancel_all([*self._owners.tasks(), *self.cluster_connections.tasks()])
 
     async def _begin(self, link: Link | PulsarLink, last: Position) -> None:
         """last: the topic's last entry when it was attached. What is published while its cursor cannot be made is the
@@ -421,25 +422,14 @@ class LinkManager:
             self.soon(run)
 
     def backoff_s(self, failures: int) -> float:
-        longest = min(self.settings.backoff_max_s, self.settings.backoff_min_s * 2.0 ** min(failures, 16))
-        return self._rng.uniform(longest / 2, longest)
+        return self._backoff.pause_s(failures + 1, self._rng)
 
     def soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Short work; an error that it did not expect reaches the loop's handler."""
-        if self._closed:
-            work.close()
-            return
-        task = self._loop.create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._task_ended)
-
-    def _task_ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._loop.call_exception_handler({"message": "a link's work failed", "exception": error, "task": task})
+        self._tasks.spawn(work)
 
     def read(self, link: Link | PulsarLink) -> None:
         """`link.read()` as soon as there is a place."""

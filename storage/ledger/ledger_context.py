@@ -12,9 +12,10 @@ from heliograph.model.errors import ConfigError
 from heliograph.model.striping import STRIDE
 from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import Rng
+from heliograph.runtime.task_set import TaskSet
+from storage.ledger.background_bounds import BackgroundBounds
 from storage.ledger.bookies.bookie_latency import BookieLatency, ReadLatency
 from storage.ledger.bookies.bookie_pool import BookiePool
-from storage.ledger.tasks import Tasks
 from storage.ledger.ticker import Ticker
 from storage.sealing.sealing import Sealing
 
@@ -74,7 +75,8 @@ class LedgerContext:
     meta: MetadataStore
     pool: BookiePool
     rng: Rng
-    tasks: Tasks = field(default_factory=Tasks)
+    tasks: TaskSet = field(default_factory=lambda: TaskSet("background work of the storage failed"))
+    background: BackgroundBounds = field(default_factory=BackgroundBounds)
     ticker: Ticker = field(default_factory=Ticker)
     settings: LedgerSettings = field(default_factory=LedgerSettings)
     latency: ReadLatency = field(default_factory=ReadLatency)

@@ -40,6 +40,7 @@ from heliograph.model.errors import (
     PeerError,
 )
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.metadata_frames import Frame, fields
 
 PAGE_BYTES_MAX = 4 << 20
@@ -112,7 +113,7 @@ class MetaService:
         self._deadlines = LeaseDeadlines()
         self._lease_changes = -1
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks = TaskSet("work of the metadata service failed")
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._closed = False
         self._backup: Image | None = None
@@ -126,10 +127,7 @@ class MetaService:
         self._stop_observing()
         if self._timer is not None:
             self._timer.cancel()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
     def hears_leader(self) -> bool:
         return self.replica.leader is not None
@@ -338,9 +336,7 @@ class MetaService:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` in a task of its own, which ends with this service at the latest."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        self._tasks.spawn(work)
 
 
 def payload_kind(payload: bytes) -> int:

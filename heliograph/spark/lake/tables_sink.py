@@ -243,7 +243,9 @@ class Files:
         return found
 
     def _owner(self, rule: TableRule, table: str) -> TableRule | None:
-        """Another rule that names that table, to which a topic's own name has come by chance: half the rows would be null to every reader."""
+        """Another rule that names that table, to which a topic's own name has come by chance: half the rows would be
+        null to every reader.
+        """
         chance = rule.name != table
         return next(
             (each for each in self._rules if chance and each.name == table and each.schema != rule.schema), None

@@ -13,7 +13,6 @@ Source: docs/protocols/leadership.md, "Subscriptions in one region".
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -24,10 +23,11 @@ from heliograph.model.configuration.leadership import FENCED, OPEN, WRITERS, sub
 from heliograph.model.errors import HeliographError, NotAllowed
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.every import every
+from heliograph.runtime.task_set import TaskSet
 from region_node.dr.leadership.leadership_changes import Switching, closing
 from region_node.dr.leadership.write_gates import SubscriptionGate
 from region_node.dr.leadership.write_leases import WriteLeases
-from region_node.dr.tasks import lasting
 from region_node.replication.replicated_subscriptions import replicate
 from region_node.runtime.cursor_ports import LeadershipPort
 from region_node.runtime.prometheus_text import Sample
@@ -40,7 +40,8 @@ log = logging.getLogger("region_node.dr")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionLeadershipSettings:
-    """`lost_after_s`: without any lease for so long the active region is lost, and a region where consumers wait takes over.
+    """`lost_after_s`: without any lease for so long the active region is lost, and a region where consumers wait takes
+    over.
 
     `asked_s`: a group that was turned away here waits as long as it has asked again within this time.
     """
@@ -66,7 +67,7 @@ _UNMADE = Unmade()
 
 
 class SubscriptionLeadership:
-    """One broker's."""
+    """Keeps the leaderships of the subscriptions that one broker has loaded, from `start` until `stop`."""
 
     def __init__(
         self,
@@ -96,20 +97,18 @@ class SubscriptionLeadership:
         what it has not committed.
         """
         self._stop_watch: Callable[[], None] = lambda: None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskSet("turns of subscriptions has ended")
 
     async def start(self) -> None:
         self._stop_watch = self._store.watch(WRITERS, self._heard)
         await self._store.synced(WRITERS)
         for gate in self._leases.core.subscription_gates():  # heard before there was anything to do about it
             self.changed(gate.namespace)
-        self._task = lasting(self._run(), "turns of subscriptions")
+        self._tasks.spawn(every(self.settings.look_s, self._look))
 
     async def stop(self) -> None:
         self._stop_watch()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._tasks.close()
 
     # -- what subscriptions ask ----------------------------------------------------------------------------------------
 
@@ -187,28 +186,26 @@ class SubscriptionLeadership:
         now = self._clock.monotonic()
         return now - self._lost_since.setdefault(region, now) >= self.settings.lost_after_s
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.look_s)
-            if any(
-                gate.record is not None and gate.record.state != OPEN and gate.active
-                for gate in self._leases.core.subscription_gates()
-            ):
-                self._leases.tell()  # what was handed out may have been acknowledged meanwhile
-            for known in self._leases.core.subscription_gates():
-                topic, _, subscription = known.namespace.rpartition("/")
-                for loaded, found in self._here(topic, subscription):
-                    if not found.replicated:
-                        replicate(loaded, found)
-                    found.tell_leadership()  # the lease may have ended, or have come
-            for name, gate in self._waiting().items():
-                try:
-                    await self._take(name, gate)
-                except HeliographError as error:  # the next round looks again
-                    log.info("turn.waits", extra={"subscription": name, "error": str(error)})
+    async def _look(self) -> None:
+        if any(
+            gate.record is not None and gate.record.state != OPEN and gate.active
+            for gate in self._leases.core.subscription_gates()
+        ):
+            self._leases.tell()  # what was handed out may have been acknowledged meanwhile
+        for known in self._leases.core.subscription_gates():
+            topic, _, subscription = known.namespace.rpartition("/")
+            for loaded, found in self._here(topic, subscription):
+                if not found.replicated:
+                    replicate(loaded, found)
+                found.tell_leadership()  # the lease may have ended, or have come
+        for name, gate in self._waiting().items():
+            try:
+                await self._take(name, gate)
+            except HeliographError as error:  # the next round looks again
+                log.info("turn.waits", extra={"subscription": name, "error": str(error)})
 
     def _waiting(self) -> dict[str, SubscriptionGate | None]:
-        """Subscriptions that have consumers here which get nothing because of a turn. None: it was never made."""
+        """Subscriptions that have consumers here which get nothing because of a leadership. None: it was never made."""
         found: dict[str, SubscriptionGate | None] = {}
         asked_before = self._clock.monotonic() - self.settings.asked_s
         for gone in [name for name, asked in self._asked.items() if asked < asked_before]:

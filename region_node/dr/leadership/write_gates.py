@@ -97,12 +97,14 @@ class Writing:
         ]
 
     def subscription_gate(self, name: str) -> SubscriptionGate | None:
-        """name: as `heliograph.model.configuration.leadership.subscription_name` makes it. None: it may be active in every region, as far as is known here."""
+        """name: as `heliograph.model.configuration.leadership.subscription_name` makes it. None: it may be active in
+        every region, as far as is known here.
+        """
         found = self._gates.get(name)
         return found if isinstance(found, SubscriptionGate) and found.record is not None else None
 
     def subscription_gates(self) -> list[SubscriptionGate]:
-        """Of every subscription that is active in one region at a time, by name."""
+        """Returns every subscription that is active in one region at a time, by name."""
         return [
             gate
             for _, gate in sorted(self._gates.items())

@@ -18,8 +18,8 @@ from heliograph.kv.metadata_store import MetadataStore, prefix_end
 from heliograph.model.configuration.leadership import LEADERSHIP, SUBSCRIPTIONS, Leadership, Writer, name_of, writer
 from heliograph.model.errors import CorruptData, HeliographError, LeaseLost, MetadataError
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.task_set import TaskSet
 from region_node.dr.leadership.write_gates import Gate, SubscriptionGate, Writing
-from region_node.dr.tasks import lasting
 
 log = logging.getLogger("region_node.dr")
 
@@ -59,7 +59,7 @@ class WriteLeases:
         self._lease = 0
         self._told: Writer | None = None
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskSet("the write lease has ended")
         self._stop_watches: list[Callable[[], None]] = []
 
     def gate(self, namespace: str) -> Gate | None:
@@ -77,7 +77,7 @@ class WriteLeases:
         for prefix in (LEADERSHIP, SUBSCRIPTIONS):
             self._stop_watches.append(self._store.watch(prefix, self._heard))
             await self._store.synced(prefix)
-        self._task = lasting(self._run(), "the write lease")
+        self._tasks.spawn(self._run())
 
     async def stop(self) -> None:
         """Nothing is confirmed any more; then the lease is given up, so that nobody has to wait for its end."""
@@ -85,9 +85,7 @@ class WriteLeases:
             stop()
         lease, self._lease = self._lease, 0
         self.core.on_lost()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._tasks.close()
         if lease:
             try:
                 async with asyncio.timeout(1.0):

@@ -20,9 +20,10 @@ from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.configuration.configuration_records import _Value
 from heliograph.model.errors import CorruptData, HeliographError, NotAllowed, VersionConflict
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.every import every
+from heliograph.runtime.task_set import TaskSet
 from region_node.dr.operations.operation import DRILL
 from region_node.dr.operations.operation_steps import Conductor
-from region_node.dr.tasks import lasting
 
 log = logging.getLogger("region_node.dr")
 
@@ -76,18 +77,16 @@ class DrillSchedule:
         """Namespace -> (schedule, version)."""
         self._store, self._conductor, self._clock, self._region, self._look_s = store, conductor, clock, region, look_s
         self._stop_watch: Callable[[], None] = lambda: None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskSet("scheduled drills has ended")
 
     async def start(self) -> None:
         self._stop_watch = self._store.watch(SCHEDULES, self._heard)
         await self._store.synced(SCHEDULES)
-        self._task = lasting(self._run(), "scheduled drills")
+        self._tasks.spawn(every(self._look_s, self._look))
 
     async def stop(self) -> None:
         self._stop_watch()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._tasks.close()
 
     def _heard(self, key: str, value: bytes | None, version: int) -> None:
         namespace = key.removeprefix(SCHEDULES)
@@ -99,16 +98,14 @@ class DrillSchedule:
         except (CorruptData, NotAllowed) as error:
             log.error("drill.schedule_unreadable", extra={"namespace": namespace, "error": str(error)})
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(self._look_s)
-            await self._sweep()
-            for namespace, (found, version) in sorted(self.known.items()):
-                try:
-                    if await self._due(namespace, found, version) or await self._left_behind(namespace):
-                        await self._drill(namespace, found)
-                except HeliographError as error:  # the next look tries again
-                    log.info("drill.waits", extra={"namespace": namespace, "error": str(error)})
+    async def _look(self) -> None:
+        await self._sweep()
+        for namespace, (found, version) in sorted(self.known.items()):
+            try:
+                if await self._due(namespace, found, version) or await self._left_behind(namespace):
+                    await self._drill(namespace, found)
+            except HeliographError as error:  # the next look tries again
+                log.info("drill.waits", extra={"namespace": namespace, "error": str(error)})
 
     async def _sweep(self) -> None:
         try:

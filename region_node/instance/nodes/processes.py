@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from heliograph.model.errors import ConfigError, HeliographError
+from heliograph.runtime.task_set import TaskSet
 from region_node.instance.plan.layout import NodePlan
 
 READY_S = 240.0
@@ -106,7 +107,7 @@ class Processes:
         """stopping: once it is set, nothing is started again. on_fatal: told why the instance cannot start."""
         self._data, self._stopping, self._restart, self._on_fatal = data, stopping, restart, on_fatal
         self.children: dict[str, Child] = {}
-        self._watchers: set[asyncio.Task[None]] = set()
+        self._watchers = TaskSet("the watch over a process has ended")
 
     def find(self, name: str) -> Child:
         try:
@@ -140,9 +141,7 @@ class Processes:
                 ):  # never in the middle of it: the process would be nobody's, and the loop would wait for it for ever
                     child.process = await spawning
                     raise
-            watcher = asyncio.ensure_future(self._watch(child, child.process))
-            self._watchers.add(watcher)
-            watcher.add_done_callback(self._watchers.discard)
+            self._watchers.spawn(self._watch(child, child.process))
 
     async def start(self, child: Child) -> None:
         """One that somebody wanted down; returns once it is ready. Raises ConfigError with why it is not, OSError."""
@@ -263,9 +262,7 @@ class Processes:
     async def end_all(self) -> None:
         """Ends every child and every watcher. `stopping` is set before, or they would be started again."""
         await self.end(list(self.children.values()))
-        for watcher in list(self._watchers):
-            watcher.cancel()
-        await asyncio.gather(*self._watchers, return_exceptions=True)
+        await self._watchers.close()
 
     def last_words(self, child: Child) -> str:
         """The last line of its log."""

@@ -22,6 +22,8 @@ from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.bundles import BundleTable
 from heliograph.model.errors import CorruptData, HeliographError, VersionConflict
 from heliograph.runtime.clock import Clock, Rng
+from heliograph.runtime.every import every
+from heliograph.runtime.task_set import TaskSet
 from local_meta import keys
 from region_node.placement.balance.bundle_divider import BundleDivider
 from region_node.placement.balance.bundle_placement import choose
@@ -119,7 +121,7 @@ class Balancer:
         self._splitter = Splitter(self.settings.split)
         self._written: LoadReport | None = None
         self._unwritten = 0
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = TaskSet("balancing has ended")
         self._stops: list[Callable[[], None]] = []
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -129,15 +131,19 @@ class Balancer:
         if self.quotas is not None:
             self.quotas.start()
             self._stops.append(self.quotas.stop)
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._report_on()), loop.create_task(self._lead())]
+        self._tasks.spawn(self._report_on())
+        self._tasks.spawn(
+            every(
+                lambda: self.settings.cycle_s * self._rng.uniform(0.95, 1.05),
+                self._lead,
+                failed=lambda error: log.warning("balance.cycle_failed", extra={"error": str(error)}),
+            )
+        )
 
     async def stop(self) -> None:
         for stop in self._stops:
             stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
@@ -162,12 +168,11 @@ class Balancer:
     async def _report_on(self) -> None:
         self._gauge.used()
         await self._gauge.traffic()
-        while True:
-            await asyncio.sleep(self.settings.report_s * self._rng.uniform(0.9, 1.1))
-            try:
-                await self._report()
-            except HeliographError as error:
-                log.warning("balance.report_failed", extra={"error": str(error)})
+        await every(
+            lambda: self.settings.report_s * self._rng.uniform(0.9, 1.1),
+            self._report,
+            failed=lambda error: log.warning("balance.report_failed", extra={"error": str(error)}),
+        )
 
     async def _report(self) -> None:
         used = self._gauge.used()

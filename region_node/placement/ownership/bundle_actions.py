@@ -18,6 +18,7 @@ from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import HeliographError, LeaseLost, VersionConflict
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.recent_latencies import Recent
+from heliograph.runtime.task_set import TaskSet
 from local_meta import keys
 from region_node.placement.ownership.broker_records import OwnerRecord
 from region_node.placement.ownership.ownership_core import Acquire, Action, Close, Forget, Load, OwnershipCore
@@ -57,16 +58,14 @@ class BundleActions:
         self._core, self._meta, self._host, self._clock, self._rng, self._ending = core, meta, host, clock, rng, ending
         self.assignments = Recent()
         """Milliseconds until a bundle was this broker's, of those that it took."""
-        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._tasks = TaskSet(on_error=lambda error: log.error("ownership.bug", exc_info=error))
         self._changed: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     async def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     async def change(self) -> None:
         """Waits for the next event of any bundle."""
@@ -191,14 +190,7 @@ class BundleActions:
             await asyncio.sleep(self._rng.uniform(_RETRY_S, 2 * _RETRY_S))
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("ownership.bug", exc_info=error)
+        self._tasks.spawn(work)
 
     async def tried(self, work: Coroutine[Any, Any, Any], *harmless: type[HeliographError]) -> bool:
         """What may fail: the lease or the next event makes up for it. Returns whether it did not, or by something

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.task_set import TaskSet
 from local_meta import keys
-from region_node.runtime.ready_queue import Tasks
 from region_node.topics.limits.resource_group_shares import UseReport, is_news
 from region_node.topics.limits.topic_rates import Groups
 
@@ -30,7 +30,14 @@ class GroupUse:
     """lease: this broker's, 0 while it has none. Make it on the event loop."""
 
     def __init__(
-        self, groups: Groups, *, broker: str, lease: Callable[[], int], meta: MetadataStore, tasks: Tasks, clock: Clock
+        self,
+        groups: Groups,
+        *,
+        broker: str,
+        lease: Callable[[], int],
+        meta: MetadataStore,
+        tasks: TaskSet,
+        clock: Clock,
     ) -> None:
         self._groups, self._broker, self._lease, self._meta, self._tasks, self._clock = (
             groups,

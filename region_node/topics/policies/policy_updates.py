@@ -15,7 +15,7 @@ from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.configuration.replication_routes import targets
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
-from region_node.runtime.ready_queue import Tasks
+from heliograph.runtime.task_set import TaskSet
 from region_node.runtime.topic_ports import LinksPort, ViewPort
 from region_node.subscriptions.filter_plugins import FilterBook
 from region_node.topics.limits.topic_rates import Groups
@@ -38,7 +38,7 @@ class PolicyApplier:
         maintenance: PolicyMaintenance,
         loaded: Mapping[str, Topic],
         region: Callable[[], RegionInfo],
-        tasks: Tasks,
+        tasks: TaskSet,
         clock: Clock,
         filters: FilterBook | None = None,
     ) -> None:
@@ -105,7 +105,7 @@ class PolicyApplier:
                 self.apply(topic)
 
 
-def in_slices(tasks: Tasks, topics: list[Topic], act: Callable[[list[Topic]], None]) -> None:
+def in_slices(tasks: TaskSet, topics: list[Topic], act: Callable[[list[Topic]], None]) -> None:
     """The first at once; of very many the others later, between what else there is to do."""
     act(topics[:AT_ONCE])
     if len(topics) > AT_ONCE:

@@ -24,7 +24,7 @@ from heliograph.model.configuration.configuration_records import _Value
 from heliograph.model.errors import CorruptData, HeliographError, VersionConflict
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
-from region_node.dr.tasks import lasting
+from heliograph.runtime.task_set import TaskSet
 
 log = logging.getLogger("region_node.dr")
 
@@ -112,7 +112,7 @@ class Tombstones:
         self._returned: list[Tombstone] = []
         self._stop_watch: Callable[[], None] = lambda: None
         self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskSet("purging of deleted topics has ended")
 
     async def start(self) -> None:
         """Returns once every tombstone is known."""
@@ -122,13 +122,11 @@ class Tombstones:
 
     def run(self) -> None:
         """From here on what is due is purged."""
-        self._task = lasting(self._run(), "purging of deleted topics")
+        self._tasks.spawn(self._run())
 
     async def stop(self) -> None:
         self._stop_watch()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._tasks.close()
 
     def of(self, topic: TopicName) -> Tombstone | None:
         """Returns what deleted the topic: a tombstone of its namespace, of itself, or of the partitioned topic that it

@@ -19,7 +19,7 @@ from global_config import keys
 from heliograph.model.configuration.configuration_records import ClusterMigration, RegionInfo
 from heliograph.model.errors import HeliographError, RegionPassive
 from heliograph.model.positions import Position
-from region_node.runtime.ready_queue import Tasks
+from heliograph.runtime.task_set import TaskSet
 from region_node.runtime.topic_ports import GatePort, LinksPort, Segments, ViewPort
 from region_node.subscriptions.subscription import Subscription
 from region_node.topics.policies.policy_updates import in_slices
@@ -102,7 +102,7 @@ class Gates:
     """`loaded`: full name -> topic, as it is at the time."""
 
     def __init__(
-        self, loaded: Loaded, view: ViewPort, links: LinksPort, region: Callable[[], RegionInfo], tasks: Tasks
+        self, loaded: Loaded, view: ViewPort, links: LinksPort, region: Callable[[], RegionInfo], tasks: TaskSet
     ) -> None:
         self.of: Callable[[str], GatePort | None] = lambda _: None
         """Namespace -> the gate of an active-passive one; set before anything is loaded."""

@@ -36,8 +36,9 @@ from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.recent_latencies import Recent
 from region_node.compaction.compactor import Compactor
 from region_node.compaction.settings import CompactorSettings
+from region_node.runtime.logged_tasks import logged_tasks
 from region_node.runtime.prometheus_text import Sample
-from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, Tasks, YieldingPort
+from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, YieldingPort
 from region_node.runtime.topic_ports import FactoryPort, LeadershipOf, LinksPort, LogPort, ViewPort
 from region_node.schemas.schema_registry import SchemaRegistry
 from region_node.subscriptions.delayed_delivery import DelayWheel
@@ -157,7 +158,7 @@ class TopicService(NamedTopics):
         self._clock, self._rng = clock, rng
         self._open_log = open_log or self._open_replicated
         self._loop = asyncio.get_running_loop()
-        self.tasks = Tasks()
+        self.tasks = logged_tasks()
         self.gates = Gates(self.loaded, view, links, region, self.tasks)
         self.ready = ReadyQueue(self._loop.call_soon)
         self._unsent: Counter[str] = Counter()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from heliograph.model.errors import HeliographError, NotFound
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
-from region_node.runtime.ready_queue import Tasks
+from region_node.runtime.logged_tasks import logged_tasks
 from replicator.log.transaction_buffer import Key, UnseenCommit, destination
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Arrivals:
             wait_s,
         )
         self._waiting: dict[str, Topic] = {}
-        self._tasks = Tasks()
+        self._tasks = logged_tasks()
         self._round_runs = self._again = self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._rests_until = 0.0

@@ -27,7 +27,7 @@ from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.run import TxnId
-from region_node.runtime.ready_queue import Tasks
+from region_node.runtime.logged_tasks import logged_tasks
 from region_node.transactions.coordinators.coordinator import (
     CoordinatorSettings,
     TransactionCoordinator,
@@ -104,7 +104,7 @@ class StoredCoordinator:
         self._taking: asyncio.Future[None] | None = None
         self._writing = False
         self._ended: dict[int, asyncio.Future[None]] = {}
-        self._tasks = Tasks()
+        self._tasks = logged_tasks()
 
     @classmethod
     async def load(

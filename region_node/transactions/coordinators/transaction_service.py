@@ -23,7 +23,7 @@ from heliograph.model.errors import HeliographError, NotFound, NotOwner
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.run import TxnId
-from region_node.runtime.ready_queue import Tasks
+from region_node.runtime.logged_tasks import logged_tasks
 from region_node.transactions.coordinators.coordinator_topics import ASSIGN, NAMESPACE
 from region_node.transactions.coordinators.replicated_transactions import Arrivals
 from region_node.transactions.coordinators.settings import TransactionSettings
@@ -83,7 +83,7 @@ class Transactions:
         self._region = region
         self._loading: dict[int, asyncio.Future[StoredCoordinator]] = {}
         self._used: dict[int, None] = {}
-        self._tasks = Tasks()
+        self._tasks = logged_tasks()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._ticking = self._closed = False

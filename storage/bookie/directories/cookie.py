@@ -30,7 +30,9 @@ Where = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class DirectoryPlace:
-    """A directory: its Disk, another Disk over the same directory with a thread of its own for work in the background, and its name in messages."""
+    """A directory: its Disk, another Disk over the same directory with a thread of its own for work in the background,
+    and its name in messages.
+    """
 
     disk: Disk
     second: Disk | None = None

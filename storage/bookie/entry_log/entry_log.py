@@ -191,7 +191,9 @@ def name_of(number: int) -> str:
 
 
 def write(disk: Disk, number: int, generation: CacheGeneration, marks: Sequence[LedgerMark]) -> EntryLog:
-    """Writes one log and syncs it and its directory. Blocking; raises OSError. `marks`: ascending by ledger, every ledger of the generation."""
+    """Writes one log and syncs it and its directory. Blocking; raises OSError. `marks`: ascending by ledger, every
+    ledger of the generation.
+    """
     writer = LogWriter(disk, number)
     try:
         for mark in marks:

@@ -16,7 +16,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from heliograph.model.errors import DiskFailed, HeliographError, NoSuchLedger
 from heliograph.runtime.disk import Buffer
-from heliograph.runtime.tasks import end
+from heliograph.runtime.every import every
+from heliograph.runtime.task_set import TaskSet
 from heliograph.runtime.throttle import Throttle
 from heliograph.wire.block import encode_block
 from heliograph.wire.bookie_frames import BookieCode, Kind, encode
@@ -43,26 +44,18 @@ class Refill:
         self.trouble = ""
         """Why the last block that was tried could not be brought; "" where it was."""
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskSet("the refill of bad blocks has ended")
         for one in bookie.dirs:
             one.scrubber.on_bad = self._wake.set
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._tasks.spawn(every(self._pause_s, self.once, wake=self._wake))
 
     async def stop(self) -> None:
-        task, self._task = self._task, None
-        await end(task)
+        await self._tasks.close()
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                async with asyncio.timeout(_AGAIN_S if any(one.scrubber.bad for one in self._bookie.dirs) else None):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-            self._wake.clear()
-            await self.once()
+    def _pause_s(self) -> float | None:
+        return _AGAIN_S if any(one.scrubber.bad for one in self._bookie.dirs) else None
 
     async def once(self) -> None:
         """Tries to bring every block that is known to be bad."""

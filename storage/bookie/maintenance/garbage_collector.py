@@ -28,7 +28,8 @@ from heliograph.model.errors import ConfigError, CorruptData, DiskFailed, Metada
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.runtime.clock import Rng
 from heliograph.runtime.disk import Buffer
-from heliograph.runtime.tasks import end
+from heliograph.runtime.every import every
+from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.bookie_frames import BookieCode, Kind, encode
 from local_meta import keys
 from storage.bookie.serving.bookie import Bookie
@@ -133,14 +134,13 @@ class GarbageCollector:
         """Why the last pass did not come to its end; "" where it did."""
         self._name: bytes = msgpack.packb(bookie.bookie_id)
         self._wake, self._one_at_a_time = asyncio.Event(), asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskSet("the garbage collection of the bookie has ended")
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._tasks.spawn(self._run())
 
     async def stop(self) -> None:
-        task, self._task = self._task, None
-        await end(task)
+        await self._tasks.close()
 
     def run_soon(self) -> None:
         """Wakes the task, so that the next pass begins at once, or right after the one that runs."""
@@ -164,16 +164,12 @@ class GarbageCollector:
             await self.learn()
         except (MetadataError, DiskFailed) as error:
             self.trouble = str(error)  # a pass learns it too
-        wait_s = min(_FIRST_PASS_S, self._settings.interval_s)
-        while True:
-            try:
-                async with asyncio.timeout(wait_s):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-            self._wake.clear()
-            await self.once()
-            wait_s = self._settings.interval_s * self._rng.uniform(0.8, 1.0)
+        await every(
+            lambda: self._settings.interval_s * self._rng.uniform(0.8, 1.0),
+            self.once,
+            first_s=min(_FIRST_PASS_S, self._settings.interval_s),
+            wake=self._wake,
+        )
 
     async def once(self) -> None:
         """One pass, and the deletions that it allows."""

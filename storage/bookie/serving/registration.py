@@ -17,7 +17,8 @@ from heliograph.kv.metadata_store import LEASE_TTL_MS, MetadataStore
 from heliograph.model.errors import LeaseLost, MetadataError, StorageError
 from heliograph.model.feature_levels import LEVEL
 from heliograph.runtime.clock import Clock, Rng
-from heliograph.runtime.tasks import end
+from heliograph.runtime.every import every
+from heliograph.runtime.task_set import TaskSet
 from local_meta.keys import bookie
 
 _RENEW_S = 1.0
@@ -61,17 +62,18 @@ class Registration:
         self._lease = 0
         self._said: tuple[bool, list[str]] | None = None
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskSet("the registration of the bookie has ended")
 
     async def start(self) -> None:
         """Returns at once where the metadata is away: it goes on trying."""
         await self._once()
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._tasks.spawn(every(lambda: _RENEW_S * self._rng.uniform(0.8, 1.0), self._once, wake=self._wake))
 
     async def stop(self) -> None:
-        """Takes the key away."""
-        task, self._task = self._task, None
-        await end(task)
+        """Ends the renewals and revokes the lease, so that the key goes at once; where the metadata is away, it goes
+        with its lease.
+        """
+        await self._tasks.close()
         if self._lease:
             try:
                 await self._meta.revoke(self._lease)
@@ -82,16 +84,6 @@ class Registration:
     def changed(self) -> None:
         """`writable` may answer something else now."""
         self._wake.set()
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                async with asyncio.timeout(_RENEW_S * self._rng.uniform(0.8, 1.0)):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-            self._wake.clear()
-            await self._once()
 
     def _free(self) -> int:
         try:

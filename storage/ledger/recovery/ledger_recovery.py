@@ -27,6 +27,7 @@ from heliograph.model.errors import (
     VersionConflict,
 )
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
+from heliograph.runtime.task_set import cancel_all
 from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.run import Buffer
 from local_meta import keys
@@ -128,9 +129,7 @@ async def _some(work: list[Coroutine[Any, Any, None]], enough: Callable[[], bool
         if waiting := [t for t in tasks if not t.done()]:
             await asyncio.wait(waiting, timeout=FENCE_GRACE_S)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(tasks)
 
 
 async def _read_tail(context: LedgerContext, core: LedgerRecovery, ledger: int) -> list[_Block]:

@@ -21,6 +21,8 @@ import msgpack
 from heliograph.kv.metadata_store import LEASE_TTL_MS, prefix_end
 from heliograph.model.errors import HeliographError, LeaseLost, MetadataError, VersionConflict
 from heliograph.model.ledger_metadata import LedgerMetadata
+from heliograph.runtime.every import every
+from heliograph.runtime.task_set import cancel_all
 from local_meta import keys
 from storage.ledger.bookies.bookie_labels import Labels
 from storage.ledger.bookies.placement import adheres, racks
@@ -111,7 +113,13 @@ class AutoRecovery:
         await meta.synced(keys.AUDITOR)
         self._tasks = [
             tasks.spawn(self._keep_lease()),
-            tasks.spawn(self._audit()),
+            tasks.spawn(
+                every(
+                    self._settings.tick_s,
+                    self._audit,
+                    failed=lambda error: log.warning("auditor.scan_failed", extra={"error": str(error)}),
+                )
+            ),
             tasks.spawn(self.check.run()),
             tasks.spawn(self._work()),
         ]
@@ -119,9 +127,7 @@ class AutoRecovery:
     async def stop(self) -> None:
         for stop in self._stops:
             stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         if self._lease:
             try:
                 await self._context.meta.revoke(self._lease)

@@ -15,8 +15,8 @@ import logging
 from collections.abc import Callable
 
 from heliograph.kv.metadata_store import prefix_end
-from heliograph.model.errors import HeliographError
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState, pack, unpack
+from heliograph.runtime.every import every
 from local_meta import keys
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.repair.lost_bookies import AutoRecoverySettings
@@ -57,23 +57,27 @@ class CopyCheck:
         self._again: dict[int, tuple[float, int]] = {}  # open ledger -> (when to look again, up to which entry)
         self._credit = 1.0
         self._nowhere = 0
-        self._saved_at = 0.0
+        self._saved_at = self._at = 0.0
 
     async def run(self) -> None:
-        """Until it is cancelled."""
-        at = self._loop.time()
-        while True:
-            await asyncio.sleep(self._settings.tick_s)
-            now = self._loop.time()
-            elapsed_s, at = now - at, now
-            if not self._leads():
-                self._next, self._credit = None, 1.0
-                self._again.clear()
-                continue
-            try:
-                await self._go_on(now, elapsed_s)
-            except HeliographError as error:
-                log.warning("copies.check_failed", extra={"error": str(error)})
+        """Checks a share of the ledgers each `tick_s` while this broker is the auditor; ends only when it is
+        cancelled.
+        """
+        self._at = self._loop.time()
+        await every(
+            self._settings.tick_s,
+            self._tick,
+            failed=lambda error: log.warning("copies.check_failed", extra={"error": str(error)}),
+        )
+
+    async def _tick(self) -> None:
+        now = self._loop.time()
+        elapsed_s, self._at = now - self._at, now
+        if not self._leads():
+            self._next, self._credit = None, 1.0
+            self._again.clear()
+            return
+        await self._go_on(now, elapsed_s)
 
     async def _go_on(self, now: float, elapsed_s: float) -> None:
         if self._next is None:

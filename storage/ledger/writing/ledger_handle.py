@@ -420,7 +420,7 @@ class LedgerHandle:
     async def _mark(self, gaps: dict[str, int]) -> None:
         for attempt in range(1, _MARK_ATTEMPTS + 1):
             try:
-                async with self._context.tasks.few:
+                async with self._context.background.few:
                     await mark_lacking(self._context.meta, self.ledger, gaps)
                 return
             except HeliographError:

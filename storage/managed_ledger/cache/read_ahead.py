@@ -17,9 +17,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from heliograph.model.errors import HeliographError
+from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.run import Run
 from storage.ledger.reading.ledger_reader import OnEnd
-from storage.ledger.tasks import Tasks
 from storage.managed_ledger.cache.topic_cache import RUN_BYTES, pinned_bytes
 
 Runs = list[tuple[int, Run]]
@@ -102,7 +102,7 @@ class ReadAhead:
 
     def early(
         self,
-        tasks: Tasks,
+        tasks: TaskSet,
         ledger: int,
         first: int,
         size_bytes: int,

@@ -254,7 +254,7 @@ class LogTail:
         now = self._clock.monotonic()
         if self._old is not None or now - max(self._used_at, self._opened_at) >= idle_s:
             self._resting = True
-            self._context.tasks.closing += 1
+            self._context.background.closing += 1
             self._moving = self._context.tasks.spawn(self._moved(self._let_go))
         return False
 
@@ -318,8 +318,8 @@ class LogTail:
 
     async def _end_failed(self) -> None:
         """Few at a time: whoever publishes needs the metadata too."""
-        async with self._context.tasks.few:
-            self._context.tasks.closing += 1
+        async with self._context.background.few:
+            self._context.background.closing += 1
             await self._let_go()
 
     async def _let_go(self) -> None:
@@ -334,7 +334,7 @@ class LogTail:
                 raise
             return  # the metadata is away: it takes no more adds, and the next look, or the next append, closes it
         finally:
-            self._context.tasks.closing -= 1
+            self._context.background.closing -= 1
         if not self._dead:
             self._old = None
 

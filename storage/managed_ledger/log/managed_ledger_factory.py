@@ -412,7 +412,7 @@ class ManagedLedgerFactory:
             self._sweeping = self._restless.due(loop.time())
         for _ in range(min(len(self._sweeping), _SWEPT_A_SLICE)):
             if (
-                self.context.tasks.closing >= _CLOSING_MAX
+                self.context.background.closing >= _CLOSING_MAX
             ):  # the metadata is busy with them; whoever publishes writes there too
                 break
             topic = self._sweeping.pop()

@@ -31,7 +31,8 @@ _SAME_MAX = 1000
 
 @dataclass(slots=True, kw_only=True)
 class SharedParts:
-    """cold: reads ledgers that only an object store has. may_page: every broker of the region understands pages of ledgers.
+    """cold: reads ledgers that only an object store has. may_page: every broker of the region understands pages of
+    ledgers.
 
     on_closed: called with each log that ends. touch: called with a topic that `ManagedLedger.rest` has something to do
     for.

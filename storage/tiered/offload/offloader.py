@@ -28,7 +28,9 @@ from heliograph.model.errors import (
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.every import every
 from heliograph.runtime.recent_latencies import Recent
+from heliograph.runtime.task_set import cancel_all
 from heliograph.runtime.throttle import Throttle
 from local_meta.metadata_id import instance_of
 from storage.ledger.ledger_context import LedgerContext
@@ -151,13 +153,11 @@ class Tiering:
                 instance.encode(),
                 None if self._beside is None else self._beside.named,
             )
-            self._ticking = self._context.tasks.spawn(self._tick_in_slices())
+            self._collect_at = self._clock.monotonic() + self._settings.collect_s
+            self._ticking = self._context.tasks.spawn(every(self._settings.tick_s, self._tick_in_slices))
 
     async def stop(self) -> None:
-        running = [task for task in (self._ticking, *self._running.values()) if task is not None]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await cancel_all([self._ticking, *self._running.values()])
 
     def failures(self) -> dict[str, int]:
         """Topic -> attempts that failed one behind another, of those whose last one did."""
@@ -194,19 +194,16 @@ class Tiering:
     # -- by policy ----------------------------------------------------------------------------------------------------
 
     async def _tick_in_slices(self) -> None:
-        collect_at = self._clock.monotonic() + self._settings.collect_s
-        while True:
-            await asyncio.sleep(self._settings.tick_s)
-            for number, ledger in enumerate(self._next_topics()):
-                self._look(ledger)
-                if number % _TOPICS_A_SLICE == _TOPICS_A_SLICE - 1:
-                    await asyncio.sleep(0)
-            if self.sweep is not None:
-                await self.sweep.step()
-            if self._clock.monotonic() >= collect_at:
-                collect_at = self._clock.monotonic() + self._settings.collect_s
-                if self._collects():
-                    await self.collect()
+        for number, ledger in enumerate(self._next_topics()):
+            self._look(ledger)
+            if number % _TOPICS_A_SLICE == _TOPICS_A_SLICE - 1:
+                await asyncio.sleep(0)
+        if self.sweep is not None:
+            await self.sweep.step()
+        if self._clock.monotonic() >= self._collect_at:
+            self._collect_at = self._clock.monotonic() + self._settings.collect_s
+            if self._collects():
+                await self.collect()
 
     def tick(self) -> None:
         """Begins what the policies ask for."""

@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 from heliograph.model.errors import CorruptData, HeliographError, NoSuchObject, StoreUnavailable
 from heliograph.model.ledger_metadata import OffloadRecord
 from heliograph.runtime.recent_latencies import Recent
+from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.block import is_sealed
 from heliograph.wire.run import Run
-from storage.ledger.tasks import Tasks
 from storage.tiered.objects.object_format import HEAD_BYTES, Index, cut_blocks
 from storage.tiered.objects.object_names import ledger_key
 from storage.tiered.store import ObjectStore, Stores
@@ -78,7 +78,7 @@ class ColdCounts:
 class ColdReader:
     """`reads`, `read_bytes`, `hits` (of what was read before), `errors`: since its start."""
 
-    def __init__(self, stores: Stores, settings: TieredSettings, tasks: Tasks, opened: Opened = as_stored) -> None:
+    def __init__(self, stores: Stores, settings: TieredSettings, tasks: TaskSet, opened: Opened = as_stored) -> None:
         """opened: (ledger, runs) -> the same runs, open, where they are sealed."""
         self.reads = self.read_bytes = self.hits = self.errors = 0
         self.topics: dict[str, ColdCounts] = {}

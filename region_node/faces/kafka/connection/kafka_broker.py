@@ -30,8 +30,8 @@ from region_node.faces.kafka.produce_fetch.fetch import FetchSessions
 from region_node.faces.kafka.quotas.client_quotas import ClientQuotas
 from region_node.faces.kafka.security.scram import ScramUsers
 from region_node.faces.kafka.transactions.producer_ids import ProducerIds
+from region_node.runtime.logged_tasks import logged_tasks
 from region_node.runtime.prometheus_text import Sample
-from region_node.runtime.ready_queue import Tasks
 from region_node.security.authentication.principal import Principal
 from region_node.security.authorization.authorization_service import Action
 from region_node.security.authorization.security_service import Security
@@ -104,7 +104,7 @@ class KafkaBroker:
         self.number = -1
         self.counts = KafkaCounts()
         self.connections: Callable[[], int] = lambda: 0
-        self.tasks = Tasks()
+        self.tasks = logged_tasks()
         self.commits = Commits(meta, self.tasks.spawn)
         self.sessions = FetchSessions(settings.fetch_sessions_max, rng)
         self.configs = Configs(topics, config, settings)

@@ -18,6 +18,7 @@ from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import HeliographError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.kafka.entry_conversion import as_batch, batch_of
 from heliograph.wire.kafka.record_batches import (
     HEADER_BYTES,
@@ -33,7 +34,6 @@ from region_node.faces.kafka.log.compacted_reads import CompactedReads
 from region_node.faces.kafka.log.producer_sequences import Sequences
 from region_node.faces.kafka.log.sequence_store import SequenceStore
 from region_node.faces.kafka.log.time_index import Times
-from region_node.runtime.ready_queue import Tasks
 from region_node.topics.policies.policy_maintenance import KAFKA_CURSOR
 from region_node.topics.topic import Topic
 
@@ -77,7 +77,7 @@ class KafkaLog:
         topic: Topic,
         counts: KafkaCounts,
         meta: MetadataStore,
-        tasks: Tasks,
+        tasks: TaskSet,
         configs: Configs,
         clock: Clock,
         read_now: dict[KafkaLog, None],

@@ -24,13 +24,13 @@ import msgpack
 from heliograph.kv.metadata_store import MetadataStore, Put
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.positions import Position
+from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.kafka.entry_conversion import batch_of
 from heliograph.wire.kafka.record_batches import CONTROL, peek_batch
 from heliograph.wire.run import FLAG_KAFKA
 from region_node.faces.kafka.log.producer_sequences import Sequences
 from region_node.faces.kafka.log.time_index import Times, times_key
 from region_node.faces.kafka.log.time_search import UNSEEN, entries_of, highest_of
-from region_node.runtime.ready_queue import Tasks
 
 if TYPE_CHECKING:
     from region_node.faces.kafka.log.partition_log import KafkaLog
@@ -53,7 +53,7 @@ class SequenceStore:
 
     __slots__ = ("_log", "_meta", "_saving", "_since_bytes", "_tasks")
 
-    def __init__(self, log: KafkaLog, meta: MetadataStore, tasks: Tasks) -> None:
+    def __init__(self, log: KafkaLog, meta: MetadataStore, tasks: TaskSet) -> None:
         self._log, self._meta, self._tasks = log, meta, tasks
         self._since_bytes = 0
         self._saving = False

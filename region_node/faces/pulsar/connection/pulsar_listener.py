@@ -26,7 +26,7 @@ from region_node.faces.flow_control import Outbox, drained
 from region_node.faces.pulsar.commands.replicator_producers import ClusterPort
 from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 from region_node.metrics.lookup_metrics import LookupCounts
-from region_node.runtime.ready_queue import Tasks
+from region_node.runtime.logged_tasks import logged_tasks
 from region_node.security.authorization.security_service import Security, open_security
 from region_node.topics.serving.topic_service import TopicService
 from region_node.transactions.coordinators.transaction_service import Transactions
@@ -132,7 +132,7 @@ class PulsarListener:
         """None: nothing is exchanged with Pulsar clusters."""
         self.settings = settings or ListenerSettings()
         self.clock, self.rng = clock, rng
-        self.tasks = Tasks()
+        self.tasks = logged_tasks()
         self.connections: dict[PulsarConnection, None] = {}
         self.created = self.refused = self.ended = 0
         """Connections since the start: all, those that were not accepted or not answered with CONNECTED, those that are
