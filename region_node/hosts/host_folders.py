@@ -26,7 +26,9 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostManifest:
-    """What a host's own commands go by. `nodes`: in the order in which they start; lists of names: all of the region, once all is done."""
+    """What a host's own commands go by. `nodes`: in the order in which they start; lists of names: all of the region,
+    once all is done.
+    """
 
     host: str
     region: str
@@ -54,7 +56,7 @@ class HostManifest:
 
     @classmethod
     def read(cls, path: Path) -> HostManifest:
-        """Raises ConfigError."""
+        """Reads `host.json`. Raises ConfigError where it is not there, is no JSON, or has fields that are not known."""
         try:
             return build(cls, json.loads(path.read_text()), "host.json")
         except OSError as error:
@@ -163,7 +165,7 @@ metadata above all.
 
 
 def unit(inventory: Inventory, host: str, node: HostNode) -> str:
-    """A systemd unit."""
+    """Returns the text of the node's systemd unit."""
     prefix = inventory.prefix_of(host)
     bookie = node.settings.get("bookie", {})
     writes = " ".join(
@@ -177,7 +179,7 @@ StartLimitIntervalSec=0
 
 [Service]
 User={inventory.user}
-ExecStart={prefix}/current/bin/python -m region_node.process.role_process --settings {prefix}/etc/{node.name}.json
+ExecStart={prefix}/current/bin/python -m region_node.process --settings {prefix}/etc/{node.name}.json
 Restart=always
 RestartSec=1
 TimeoutStopSec=60

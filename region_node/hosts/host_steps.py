@@ -206,7 +206,9 @@ async def _empty(
 
 
 def provision(prefix: Path, wait_s: float, say: Say) -> None:
-    """Writes all regions, and `public/default`, into the global configuration, from a host with the role config. Raises ConfigError."""
+    """Writes all regions, and `public/default`, into the global configuration, from a host with the role config. Raises
+    ConfigError.
+    """
     manifest = HostManifest.read(prefix / "etc" / "host.json")
     if not manifest.config:
         raise ConfigError(

@@ -34,7 +34,7 @@ _OWN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPorts:
-    """Of each host. -1: not open."""
+    """What each host listens on; -1: not open."""
 
     broker: int = 6650
     broker_tls: int = 6651
@@ -207,7 +207,9 @@ def _check_region(name: str, region: Region) -> None:
 
 
 def _check_settings(node: HostNode) -> None:
-    """What a process would refuse is refused before a host is touched; files are not there yet, so what names some is left out."""
+    """What a process would refuse is refused before a host is touched; files are not there yet, so what names some is
+    left out.
+    """
     fields = {**node.settings, "tls": None, "bind": "127.0.0.1", "security": {}}
     try:
         build(ProcessSettings, fields, "")

@@ -13,6 +13,8 @@ import sys
 import time
 from types import FrameType
 
+from region_node.runtime.module_command import module_command
+
 _BACKOFF_S = (0.2, 1.0, 2.0, 5.0, 10.0)
 _STEADY_S = 30.0
 
@@ -40,7 +42,7 @@ def main() -> None:
                 True  # who is asked to end between the fork and the name of what was forked would leave it behind
             )
             process = subprocess.Popen(
-                [sys.executable, "-m", "region_node.instance.child", "--settings", sys.argv[1]],
+                module_command(sys.executable, "region_node.instance.child", "--settings", sys.argv[1]),
                 stdin=subprocess.DEVNULL,
             )
             starting = False

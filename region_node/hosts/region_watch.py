@@ -140,11 +140,6 @@ class RegionWatch:
                 await self.meta.delete(keys.BALANCE_PAUSED)
                 await self.meta.revoke(lease)
 
-    async def _keep(self, lease: int) -> None:
-        while True:
-            await asyncio.sleep(_LEASE_MS / 5000)
-            await self._hold(lease)
-
     async def _hold(self, lease: int) -> None:
         with contextlib.suppress(HeliographError):  # this host's own metadata node may be the one that is restarted
             await self.meta.put(keys.BALANCE_PAUSED, Pause("hosts", self._clock.wall_ms() + _PAUSE_MS).encode())

@@ -18,6 +18,7 @@ from typing import Protocol
 from heliograph.model.errors import ConfigError
 from region_node.hosts.host_folders import HostManifest
 from region_node.instance.launch import alive
+from region_node.runtime.module_command import module_command
 
 _UNITS = Path("/etc/systemd/system")
 _STOP_S = 90.0
@@ -97,7 +98,7 @@ class Plain:
         python = self._prefix / "current" / "bin" / "python"
         with (self._prefix / "log" / f"{node}.log").open("ab") as log:
             keeper = subprocess.Popen(
-                [str(python), "-m", "region_node.hosts.keeper", str(self._prefix / "etc" / f"{node}.json")],
+                module_command(str(python), "region_node.hosts.keeper", str(self._prefix / "etc" / f"{node}.json")),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

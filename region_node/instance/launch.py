@@ -21,6 +21,7 @@ from heliograph.model.errors import ConfigError
 from region_node.instance.control import call
 from region_node.instance.plan.layout import load_plan
 from region_node.instance.plan.loopback_ports import LoopbackPorts
+from region_node.runtime.module_command import module_command
 
 END_S = 180.0
 """What a supervisor takes to end at the longest: each tier drains, then is killed."""
@@ -48,14 +49,13 @@ def start_background(data: Path, console: Console, *, restart: bool = True) -> i
     ready, theirs = os.pipe()
     with (data / "logs" / "supervisor.log").open("ab") as log:
         process = subprocess.Popen(
-            [
+            module_command(
                 sys.executable,
-                "-m",
                 "region_node.instance.background",
                 str(data),
                 str(theirs),
                 *([] if restart else ["no-restart"]),
-            ],
+            ),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

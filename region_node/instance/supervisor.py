@@ -28,6 +28,7 @@ from region_node.instance.nodes.wide_area import WideArea
 from region_node.instance.plan.layout import HOST, InstancePlan, NodePlan, check_ports, node_settings, save_plan
 from region_node.instance.plan.loopback_ports import LoopbackPorts
 from region_node.instance.plan.region_growth import with_region, without_region
+from region_node.runtime.module_command import module_command
 from region_node.security.certificate_authority import ensure_certificates
 
 Progress = Callable[[str], None]
@@ -143,15 +144,9 @@ class Supervisor:
         path = folder / f"{node.name}.json"
         path.write_text(json.dumps(node_settings(self._data, self._plan, node), indent=1))
         interpreter = interpreter_of(node, self._processes.children.values(), sys.executable)
-        command = [
-            interpreter,
-            "-m",
-            "region_node.instance.child",
-            "--role",
-            ",".join(node.roles),
-            "--settings",
-            str(path),
-        ]
+        command = module_command(
+            interpreter, "region_node.instance.child", "--role", ",".join(node.roles), "--settings", str(path)
+        )
         return Child(node.name, node.region, node.roles, command, {k: v for k, v in node.ports.items() if v})
 
     # -- growing and shrinking ----------------------------------------------------------------------------------------

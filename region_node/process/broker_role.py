@@ -494,15 +494,10 @@ class BrokerRole:
     # -- values -------------------------------------------------------------------------------------------------------
 
     def _on_leadership(self, namespace: str) -> None:
-        if hasattr(
-            self, "subscription_leadership"
-        ):  # what is heard before there are topics holds for them when they are loaded
-            changed = (
-                self.subscription_leadership.changed
-                if is_subscription(namespace)
-                else self.topics.gates.leadership_changed
-            )
-            changed(namespace)
+        # what is heard before there are topics holds for them when they are loaded
+        if hasattr(self, "subscription_leadership"):
+            gates, of_subscription = self.topics.gates, is_subscription(namespace)
+            (self.subscription_leadership.changed if of_subscription else gates.leadership_changed)(namespace)
 
     def region_number(self, name: str) -> int | None:
         found = self.view.region(name)

@@ -45,9 +45,7 @@ STOP_TIMEOUT_S = 30.0
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs until a signal; ends the process with 0, 1 (a fault), or 2 (something to put right first)."""
-    parser = argparse.ArgumentParser(
-        prog="region_node.process.role_process", description="One process of a Heliograph region."
-    )
+    parser = argparse.ArgumentParser(prog="region_node.process", description="One process of a Heliograph region.")
     parser.add_argument(
         "--settings", required=True, metavar="FILE", help="JSON; the environment (HELIOGRAPH_...) overrides it"
     )
@@ -89,9 +87,7 @@ async def _logged(
     """Says what the log's limit left out also where nothing more is logged."""
 
     async def say() -> None:
-        while True:
-            await asyncio.sleep(window_s)
-            handler.say_left_out(runtime.clock.wall_ms() / 1000)
+        handler.say_left_out(runtime.clock.wall_ms() / 1000)
 
     saying = asyncio.ensure_future(every(window_s, say))
     try:
@@ -291,7 +287,3 @@ def _os_sentence(error: OSError) -> str:
     if error.errno == errno.ENOSPC:
         return f"no space left ({error.filename or error.strerror}); free some, or choose another folder"
     return f"the start failed: {error}"
-
-
-if __name__ == "__main__":
-    main()

@@ -288,7 +288,9 @@ class MetaNodeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRoleSettings:
-    """A voter of the global configuration. `peers`: node id -> where this node reaches it, this node's own among them; empty: it is alone."""
+    """A voter of the global configuration. `peers`: node id -> where this node reaches it, this node's own among them;
+    empty: it is alone.
+    """
 
     node_id: str = ""
     port: int = 7002

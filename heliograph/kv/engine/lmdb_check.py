@@ -23,7 +23,7 @@ _SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal
 def check_in_a_child(folder: str) -> None:
     """Blocking, for as long as it takes to read the table. Raises CorruptData."""
     child = subprocess.run(
-        [sys.executable, "-m", __name__, folder],
+        [sys.executable, *(["-P"] if sys.flags.safe_path else []), "-m", __name__, folder],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -163,7 +163,9 @@ class Processes:
 
     @contextlib.asynccontextmanager
     async def _after_earlier(self, child: Child) -> AsyncIterator[None]:
-        """Behind the commands that were given before. Raises ConfigError where it was killed meanwhile: the kill is the later command, and stands."""
+        """Behind the commands that were given before. Raises ConfigError where it was killed meanwhile: the kill is the
+        later command, and stands.
+        """
         kills = child.kills
         async with child.commanded:
             if child.kills != kills:

@@ -24,7 +24,7 @@ _PATHS = ("/heliograph/v1/status", "/heliograph/v1/config/members?here=true")
 
 
 class InstanceStatus:
-    """plan: the present one."""
+    """Answers the verb `status`. plan: returns the present one; joining and leaving change it."""
 
     def __init__(
         self, data: Path, plan: Callable[[], InstancePlan], processes: Processes, tokens: SupervisorTokens

@@ -16,6 +16,7 @@ from heliograph.model.errors import ConfigError
 from region_node.instance.nodes.processes import Child, Processes
 from region_node.instance.nodes.toxiproxy_api import Proxy, Toxiproxy
 from region_node.instance.plan.layout import HOST, InstancePlan, WanLink
+from region_node.runtime.module_command import module_command
 
 _ANSWER_TRIES = 1200
 _ANSWER_POLL_S = 0.05
@@ -34,9 +35,8 @@ class WideArea:
                 "Toxiproxy's server is not here: run `make setup` in the checkout, or start with --wan none"
             )
         port = self._plan().toxiproxy_port
-        command = [
+        command = module_command(
             sys.executable,
-            "-m",
             "region_node.instance.child",
             "--exec",
             str(self._program),
@@ -44,7 +44,7 @@ class WideArea:
             HOST,
             "-port",
             str(port),
-        ]
+        )
         child = Child("toxiproxy", "", ["toxiproxy"], command, {"toxiproxy": port})
         child.revived = lambda: self._make_proxies(child)
         self._processes.children[child.name] = child

@@ -96,7 +96,7 @@ def running(described: dict[str, Any], tmp_path: Path) -> Iterator[Running]:
     for folder in render(inventory, tmp_path / "ca", tmp_path / "rendered"):
         shutil.copytree(folder, tmp_path / folder.name / "etc")
     settings = tmp_path / "eu-a" / "etc" / "eu-a-meta.json"
-    command = [sys.executable, "-m", "region_node.process.role_process", "--settings", str(settings), "--role", "meta"]
+    command = [sys.executable, "-m", "region_node.process", "--settings", str(settings), "--role", "meta"]
     with (
         (tmp_path / "log").open("wb") as log,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,

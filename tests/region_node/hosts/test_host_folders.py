@@ -65,9 +65,9 @@ def test_units_start_the_process_and_let_it_write_its_own_folders_only(
     render(parse(described), tmp_path / "ca", tmp_path / "out")
     unit = (tmp_path / "out" / "eu-c" / "heliograph-eu-c-bookie-0.service").read_text()
     assert (
-        "ExecStart=/opt/heliograph/current/bin/python -m region_node.process.role_process --settings /opt/heliograph/etc/eu-c-bookie-0.json\n"
-        in unit
-    )
+        "ExecStart=/opt/heliograph/current/bin/python -m region_node.process --settings "
+        "/opt/heliograph/etc/eu-c-bookie-0.json\n"
+    ) in unit
     assert "User=heliograph\n" in unit and "\nIOWeight=100\n" in unit and "\nCPUWeight=100\n" in unit
     weights = {
         path.read_text().partition("IOWeight=")[2].split()[0]

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,10 @@ def with_processes(folder: Path, body: Callable[[Processes, list[ConfigError]], 
     asyncio.run(main())
 
 
+def watchers(processes: Processes) -> set[asyncio.Task[Any]]:
+    return set(processes._watchers._running)
+
+
 def child(processes: Processes, name: str, code: str) -> Child:
     made = processes.children[name] = Child(name, "us", ["broker"], [sys.executable, "-c", code], {"service": 1})
     return made
@@ -41,7 +46,7 @@ def test_what_dies_comes_back_and_who_starts_it_meanwhile_starts_it_once(tmp_pat
         one = child(processes, "one", READY)
         await processes.spawn(one)
         await one.ready.wait()
-        first, watcher = one.pid, set(processes._watchers)
+        first, watcher = one.pid, watchers(processes)
         one.send(signal.SIGKILL)
         assert one.process is not None
         await one.process.wait()
@@ -50,7 +55,7 @@ def test_what_dies_comes_back_and_who_starts_it_meanwhile_starts_it_once(tmp_pat
         assert second not in (None, first)
         await asyncio.wait(watcher)  # its pause before it would start it is over
         assert one.pid == second and one.restarts == 1 and len(processes._watchers) == 1 and fatal == []
-        watcher = set(processes._watchers)
+        watcher = watchers(processes)
         one.send(signal.SIGKILL)
         await asyncio.wait(watcher)
         assert one.pid not in (None, second) and one.restarts == 2, "by itself"
@@ -65,14 +70,14 @@ def test_one_that_is_wanted_down_stays_down_and_one_that_cannot_start_says_why(t
     async def body(processes: Processes, fatal: list[ConfigError]) -> None:
         held, broken = child(processes, "held", READY), child(processes, "broken", "raise SystemExit(2)")
         await processes.spawn(held)
-        watcher = set(processes._watchers)
+        watcher = watchers(processes)
         held.held = True
         held.send(signal.SIGKILL)
         await asyncio.wait(watcher)
         assert held.pid is None
         (tmp_path / "logs" / "broken.log").write_text("heliograph: no such setting\n")
         await processes.spawn(broken)
-        await asyncio.wait(set(processes._watchers))
+        await asyncio.wait(watchers(processes))
         assert [str(error) for error in fatal] == [
             "broken could not start: heliograph: no such setting"
         ] and broken.pid is None
