@@ -37,7 +37,7 @@ lint: setup         ## layout, ruff, mypy --strict, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --config contracts.toml
 
 bench: setup        ## the publish path against the fdatasync floor
 	@$(BIN)/python -m benchmarks.publish_floor
