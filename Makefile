@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 export PYTHONHASHSEED := 0
 
-.PHONY: help setup demo test test-system oracle interop fuzz lint bench bench-peers bench-balance bench-connections bench-five bench-proxied bench-topics bench-mesh bench-idle bench-idle-links bench-links bench-spread bench-takeover bench-storage bench-spark chaos soak soak-spark lock proto wheels clean
+.PHONY: help setup demo test quick test-system oracle interop fuzz lint bench bench-peers bench-balance bench-connections bench-five bench-proxied bench-topics bench-mesh bench-idle bench-idle-links bench-links bench-spread bench-takeover bench-storage bench-spark chaos soak soak-spark lock proto wheels clean
 
 help:               ## this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -19,6 +19,9 @@ demo: setup         ## three regions on this machine, messages round the world, 
 
 test: setup         ## the whole suite: units, simulations, real processes through Toxiproxy, Spark
 	@$(BIN)/python tools/run_tests.py
+
+quick: setup        ## lint, types, contracts, and the tests nearest to what the working tree changed, in 90 s; SINCE=HEAD
+	@$(BIN)/python tools/quick.py --since $(or $(SINCE),HEAD)
 
 test-system: setup  ## what needs a real peer or a long build; installs it into ~/.cache/heliograph
 	@$(BIN)/python tools/run_tests.py --system
