@@ -268,7 +268,9 @@ def trigger(bench: Bench) -> dict[str, Any]:
 
 
 def source(bench: Bench) -> dict[str, Any]:
-    """What one core reads over the network: the reader alone, payloads cut from their batches, also straight from bookies; and what that costs the region."""
+    """What one core reads over the network: the reader alone, payloads cut from their batches, also straight from
+    bookies; and what that costs the region.
+    """
     from heliograph.spark.columns.entry_columns import MessageRows
 
     reader = BlockReader(bench.admin)

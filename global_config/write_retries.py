@@ -17,8 +17,9 @@ from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import Rng
 
 PATIENCE_S = 8.0
-"""Less than the 10 s for which regions wait for each other's answers (`region_node.faces.admin.dr.disaster_recovery`): who asked hears why, and not that nobody answers."""
-PAUSE_MIN_S = 0.005
+"""Less than the 10 s for which regions wait for each other's answers (`region_node.faces.admin.dr.disaster_recovery`):
+who asked hears why, and not that nobody answers.
+"""
 PAUSE_MAX_S = 0.2
 _PAUSES = Backoff(0.02, PAUSE_MAX_S, spread=(0.25, 1.0))
 

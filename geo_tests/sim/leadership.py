@@ -381,7 +381,9 @@ class Consuming(Broker):
 
 
 class SubscriptionWorld(LeadershipWorld):
-    """The same for subscriptions: who hands out is in the region that is active at that moment; and a planned move takes nothing from a consumer."""
+    """The same for subscriptions: who hands out is in the region that is active at that moment; and a planned move
+    takes nothing from a consumer.
+    """
 
     names = SUBSCRIPTIONS
 

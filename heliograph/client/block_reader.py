@@ -76,7 +76,9 @@ class CoordinatePlace:
 
 
 class OriginHoldings(NamedTuple):
-    """Of one origin, by a region that gets it. missing: (after, through], and the reason, where one is known."""
+    """Says what a region that gets an origin's entries holds of them. missing: (after, through], and the reason, where
+    one is known.
+    """
 
     through: Position | None
     missing: tuple[tuple[Position, Position, str | None], ...]
@@ -250,7 +252,9 @@ class BlockReader:
         return _vector(body["vector"])
 
     def told(self, topic: str, region: str) -> dict[Origin, OriginHoldings]:
-        """What that region, which is asked, says of each origin: through where it has taken it over, and what it names as missing below. Raises NotFound."""
+        """What that region, which is asked, says of each origin: through where it has taken it over, and what it names
+        as missing below. Raises NotFound.
+        """
         body = self._get(f"{_path(topic)}/vectors", topic)
         found: dict[Origin, OriginHoldings] = {}
         for row in body["regions"].get(region, {}).get("origins", ()):
@@ -265,7 +269,9 @@ class BlockReader:
         return found
 
     def find(self, topic: str, origin: Origin, at: Position) -> CoordinatePlace:
-        """Where the entry lies in the region that was first published as `at` of `origin`, or the next one of that origin."""
+        """Where the entry lies in the region that was first published as `at` of `origin`, or the next one of that
+        origin.
+        """
         body = self._get(f"{_path(topic)}/positions/{format_coordinate((origin, at))}", topic)
         position, following = (
             None if found is None else (found[0], found[1]) for found in (body["position"], body["following"])

@@ -75,8 +75,11 @@ class BookieRange(NamedTuple):
         )
 
 
-def read_bookies(where: BookieRange, first: int, last: int, turn: int = 0) -> Generator[tuple[int, Run], None, None]:
-    """(first entry, run) from `first` to `last`, both included, in order. Raises BookiesUnread, as early as at the first run.
+def read_bookies(
+    where: BookieRange, first: int, last: int, first_copy: int = 0
+) -> Generator[tuple[int, Run], None, None]:
+    """(first entry, run) from `first` to `last`, both included, in order. Raises BookiesUnread, as early as at the
+    first run.
 
     first_copy: which of the copies is asked first: readers of several ranges take another one each time.
     """
@@ -85,7 +88,7 @@ def read_bookies(where: BookieRange, first: int, last: int, turn: int = 0) -> Ge
         for number, (start, addresses) in enumerate(where.fragments):
             behind = where.fragments[number + 1][0] if number + 1 < len(where.fragments) else where.last + 1
             if start <= at < behind and at <= last:
-                ensemble = _Ensemble(where, addresses, turn)
+                ensemble = _Ensemble(where, addresses, first_copy)
                 try:
                     for found, run in ensemble.read(at, min(last, behind - 1)):
                         yield found, run
@@ -103,11 +106,11 @@ class _Ensemble:
     serve several sets.
     """
 
-    def __init__(self, where: BookieRange, addresses: tuple[str, ...], turn: int) -> None:
+    def __init__(self, where: BookieRange, addresses: tuple[str, ...], first_copy: int) -> None:
         self._where, self._addresses, self._stride = where, addresses, where.stride
         self._striping = Striping(len(addresses), where.write_quorum, where.stride or 1)
-        turns = [turn % where.write_quorum for _ in self._striping.sets]
-        self._left = [[*places[n:], *places[:n]] for n, places in zip(turns, self._striping.sets, strict=True)]
+        firsts = [first_copy % where.write_quorum for _ in self._striping.sets]
+        self._left = [[*places[n:], *places[:n]] for n, places in zip(firsts, self._striping.sets, strict=True)]
         """By set, the places that are still to be asked, the next one first."""
         self._answers: dict[int, _Answer] = {}
         """By set, who gives its entries."""

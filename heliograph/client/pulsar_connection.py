@@ -96,7 +96,9 @@ class BrokerAddress:
 
 
 class BrokerConnection(asyncio.Protocol):
-    """One connection after its handshake. `on_private(kind, content, payload)`, `on_closed(error)`, `on_writable()`: set by the owner."""
+    """One connection after its handshake. `on_private(kind, content, payload)`, `on_closed(error)`, `on_writable()`:
+    set by the owner.
+    """
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -131,7 +133,8 @@ class BrokerConnection(asyncio.Protocol):
         timeout_s: float = 10.0,
         replicates: bool = False,
     ) -> BrokerConnection:
-        """Connects and shakes hands; TLS where `ssl` is given, as the role of `token` where that is. Raises ConnectionLost, Refused, TimeoutError.
+        """Connects and shakes hands; TLS where `ssl` is given, as the role of `token` where that is. Raises
+        ConnectionLost, ServerRefused, TimeoutError.
 
         by_certificate: without a token, as the role of the certificate in `ssl`.
 
@@ -183,7 +186,7 @@ class BrokerConnection(asyncio.Protocol):
     async def lookup(
         self, topic: str, *, listener: str = "", authoritative: bool = False, timeout_s: float = 10.0
     ) -> BrokerAddress:
-        """One LOOKUP here. Raises Refused, ConnectionLost, TimeoutError."""
+        """One LOOKUP here. Raises ServerRefused, ConnectionLost, TimeoutError."""
         command = BaseCommand(type=BaseCommand.LOOKUP)
         command.lookupTopic.topic = topic
         command.lookupTopic.authoritative = authoritative

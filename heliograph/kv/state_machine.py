@@ -176,7 +176,9 @@ class KvMachine:
         return None
 
     def _take_over(self, head: Head, rows: TableRows, counts: KeyCounts, leased: dict[int, dict[str, None]]) -> None:
-        """Another table in the place of what there was: observers are told None, which may be any difference. Raises CorruptData, and changes nothing then."""
+        """Another table in the place of what there was: observers are told None, which may be any difference. Raises
+        CorruptData, and changes nothing then.
+        """
         try:
             held = {number: _Lease(ttl_ms) for number, ttl_ms in head.leases}
             for lease, keys in leased.items():

@@ -128,7 +128,9 @@ class RaftCore(Leading):
         )
 
     def _heed(self, sender: str, now: float) -> bool:
-        """A message of this term's leader. False: two leaders of one term, which only a bug elsewhere can bring; it is not obeyed."""
+        """A message of this term's leader. False: two leaders of one term, which only a bug elsewhere can bring; it is
+        not obeyed.
+        """
         if self.role is RaftRole.LEADER:
             return False
         self._follow(self.term, sender, now)

@@ -23,7 +23,9 @@ from heliograph.runtime.clock import Rng
 
 @dataclass(slots=True)
 class IncomingSnapshot:
-    """A snapshot on its way in. handed, stored: bytes, to the shell and on the disk; one piece at a time is between them."""
+    """A snapshot on its way in. handed, stored: bytes, to the shell and on the disk; one piece at a time is between
+    them.
+    """
 
     number: int
     sender: str

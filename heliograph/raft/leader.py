@@ -45,7 +45,9 @@ class Leading(CoreState):
         return self.role is RaftRole.LEADER and self._transfer_to != ""
 
     def propose(self, commands: Sequence[bytes]) -> int | None:
-        """Appends commands; returns the index of the first, or None where this member does not lead, or is handing over."""
+        """Appends commands; returns the index of the first, or None where this member does not lead, or is handing
+        over.
+        """
         if self.role is not RaftRole.LEADER or self._transfer_to:
             return None
         first = self.log.last_index + 1
@@ -55,7 +57,9 @@ class Leading(CoreState):
         return first
 
     def read(self, token: int) -> bool:
-        """Asks for a linearizable read; the answer comes as an action with this token. False: this member does not lead."""
+        """Asks for a linearizable read; the answer comes as an action with this token. False: this member does not
+        lead.
+        """
         if self.role is not RaftRole.LEADER:
             return False
         self._reads.append(token)

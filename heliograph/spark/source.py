@@ -408,7 +408,9 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return next((snapshot.region for snapshot in snapshots.values()), self._region)
 
     def _coming(self, reader: BlockReader, snapshot: TopicSnapshot, place: TopicPlace, new: Positions) -> Position:
-        """From where on a query goes on here that stands at `place` of another region; `new` gets what the subscription here is to hold then."""
+        """From where on a query goes on here that stands at `place` of another region; `new` gets what the subscription
+        here is to hold then.
+        """
         topic, read = snapshot.topic, place.vector or {}
         known = self._came.get(topic)
         if known is None or known[0] != read:

@@ -415,7 +415,7 @@ def _spark_job(wanted: bool) -> Iterator[subprocess.Popen[str] | None]:
     if not wanted:
         yield None
         return
-    command = [sys.executable, "-m", "heliograph.spark.origins", "--wait"]
+    command = [sys.executable, "-P", "-m", "heliograph.spark.origins", "--wait"]  # what lies in the folder is anybody's
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

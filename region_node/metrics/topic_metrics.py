@@ -178,7 +178,9 @@ _IN_BYTES, _OUT_BYTES = (TOPIC.index((f"pulsar_{way}_bytes_total", "counter")) f
 
 
 class MetricRows:
-    """Labels, as text -> numbers in the order of the columns. A row that comes twice is added up, but for columns that `ways` names."""
+    """Labels, as text -> numbers in the order of the columns. A row that comes twice is added up, but for columns that
+    `ways` names.
+    """
 
     def __init__(self, columns: Columns, ways: Mapping[str, Way] | None = None) -> None:
         self.columns = columns
@@ -419,7 +421,9 @@ class TopicMetrics:
         }
 
     def _rates_of(self, marked: MetricRows) -> MetricRows:
-        """Of counts by namespace, a second since the last scrape; what came or went meanwhile with its topic does not count."""
+        """Turns counts by namespace into rates a second since the last scrape; what came or went meanwhile with its
+        topic does not count.
+        """
         counts, before = dict(marked.first()), self._marked
         self._marked, elapsed = counts, max(KEPT_S, self._clock.monotonic() - self._made_at)
         rates = MetricRows(MARKED)

@@ -34,7 +34,8 @@ class CompactedPort(LedgerPort, Protocol):
 
 
 class LeadershipPort(Protocol):
-    """Of a subscription that is active in one region at a time: `region_node.dr.leadership.write_gates.Turn`."""
+    """A subscription that is active in one region at a time:
+    `region_node.dr.leadership.write_gates.SubscriptionGate`."""
 
     @property
     def open(self) -> bool:

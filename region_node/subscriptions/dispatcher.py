@@ -26,8 +26,10 @@ from region_node.subscriptions.rate_limits import NO_LIMIT, DispatchThrottle
 log = logging.getLogger("region_node.topics")
 
 PASS_ENTRIES = 1024
-TURN_BYTES = 1 << 18
-"""What one subscription's turn gives to the socket holds up everybody else on the loop for as long as its copy takes: publishers at the tail as well."""
+PASS_BYTES = 1 << 18
+"""What one subscription's pass gives to the socket holds up everybody else on the loop for as long as its copy takes:
+publishers at the tail as well.
+"""
 READ_ENTRIES = 512
 _CATCHES_UP_BYTES = 1 << 20
 """Who has read so much from bookies, and nothing at the tail meanwhile, gives way to publishers."""
@@ -71,7 +73,7 @@ class Dispatcher(ABC):
         self.pausing = False
         """Nothing new goes out while more is acknowledged above the mark-delete position than can be stored."""
         self.leadership: LeadershipPort | None = None
-        """Of a subscription that is active in one region at a time: asked before each turn of work."""
+        """Of a subscription that is active in one region at a time: asked before each pass."""
         self.filtering: Filtering | None = None
         """What decides who gets what, beside the type."""
         self._judged: tuple[Position, Sequence[int]] | None = None
@@ -138,7 +140,7 @@ class Dispatcher(ABC):
         return NO_LIMIT if self.throttle is None else self.throttle.messages()
 
     def _bytes_max(self) -> int:
-        return TURN_BYTES if self.throttle is None else max(1, min(TURN_BYTES, self.throttle.bytes_left()))
+        return PASS_BYTES if self.throttle is None else max(1, min(PASS_BYTES, self.throttle.bytes_left()))
 
     def _spend(self, messages: int, run: Run) -> None:
         if self.throttle is not None:
@@ -162,7 +164,7 @@ class Dispatcher(ABC):
 
     def drop_rest(self) -> int:
         """Gives up what did not go out; returns how many messages. Only where nothing is stored."""
-        dropped = sum(run.messages for _, _, run in self.ledger.cached(self.position, READ_ENTRIES, TURN_BYTES))
+        dropped = sum(run.messages for _, _, run in self.ledger.cached(self.position, READ_ENTRIES, PASS_BYTES))
         self.position = after(self.ledger.last_confirmed)
         return dropped
 
@@ -174,7 +176,7 @@ class Dispatcher(ABC):
             return
         entries = size_bytes = 0
         while (limit := self._limit()) > 0 and not self._before_new():
-            if entries >= PASS_ENTRIES or size_bytes >= TURN_BYTES:
+            if entries >= PASS_ENTRIES or size_bytes >= PASS_BYTES:
                 self.wake()
                 return
             if self.pausing and not self.cursor.fits:

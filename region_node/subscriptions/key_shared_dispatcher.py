@@ -22,7 +22,7 @@ from region_node.runtime.cursor_ports import CursorPort, LedgerPort, Piece
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.delayed_delivery import Wheel
-from region_node.subscriptions.dispatcher import READ_ENTRIES, TURN_BYTES
+from region_node.subscriptions.dispatcher import PASS_BYTES, READ_ENTRIES
 from region_node.subscriptions.filters import ACCEPT, REJECT, RESCHEDULE
 from region_node.subscriptions.shared_dispatcher import SharedDispatcher
 from region_node.subscriptions.sticky_keys import AutoSplit, ConsistentHash, HashRanges, Sticky, key_hash, sticky_key
@@ -139,7 +139,7 @@ class KeySharedDispatcher(SharedDispatcher):
         try:
             while self._unhashed and generation == self._generation:
                 position = self._unhashed[-1]
-                pieces = await self.ledger.read(position, 1, TURN_BYTES)
+                pieces = await self.ledger.read(position, 1, PASS_BYTES)
                 if generation != self._generation:
                     return
                 self._unhashed.pop()
@@ -294,13 +294,13 @@ class KeySharedDispatcher(SharedDispatcher):
         """The entry, where it is at hand or cached."""
         found = self._at_hand.get(position)
         if found is None:
-            cached = self.ledger.cached(position, 1, TURN_BYTES)
+            cached = self.ledger.cached(position, 1, PASS_BYTES)
             found = cached[0][2].cut(0, 1) if cached and cached[0][:2] == position else None
         return found
 
     async def _read_waiting(self, generation: int, start: Position) -> None:
         try:
-            pieces = await self.ledger.read(start, READ_ENTRIES, TURN_BYTES)
+            pieces = await self.ledger.read(start, READ_ENTRIES, PASS_BYTES)
             if generation == self._generation:
                 self._at_hand = {
                     (ledger, first + i): run.cut(i, i + 1)

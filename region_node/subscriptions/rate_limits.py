@@ -206,7 +206,9 @@ class PublishGate:
                 self._hold(reader)
 
     def hold(self, reader: PausableReader) -> float:
-        """Of a publisher that is none of the topic's producers: it waits too, while the gate is closed. Returns for how many seconds."""
+        """Has a publisher wait that is none of the topic's producers, while the gate is closed. Returns for how many
+        seconds.
+        """
         if not self._closed:
             return 0.0
         self._hold(reader)

@@ -21,7 +21,7 @@ from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.subscriptions.chunked_messages import Chunk, ChunkHolders, chunked_entries
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.delayed_delivery import LATEST_MS, Delayed, Wheel, delayed_entries
-from region_node.subscriptions.dispatcher import READ_ENTRIES, TURN_BYTES, Dispatcher
+from region_node.subscriptions.dispatcher import PASS_BYTES, READ_ENTRIES, Dispatcher
 from region_node.subscriptions.filters import RESCHEDULE_MS
 
 log = logging.getLogger("region_node.topics")
@@ -381,7 +381,7 @@ class SharedDispatcher(Dispatcher):
         while self._replay and self._replay[0] <= (ledger, last + 1) and last - entry < READ_ENTRIES:
             last = heappop(self._replay)[1]
         self._replay_fetched = _within(
-            self.ledger.cached((ledger, entry), last - entry + 1, TURN_BYTES), ledger, entry, last
+            self.ledger.cached((ledger, entry), last - entry + 1, PASS_BYTES), ledger, entry, last
         )
         if self._replay_fetched:
             self._push_missing(ledger, entry, last)
@@ -401,7 +401,7 @@ class SharedDispatcher(Dispatcher):
     async def _read_replay(self, generation: int, ledger: int, entry: int, last: int) -> None:
         pieces: list[Piece] | None = None
         try:
-            pieces = await self.ledger.read((ledger, entry), last - entry + 1, TURN_BYTES)
+            pieces = await self.ledger.read((ledger, entry), last - entry + 1, PASS_BYTES)
         except HeliographError as error:
             self.stalled = True  # the owner's tick tries again
             log.warning("dispatch.read_failed", extra={"position": (ledger, entry), "error": str(error)})

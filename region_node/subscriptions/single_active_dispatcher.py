@@ -36,7 +36,7 @@ class SingleActive(Dispatcher):
         self.active: Consumer | None = None
         self._partition = partition
         self._told_leads = True
-        """Whether consumers were last told as one of them being active: not while it is another region's turn."""
+        """Whether consumers were last told as one of them being active: not while another region leads."""
 
     def read_through(self, ledger: LedgerPort) -> None:
         self._whole = ledger
@@ -78,7 +78,7 @@ class SingleActive(Dispatcher):
             consumer.sink.consumer_active(consumer, leads and consumer is self.active)
 
     def tell_leadership(self) -> None:
-        """The turn may have come, or gone to another region."""
+        """The leadership may have come, or gone to another region."""
         if (leads := self._leads()) != self._told_leads:
             self._tell(leads)
 

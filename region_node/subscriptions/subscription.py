@@ -200,7 +200,7 @@ class Subscription:
             self.dispatcher.wake()
 
     def tell_leadership(self) -> None:
-        """Consumers hear whether one of them is the active one, or it is another region's turn."""
+        """Consumers hear whether one of them is the active one, or another region leads."""
         if isinstance(self.dispatcher, SingleActive):
             self.dispatcher.tell_leadership()
 

@@ -302,7 +302,9 @@ class BrokerTier:
         return [partitions[index] for index in sorted(partitions)]
 
     async def _prepare(self, one: TopicManifest) -> list[str]:
-        """Tenant, namespace, policies, and the number of partitions, where they are missing; notes of what was left as it is."""
+        """Tenant, namespace, policies, and the number of partitions, where they are missing; notes of what was left as
+        it is.
+        """
         name, own, notes = TopicName.parse(one.topic), self._region().name, []
         if self._view.tenant(name.tenant) is None:
             text = one.policies.get(_TENANT)

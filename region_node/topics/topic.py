@@ -114,7 +114,8 @@ class Topic(CompactingTopic):
         self.terminated = getattr(self.ledger, "terminated_at", None) is not None
         self.closed = False
         self.leadership_of: LeadershipOf | None = None
-        """(topic, subscription, whether a policy wants it) -> its turn, where it is active in one region at a time."""
+        """(topic, subscription, whether a policy wants it) -> its leadership, where it is active in one region at a
+        time."""
         self.gate: GatePort | None = None
         """Of an active-passive namespace: what is published passes it twice. Of a migrated topic: `migration`, which
         lets nothing pass.

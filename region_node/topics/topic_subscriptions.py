@@ -61,6 +61,7 @@ class SubscribingTopic(ABC):
         "closed",
         "filters",
         "inactive_since",
+        "leadership_of",
         "ledger",
         "log",
         "name",
@@ -68,7 +69,6 @@ class SubscribingTopic(ABC):
         "subscriptions",
         "terminated",
         "text",
-        "leadership_of",
         "volatile",
     )
 
@@ -120,7 +120,7 @@ class SubscribingTopic(ABC):
         )
 
     def obey_leadership(self, subscription: Subscription) -> None:
-        """It may be another region's turn."""
+        """Another region may lead it."""
         subscription.obey(self._rules(subscription.name, durable=subscription.durable))
 
     def check_subscribe_rate(self, client: str) -> None:

@@ -134,7 +134,8 @@ class Teller:
         self._storage, self._take = storage, take
 
     async def tell(self, log: ReplicatedLog, ask: Ask, to: str) -> AuditAnswer:
-        """`to`: the region that asks. Of an own origin only what was published for it is told; with `passing`, of any, that and what is for regions behind it.
+        """`to`: the region that asks. Of an own origin only what was published for it is told; with `passing`, of any,
+        that and what is for regions behind it.
 
         Raises what storage raises.
         """

@@ -80,7 +80,9 @@ class Auditor:
         self.settings, self._channels, self._clock = settings or AuditSettings(), channels, clock
         self.storage: AuditStorage | None = None
         self.reports: dict[str, Report] = {}
-        """Topic -> its newest pass, the newest last; of more than REPORTS_MAX, those with nothing to tell are forgotten first."""
+        """Topic -> its newest pass, the newest last; of more than REPORTS_MAX, those with nothing to tell are forgotten
+        first.
+        """
         self.briefs: dict[str, AuditSummary] = {}
         """Topic -> its newest pass that was wanted, for as long as the topic is here."""
         self.found: Counter[str] = Counter()

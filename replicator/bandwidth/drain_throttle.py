@@ -68,7 +68,9 @@ class Draining(Protocol):
 
 
 class DrainThrottle(Generic[M]):
-    """Of one broker. `wake_after(seconds)`: `run` is to be called then. floor_bytes_per_s: 0: drains never give way."""
+    """Bounds the drains of one broker together. `wake_after(seconds)`: `run` is to be called then. floor_bytes_per_s:
+    0: drains never give way.
+    """
 
     def __init__(
         self, appends: Appends, floor_bytes_per_s: float, now: Callable[[], float], wake_after: Callable[[float], None]

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-TURN_BYTES = 256 << 10
-"""Of one turn of the event loop: longer ones hold up local publishing."""
+PASS_BYTES = 256 << 10
+"""How much a link sends in one pass of the event loop: longer passes hold up local publishing."""
 SHORT_PASS_BYTES = 128 << 10
 LIVE_BYTES = 1 << 20
 """A link with so much unsent, or less, drains nothing: it is live, and goes first."""

@@ -39,7 +39,9 @@ class Intake:
         return max(self._submitted.get(origin, self.durable.prefix(origin)), self.durable.prefix(origin))
 
     def judge(self, origin: Origin, previous: Position, last: Position) -> RunVerdict:
-        """previous: the coordinate before the first, of this origin on this route. last: of the run, or the end of the SKIP."""
+        """previous: the coordinate before the first, of this origin on this route. last: of the run, or the end of the
+        SKIP.
+        """
         have = self.submitted(origin)
         if last <= have:
             return RunVerdict.DUPLICATE

@@ -109,7 +109,7 @@ class IncomingLink:
 
 
 class IncomingStats:
-    """One broker's."""
+    """Knows the regions that links come from at one broker; `region` makes what is not known yet."""
 
     def __init__(self) -> None:
         self.regions: dict[str, IncomingRegion] = {}

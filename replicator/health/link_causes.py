@@ -158,7 +158,9 @@ def cause_of(error: BaseException) -> Cause:
 
 
 def schema_cause_of(error: BaseException) -> Cause:
-    """The same of asking a Pulsar cluster to take a schema: only what it says of the schema itself waits for a decision; a topic that moves there does not."""
+    """The same of asking a Pulsar cluster to take a schema: only what it says of the schema itself waits for a
+    decision; a topic that moves there does not.
+    """
     if isinstance(error, ServerRefused) and error.code == _INCOMPATIBLE:
         return Cause.SCHEMA_REFUSED
     cause = cause_of(error)

@@ -121,7 +121,7 @@ class LinkConnection:
 
     @property
     def crowded(self) -> bool:
-        """Whether other streams wait for their turn."""
+        """Whether other streams wait for their share."""
         return len(self._shares) > 0
 
     def touch(self, number: int) -> None:
@@ -129,7 +129,7 @@ class LinkConnection:
         self._changed[number] = None
 
     def wait(self, number: int) -> None:
-        """The stream has more to send than it may at once: its turn comes again."""
+        """The stream has more to send than it may at once: its share comes again."""
         self._shares.wait(self.streams[number])
         if self._client.writable:
             self._soon(self._on_writable)

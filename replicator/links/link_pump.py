@@ -23,7 +23,7 @@ from heliograph.wire.run import Buffer, Run
 from replicator.bandwidth.compression import RunPacker
 from replicator.bandwidth.fair_shares import SHARE_BYTES as CROWDED_BYTES
 from replicator.bandwidth.rate_limit import Pace
-from replicator.bandwidth.send_window import LIVE_BYTES, SHORT_PASS_BYTES, TURN_BYTES
+from replicator.bandwidth.send_window import LIVE_BYTES, PASS_BYTES, SHORT_PASS_BYTES
 from replicator.health.link_causes import Cause
 from replicator.links.link_connection import LinkConnection
 from replicator.links.timer_wheel import Timer
@@ -83,7 +83,7 @@ class LinkPump:
         self._pace_timer: Timer | None = None
         self._filter_timer: Timer | None = None
         self._budget = self._manager.budgets.to(link.target)
-        self._upto_bytes = TURN_BYTES
+        self._upto_bytes = PASS_BYTES
         self._bulk = False
         """The last share ended before what there is to send."""
         self._drains = False
@@ -103,7 +103,7 @@ class LinkPump:
         try:
             self.pump()
         finally:
-            self._upto_bytes = TURN_BYTES
+            self._upto_bytes = PASS_BYTES
 
     def end(self) -> None:
         """Stops it for good: the link ends, and leaves whatever queue it waits in."""
@@ -336,7 +336,7 @@ class LinkPump:
         try:
             live = self._manager.publishing.live(self._manager.clock.monotonic())
             runs = await self._log.ledger.read(
-                position, *self._at_once(min(max(1, core.room_bytes), SHORT_PASS_BYTES if live else TURN_BYTES))
+                position, *self._at_once(min(max(1, core.room_bytes), SHORT_PASS_BYTES if live else PASS_BYTES))
             )
         except HeliographError as error:
             if number != self.reading:

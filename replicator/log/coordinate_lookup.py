@@ -79,7 +79,7 @@ _STATUS: dict[SkipReason | None, LookupStatus] = {
     SkipReason.TRIMMED: LookupStatus.TRIMMED,
     SkipReason.DELETED: LookupStatus.DELETED,
 }
-"""Of what is missing here; by any other reason, and by none, it is lost."""
+"""What a SKIP's reason says of an entry that is missing here; by any other reason, and by none, it is lost."""
 
 
 async def position_of(log: ReplicatedLog, origin: Origin, at: Position, *, late: bool = True) -> Found:

@@ -340,7 +340,9 @@ class ReplicatedLog:
                 self._append(piece)
 
     def append_skip(self, record: SkipRecord, done: Done, failed: Failed, *, issued: bool = False) -> RunVerdict:
-        """Stores a SKIP as a hidden entry: of another region, by the same rule as a run; always of an own origin, and where it is issued here."""
+        """Stores a SKIP as a hidden entry: of another region, by the same rule as a run; always of an own origin, and
+        where it is issued here.
+        """
         if not issued and not self.state.is_own(record.origin):
             verdict = self.state.intake.judge(record.origin, record.after, record.through)
             if verdict is not RunVerdict.ACCEPT:
@@ -363,7 +365,9 @@ class ReplicatedLog:
         return self.last_own()[1] > BEFORE_ALL or any(waiting.run.origin is None for waiting in self._order)
 
     def append_late(self, run: Run, done: Done, failed: Failed) -> None:
-        """Stores entries of another region that the vector covers and that are not here: the audit's repair. The vector stays as it is."""
+        """Stores entries of another region that the vector covers and that are not here: the audit's repair. The vector
+        stays as it is.
+        """
         waiting = WaitingRun(self, run, done, failed)
         self._queue().append(waiting)
         self._append(waiting)

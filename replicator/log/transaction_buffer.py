@@ -88,8 +88,10 @@ class Open:
 
 
 class UnseenCommit:
-    """A committed transaction of another region that readers do not see yet. waits: topics whose part may not be here; at_ms: when its marker was stored
-    here, 0: not known; since: from when on they are waited for, in monotonic seconds, None: they were not asked for yet."""
+    """A committed transaction of another region that readers do not see yet. waits: topics whose part may not be here;
+    at_ms: when its marker was stored here, 0: not known; since: from when on they are waited for, in monotonic seconds,
+    None: they were not asked for yet.
+    """
 
     __slots__ = ("at_ms", "first", "since", "waits")
 

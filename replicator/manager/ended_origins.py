@@ -60,7 +60,7 @@ _AGAIN_S = 5.0
 
 
 class EndedOrigins:
-    """Of one broker."""
+    """Fetches the tails of ended origins for the topics of one broker, one topic at a time."""
 
     def __init__(self, manager: LinkManager) -> None:
         self._manager, self._channels = manager, LinkChannels(manager)

@@ -160,7 +160,7 @@ class ClusterConnections:
         self._opening: dict[_Key, asyncio.Task[ClusterConnection]] = {}
 
     async def owner(self, cluster: PulsarCluster, topic: str, attempt: int) -> ClusterConnection:
-        """To the broker that owns `topic` there. turn: which of several service addresses is asked first.
+        """To the broker that owns `topic` there. attempt: says which of several service addresses is asked first.
 
         Raises LinkError, Refused, ConnectionLost, OSError, TimeoutError, NotFound and NotAllowed (an address, a file).
         """

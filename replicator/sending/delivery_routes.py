@@ -17,7 +17,9 @@ from replicator.log.topic_state import TopicState
 
 
 class DeliveryRoute:
-    """From this region (`region`; "": there are no trees) to `target`. `mark`: everything at or below it needs no sending any more."""
+    """From this region (`region`; "": there are no trees) to `target`. `mark`: everything at or below it needs no
+    sending any more.
+    """
 
     def __init__(self, target: str, state: TopicState, mark: Position, region: str) -> None:
         self.target, self.state, self.region = target, state, region

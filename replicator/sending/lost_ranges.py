@@ -22,7 +22,7 @@ from replicator.sending.outgoing_runs import OutgoingRun, Send, just_before
 
 
 class Losses(DeliveryRoute):
-    """Of one link. `read_at`: where it goes on reading."""
+    """Names what one link's target will not get. `read_at`: where the link goes on reading."""
 
     def __init__(self, target: str, state: TopicState, mark: Position, region: str) -> None:
         super().__init__(target, state, mark, region)

@@ -121,7 +121,9 @@ class SubscriptionState:
     # -- what happens --------------------------------------------------------------------------------------------------
 
     def reset(self, start: Position) -> None:
-        """The cursor went back, or acknowledgements were taken away, by somebody here: from now on this is the truth everywhere."""
+        """The cursor went back, or acknowledgements were taken away, by somebody here: from now on this is the truth
+        everywhere.
+        """
         self._begin_epoch((self.epoch[0] + 1, self.number), None)
         self.start = start
 

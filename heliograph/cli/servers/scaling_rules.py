@@ -32,7 +32,9 @@ _FIELDS = {"name", "tier", "measure", "take", "above", "below", "for_s", "rest_s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingRule:
-    """measure: one of MEASURES, or METRIC and a name; `take` makes one number of its values. Exactly one of above and below, of run and call."""
+    """measure: one of MEASURES, or METRIC and a name; `take` makes one number of its values. Exactly one of above and
+    below, of run and call.
+    """
 
     name: str
     tier: str
@@ -117,7 +119,9 @@ class Scaler:
         self._rests: dict[str, float] = {}
 
     def look(self, measures: Mapping[str, Sequence[float]], now: float) -> list[tuple[ScalingRule, float]]:
-        """measures: name -> a value of each node that has one. Returns the rules that have come true, with the value that did it."""
+        """measures: name -> a value of each node that has one. Returns the rules that have come true, with the value
+        that did it.
+        """
         found: list[tuple[ScalingRule, float]] = []
         for rule in self.rules:
             values = measures.get(rule.measure, ())

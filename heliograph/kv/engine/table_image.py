@@ -50,7 +50,7 @@ class Image:
     """The machine calls `keep` before it changes a key, and sets `broken` where its whole table was replaced."""
 
     def __init__(self, head: Head, table: TableRows, start: str = "", end: str = LAST_KEY) -> None:
-        """Of the keys in [start, end)."""
+        """The image holds the keys in [start, end)."""
         self.head = head
         self.broken = False
         self._table = table

@@ -26,7 +26,7 @@ from heliograph.wire.metadata_frames import fields
 
 
 class MembersApi:
-    """Of one node. group: "meta" or "config"."""
+    """Answers for one node of a group. group: "meta" or "config"."""
 
     def __init__(self, raft: RaftNode, group: str) -> None:
         self.raft, self.group = raft, group

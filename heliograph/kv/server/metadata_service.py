@@ -325,7 +325,9 @@ class MetaService:
         self._arm()
 
     async def _end(self, lease: int) -> None:
-        """Proposes the end of a lease until the machine knows of it; its outcome may be unknown for a while, and repeating it does no harm."""
+        """Proposes the end of a lease until the machine knows of it; its outcome may be unknown for a while, and
+        repeating it does no harm.
+        """
         while self._deadlines.is_ending(lease) and not self._closed:
             try:
                 await self.replica.propose(

@@ -54,7 +54,9 @@ class Recovered:
 
 
 class LogReplay:
-    """What the segments hold, oldest first. `base`: the index before the first of `entries`; -1: no record says anything of entries."""
+    """What the segments hold, oldest first. `base`: the index before the first of `entries`; -1: no record says
+    anything of entries.
+    """
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -151,7 +153,9 @@ class LogReplay:
 
 
 def recover(disk: Disk, kept: SnapshotMeta | None, *, lost: bool, others: bool) -> tuple[Recovered, LogReplay, bool]:
-    """(what holds, the log, whether the log is to say that it is empty behind `base`). As `LogStorage.recover`; older snapshots are left to the caller."""
+    """(what holds, the log, whether the log is to say that it is empty behind `base`). As `LogStorage.recover`; older
+    snapshots are left to the caller.
+    """
     state = Recovered(others=other_voters.noted(disk))
     names = disk.names()
     snapshots = [name for name in names if name.startswith("snapshot-")]

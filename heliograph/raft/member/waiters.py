@@ -17,7 +17,7 @@ Proposal = tuple[bytes, "asyncio.Future[bytes]"]
 
 
 class Waiters:
-    """`proposals` and `barriers` gather until the end of a loop turn."""
+    """`proposals` and `barriers` gather until the end of a loop pass."""
 
     def __init__(self) -> None:
         self.proposals: list[Proposal] = []

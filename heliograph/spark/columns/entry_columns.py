@@ -69,7 +69,9 @@ _FIELDS = {name: index for index, name in enumerate(_Entry._fields)} | {
 
 
 class MessageRows:
-    """Messages that are gathered for one Arrow batch. `values`: their payloads; `bad`: the rows whose entry could not be taken apart."""
+    """Messages that are gathered for one Arrow batch. `values`: their payloads; `bad`: the rows whose entry could not
+    be taken apart.
+    """
 
     def __init__(self, wanted: frozenset[str], *, keep_bad: bool, by_entry: bool = False) -> None:
         """wanted: the columns of the raw source that will be asked for. keep_bad: an undecodable entry is a row, and no

@@ -53,7 +53,8 @@ name = "french"
 sql = '''
 CREATE STREAM TABLE clicks (id bigint, country string)
   WITH (namespace = 'public/default', topics_pattern = 'clicks', subscription = 'french');
-CREATE SINK out WITH (format = 'table', path = '/tmp/heliograph/french', checkpoint = '/tmp/heliograph/french.state', trigger = '10 seconds');
+CREATE SINK out WITH (format = 'table', path = '/tmp/heliograph/french',
+  checkpoint = '/tmp/heliograph/french.state', trigger = '10 seconds');
 INSERT INTO out SELECT id FROM clicks WHERE country = 'fr';
 '''
 

@@ -179,7 +179,7 @@ def _tiered(
 
 
 def _limits(options: Mapping[str, Any], where: str) -> tuple[TierLimits, float]:
-    """Of `tiers`, and how often brokers are asked. Raises ConfigError."""
+    """Reads the option `tiers`, and how often brokers are asked, in seconds. Raises ConfigError."""
     given = options["tiers"]
     if not isinstance(given, dict):
         raise ConfigError(f"{where}: tiers is a table of limits, and may be empty: tiers = {{}}")
@@ -198,7 +198,9 @@ def _limits(options: Mapping[str, Any], where: str) -> tuple[TierLimits, float]:
 
 
 def rules_of(options: Mapping[str, Any], where: str, columns: Callable[[str, str], str]) -> list[TableRule]:
-    """Of [[query.options.table]]. Raises ConfigError. columns: of DDL and where it stands, a schema as JSON."""
+    """Reads [[query.options.table]]. Raises ConfigError. columns: turns DDL, and where it stands, into a schema as
+    JSON.
+    """
     given = options.get("table", [])
     if not isinstance(given, list) or not given:
         raise ConfigError(

@@ -107,7 +107,9 @@ def _means(read: Options, topic: TopicName) -> bool:
 
 
 def _version(carried: SchemaCopies, read: Options) -> Any:
-    """The column of the versions at `to`, where all schemas are by now that there are. Raises NotAllowed, MetadataUnavailable."""
+    """The column of the versions at `to`, where all schemas are by now that there are. Raises NotAllowed,
+    MetadataUnavailable.
+    """
     reader = read.reader()
     try:
         carried.learn(read.topics(reader))

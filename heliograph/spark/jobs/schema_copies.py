@@ -27,7 +27,9 @@ _OPT_OUT = "or say schemas = false: payloads are then written without their vers
 
 
 class SchemaCopies:
-    """Goes to the workers with what it knows. source, sink: the options that say which region, and as whom; to: the topic that gets the schemas."""
+    """Goes to the workers with what it knows. source, sink: the options that say which region, and as whom; to: the
+    topic that gets the schemas.
+    """
 
     def __init__(self, source: dict[str, str], sink: dict[str, str], to: str) -> None:
         self._source, self._sink, self._to = source, sink, to

@@ -90,7 +90,9 @@ class Folder:
             self._lock = None
 
     def checkpoint(self, member: GenerationGroup) -> Path:
-        """Of generation 0, which is a job that ran without tiers before, its own."""
+        """Returns the folder of a group's checkpoint; generation 0, a job that ran without tiers before, has the root
+        itself.
+        """
         return self._root / member.label if member.since else self._root
 
     def told(self, member: GenerationGroup) -> Path | None:
@@ -132,7 +134,9 @@ class Folder:
             ) from error
 
     def write(self, made: TierGeneration, places: Places | None) -> None:
-        """What each new group's source is told, and then that it holds. places: of all topics that move; None: nothing was ever read."""
+        """What each new group's source is told, and then that it holds. places: of all topics that move; None: nothing
+        was ever read.
+        """
         excepted = frozenset(made.excepted())
         for member in made.members:
             path = self.told(member)
@@ -152,7 +156,8 @@ class Folder:
         )
 
     def clear(self, made: TierGeneration, retired: Callable[[str], None]) -> None:
-        """Removes what earlier generations, and attempts at later ones, left behind. retired: is told the labels of those that never run again.
+        """Removes what earlier generations, and attempts at later ones, left behind. retired: is told the labels of
+        those that never run again.
 
         It is told before their files go: whoever dies in between tells it again.
         """

@@ -72,7 +72,7 @@ class Tiered:
             raise
         self._due = 0.0 if self._generation is None else self._generation.planned_at + rebalance_s
         self._running: dict[str, Any] = {}
-        """Queries by label."""
+        """Holds the queries that run, by their labels."""
         self._wanted: list[TopicGroup] | None = None
         """While topics are on their way: the groups that will be."""
         self._ending: dict[GenerationGroup, Any] = {}

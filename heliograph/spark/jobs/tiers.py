@@ -48,7 +48,9 @@ class TopicGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierLimits:
-    """middle_bytes_s: what a query of middling topics should get at most; queries_max: of all tiers together. Raises ConfigError."""
+    """middle_bytes_s: what a query of middling topics should get at most; queries_max: of all tiers together. Raises
+    ConfigError.
+    """
 
     light_bytes_s: float = LIGHT_BYTES_S
     heavy_bytes_s: float = HEAVY_BYTES_S
@@ -96,7 +98,8 @@ def plan(loads: Mapping[str, float], limits: TierLimits) -> list[TopicGroup]:
 
 
 def replanned(now: Sequence[TopicGroup], loads: Mapping[str, float], limits: TierLimits) -> list[TopicGroup]:
-    """The same from what is there, with few moves. now: groups of an earlier plan; `light` may be left out, whose topics are those of no other.
+    """The same from what is there, with few moves. now: groups of an earlier plan; `light` may be left out, whose
+    topics are those of no other.
 
     A topic comes into a higher tier at its limit, and leaves it below half of that. Heavy ones keep their query.
     Middling ones keep theirs, and new ones come to the query that has the least, until one has more than twice what the
@@ -140,7 +143,9 @@ def _middling(now: Sequence[TopicGroup], fresh: Sequence[TopicGroup], loads: Map
 
 
 def _sticky(load: float, tier: str, limits: TierLimits) -> float:
-    """What it counts as: of a topic that is in a higher tier already, that one's limit, unless it has come far below."""
+    """What it counts as: of a topic that is in a higher tier already, that one's limit, unless it has come far
+    below.
+    """
     if tier == "heavy" and load * _SLACK >= limits.heavy_bytes_s:
         return max(load, limits.heavy_bytes_s)
     if tier != "light" and load * _SLACK >= limits.light_bytes_s:
@@ -207,7 +212,9 @@ def main(
     ] = HEAVY_BYTES_S,
     queries_max: Annotated[int, typer.Option(help="Of all tiers together.")] = 20,
 ) -> None:
-    """Ask brokers how much each topic gets, and print groups of topics as JSON: name, tier, trigger, bytes_s, topics."""
+    """Ask brokers how much each topic gets, and print groups of topics as JSON: name, tier, trigger, bytes_s,
+    topics.
+    """
     limits = TierLimits(light_bytes_s=light_bytes_s, heavy_bytes_s=heavy_bytes_s, queries_max=queries_max)
     given = {"admin_url": admin_url, "namespace": namespace, "topics_pattern": topics_pattern} | (
         {"token_file": token_file} if token_file else {}

@@ -239,7 +239,9 @@ def by_key(rows: Any, plan: Plan, *, lateness_minutes: int | None = None, ahead_
 
 
 def _deliver(rows: pa.Table, plan: Plan, stores: list[RowStore], writer: str, query: str, batch: int | None) -> None:
-    """To each store, table by table: one that has the batch leaves it, so a death in between is completed when the batch comes again."""
+    """To each store, table by table: one that has the batch leaves it, so a death in between is completed when the
+    batch comes again.
+    """
     import pyarrow.compute as pc
 
     wanted = [PERIOD, *plan.keys, *plan.columns]

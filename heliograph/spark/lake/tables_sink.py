@@ -46,7 +46,9 @@ _TAKEN = "its table would be the quarantine: say `name` in the rule of its topic
 
 @dataclass(frozen=True, slots=True)
 class TableRule:
-    """`topics`: a regular expression for the last part of a topic's name; `schema`: raw, registered, or a Spark schema as JSON; `name`: of the table."""
+    """`topics`: a regular expression for the last part of a topic's name; `schema`: raw, registered, or a Spark schema
+    as JSON; `name`: of the table.
+    """
 
     topics: str
     schema: str

@@ -256,7 +256,7 @@ def _messages(entries: int, snapshot: TopicSnapshot) -> int:
 
 
 def parts_up_to(ranges: list[EntryRange], begin: TopicPlace | None, stop: Position) -> Parts:
-    """Of a batch from `begin` to `stop`; () where these two say it."""
+    """Returns the parts of a batch from `begin` to `stop`; () where these two say it."""
     parts = tuple(
         (r.ledger, r.first, min(r.last, stop[1] - 1) if r.ledger == stop[0] else r.last)
         for r in ranges

@@ -35,7 +35,9 @@ class Copy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CoordinateRange:
-    """Of what is read, entries with coordinates above the one and up to the other. through None: all; an origin that it does not name: nothing."""
+    """Says which of the entries that are read are kept: those with coordinates above the one and up to the other.
+    through None: all; an origin that it does not name: nothing.
+    """
 
     above: Watermarks
     through: Watermarks | None = None

@@ -122,7 +122,7 @@ class RegionAccess:
 
 
 class Options(RegionAccess):
-    """Of the source. Raises ConfigError with one sentence."""
+    """Checks the source's options. Raises ConfigError with one sentence."""
 
     def __init__(self, given: dict[str, str]) -> None:
         names = given.get("topics") or given.get("topic") or ""
@@ -176,7 +176,9 @@ class Options(RegionAccess):
 
     @property
     def told(self) -> TopicSelection | None:
-        """Of a query that reads a group of the topics: which, and from where on. Only on the driver. Raises ConfigError."""
+        """What a query is told that reads a group of the topics: which, and from where on. Only on the driver. Raises
+        ConfigError.
+        """
         return read_told(Path(self._group_file)) if self._group_file else None
 
     @property

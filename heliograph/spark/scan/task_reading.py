@@ -117,7 +117,7 @@ def read_bundle(options: Options, columns: StructType, partition: InputPartition
     reader = options.reader()
     if payload is None:
         wanted, keep_bad = frozenset(schema.names), options.keep_bad
-        make: Callable[[MessageRows], pa.RecordBatch] = lambda rows: pa.RecordBatch.from_arrays(
+        make: Callable[[MessageRows], pa.RecordBatch] = lambda rows: pa.RecordBatch.from_arrays(  # noqa: E731
             [rows.column(f.name, f.type) for f in schema], schema=schema
         )
     else:

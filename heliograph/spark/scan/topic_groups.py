@@ -55,7 +55,7 @@ class TopicSelection:
 
 
 def read_told(path: Path) -> TopicSelection:
-    """Raises ConfigError."""
+    """Reads what `TopicSelection.write` wrote. Raises ConfigError."""
     try:
         given = json.loads(path.read_text())
         if given["format"] != FORMAT:

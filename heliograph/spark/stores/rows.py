@@ -48,7 +48,9 @@ class Upsert:
 
 
 class RowStore(Protocol):
-    """Raises ConfigError for what is wrong with options or columns, else HeliographError, OSError, or the errors of its package: then deliver it again."""
+    """Raises ConfigError for what is wrong with options or columns, else HeliographError, OSError, or the errors of its
+    package: then deliver it again.
+    """
 
     def upsert(self, given: Upsert) -> None: ...
 

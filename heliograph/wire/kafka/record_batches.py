@@ -55,7 +55,7 @@ class BatchHeader(NamedTuple):
 
 
 def peek_batch(data: Buffer) -> BatchHeader:
-    """Of a batch that was checked when it was stored."""
+    """Reads the head of a batch that was checked when it was stored; nothing is checked here."""
     _, length, _, _, _, attributes, last_delta, first_time, max_time, producer, epoch, sequence, _ = HEADER.unpack_from(
         data
     )

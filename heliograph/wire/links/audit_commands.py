@@ -79,7 +79,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class AuditAnswer:
-    """What the other side holds of (low, upto]. refusal: why it does not say now; "" where it does. runs: as a RUN on a link would be.
+    """What the other side holds of (low, upto]. refusal: why it does not say now; "" where it does. runs: as a RUN on a
+    link would be.
 
     passing: it is told of with what the asker holds for regions behind it. whole: as it was asked. taken: positions of
     the range, all of which were looked at, under which the origin's region has something else.

@@ -217,7 +217,9 @@ def command_content(command: Buffer) -> tuple[int, memoryview]:
 
 
 def parse(number: int, content: Buffer) -> tuple[LinkFrameKind, list[Any]]:
-    """(kind, fields) of a private command, from its type and the content of its field. The `read_` functions check the fields. Raises PeerError."""
+    """(kind, fields) of a private command, from its type and the content of its field. The `read_` functions check the
+    fields. Raises PeerError.
+    """
     if not len(content) or content[0] != VERSION:
         raise PeerError(f"link: command {number} is empty, or of another version than {VERSION}")
     try:

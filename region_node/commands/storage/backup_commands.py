@@ -330,7 +330,9 @@ def _targets(
 
 
 def _of_host(reader: BackupReader, prefix: Path) -> tuple[list[Path], list[str], SSLContext]:
-    """The folder of the host's metadata process, the voters of the group, and by which certificate bookies are asked."""
+    """The folder of the host's metadata process, the voters of the group, and by which certificate bookies are
+    asked.
+    """
     from heliograph.kv.backup_file import BackedUpStore
     from region_node.hosts.host_folders import HostManifest
     from region_node.hosts.region_watch import certificate

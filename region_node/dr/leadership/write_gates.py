@@ -236,7 +236,9 @@ class Gate:
 
 
 class SubscriptionGate(Gate):
-    """Of one subscription at one broker. `outstanding`: messages that consumers here hold and have not acknowledged."""
+    """Decides at one broker whether a subscription's messages are handed out. `outstanding`: messages that consumers
+    here hold and have not acknowledged.
+    """
 
     __slots__ = ("outstanding",)
 
@@ -246,13 +248,17 @@ class SubscriptionGate(Gate):
 
     @property
     def obeyed(self) -> int:
-        """The version whose demands are met here: of a drain only once nothing that was handed out waits for its acknowledgement."""
+        """The version whose demands are met here: of a drain only once nothing that was handed out waits for its
+        acknowledgement.
+        """
         waits = self.record is not None and self.record.state == DRAINING and self.leads and self.outstanding()
         return self._obeyed if waits else self.version
 
     @property
     def leads(self) -> bool:
-        """Whether what consumers here hold is theirs. Where not it is taken back from them: it goes out again where the turn is, or here once it is back."""
+        """Whether what consumers here hold is theirs. Where not it is taken back from them: it goes out again where the
+        leadership is, or here once it is back.
+        """
         return self.active and self._writing.registered and self.record is not None and self.record.state != FENCED
 
     def waiting(self) -> str:

@@ -12,7 +12,6 @@ Source: docs/protocols/balancing.md.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -72,7 +71,7 @@ class Gauge(Protocol):
         """Shares of what there is (1.0 is all), since the last call: `cpu` of one core, `memory`, `connections`."""
 
     async def traffic(self) -> tuple[Mapping[Bundle, BundleTraffic], tuple[float, float]]:
-        """Of each owned bundle since the last call; and bytes/s (in, out) of all."""
+        """Returns what each owned bundle carried since the last call; and bytes/s (in, out) of all."""
 
 
 class Balancer:
@@ -248,15 +247,10 @@ class Balancer:
                 log.warning("balance.pause_unknown", extra={"error": str(error)})
 
     async def _lead(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.cycle_s * self._rng.uniform(0.95, 1.05))
-            try:
-                if self.settings.enabled and await self._leads() and not self.paused:
-                    await self._cycle()
-                    if self._upkeep is not None:
-                        await self._upkeep()
-            except HeliographError as error:
-                log.warning("balance.cycle_failed", extra={"error": str(error)})
+        if self.settings.enabled and await self._leads() and not self.paused:
+            await self._cycle()
+            if self._upkeep is not None:
+                await self._upkeep()
 
     async def _cycle(self) -> None:
         misplaced = self._mover.misplaced()
@@ -286,7 +280,9 @@ class Balancer:
         return self.leader == self.broker
 
     def _known(self) -> dict[str, BrokerLoad]:
-        """Of the brokers that have spoken lately; who is silent is neither relieved nor filled. Nobody's while a new one is still to speak."""
+        """Returns what each broker that has spoken lately carries; who is silent is neither relieved nor filled. {}
+        while a new one is still to speak.
+        """
         now = self._clock.monotonic()
         self._since = {record.broker: self._since.get(record.broker, now) for record in self._mover.brokers()}
         if any(

@@ -86,7 +86,9 @@ class BrokerGauge:
         return {"cpu": max(0.0, share), MEMORY: memory, CONNECTIONS: self._connections()}
 
     async def traffic(self) -> tuple[dict[Bundle, BundleTraffic], tuple[float, float]]:
-        """Of each bundle with loaded topics, since the last call; and bytes/s (in, out) of them all. What a topic carried elsewhere does not count."""
+        """Returns the traffic of each bundle with loaded topics, since the last call; and bytes/s (in, out) of them
+        all. What a topic carried elsewhere does not count.
+        """
         passed: dict[Bundle, list[int]] = {}
         for namespace, space in list(self._spaces.items()):
             before = space.table

@@ -113,7 +113,9 @@ class Splitter:
         count: Callable[[str], int],
         now: float,
     ) -> list[DueSplit]:
-        """After each report. loads: shares of what a broker can carry. count: of a namespace, how many bundles it has."""
+        """After each report. loads: shares of what a broker can carry. count: of a namespace, how many bundles it
+        has.
+        """
         if not self.settings.enabled:
             return []
         self._rests = {bundle: until for bundle, until in self._rests.items() if until > now}

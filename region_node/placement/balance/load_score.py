@@ -23,7 +23,7 @@ NAMED_MAX = 64
 
 
 class BundleTraffic(NamedTuple):
-    """Of one bundle, in and out together."""
+    """What one bundle carried, in and out together."""
 
     messages_s: float = 0.0
     bytes_s: float = 0.0
@@ -71,7 +71,8 @@ class LoadBook:
         *,
         by_sessions: bool = False,
     ) -> BrokerLoad:
-        """used: the largest share of work since the last sample. traffic: of the bundles that are here now; others have left.
+        """used: the largest share of work since the last sample. traffic: of the bundles that are here now; others have
+        left.
 
         reserved: what is set aside for bundles of this broker: each counts for at least that. by_sessions: their number
         takes the share, not traffic.

@@ -259,7 +259,9 @@ class TopicService(NamedTopics):
             raise NotOwner(f"this broker does not own {text}")
 
     async def _load_in_slot(self, name: TopicName, text: str, create: bool, loading: asyncio.Future[Topic]) -> None:
-        """After a broker's death its clients come all at once: what is loaded at a time is bounded, so that those who are here are served meanwhile."""
+        """After a broker's death its clients come all at once: what is loaded at a time is bounded, so that those who
+        are here are served meanwhile.
+        """
         waited = self._load_slots.locked()
         try:
             async with self._load_slots:

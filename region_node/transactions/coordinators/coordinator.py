@@ -112,7 +112,9 @@ class Txn:
 
 
 class TransactionCoordinator:
-    """`open`: by number, ascending, those that have not ended for good; `final`: those that have, for a while, in the order of their ends."""
+    """`open`: by number, ascending, those that have not ended for good; `final`: those that have, for a while, in the
+    order of their ends.
+    """
 
     def __init__(self, settings: CoordinatorSettings) -> None:
         self.settings = settings

@@ -191,7 +191,9 @@ class Arrivals:
         return out
 
     def _since(self, held: UnseenCommit, now: float) -> float:
-        """What was shown before the topic came here, and is asked for again, does not hold everybody up for all of `wait_s`."""
+        """What was shown before the topic came here, and is asked for again, does not hold everybody up for all of
+        `wait_s`.
+        """
         age_s = (self._clock.wall_ms() - held.at_ms) / 1000 if held.at_ms else 0.0
         return now - min(max(0.0, age_s), max(0.0, self._wait_s - AGAIN_S))
 

@@ -78,7 +78,7 @@ class Participants(Protocol):
 
 
 class StoredCoordinator:
-    """Made by `load`."""
+    """Runs one coordinator while this broker owns it; `load` makes it. `failed`: why it takes nothing any more."""
 
     def __init__(
         self,
@@ -116,7 +116,9 @@ class StoredCoordinator:
         rng: Rng,
         settings: CoordinatorSettings,
     ) -> StoredCoordinator:
-        """Becomes its owner: everybody before is fenced. What was decided and not ended goes on. Raises what the metadata raises."""
+        """Becomes its owner: everybody before is fenced. What was decided and not ended goes on. Raises what the
+        metadata raises.
+        """
         made = cls(number, meta, participants, clock, rng, settings)
         began_ms = clock.wall_ms()
         found = await meta.get(made._key)

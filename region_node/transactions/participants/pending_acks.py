@@ -37,7 +37,9 @@ Part = tuple[Position, int, int]
 
 
 class HeldAcks:
-    """Of one transaction. `whole`: entries; `partly`: batches -> (bits of the messages it acknowledges, messages in it); `cumulative`: up to here."""
+    """What one transaction has acknowledged. `whole`: entries; `partly`: batches -> (bits of the messages it
+    acknowledges, messages in it); `cumulative`: up to here.
+    """
 
     __slots__ = ("cumulative", "partly", "whole")
 
@@ -101,7 +103,7 @@ class PendingAcks:
             )
 
     def add(self, txn: TxnId, whole: Iterable[Position], partly: Iterable[Part]) -> None:
-        """After `check`."""
+        """Has the transaction hold these too. `check` was called with the same ones, and did not raise."""
         held = self.held.setdefault(txn, HeldAcks())
         for position in whole:
             held.whole[position] = None
@@ -137,7 +139,9 @@ class PendingAcks:
     # -- ending -------------------------------------------------------------------------------------------------------
 
     def take(self, txn: TxnId, low: int = 0) -> HeldAcks | None:
-        """The transaction ends: what it held is held no more. None: it held nothing. `low`: everything of its coordinator below has ended."""
+        """The transaction ends: what it held is held no more. None: it held nothing. `low`: everything of its
+        coordinator below has ended.
+        """
         self._low[txn[0]] = max(low, self._low.get(txn[0], 0))
         self._ended[txn] = None
         if len(self._ended) > ENDED_MAX:

@@ -11,7 +11,9 @@ from storage.bookie.directories.cookie import DirectoryPlace
 
 
 def why_full(place: DirectoryPlace, settings: BookieSettings, before: str) -> str:
-    """Why nothing more goes there; "" where it does. before: the last answer, or what a write said. Blocking, but short; raises OSError."""
+    """Why nothing more goes there; "" where it does. before: the last answer, or what a write said. Blocking, but
+    short; raises OSError.
+    """
     free = place.disk.free_bytes()
     if free < settings.free_bytes_min:
         return f"less than {settings.free_bytes_min >> 20} MiB free{on(place)}: make room on its disk"

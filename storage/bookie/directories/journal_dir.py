@@ -60,7 +60,9 @@ class JournalDir:
         self._answers: list[Answer] = []
 
     def open(self, found: JournalReplay, *, start: int, salt: int) -> None:
-        """Blocking; raises OSError."""
+        """Opens the journal for writing behind what the replay found. Called once, by the start. Blocking; raises
+        OSError.
+        """
         settings = self._settings
         self.journal = Journal(
             self.place.disk,

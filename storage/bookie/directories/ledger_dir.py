@@ -130,7 +130,7 @@ class LedgerDir:
         self.logs.close()
 
     def generations(self) -> list[CacheGeneration]:
-        """The newest first."""
+        """The blocks in memory: the generation that takes adds, then the one that is being flushed, if any."""
         return [self.active] if self.flushing is None else [self.active, self.flushing]
 
     # -- changes in memory --------------------------------------------------------------------------------------------

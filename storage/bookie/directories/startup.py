@@ -82,7 +82,9 @@ class Opening:
             self._lost(str(error))
 
     def _replay(self, journal: JournalDir) -> JournalReplay | None:
-        """Of a journal that was dropped, what can still be read."""
+        """Applies a journal's records behind each directory's checkpoint. A dropped journal gives what can still be
+        read of it; None where that is nothing.
+        """
         points = {one: one.logs.point for one in journal.dirs if not one.failure}
         if not points:
             return None

@@ -93,7 +93,9 @@ class EntryLogs:
     def flush(
         self, number: int, generation: CacheGeneration, through: int, marks: Sequence[LedgerMark], done: Done
     ) -> None:
-        """Writes what the journal holds up to record `through` to log `number`; logs of which nothing is wanted go. May be tried again after a failure."""
+        """Writes what the journal holds up to record `through` to log `number`; logs of which nothing is wanted go. May
+        be tried again after a failure.
+        """
         gone = [empty for empty in self.table.empty_logs() if empty not in self.held]
         make = partial(entry_log.write, self.disk, number, generation, marks) if marks else _no_log
         self._save(through, gone, number if marks else None, make, done)

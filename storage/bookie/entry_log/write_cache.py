@@ -71,7 +71,9 @@ class LedgerTail:
 
 
 class CacheGeneration:
-    """Filled, frozen, flushed, dropped. `size_bytes` and `entries` are of all that was put in, also of what was there already: the journal holds it too."""
+    """Filled, frozen, flushed, dropped. `size_bytes` and `entries` are of all that was put in, also of what was there
+    already: the journal holds it too.
+    """
 
     __slots__ = ("entries", "size_bytes", "tails", "touched")
 

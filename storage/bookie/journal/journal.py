@@ -75,7 +75,9 @@ class JournalRecord:
 
 @dataclass(slots=True)
 class JournalReplay:
-    """What a directory holds behind a checkpoint. `corrupt`: why this is not all that was acknowledged; "" where it is."""
+    """What a directory holds behind a checkpoint. `corrupt`: why this is not all that was acknowledged; "" where it
+    is.
+    """
 
     records: list[JournalRecord]
     next_sequence: int
@@ -345,7 +347,9 @@ def replay(disk: Disk, *, salt: int, flushed_through: int, forks: Sequence[Fork]
 
 
 def _records(data: bytes, salt: int) -> tuple[list[JournalRecord], int]:
-    """The records from the beginning of a segment up to the first that is bad or of another lap, and the offset of that one."""
+    """The records from the beginning of a segment up to the first that is bad or of another lap, and the offset of that
+    one.
+    """
     records: list[JournalRecord] = []
     end, number = 0, -1
     while (record := _record_at(data, end, salt, number)) is not None:

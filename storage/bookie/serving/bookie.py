@@ -30,7 +30,7 @@ from storage.bookie.directories.ledger_dir import LedgerDir
 from storage.bookie.entry_log.block_reads import Piece, choose, held
 from storage.bookie.serving.lac_waits import LacWaits
 
-__all__ = ["Bookie", "BookieSettings", "Peer", "DirectoryPlace"]
+__all__ = ["Bookie", "BookieSettings", "DirectoryPlace", "Peer"]
 
 _LEDGERS_A_PAGE = 100_000
 _LOOKS_A_PAGE = 500

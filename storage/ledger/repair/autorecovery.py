@@ -186,23 +186,18 @@ class AutoRecovery:
         ]  # one that goes again is looked for again
 
     async def _audit(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.tick_s)
-            if not self.auditor or self._context.meta.stale_s() > 0:
-                continue
-            self._on_bookies()
-            now = self._loop.time()
-            wanted = sorted({*self._lost.lost(now), *self._context.pool.all_draining()})
-            if (
-                now < self._scan_at
-                and all(b in self._audited for b in wanted)
-                and self._context.pool.failed_directories() == self._audited_directories
-            ):
-                continue
-            try:
-                await self._scan(wanted)
-            except HeliographError as error:
-                log.warning("auditor.scan_failed", extra={"error": str(error)})
+        if not self.auditor or self._context.meta.stale_s() > 0:
+            return
+        self._on_bookies()
+        now = self._loop.time()
+        wanted = sorted({*self._lost.lost(now), *self._context.pool.all_draining()})
+        if (
+            now < self._scan_at
+            and all(b in self._audited for b in wanted)
+            and self._context.pool.failed_directories() == self._audited_directories
+        ):
+            return
+        await self._scan(wanted)
 
     async def _scan(self, lost: list[str]) -> None:
         """Looks at every ledger, and marks those that lack copies."""

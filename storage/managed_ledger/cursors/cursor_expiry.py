@@ -94,7 +94,9 @@ async def drop_to(log: ExpiryLog, size_bytes: int, names: Collection[str]) -> di
 
 
 async def move(log: ExpiryLog, upto: Position, names: Collection[str], *, noted: bool = False) -> dict[str, int]:
-    """Over everything up to `upto`; returns how many entries each gave up unacknowledged, where there were any. noted: as what nobody acknowledged."""
+    """Over everything up to `upto`; returns how many entries each gave up unacknowledged, where there were any. noted:
+    as what nobody acknowledged.
+    """
     moved: list[Cursor] = []
     given_up: dict[str, int] = {}
     for cursor in _chosen(log, names):

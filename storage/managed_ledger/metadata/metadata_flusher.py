@@ -22,7 +22,7 @@ _BYTES_MAX = TXN_BYTES_MAX // 2
 
 
 class FlushMember(Protocol):
-    """One topic."""
+    """What one topic has to write. The flusher calls it on the event loop; one `collect` is under way at a time."""
 
     def collect(self) -> Sequence[Op]:
         """What it wants to write now; nothing is changed before it is told of the outcome. [] where there is
@@ -146,7 +146,9 @@ class MetadataFlusher:
                 member.on_written(version)
 
     async def _on_error(self, members: list[FlushMember], error: HeliographError) -> None:
-        """One of them has lost its topic, or wants what is not allowed: each is written by itself, so that it fails alone."""
+        """One of them has lost its topic, or wants what is not allowed: each is written by itself, so that it fails
+        alone.
+        """
         if len(members) > 1:
             for member in members:
                 member.on_not_written()

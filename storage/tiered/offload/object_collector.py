@@ -25,7 +25,7 @@ _TOPICS_MAX = 1000
 
 
 class ObjectCollector:
-    """`collected`: since its start."""
+    """Deletes objects below one holder's folder. `collected`: how many since its start."""
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from heliograph.model.errors import (
     AlreadyExists,
@@ -132,7 +133,8 @@ class Tiering:
         others.
         """
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._ticking: asyncio.Task[None] | None = None
+        self._ticking: asyncio.Task[NoReturn] | None = None
+        self._collect_at = 0.0
         self._round: list[ManagedLedger] = []
         """The open topics whose turn comes yet: where there are very many, each tick takes some."""
         self._schemas, self._beside = schemas, beside
@@ -211,7 +213,9 @@ class Tiering:
             self._look(ledger)
 
     def _next_topics(self) -> list[ManagedLedger]:
-        """Whose policies are asked on this tick: all, or of very many the next ones, so that a tick costs no more however many there are."""
+        """Whose policies are asked on this tick: all, or of very many the next ones, so that a tick costs no more
+        however many there are.
+        """
         opened = self._forget()
         if len(opened) <= _TOPICS_A_TICK:
             self._round.clear()
@@ -334,7 +338,9 @@ class Tiering:
                     self.dropped_ledgers += 1
 
     async def _offload_beside(self, beside: SideLedgers, topic: str, info: LedgerInfo) -> int:
-        """The bytes that were stored; 0 where the topic has another ledger there by now: the object is named by nobody then."""
+        """The bytes that were stored; 0 where the topic has another ledger there by now: the object is named by nobody
+        then.
+        """
         begun = OffloadRecord(f"{self._context.rng.getrandbits(128):032x}", self.holder)
         if not await beside.set_offload(topic, info.ledger, begun):
             return 0

@@ -30,7 +30,7 @@ _DECODED_A_SLICE = 50
 
 
 class TopicLoader(Protocol):
-    """Who loads topics."""
+    """The port to what loads topics on this broker and unloads them."""
 
     def lends(self, topic: str) -> bool:
         """Whether this broker is the one to load it, and has not yet."""

@@ -179,7 +179,8 @@ def _policy(fields: dict[str, Any]) -> IsolationPolicy:
         or not isinstance(failover.get("parameters"), dict)
     ):
         raise MalformedRequest(
-            'auto_failover_policy: expected {"policy_type": "min_available", "parameters": {"min_limit": "1", "usage_threshold": "100"}}'
+            'auto_failover_policy: expected {"policy_type": "min_available", "parameters": {"min_limit": "1", '
+            '"usage_threshold": "100"}}'
         )
     try:
         least, usage = (int(failover["parameters"][name]) for name in ("min_limit", "usage_threshold"))

@@ -79,7 +79,9 @@ class Members(Protocol):
 
 
 class OwnedElsewhere(HeliographError):
-    """Another broker owns the topic, or shall (`authoritative`: it is not to choose again); `record` says where that one is."""
+    """Another broker owns the topic, or shall (`authoritative`: it is not to choose again); `record` says where that
+    one is.
+    """
 
     def __init__(self, record: BrokerRecord, *, authoritative: bool = False) -> None:
         super().__init__(f"owned by {record.broker}")
@@ -156,7 +158,7 @@ class Admin:
     deferred: DeferredEdits | None = None
     """Changes of policies that wait for the global configuration."""
     subscription_leadership: SubscriptionLeadership | None = None
-    """Of subscriptions that are active in one region at a time."""
+    """Says which subscriptions are active in one region at a time, and in which."""
     stores: Sequence[StoreCounts] = ()
     """What this broker asked of its metadata stores."""
     metrics_series: TopicSeries = field(default_factory=TopicSeries)

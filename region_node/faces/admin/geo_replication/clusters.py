@@ -170,7 +170,8 @@ def _cluster_fields(admin: Admin, given: Mapping[str, Any], stored: PulsarCluste
         if len(set(new.values())) > 1:
             said = ", ".join(f"{name} {value!r}" for name, value in new.items())
             raise MalformedRequest(
-                f"{said}: they name the same thing, and none is what is stored; give one of them, or the same value in each"
+                f"{said}: they name the same thing, and none is what is stored; give one of them, or the same value "
+                "in each"
             )
         for value in list(new.values())[:1]:
             out[ours] = admin.urls.check(value, schemes[ours]) if ours in schemes else value
@@ -195,11 +196,13 @@ def _proofs(plugin: str, parameters: str) -> dict[str, str]:
         if set(named) <= {"tlsCertFile", "tlsKeyFile"} and named.get("tlsCertFile", "").startswith("/"):
             return {"certificate_file": named["tlsCertFile"], "key_file": named.get("tlsKeyFile", "")}
         raise MalformedRequest(
-            f"authenticationParameters of {_CERTIFICATES}: give tlsCertFile:/PATH,tlsKeyFile:/PATH, of files on the gateway's brokers"
+            f"authenticationParameters of {_CERTIFICATES}: give tlsCertFile:/PATH,tlsKeyFile:/PATH, of files on the "
+            "gateway's brokers"
         )
     if plugin != _TOKENS:
         raise MalformedRequest(
-            f"authenticationPlugin: links prove who they are by {_TOKENS} or {_CERTIFICATES}, not by {plugin}; for OAuth 2 give oauthFile, a file on the "
+            f"authenticationPlugin: links prove who they are by {_TOKENS} or {_CERTIFICATES}, not by {plugin}; for "
+            "OAuth 2 give oauthFile, a file on the "
             "gateway's brokers with issuer_url, client_id, and client_secret as JSON"
         )
     path = parameters.removeprefix("token:").removeprefix("file://")

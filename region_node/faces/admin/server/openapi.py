@@ -64,7 +64,7 @@ def _operation(method: str, path: str, plain: str, handler: Any) -> dict[str, An
         },
     }
     if said:
-        operation["summary"] = said.splitlines()[0]
+        operation["summary"] = " ".join(said.partition("\n\n")[0].split())
     if method in ("put", "post"):
         operation["requestBody"] = {"required": False, "content": {"application/json": {"schema": {}}}}
     return operation

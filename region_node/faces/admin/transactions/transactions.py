@@ -76,7 +76,7 @@ async def coordinators(admin: Admin, request: web.Request) -> Any:
 
 
 async def _here(admin: Admin, index: int) -> StoredCoordinator:
-    """Raises Elsewhere, NotFound."""
+    """Returns a coordinator that runs here. Raises OwnedElsewhere with its broker, NotFound where there is none."""
     transactions = _transactions(admin)
     if not 0 <= index < transactions.count:
         raise NotFound(f"Transaction coordinator {index} not found: there are {transactions.count}")
@@ -138,7 +138,9 @@ async def replicas(admin: Admin, request: web.Request) -> Any:
 
 
 async def _metadata(admin: Admin, found: StoredCoordinator, txn: Txn, *, parts: bool) -> dict[str, Any]:
-    """Pulsar's TransactionMetadata. parts: with what each participant says; those that cannot be asked are left empty."""
+    """Pulsar's TransactionMetadata. parts: with what each participant says; those that cannot be asked are left
+    empty.
+    """
     key = (found.number, txn.number)
     produced: dict[str, Any] = {}
     acked: dict[str, dict[str, Any]] = {}

@@ -185,7 +185,7 @@ class Cluster:
         return sorted((node for node in found if node is not None), key=lambda node: node.number)
 
     async def leaders(self, name: TopicName, count: int, tls: bool) -> list[KafkaNode | None]:
-        """Of each partition; None: nobody can be found now."""
+        """Returns the leader of each of `count` partitions, by index; None: nobody, or nobody with such a listener."""
         table = self._ownership.bundles(name.namespace)
         if table is None:
             return [None] * count
@@ -197,7 +197,9 @@ class Cluster:
         return [found[bundle] for bundle in bundles]
 
     async def leader(self, name: TopicName, tls: bool) -> KafkaNode | None:
-        """Of a topic's own bundle. Raises NotFound (no such namespace)."""
+        """Returns the owner of a topic's own bundle, which coordinates what is named so; None: as in `leaders`. Raises
+        NotFound (no such namespace).
+        """
         if self._view.namespace(name.namespace) is None:
             raise NotFound(f"namespace {name.namespace} does not exist")
         table = self._ownership.bundles(name.namespace)

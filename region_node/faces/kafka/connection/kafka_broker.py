@@ -124,7 +124,7 @@ class KafkaBroker:
         self._names: dict[str, TopicName] = {}
 
     def follow_leadership(self, leadership: SubscriptionLeadership) -> None:
-        """From now on groups work where it is their turn, as subscriptions do."""
+        """From now on groups work where their leadership is, as subscriptions do."""
         self.group_leadership.waits = lambda topics, group: leadership.waits(topics, subscription_of(group))
         leadership.group_members = lambda name: (
             self.coordinator.members_of(group_of(name)) if name.startswith(PREFIX) else 0

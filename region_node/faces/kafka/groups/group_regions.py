@@ -26,7 +26,9 @@ Waits = Callable[[Iterable[TopicName], str], str]
 
 
 class GroupLeadership:
-    """Of one broker. `waits`: set by who knows whose turn it is; nobody waits before."""
+    """Keeps one broker's groups from working while another region leads. `waits`: set by who knows which region
+    leads; nobody waits before.
+    """
 
     def __init__(self, name: Callable[[str], TopicName]) -> None:
         """name: of a topic that a client names. Raises Refused."""

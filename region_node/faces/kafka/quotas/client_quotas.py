@@ -95,7 +95,7 @@ class ClientQuotas:
     # -- who has which -------------------------------------------------------------------------------------------------
 
     def limits(self, user: str, client: str) -> ClientLimits:
-        """Of the connections of that user with that client id; look again once the table's `version` has changed."""
+        """Returns what holds for that user with that client id, until the table's `version` changes."""
         whole = (named(user), named(client))
         return ClientLimits(
             self.table.version,

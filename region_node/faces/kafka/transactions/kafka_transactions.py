@@ -54,7 +54,7 @@ _LOCKS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TransactionRecord:
-    """Of one transactional id. `version`: of its key."""
+    """Holds what is stored of one transactional id. `version`: of its key, for compare-and-set."""
 
     producer: int
     epoch: int
@@ -217,7 +217,9 @@ class KafkaTransactions:
                 raise Refused(Code.PRODUCER_FENCED, "the transaction's time was over, and it was aborted")
 
     async def _finish(self, transactional_id: str, record: TransactionRecord, intent: int) -> TransactionRecord:
-        """Ends it on its coordinator, then its offsets count, or go; then the record is free. The answer's intent is ABORT where it should have committed."""
+        """Ends it on its coordinator, then its offsets count, or go; then the record is free. The answer's intent is
+        ABORT where it should have committed.
+        """
         assert record.txn is not None
         happened = intent
         try:

@@ -124,7 +124,9 @@ def test_the_schema_calls_that_change_nothing_are_for_producers_and_consumers() 
 
 
 def test_where_a_body_names_topics_the_handler_checks_each() -> None:
-    """`region_node.faces.admin.topics.bulk_reads`, all of it: its calls go by `_each`, or check before they answer (tests/region_node/security/test_secured_region.py)."""
+    """`region_node.faces.admin.topics.bulk_reads`, all of it: its calls go by `_each`, or check before they answer
+    (tests/region_node/security/test_secured_region.py).
+    """
     assert {path for method, path, _ in ROUTES if access_of(method, template(path)) is CallAccess.EACH} == {
         path for _, path, _ in bulk_reads.ROUTES
     }

@@ -84,7 +84,8 @@ def test_nothing_comes_from_elsewhere_and_no_data_becomes_markup() -> None:
 
 
 def test_who_may() -> None:
-    assert {path for method, path, _ in ROUTES if path.startswith("/console") and access_of(method, _plain(path)) is CallAccess.PUBLIC} == {
+    assert {path for method, path, _ in ROUTES if path.startswith("/console") and access_of(method, _plain(path)) is
+    CallAccess.PUBLIC} == {
         "/console", "/console/", "/console/{file}",
     }  # fmt: skip
     assert {method for method, path, _ in ROUTES if access_of(method, _plain(path)) is CallAccess.PASSED_ON} == {
