@@ -13,6 +13,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("heliograph", "global_config", "local_meta", "storage", "replicator", "region_node")
+OF_NO_PACKAGE = ("docs", "guide", "known_faults", "packaging", "system")
+"""Folders of tests that ask about all of the product, or about what surrounds it."""
+LOGGED = {"debug", "info", "warning", "error", "exception", "critical"}
 DRAWERS = {"util", "utils", "helper", "helpers", "common", "misc", "base"}
 WORKPLACE = re.compile(
     "|".join((r"/w[o]rk/", r"\bT[O]DO\b", r"\bF[I]XME\b", r"\bX[X]X\b", r"NotImplementedErr[o]r\(\)"))
@@ -24,8 +27,56 @@ def sources() -> list[Path]:
 
 
 def test_every_module_says_what_it_is() -> None:
-    silent = [p for p in sources() if p.read_text().strip() and ast.get_docstring(ast.parse(p.read_text())) is None]
+    """A package says it in its `__init__`: its subject, and what does not belong there."""
+    silent = [p for p in sources() if ast.get_docstring(ast.parse(p.read_text())) is None]
     assert not silent, silent
+
+
+def mirrored() -> list[Path]:
+    """Modules below tests/ that lie where a package of the product does, or should."""
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    return [p for p in files if len(parts := p.relative_to(ROOT / "tests").parts) > 1 and parts[0] not in OF_NO_PACKAGE]
+
+
+def test_the_folders_of_tests_are_those_of_the_product() -> None:
+    """Whoever opens a package finds its tests by the path."""
+    folders = {p.parent.relative_to(ROOT / "tests") for p in mirrored()}
+    strange = sorted(str(f) for f in folders if not (ROOT / f / "__init__.py").exists())
+    assert not strange, strange
+
+
+def test_what_is_named_like_a_module_lies_where_the_module_does() -> None:
+    """`test_X` is of the module X. A name that several packages have may be of any of them."""
+    astray = []
+    for path in mirrored():
+        top, folder = path.relative_to(ROOT / "tests").parts[0], path.parent.relative_to(ROOT / "tests")
+        homes = {p.parent.relative_to(ROOT) for p in (ROOT / top).rglob(f"{path.stem.removeprefix('test_')}.py")}
+        if path.stem.startswith("test_") and homes and folder not in homes:
+            astray.append(f"{path.relative_to(ROOT)}: wanted in {' or '.join(sorted(map(str, homes)))}")
+    assert not astray, astray
+
+
+def test_nothing_is_imported_from_a_module_of_tests() -> None:
+    """What several tests need has a module of its own, named by what it is."""
+    found = []
+    for path in (p for folder in ("tests", "geo_tests", "benchmarks", "tools") for p in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            else:
+                continue
+            ours = [name for name in names if name.startswith(("tests.", "geo_tests."))]
+            found += [f"{path.relative_to(ROOT)}: {name}" for name in ours if module_of_tests(name)]
+    assert not found, found
+
+
+def module_of_tests(name: str) -> bool:
+    """A dotted name whose last part may be a name in a module."""
+    parts = name.split(".")
+    last = ROOT.joinpath(*parts).with_suffix(".py").exists()
+    return any(part.startswith("test_") for part in (parts if last else parts[:-1]))
 
 
 def test_no_junk_drawers() -> None:
@@ -66,3 +117,18 @@ def test_versions_agree() -> None:
     assert wanted is not None
     assert f'version = "{wanted[1]}"' in server and f"heliograph=={wanted[1]}" in server
     assert f'__version__ = "{wanted[1]}"' in (ROOT / "heliograph" / "__init__.py").read_text()
+
+
+def test_a_log_line_is_an_event_and_fields() -> None:
+    """`log.info("noun.verb", extra={...})`: a sentence with values in it cannot be searched by them."""
+    sentences = []
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(ast.Attribute(ast.Name("log" | "events"), way), args, _) if way in LOGGED:
+                    event = args[0] if len(args) == 1 else None
+                    if not isinstance(event, ast.Name) and not (
+                        isinstance(event, ast.Constant) and re.fullmatch(r"[a-z0-9_]+(\.[a-z0-9_]+)+", str(event.value))
+                    ):
+                        sentences.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not sentences, sentences
