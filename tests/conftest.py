@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.region_node.either import ORACLE, Either, either, oracle
-from tests.region_node.faces.admin.test_two_brokers import Rest
+from tests.region_node.rest_client import Rest
 
 settings.register_profile("suite", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")  # the same examples each time, however slow the machine is

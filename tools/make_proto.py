@@ -13,8 +13,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PROTO = ROOT / "heliograph" / "wire" / "pulsar.proto"
-HEAD = """// Pulsar's binary protocol: commands, message metadata, and their parts. Field numbers, types, and defaults are the protocol's.
+PROTO = ROOT / "heliograph" / "wire" / "pulsar" / "pulsar.proto"
+HEAD = """// Pulsar's binary protocol: commands, message metadata, and their parts.
+// Field numbers, types, and defaults are the protocol's.
 // Written by tools/make_proto.py; see docs/protocols/pulsar.md for what each command asks of a server.
 syntax = "proto2";
 package heliograph.pulsar;

@@ -351,7 +351,7 @@ class Consuming(Broker):
             return
         gate.outstanding = lambda: self.held[namespace]
         if not gate.open:
-            self.world.count("waited for its turn")
+            self.world.count("waited for its leadership")
             return
         self.world.confirmed(self, namespace)
         self.held[namespace] += 1

@@ -27,7 +27,7 @@ from typing import Any
 
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
 from geo_tests.wan.risk import Link, Risk
-from geo_tests.wan.test_links import Stream, missing
+from geo_tests.wan.streams import Stream, missing
 
 PATIENCE_S = 120.0
 HOLD_S = 4.0

@@ -191,3 +191,16 @@ class Instance:
     def proxies(self, kind: str, source: str, target: str) -> list[Any]:
         """Toxiproxy's own view, by the public package."""
         return [p for name, p in self.server.proxies().items() if name.startswith(f"{kind}.{source}-{target}.")]
+
+
+def owners(instance: Instance, namespace: str = "public/busy") -> dict[str, str]:
+    """Bundle of the namespace -> broker, as each broker says of itself."""
+    found = {}
+    for broker in rest("GET", f"{instance.admin('us')}/heliograph/v1/status")["brokers"]:
+        status = rest("GET", f"{broker['admin_url']}/heliograph/v1/status")
+        found |= {
+            bundle.rpartition("/")[2]: broker["id"]
+            for bundle in status["bundles"]
+            if bundle.startswith(f"{namespace}/")
+        }
+    return found

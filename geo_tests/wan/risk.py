@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from geo_tests.wan.instance import Instance, rest
-from geo_tests.wan.test_links import Stream
+from geo_tests.wan.streams import Stream
 from heliograph.model.errors import ConfigError
 
 Link = tuple[str, str]

@@ -15,7 +15,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from geo_tests.wan.instance import PROGRAM, Instance, eventually, heliograph, rest
+from geo_tests.wan.instance import PROGRAM, Instance, eventually, heliograph, owners, rest
 from geo_tests.wan.kafka_support import ck, take
 from heliograph.model.topic_names import bundle_of, bundle_range
 
@@ -141,19 +141,6 @@ class KafkaLoad(threading.Thread):
         reader.subscribe([self._topic])
         assert [int(message.value()) for message in take(reader, self.sent)] == list(range(self.sent))
         reader.close()
-
-
-def owners(instance: Instance, namespace: str = "public/busy") -> dict[str, str]:
-    """Bundle of the namespace -> broker, as each broker says of itself."""
-    found = {}
-    for broker in rest("GET", f"{instance.admin('us')}/heliograph/v1/status")["brokers"]:
-        status = rest("GET", f"{broker['admin_url']}/heliograph/v1/status")
-        found |= {
-            bundle.rpartition("/")[2]: broker["id"]
-            for bundle in status["bundles"]
-            if bundle.startswith(f"{namespace}/")
-        }
-    return found
 
 
 def test_bundles_move_by_command_and_by_load_and_no_client_sees_an_error(region: Instance) -> None:

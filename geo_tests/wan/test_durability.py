@@ -6,7 +6,7 @@ import urllib.request
 from typing import Any
 
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
-from geo_tests.wan.test_links import Stream, assert_same_everywhere, cut
+from geo_tests.wan.streams import Stream, assert_same_everywhere, cut
 from heliograph.model.errors import ConfigError
 
 

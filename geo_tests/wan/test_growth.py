@@ -13,9 +13,8 @@ from typing import Any
 import pulsar
 import pytest
 
-from geo_tests.wan.instance import Instance, eventually, heliograph
-from geo_tests.wan.test_balance import owners
-from geo_tests.wan.test_links import Stream
+from geo_tests.wan.instance import Instance, eventually, heliograph, owners
+from geo_tests.wan.streams import Stream
 from region_node.commands.demo import _rest as rest
 from region_node.instance.control import call
 

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -16,7 +15,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pulsar
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -24,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from geo_tests.wan.disaster import cut_off, dr
 from geo_tests.wan.instance import PROGRAM, Instance, eventually, heliograph, rest
+from geo_tests.wan.kafka_in_regions import consumer, kafka_address, send
 from geo_tests.wan.kafka_support import DEADLINE_S, ck, take
 from heliograph.client.block_reader import BlockReader
 from heliograph.model.coordinates import Coordinate
@@ -31,45 +30,6 @@ from heliograph.wire.run import FLAG_HIDDEN
 from replicator.log.replicated_entries import as_published
 
 pytestmark = pytest.mark.wan
-VERSIONS = b"\0\0\0\x0b\0\x12\0\0\0\0\0\x07\0\x01c"
-
-
-def speaks_kafka(port: int) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=2) as raw:
-            raw.sendall(VERSIONS)
-            return raw.recv(8)[4:8] == b"\0\0\0\x07"
-    except OSError:
-        return False
-
-
-def kafka_address(instance: Instance, region: str) -> str:
-    """Of one of the region's brokers: the one of its listening ports that speaks Kafka's protocol."""
-    pid = next(row["pid"] for row in instance.status()["regions"][region]["processes"] if "-broker-" in row["name"])
-    ports = [c.laddr.port for c in psutil.Process(pid).net_connections("tcp") if c.status == psutil.CONN_LISTEN]
-    return f"127.0.0.1:{next(port for port in ports if speaks_kafka(port))}"
-
-
-def send(address: str, topic: str, values: list[bytes], **settings: Any) -> None:
-    failed: list[Any] = []
-    made = ck.Producer({"bootstrap.servers": address, "acks": "all", "log_level": 0, **settings})
-    for value in values:
-        made.produce(topic, value, on_delivery=lambda error, _: failed.append(error) if error else None)
-    assert made.flush(DEADLINE_S) == 0 and not failed, failed
-
-
-def consumer(address: str, group: str, topic: str) -> Any:
-    made = ck.Consumer(
-        {
-            "bootstrap.servers": address,
-            "group.id": group,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "log_level": 0,
-        }
-    )
-    made.subscribe([topic])
-    return made
 
 
 def nothing(reader: Any) -> bool:

@@ -13,7 +13,7 @@ import pytest
 
 from geo_tests.wan.kafka_support import DEADLINE_S, ask, create, producer, send, servers
 from heliograph.wire.kafka.message_codec import BY_NAME, decode_fields, encode_fields
-from tests.heliograph.wire.kafka.test_message_codec import made
+from tests.heliograph.wire.kafka.made_messages import made
 from tests.region_node.region_processes import Region
 
 pytestmark = pytest.mark.wan

@@ -130,7 +130,7 @@ def test_the_page_is_true_and_disks_hold_nothing_in_the_clear(tmp_path: Path, mo
             refused.write_text(
                 json.dumps({**settings, "broker": {**settings["broker"], "encryption": {"master_key_file": wrong}}})
             )
-            command = [sys.executable, "-m", "region_node.process.role_process", "--settings", str(refused)]
+            command = [sys.executable, "-m", "region_node.process", "--settings", str(refused)]
             done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
             assert done.returncode == 2 and says in done.stderr.splitlines()[-1], done.stderr
         process = region.processes[

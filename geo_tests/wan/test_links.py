@@ -10,90 +10,13 @@ import signal
 import time
 import urllib.request
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import pytest
 
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
+from geo_tests.wan.streams import Stream, assert_same_everywhere, cut, drained, missing
 
 COUNT = 300
-
-
-class Stream:
-    """Publishes numbered messages from one region, and knows which were acknowledged. `repeats`: those whose receipt names no position.
-
-    The C++ client that is given no first sequence takes the broker's last one whenever it connects and has no receipt yet, and so begins anew behind
-    messages that it has sent: what follows are repeats, and not stored. With a first sequence it never does: what is missing then was lost.
-    """
-
-    def __init__(self, instance: Instance, region: str, topic: str, first_sequence: int | None = 1) -> None:
-        self.region, self.sent, self.acked = region, 0, 0
-        self.repeats: set[int] = set()
-        settings = {
-            "batching_enabled": False,
-            "block_if_queue_full": True,
-            "send_timeout_millis": 0,
-            "initial_sequence_id": first_sequence,
-        }
-        self._producer = instance.client(region).create_producer(topic, f"p-{region}", **settings)
-
-    def publish(self, count: int) -> None:
-        for _ in range(count):
-            self._producer.send_async(f"{self.region}-{self.sent}".encode(), partial(self._acked, self.sent))
-            self.sent += 1
-
-    def _acked(self, number: int, result: Any, where: Any) -> None:
-        if "Ok" in str(result):
-            if where.ledger_id() < 0:
-                self.repeats.add(number)
-            self.acked += 1
-
-    def bodies(self) -> list[str]:
-        return [f"{self.region}-{n}" for n in range(self.sent)]
-
-    def finish(self) -> None:
-        self._producer.flush()
-        eventually(lambda: self.acked == self.sent, f"{self.region}: all acknowledged")
-
-
-def missing(stream: Stream, copy: list[str]) -> str:
-    """What is wrong with a region's copy of what the stream published; "": nothing."""
-    mine = [int(body.rpartition("-")[2]) for body in copy if body.startswith(f"{stream.region}-")]
-    if mine == list(range(stream.sent)):
-        return ""
-    lost, twice = sorted(set(range(stream.sent)) - set(mine)), len(mine) - len(set(mine))
-    repeats = f", {len(stream.repeats & set(lost))} of them answered as repeats" if lost else ""
-    what = f"{len(lost)} lost ({lost[0]} to {lost[-1]})" if lost else "none lost"
-    return f"{what}{repeats}, {twice} twice, in order: {mine == sorted(mine)}"
-
-
-def drained(instance: Instance, topic: str) -> bool:
-    """Between all regions, each way. A link that is not open yet may not know what it has left."""
-    rows, regions = instance.links(topic), len(instance.state["regions"])
-    return len(rows) == regions * (regions - 1) and all(
-        row["connected"] and row["backlog_messages"] == 0 for row in rows.values()
-    )
-
-
-def assert_same_everywhere(instance: Instance, topic: str, streams: list[Stream]) -> None:
-    for stream in streams:
-        stream.finish()
-    eventually(lambda: drained(instance, topic), "links drained")
-    for region in ("us", "eu"):
-        copy = instance.read_all(region, topic)
-        for stream in streams:
-            assert [b for b in copy if b.startswith(stream.region)] == stream.bodies(), (
-                f"{stream.region}'s messages in {region}"
-            )
-        assert len(copy) == sum(s.sent for s in streams)
-
-
-def cut(instance: Instance) -> Callable[[], None]:
-    proxies = instance.proxies("link", "us", "eu") + instance.proxies("link", "eu", "us")
-    for proxy in proxies:
-        instance.toxiproxy.cut(proxy.name)
-    return lambda: [instance.toxiproxy.heal(p.name) for p in proxies]  # type: ignore[return-value,func-returns-value]
 
 
 def cut_one_way(instance: Instance) -> Callable[[], None]:

@@ -21,7 +21,7 @@ import aiohttp
 import pulsar
 
 from geo_tests.wan.instance import Instance, eventually, rest
-from geo_tests.wan.test_links import cut
+from geo_tests.wan.streams import cut
 from region_node.instance.control import call
 from region_node.instance.plan.layout import data_of
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from geo_tests.wan.damaged_copies import damage, restart_bookies
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
-from geo_tests.wan.test_audit import damage, restart_bookies
 from heliograph.client.block_reader import OriginHoldings
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import ConfigError, HeliographError

@@ -12,8 +12,8 @@ import pulsar
 import pytest
 
 from tests.heliograph.spark.running import NAMESPACE, PATIENT, run
-from tests.region_node.faces.admin.test_two_brokers import Rest
 from tests.region_node.live import provisioned
+from tests.region_node.rest_client import Rest
 
 pytestmark = pytest.mark.system  # a JVM of its own, a minute on a busy machine
 

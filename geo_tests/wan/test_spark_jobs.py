@@ -32,9 +32,9 @@ from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.spark.job_files.running_queries import state_of
 from tests.heliograph.spark.running import NAMESPACE, PATIENT, forget, publish, run, started
 from tests.heliograph.spark.stores.support import dying
-from tests.region_node.faces.admin.test_two_brokers import Rest
 from tests.region_node.live import provisioned, until
 from tests.region_node.region_processes import Region
+from tests.region_node.rest_client import Rest
 
 pyspark = pytest.importorskip("pyspark")
 

@@ -10,7 +10,7 @@ import urllib.request
 from typing import Any
 
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
-from geo_tests.wan.test_links import Stream, assert_same_everywhere
+from geo_tests.wan.streams import Stream, assert_same_everywhere
 
 
 def published(instance: Instance, name: str, count: int = 50) -> tuple[str, Stream]:

@@ -12,9 +12,9 @@ from typing import Any
 import pulsar
 import pytest
 
+from geo_tests.wan.damaged_copies import audit
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
-from geo_tests.wan.test_audit import audit
-from geo_tests.wan.test_links import Stream, drained
+from geo_tests.wan.streams import Stream, drained
 
 REGIONS = ("us", "eu", "ap", "sa")
 NAMESPACE = "public/ways"

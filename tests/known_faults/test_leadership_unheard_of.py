@@ -14,7 +14,7 @@ from heliograph.model.errors import NotAllowed
 from region_node.dr.leadership.write_leases import WriteLeases
 from region_node.dr.operations.operation import FAILOVER
 from tests.known_faults.region_stories import given
-from tests.region_node.dr.operations.test_operation_steps import NS, World
+from tests.region_node.dr.operations.world import NS, World
 
 
 @dataclass(frozen=True, slots=True)

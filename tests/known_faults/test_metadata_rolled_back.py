@@ -14,7 +14,7 @@ from storage.bookie.maintenance.garbage_collector import GarbageCollector
 from tests.known_faults.storage_worlds import Broken, promised
 from tests.storage.bookie.boxes import Box
 from tests.storage.bookie.history import add, send
-from tests.storage.bookie.maintenance.test_garbage_collector import Lying, scenario
+from tests.storage.bookie.maintenance.garbage import Lying, scenario
 from tests.storage.managed_ledger.world import Region
 from tests.storage.tiered.world import AT_ONCE, FakeStore, TierBroker, filled, more, settled, simulated
 

@@ -10,9 +10,8 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from heliograph.wire.run import Run
 from tests.known_faults.region_stories import given
-from tests.replicator.link_instance import Instance, TestRegion
+from tests.replicator.link_instance import Instance, TestRegion, play
 from tests.replicator.link_world import entry
-from tests.replicator.test_links import play
 
 NAME = "orders"
 

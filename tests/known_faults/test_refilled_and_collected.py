@@ -11,11 +11,11 @@ import pytest
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import HeliographError
 from heliograph.model.ledger_metadata import LedgerMetadata
+from heliograph.runtime.throttle import Throttle
 from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.ledger.repair.in_place_repair import refill
-from storage.ledger.repair.ledger_repair import Throttle
 from tests.known_faults.storage_worlds import Broken, Premises, on_premises, promised
 
 

@@ -10,9 +10,8 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.wire.run import Run
 from replicator.log.replicated_entries import checked_and_addressed
 from tests.known_faults.region_stories import given
-from tests.replicator.link_instance import Instance
+from tests.replicator.link_instance import Instance, play
 from tests.replicator.link_world import entry
-from tests.replicator.test_links import play
 
 
 @pytest.mark.xfail(

@@ -6,7 +6,7 @@ import pytest
 
 from heliograph.model.errors import CorruptData
 from heliograph.raft.disk.recovery import Recovered
-from tests.heliograph.raft.disk.test_log_storage import opened, platter, run, write
+from tests.heliograph.raft.disk.opened_log import opened, platter, run, write
 from tests.known_faults.storage_worlds import Broken, promised
 
 

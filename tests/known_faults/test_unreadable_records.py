@@ -15,10 +15,9 @@ from storage.ledger.repair.lost_bookies import AutoRecoverySettings
 from storage.ledger.writing.ledger_creation import create_ledger
 from storage.managed_ledger.retention.orphan_ledgers import OrphanCollector
 from tests.known_faults.storage_worlds import Broken, promised
-from tests.storage.ledger.test_one_ledger import Writer
-from tests.storage.ledger.test_one_ledger import scenario as with_writer
-from tests.storage.managed_ledger.log.test_managed_ledger import scenario
-from tests.storage.managed_ledger.world import TOPIC, Broker, Region, run_of, until
+from tests.storage.ledger.writers import Writer
+from tests.storage.ledger.writers import scenario as with_writer
+from tests.storage.managed_ledger.world import TOPIC, Broker, Region, run_of, scenario, until
 from tests.storage.tiered.world import AT_ONCE, FakeStore, TierBroker, filled, settled, simulated
 
 UNREADABLE = b"\xffno record"

@@ -27,7 +27,7 @@ from heliograph.raft.disk.log_storage import LogStorage
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from local_meta.node import LocalMetaNode, LocalMetaSettings
-from tests.local_meta.test_node_lmdb import DEADLINE_S, client_of, hand_over
+from tests.local_meta.lmdb_nodes import DEADLINE_S, client_of, hand_over
 
 DEFAULT = LocalMetaSettings()
 CORE = CoreSettings(election_timeout_s=2.0, heartbeat_s=0.1, chunk_bytes=50_000, lag_entries_max=0)

@@ -22,11 +22,11 @@ from heliograph.raft.messages import SnapshotMeta
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from local_meta.node import LocalMetaNode, LocalMetaSettings
+from tests.local_meta.lmdb_nodes import DEADLINE_S, client_of, hand_over
 
 DEFAULT = LocalMetaSettings()
 CORE = CoreSettings(election_timeout_s=2.0, heartbeat_s=0.1, chunk_bytes=20_000, lag_entries_max=0)
 OFTEN = replace(DEFAULT, raft=replace(DEFAULT.raft, core=CORE, snapshot_entries=20, keep_entries=5))
-DEADLINE_S = 150.0
 
 
 def node_of(folder: Path, name: str, *, port: int = 0, founder: str = "") -> LocalMetaNode:
@@ -42,13 +42,6 @@ def node_of(folder: Path, name: str, *, port: int = 0, founder: str = "") -> Loc
         joining=bool(founder),
         table=table,
         settings=OFTEN,
-    )
-
-
-def client_of(*ports: int) -> MetaClient:
-    addresses = [f"127.0.0.1:{port}" for port in ports]
-    return MetaClient(
-        addresses, clock=SystemClock(), rng=random.Random(9), settings=ClientSettings(timeout_s=DEADLINE_S)
     )
 
 
@@ -179,16 +172,6 @@ def damage(data: Path, value: bytes) -> None:
         while (at := raw.find(value, at + 1)) >= 0:
             file.seek(at + 5)
             file.write(bytes([raw[at + 5] ^ 1]))
-
-
-async def hand_over(client: MetaClient, to: str) -> None:
-    """To be tried again: who is asked has one election time-out for it, which a busy machine may need for less."""
-    while True:
-        try:
-            await client.members("transfer", to, "")
-            return
-        except MetadataUnavailable:
-            await asyncio.sleep(0.05)
 
 
 async def until_read(client: MetaClient, key: str) -> tuple[bytes, int]:

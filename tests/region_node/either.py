@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.servers import Pulsar
-from tests.region_node.faces.admin.test_two_brokers import Rest
 from tests.region_node.live import FOR_EVER, NAMESPACE, provisioned
+from tests.region_node.rest_client import Rest
 
 ORACLE = os.environ.get("HELIOGRAPH_ORACLE") == "pulsar"
 AS_HERE = """

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.region_node.faces.admin.test_two_brokers import Rest
 from tests.region_node.region_processes import Region
+from tests.region_node.rest_client import Rest
 
 NAMESPACE, TOPICS = "/admin/v2/namespaces/public/default", "/admin/v2/persistent/public/default"
 FOR_EVER = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}

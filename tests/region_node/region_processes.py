@@ -29,7 +29,7 @@ class Process:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("HELIOGRAPH_")}
         with self.log_path.open("ab") as log:
             self.popen = subprocess.Popen(
-                [sys.executable, "-m", "region_node.process.role_process", "--settings", str(path)],
+                [sys.executable, "-m", "region_node.process", "--settings", str(path)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

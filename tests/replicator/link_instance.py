@@ -8,7 +8,7 @@ the real listener.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from geo_tests.sim.simulation import Simulation
@@ -273,3 +273,24 @@ class Instance:
         for region in self.regions.values():
             _ = region.log
         await asyncio.sleep(1)
+
+
+Scenario = Callable[[Instance, Simulation], Coroutine[Any, Any, None]]
+
+
+def play(
+    scenario: Scenario, *, seed: int = 1, names: tuple[str, ...] = ("us", "eu", "ap"), brokers: int = 1, **settings: Any
+) -> None:
+    with Simulation(seed) as sim:
+
+        async def main() -> None:
+            instance = Instance(sim, names, brokers, LinkSettings(**settings) if settings else None)
+            for a in names:
+                for b in names:
+                    if a < b:
+                        sim.network.latency(a, b, 0.04, 0.06)
+            await instance.load()
+            await scenario(instance, sim)
+            assert all(not region.faults for region in instance.regions.values())
+
+        sim.run(main(), limit_s=300)

@@ -14,8 +14,8 @@ from replicator.dedup.version_vector import Intake, RunVerdict
 from replicator.receiving.receiver_stream import ReceiverStream
 from replicator.sending.link_sender import LinkSender
 from tests.replicator.link_world import World
+from tests.seeds import LINKS
 
-LINKS = 320
 BLOCK = 20
 
 

@@ -3,38 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.positions import BEFORE_ALL
 from replicator.health.link_causes import Cause
 from replicator.manager.departed_regions import PROPERTY
-from replicator.manager.link_manager import LinkSettings
 from replicator.pulsar.pulsar_link import PulsarLink
 from replicator.sending.link_sender import SenderSettings
-from tests.replicator.link_instance import Instance
-
-Scenario = Callable[[Instance, Simulation], Coroutine[Any, Any, None]]
-
-
-def play(
-    scenario: Scenario, *, seed: int = 1, names: tuple[str, ...] = ("us", "eu", "ap"), brokers: int = 1, **settings: Any
-) -> None:
-    with Simulation(seed) as sim:
-
-        async def main() -> None:
-            instance = Instance(sim, names, brokers, LinkSettings(**settings) if settings else None)
-            for a in names:
-                for b in names:
-                    if a < b:
-                        sim.network.latency(a, b, 0.04, 0.06)
-            await instance.load()
-            await scenario(instance, sim)
-            assert all(not region.faults for region in instance.regions.values())
-
-        sim.run(main(), limit_s=300)
+from tests.replicator.link_instance import Instance, play
 
 
 def test_a_full_mesh_holds_the_same_entries_each_once_and_in_order() -> None:
@@ -239,7 +216,7 @@ def test_links_that_idle_have_no_task_and_one_timer() -> None:
         us.publish(3)
         await asyncio.sleep(2)
         links = us.brokers[0].links
-        assert not links._tasks and not links._owners.tasks() and links.timers._handle is not None
+        assert not len(links._tasks) and not links._owners.tasks() and links.timers._handle is not None
         assert us.log.vector.prefix(eu.log.origin) == BEFORE_ALL
         await us.brokers[0].machine.ask(links.close)
         assert links.stats() == []

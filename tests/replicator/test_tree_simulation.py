@@ -13,8 +13,8 @@ from heliograph.wire.run import Run
 from replicator.log.routing_trees import Tree
 from replicator.sending.link_sender import LinkSender
 from tests.replicator.tree_world import TreeWorld
+from tests.seeds import TREES
 
-TREES = 184
 BLOCK = 23
 
 

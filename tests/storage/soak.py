@@ -23,23 +23,23 @@ from collections.abc import Callable, Mapping, Sequence
 
 from geo_tests.sim.ledgers import LedgerWorld
 from geo_tests.sim.loop import collect
-from tests.storage.bookie import test_power_cuts
-from tests.storage.bookie.entry_log import test_compaction
-from tests.storage.bookie.maintenance import test_garbage_collector
-from tests.storage.ledger.recovery import test_recovery_rules
-from tests.storage.ledger.repair import test_replica_check
-from tests.storage.ledger.test_striping import StripedWorld
-from tests.storage.ledger.writing import test_ledger_append
-from tests.storage.managed_ledger import test_simulation
-from tests.storage.managed_ledger.log import test_damaged_ledgers
-from tests.storage.tiered import test_simulation as test_tiers
+from tests.storage.bookie.entry_log.compacting_lives import many_compacting_lives
+from tests.storage.bookie.lives import a_directory_fails, many_lives
+from tests.storage.bookie.maintenance.garbage import ledgers_come_and_go
+from tests.storage.ledger.recovery.stepped_recovery import one_recovery
+from tests.storage.ledger.repair.three_bookies import one_history_of_pauses
+from tests.storage.ledger.striped_world import StripedWorld
+from tests.storage.ledger.writing.stepped_writer import one_writing
+from tests.storage.managed_ledger.histories import one_history
+from tests.storage.managed_ledger.log.mended import one_crash
+from tests.storage.tiered.histories import one_history as one_tiered_history
 
 _SHAPES = ((1, 1), (1, 1), (1, 3), (2, 4), (3, 3))
 """(journal directories, ledger directories)."""
 
 
 def _lives(seed: int) -> None:
-    test_power_cuts.test_many_lives(seed, _SHAPES[seed % len(_SHAPES)])
+    many_lives(seed, _SHAPES[seed % len(_SHAPES)])
 
 
 def _world(seed: int) -> None:
@@ -52,17 +52,17 @@ def _striped(seed: int) -> None:
 
 SUITES: Mapping[str, tuple[Callable[[int], None], int]] = {
     "bookie": (_lives, 8),
-    "directory-fails": (test_power_cuts.test_a_directory_fails_in_one_of_many_lives, 2),
-    "compaction": (test_compaction.test_many_compacting_lives, 2),
-    "garbage": (test_garbage_collector.test_no_living_ledger_ever_goes, 1),
-    "writer": (test_ledger_append.test_confirmed_means_that_an_ack_quorum_of_the_recorded_ensemble_holds_it, 4),
-    "recovery": (test_recovery_rules.test_whatever_the_writer_confirms_before_or_after_is_found, 4),
-    "copies": (test_replica_check.test_bookies_that_pause_again_and_again_lack_nothing_in_the_end, 1),
+    "directory-fails": (a_directory_fails, 2),
+    "compaction": (many_compacting_lives, 2),
+    "garbage": (ledgers_come_and_go, 1),
+    "writer": (one_writing, 4),
+    "recovery": (one_recovery, 4),
+    "copies": (one_history_of_pauses, 1),
     "world": (_world, 4),
     "striped-world": (_striped, 2),
-    "managed-ledger": (test_simulation.test_what_is_confirmed_stays_and_all_else_follows, 4),
-    "repair": (test_damaged_ledgers.test_a_crash_at_any_step_only_puts_it_off, 1),
-    "tiers": (test_tiers.test_whatever_happens_nothing_is_lost_and_nothing_is_left_over, 1),
+    "managed-ledger": (one_history, 4),
+    "repair": (one_crash, 1),
+    "tiers": (one_tiered_history, 1),
 }
 """Name -> (what runs a seed, how many of each round of seeds it gets)."""
 _ROUND = [name for name, (_, share) in SUITES.items() for _ in range(share)]

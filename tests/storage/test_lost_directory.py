@@ -11,7 +11,7 @@ import msgpack
 from heliograph.model.ledger_metadata import LedgerState
 from local_meta import keys
 from storage.bookie.directories.cookie import home_of
-from tests.storage.ledger.repair.test_autorecovery import Worlds, scenario
+from tests.storage.ledger.repair.lost_bookie_worlds import Worlds, scenario
 from tests.storage.managed_ledger.world import until
 
 

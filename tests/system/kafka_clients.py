@@ -5,14 +5,19 @@ Is: fetching them into ~/.cache/heliograph the first time, and running them. Isn
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.cache import once
+from tests.region_node.region_processes import Region
 
 SOURCES = Path(__file__).resolve().parent / "java"
 WAIT_S = 300
@@ -89,4 +94,44 @@ def kcat(*arguments: str, given: str = "") -> str:
         [program, *arguments], input=given, capture_output=True, text=True, timeout=WAIT_S, env=environment
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def jars() -> Path:
+    from benchmarks.kafka_servers import kafka_jars
+
+    try:
+        return kafka_jars()
+    except SystemExit as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module")
+def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
+    with Region(tmp_path_factory.mktemp("clients")) as made:
+        made.start(kafka={"port": 0, "rebalance_delay_ms": 0})
+
+        def rest(method: str, path: str, body: Any = None) -> None:
+            data = None if body is None else json.dumps(body).encode()
+            request = urllib.request.Request(
+                made.admin_url() + path, data, {"Content-Type": "application/json"}, method=method
+            )
+            urllib.request.urlopen(request, timeout=120).read()
+
+        rest("PUT", "/admin/v2/clusters/us", {})
+        rest("PUT", "/admin/v2/tenants/public", {"allowedClusters": ["us"]})
+        rest("PUT", "/admin/v2/namespaces/public/default")
+        yield made
+
+
+def address(region: Region) -> str:
+    return f"127.0.0.1:{region.processes['us-broker-0'].ports['kafka']}"
+
+
+def java(jars: Path, main: str, *arguments: str, given: str = "") -> str:
+    done = subprocess.run(
+        ["java", "-cp", f"{jars}/*", main, *arguments], input=given, capture_output=True, text=True, timeout=WAIT_S
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -18,8 +18,9 @@ import pulsar
 import pytest
 
 from geo_tests.wan.instance import Instance, eventually
-from geo_tests.wan.test_kafka_regions import consumer as kafka_consumer
-from geo_tests.wan.test_kafka_regions import kafka_address, send, take
+from geo_tests.wan.kafka_in_regions import consumer as kafka_consumer
+from geo_tests.wan.kafka_in_regions import kafka_address, send
+from geo_tests.wan.kafka_support import take
 from tests.system import programs
 from tests.system.prometheus import PATIENCE_S, RULES, Prometheus
 from tools.dashboards import BOARDS, queries

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.servers import free_port
-from tests.storage.tiered.objects.test_builtin_stores import MAKE, check_whole_or_not_at_all
+from tests.storage.tiered.objects.store_cases import MAKE, check_whole_or_not_at_all
 from tests.system.started import Started
 from tests.system.tier_round_trip import offloaded_and_restored
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.servers import free_port
-from tests.region_node.faces.admin.test_two_brokers import Rest
 from tests.region_node.live import until
-from tests.region_node.placement.test_takeover import LOOKUP, provision
+from tests.region_node.one_topic import LOOKUP, provision
 from tests.region_node.region_processes import Process, Region
-from tests.system.test_disks import Load, check
+from tests.region_node.rest_client import Rest
+from tests.system.publishing import Load, check
 
 pulsar = pytest.importorskip("pulsar")
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]

@@ -15,7 +15,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.system.test_same_as_pulsar import PATIENCE_MS, Side, sides
+from tests.system.side_by_side import PATIENCE_MS, Side, sides
 
 __all__ = ["sides"]
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]

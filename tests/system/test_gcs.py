@@ -35,7 +35,7 @@ from joserfc.jwk import RSAKey
 
 from heliograph.model.errors import StoreRefused
 from storage.tiered.objects.builtin_stores import ObstoreStore
-from tests.storage.tiered.objects.test_builtin_stores import MAKE, check_whole_or_not_at_all, pieces
+from tests.storage.tiered.objects.store_cases import MAKE, check_whole_or_not_at_all, pieces
 from tests.system.object_store import ACCESS, BUCKET, S3, SECRET
 from tests.system.tier_round_trip import offloaded_and_restored
 

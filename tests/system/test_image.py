@@ -113,6 +113,6 @@ def test_the_steps_of_the_image_give_a_program_that_runs(fresh: Path, tmp_path: 
                 raise AssertionError(f"{word}: this test does not know it")
     assert command == '["heliograph", "--help"]' and user != "root:root"
     assert "standalone" in run("heliograph --help")
-    assert "usage: region_node.process.role_process" in run("python -m region_node.process.role_process --help")
+    assert "usage: region_node.process " in run("python -m region_node.process --help")
     assert run("id -u").strip() == "10001"
     assert not (fresh / "wheels").exists(), "what was copied only to be installed is gone"

@@ -24,7 +24,7 @@ from benchmarks.servers import Heliograph, Pulsar, Server, free_port, rest
 from geo_tests.wan.instance import eventually, heliograph
 from region_node.security.certificate_authority import ensure_certificates
 from tests.region_node.security.authentication.issuer import SECRET, secret_token
-from tests.region_node.security.authentication.test_jwks_issuers import Issuer
+from tests.region_node.security.authentication.issuer_server import Issuer
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 

@@ -6,23 +6,20 @@ Everything is installed into ~/.cache/heliograph the first time.
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from benchmarks.cache import CACHE
 from geo_tests.wan.kafka_support import secure_region, token
 from tests.region_node.region_processes import Region
-from tests.system.kafka_clients import WAIT_S, java_round_trip, kcat
+from tests.system.kafka_clients import WAIT_S, address, jars, java, java_round_trip, kcat, region
 
+__all__ = ["jars", "region"]
 pytestmark = pytest.mark.system
 OLDEST = (None, (0, 8, 2), (0, 9), (0, 10, 0))
 
@@ -71,38 +68,6 @@ def environment(version: str) -> str:
     return str(python)
 
 
-@pytest.fixture(scope="module")
-def jars() -> Path:
-    from benchmarks.kafka_servers import kafka_jars
-
-    try:
-        return kafka_jars()
-    except SystemExit as reason:
-        pytest.skip(str(reason))
-
-
-@pytest.fixture(scope="module")
-def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
-    with Region(tmp_path_factory.mktemp("clients")) as made:
-        made.start(kafka={"port": 0, "rebalance_delay_ms": 0})
-
-        def rest(method: str, path: str, body: Any = None) -> None:
-            data = None if body is None else json.dumps(body).encode()
-            request = urllib.request.Request(
-                made.admin_url() + path, data, {"Content-Type": "application/json"}, method=method
-            )
-            urllib.request.urlopen(request, timeout=120).read()
-
-        rest("PUT", "/admin/v2/clusters/us", {})
-        rest("PUT", "/admin/v2/tenants/public", {"allowedClusters": ["us"]})
-        rest("PUT", "/admin/v2/namespaces/public/default")
-        yield made
-
-
-def address(region: Region) -> str:
-    return f"127.0.0.1:{region.processes['us-broker-0'].ports['kafka']}"
-
-
 @pytest.mark.parametrize("compression", [None, "gzip"])
 @pytest.mark.parametrize(
     ("client", "version"), [*(("1.4.7", v) for v in OLDEST), *(("2.0.2", v) for v in (None, (0, 9), (0, 11), (2, 1)))]
@@ -112,14 +77,6 @@ def test_old_clients(region: Region, client: str, version: tuple[int, ...] | Non
     command = [environment(client), "-c", ROUND_TRIP, address(region), topic, repr(version), repr(compression), "{}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert done.stdout.startswith("good"), done.stdout + done.stderr
-
-
-def java(jars: Path, main: str, *arguments: str, given: str = "") -> str:
-    done = subprocess.run(
-        ["java", "-cp", f"{jars}/*", main, *arguments], input=given, capture_output=True, text=True, timeout=WAIT_S
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])

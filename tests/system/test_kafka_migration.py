@@ -22,7 +22,7 @@ from geo_tests.wan.kafka_support import DEADLINE_S, admin_module, ck
 from tests.guide.page import Page
 from tests.guide.shell import Reader, Shell
 from tests.region_node.region_processes import Region
-from tests.system.test_kafka_clients import address, jars, java, region
+from tests.system.kafka_clients import address, jars, java, region
 
 __all__ = ["jars", "region"]
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]

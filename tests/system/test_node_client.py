@@ -17,8 +17,8 @@ import pytest
 
 from benchmarks.cache import once
 from tests.region_node.either import Either
-from tests.region_node.faces.admin.test_two_brokers import Rest
 from tests.region_node.live import TOPICS, until
+from tests.region_node.rest_client import Rest
 
 pytestmark = [pytest.mark.system, pytest.mark.either]
 VERSION = "1.1.1"

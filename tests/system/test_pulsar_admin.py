@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks.servers import Heliograph, Pulsar, Server
-from tests.region_node.faces.admin.test_two_brokers import Rest
+from tests.region_node.rest_client import Rest
 from tests.system.jvm import AdminShell, jars
 from tests.system.programs import pulsarctl
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -20,18 +19,10 @@ from typing import Any
 
 import pytest
 
-from tests.system.test_spark_setup import SPARK_SUBMIT
+from tests.system.spark_setup import SPARK_SUBMIT, recipes
 
 pytestmark = pytest.mark.system
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
-
-
-def recipes() -> dict[str, list[str]]:
-    """By master, the words behind `spark-submit` of each recipe of the documentation."""
-    block = next(each for each in re.findall(r"```sh\n(.*?)```", DOCS.read_text(), re.DOTALL) if "spark-submit" in each)
-    lines = [line for line in block.replace("\\\n", " ").splitlines() if "spark-submit" in line]
-    found = [shlex.split(line)[shlex.split(line).index("spark-submit") + 1 :] for line in lines]
-    return {words[words.index("--master") + 1]: words for words in found}
 
 
 def submit(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:

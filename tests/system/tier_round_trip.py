@@ -12,7 +12,7 @@ import pulsar
 
 from tests.region_node.live import until
 from tests.region_node.region_processes import Region
-from tests.region_node.tiering.test_broker_tier import TOPIC, provisioned, read_all
+from tests.region_node.tiering.tiered_region import TOPIC, provisioned, read_all
 
 
 def folder(tmp_path: Path, name: str) -> Path:

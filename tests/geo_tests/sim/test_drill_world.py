@@ -13,7 +13,7 @@ from geo_tests.sim.drill_world import DrillWorld
 from geo_tests.sim.loop import SimFailure, collect
 from region_node.dr.operations.drill import Drill
 from region_node.dr.operations.operation import Operation
-from tests.geo_tests.sim.test_passive_world import SMALL
+from tests.geo_tests.sim.passive_settings import SMALL
 
 SEEDS = 3
 

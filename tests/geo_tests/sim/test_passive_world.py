@@ -14,12 +14,9 @@ from geo_tests.sim.loop import SimFailure
 from geo_tests.sim.passive_world import run_passive
 from geo_tests.sim.world import WorldSettings
 from region_node.dr.leadership.write_gates import Gate
+from tests.geo_tests.sim.passive_settings import SETTINGS, SMALL
+from tests.seeds import PASSIVE_WORLDS, SMALL_PASSIVE_WORLDS
 
-SETTINGS = WorldSettings(regions=("us", "eu", "ap"), messages=40, chaos_s=14.0, topics=1)
-PASSIVE_WORLDS = 4
-SMALL = replace(SETTINGS, messages=12, chaos_s=6.0, faults=4, brokers=1, bookies=2)
-"""A third of a CPU second each: a world's cost is its timers and messages, those of metadata most of all, and they grow with processes and virtual time."""
-SMALL_PASSIVE_WORLDS = 296
 BLOCK = 37
 
 

@@ -12,9 +12,9 @@ from geo_tests.sim.checkers import Violation
 from geo_tests.sim.loop import SimFailure
 from geo_tests.sim.world import WorldSettings, run_seed
 from replicator.subscriptions import subscription_cursor
+from tests.seeds import SUBSCRIPTION_WORLDS
 
 SETTINGS = WorldSettings(replicated=True, messages=40, chaos_s=10.0)
-SUBSCRIPTION_WORLDS = 6
 
 
 @pytest.mark.slow

@@ -25,8 +25,8 @@ from replicator.receiving import link_receiver
 from replicator.sending import link_sender
 from storage.managed_ledger.log import managed_ledger
 from tests.geo_tests.sim.mutants import the_mark_delete_position_jumps_over_gaps
+from tests.seeds import WORLDS
 
-WORLDS = 200
 BLOCKS = 50
 MUTANT_SEEDS = 40
 

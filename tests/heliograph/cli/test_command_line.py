@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from heliograph.cli.main import app
 from heliograph.model.errors import ConfigError
-from tests.region_node.faces.admin.test_two_brokers import Rest
 from tests.region_node.live import until
 from tests.region_node.region_processes import Region
+from tests.region_node.rest_client import Rest
 
 pytestmark = [pytest.mark.wan, pytest.mark.slow]
 

@@ -9,8 +9,7 @@ import pytest
 from heliograph.client.pulsar_connection import Address, BrokerConnection, ConnectionLost, ServerRefused, TopicReader
 from heliograph.model.errors import NotFound
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
-from tests.region_node.faces.pulsar.connection.test_pulsar_connection import publish
-from tests.region_node.faces.pulsar.harness import TOPIC, Broker, with_broker
+from tests.region_node.faces.pulsar.harness import TOPIC, Broker, publish, with_broker
 
 
 async def connected(broker: Broker) -> BrokerConnection:

@@ -30,7 +30,7 @@ from heliograph.model.errors import CorruptData, LeaseLost, MetadataUnavailable,
 from heliograph.raft.disk.snapshot_file import write_snapshot
 from heliograph.runtime.disk import File
 from local_meta.node import LocalMetaNode
-from tests.heliograph.kv.test_state_machine import Driver
+from tests.heliograph.kv.driver import Driver
 
 INFO = Info(BackedUpStore.LOCAL, "us", 1_700_000_000_000, 0, "1.2.3")
 PORT = 7001

@@ -10,25 +10,10 @@ import pytest
 from heliograph.kv import state_machine as machine_module
 from heliograph.kv.engine.table_rows import SortedKeys
 from heliograph.kv.machine_commands import CommandKind, SessionUnknown, command, open_answer, txn_fields
-from heliograph.kv.metadata_store import KEY_BYTES_MAX, VALUE_BYTES_MAX, Check, Delete, Op, Put, check_ops, prefix_end
+from heliograph.kv.metadata_store import KEY_BYTES_MAX, VALUE_BYTES_MAX, Check, Delete, Put, check_ops, prefix_end
 from heliograph.kv.state_machine import Change, KvMachine
 from heliograph.model.errors import CorruptData, LeaseLost, NotAllowed, OutcomeUnknown, VersionConflict
-
-
-class Driver:
-    """Applies commands one behind another."""
-
-    def __init__(self, machine: KvMachine | None = None) -> None:
-        self.machine = machine or KvMachine()
-        self.log: list[bytes] = []
-
-    def run(self, kind: CommandKind, fields: list[Any], **session: int) -> list[Any]:
-        self.log.append(command(kind, fields, **session))
-        return open_answer(self.machine.apply(self.machine.index + 1, self.log[-1]))
-
-    def txn(self, *ops: Op, **session: int) -> int:
-        version: int = self.run(CommandKind.TXN, txn_fields(ops), **session)[0]
-        return version
+from tests.heliograph.kv.driver import Driver
 
 
 def test_versions_grow_also_over_a_deletion() -> None:

@@ -24,7 +24,7 @@ from heliograph.raft.messages import (
     decode_config,
     encode_config,
 )
-from tests.heliograph.raft.test_core import SETTINGS, THREE, elect, make, sent, settle
+from tests.heliograph.raft.cores import SETTINGS, THREE, elect, make, sent, settle
 
 
 def lead(config: Config = THREE, cls: type[RaftCore] = RaftCore) -> RaftCore:

@@ -27,8 +27,8 @@ from heliograph.spark.columns.entry_columns import MessageRows
 from heliograph.spark.columns.entry_columns import _body as body_of
 from heliograph.spark.sink import SinkOptions, write_rows
 from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand, ServerError
-from tests.region_node.faces.admin.test_two_brokers import Rest
 from tests.region_node.live import NAMESPACE, TOPICS, until
+from tests.region_node.rest_client import Rest
 
 ADMIN = "http://none"
 

@@ -32,7 +32,7 @@ from region_node.security.read_permits import PERMIT_MS, PermitRefused, ReadKeys
 from region_node.security.settings import TlsSettings
 from region_node.security.tls import Certificates
 from storage.bookie.serving.bookie import Bookie, BookieSettings, DirectoryPlace
-from tests.region_node.bookie.test_http_face import ask
+from tests.region_node.bookie.http_client import ask
 from tests.storage.bookie.history import SMALL, NotingPeer, add, content, send
 
 HOUR_MS = 3_600_000

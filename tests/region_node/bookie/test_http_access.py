@@ -24,7 +24,7 @@ from region_node.security.authorization.security_service import authentication_o
 from region_node.security.certificate_authority import ensure_certificates
 from region_node.security.settings import SecuritySettings, TlsSettings, TokenSettings
 from region_node.security.tls import Certificates, client_context
-from tests.region_node.bookie.test_http_face import status_of
+from tests.region_node.bookie.http_client import status_of
 
 SECRET = b"k" * 64
 Ask = Callable[..., Coroutine[Any, Any, int]]

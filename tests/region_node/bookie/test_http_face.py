@@ -6,7 +6,6 @@ import asyncio
 import json
 import random
 from pathlib import Path
-from ssl import SSLContext
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,33 +22,8 @@ from region_node.bookie.http_face import Answer, BookieHttp, HttpConnection
 from region_node.faces.admin.brokers import bookie_state
 from storage.bookie.maintenance.garbage_collector import CollectorSettings, GarbageCollector
 from storage.bookie.serving.bookie import Bookie, DirectoryPlace
+from tests.region_node.bookie.http_client import ask
 from tests.storage.bookie.history import SMALL, NotingPeer, add, read, send
-
-
-async def ask(port: int, request: str, *headers: str) -> tuple[int, Any]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write("\r\n".join([request, "Host: bookie", *headers, "", ""]).encode())
-    answer = await reader.read()
-    writer.close()
-    head, _, body = answer.partition(b"\r\n\r\n")
-    if not head:
-        return 0, None
-    kind = next(line for line in head.split(b"\r\n") if line.startswith(b"Content-Type"))
-    return int(head.split(b" ")[1]), json.loads(body) if b"json" in kind else body.decode()
-
-
-async def status_of(port: int, request: str, *headers: str, ssl: SSLContext | None) -> int:
-    """0: the connection ended without an answer."""
-    try:
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1", port, ssl=ssl, server_hostname="localhost" if ssl else None
-        )
-        writer.write("\r\n".join([request, "Host: bookie", *headers, "", ""]).encode())
-        answer = await reader.read()
-        writer.close()
-    except OSError:
-        return 0
-    return int(answer.split(b" ")[1]) if answer else 0
 
 
 def quiet_bookie(tmp_path: Path) -> Bookie:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.region_node.faces.admin.test_two_brokers import Rest
 from tests.region_node.live import provisioned
 from tests.region_node.region_processes import Region
+from tests.region_node.rest_client import Rest
 
 PAYLOAD = b"planted-payload-of-a-message"
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJwbGFudGVkIn0.cGxhbnRlZC1zaWduYXR1cmU"

@@ -18,13 +18,9 @@ from heliograph.wire.run import Run
 from local_meta.keys import LEDGERS
 from region_node.compaction.compacted_view import CURSOR, read_properties
 from replicator.log.transaction_buffer import ABORT, COMMIT, TransactionBuffer, marker_run
-from tests.region_node.compaction.world import Owner, Row, latest, ledgers_without_topic, rows_of, settled
+from tests.region_node.compaction.world import Owner, Row, latest, ledgers_without_topic, made_up, rows_of, settled
 from tests.region_node.faces.pulsar.codec import entry
 from tests.storage.managed_ledger.world import Region, until
-
-
-def made_up(rng: random.Random, count: int, at: int) -> list[Row]:
-    return [(f"k{rng.randrange(12)}", "" if rng.random() < 0.15 else f"v{at + index}") for index in range(count)]
 
 
 def test_latest_of_each_key_then_the_log_at_the_same_positions() -> None:

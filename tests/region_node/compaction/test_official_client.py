@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from heliograph.cli.main import app
 from tests.region_node.either import ORACLE, Either
-from tests.region_node.faces.admin.test_two_brokers import Rest
 from tests.region_node.live import TOPICS, until
+from tests.region_node.rest_client import Rest
 
 pytestmark = [pytest.mark.either, pytest.mark.wan, pytest.mark.slow]
 

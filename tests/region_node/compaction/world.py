@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,8 @@ from local_meta import keys
 from region_node.compaction.compactor import Compactor
 from region_node.compaction.settings import CompactorSettings
 from region_node.runtime.cursor_ports import LedgerPort
-from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, Tasks
+from region_node.runtime.logged_tasks import logged_tasks
+from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.topics.topic import Topic
 from replicator.log.transaction_buffer import TransactionBuffer
 from storage.managed_ledger.cache.entry_cache import EntryCache
@@ -65,7 +67,7 @@ class Owner:
         self.sim = sim
         settings = ManagedLedgerSettings(ledger_entries_max=30, pending_timeout_s=5.0, close_timeout_s=2.0, sweep_s=1.0)
         self.broker = Broker(region, meta, settings, cache=EntryCache(cache_bytes))
-        self.tasks = Tasks()
+        self.tasks = logged_tasks()
         self.transactions: TransactionBuffer | None = None
         """Set before it is opened: the topic takes part in transactions."""
         self.settings = CompactorSettings(keys_max=keys_max)
@@ -150,3 +152,7 @@ async def ledgers_without_topic(meta: MetadataStore) -> set[int]:
 async def settled(owner: Owner) -> None:
     """Until background work has ended."""
     await until(lambda: not len(owner.tasks))
+
+
+def made_up(rng: random.Random, count: int, at: int) -> list[Row]:
+    return [(f"k{rng.randrange(12)}", "" if rng.random() < 0.15 else f"v{at + index}") for index in range(count)]

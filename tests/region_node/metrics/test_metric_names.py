@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.region_node.live import until
-from tests.region_node.placement.test_takeover import provision
+from tests.region_node.one_topic import provision
 from tests.region_node.region_processes import Region
 
 pulsar = pytest.importorskip("pulsar")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.region_node.live import until
-from tests.region_node.placement.test_takeover import provision
+from tests.region_node.one_topic import provision
 from tests.region_node.region_processes import Region
 
 pulsar = pytest.importorskip("pulsar")

@@ -9,45 +9,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.servers import free_port
-from tests.region_node.faces.admin.test_two_brokers import Rest
-from tests.region_node.live import known_to_all, until
+from tests.region_node.live import until
+from tests.region_node.one_topic import LOOKUP, TOPIC, provision, read_all
 from tests.region_node.region_processes import Region
+from tests.region_node.rest_client import Rest
 
 pulsar = pytest.importorskip("pulsar")
 pytestmark = [pytest.mark.wan, pytest.mark.slow]
-
-TOPIC = "persistent://public/default/t"
-LOOKUP = "/lookup/v2/topic/persistent/public/default/t"
-
-
-def provision(region: Region) -> Rest:
-    rest = Rest(region.admin_url())
-    assert (
-        rest(
-            "PUT", "/admin/v2/clusters/us", {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()}
-        )[0]
-        == 204
-    )
-    assert rest("PUT", "/admin/v2/tenants/public", {"allowedClusters": ["us"]})[0] == 204
-    keep = {
-        "retentionTimeInMinutes": -1,
-        "retentionSizeInMB": -1,
-    }  # else what nobody subscribed to goes with its ledger
-    assert rest("PUT", "/admin/v2/namespaces/public/default", {"retention_policies": keep})[0] == 204
-    known_to_all(region)
-    return rest
-
-
-def read_all(url: str, topic: str = TOPIC) -> list[bytes]:
-    client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-    try:
-        reader = client.create_reader(topic, pulsar.MessageId.earliest)
-        found = []
-        while reader.has_message_available():
-            found.append(reader.read_next(60_000).data())
-        return found
-    finally:
-        client.close()
 
 
 @pytest.mark.parametrize("how", ["kill", "drain"])

@@ -21,7 +21,7 @@ def refused(settings: dict[str, Any], folder: Path, *options: str) -> str:
     """Runs a process that cannot start; returns what it said, which is one line."""
     path = folder / "refused.json"
     path.write_text(json.dumps(settings))
-    command = [sys.executable, "-m", "region_node.process.role_process", "--settings", str(path), *options]
+    command = [sys.executable, "-m", "region_node.process", "--settings", str(path), *options]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2 and done.stdout == ""
     lines = done.stderr.strip().splitlines()

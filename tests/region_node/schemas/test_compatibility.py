@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any
 
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from region_node.schemas.compatibility import IncompatibleSchema, check_consumer, check_new, strategy_of
 from region_node.schemas.schema_definition import TYPES, InvalidSchema, Schema, check_definition
-
-INT, LONG = {"name": "a", "type": "int"}, {"name": "a", "type": "long"}
-OPTIONAL, REQUIRED = {"name": "b", "type": ["null", "string"], "default": None}, {"name": "c", "type": "string"}
-
-
-def avro(*fields: Any, name: str = "R", kind: str = "AVRO") -> Schema:
-    return Schema(TYPES[kind], "t", json.dumps({"type": "record", "name": name, "fields": list(fields)}).encode())
-
-
-def plain(kind: str) -> Schema:
-    return Schema(TYPES[kind], "t", b"")
+from tests.region_node.schemas.definitions import INT, LONG, OPTIONAL, REQUIRED, avro, plain
 
 
 def fits(schema: Schema, existing: list[Schema], strategy: str) -> bool:

@@ -10,8 +10,8 @@ import pytest
 from pulsar.schema import AvroSchema, BytesSchema, Integer, JsonSchema, Record, String, StringSchema
 
 from tests.region_node.either import ORACLE, WITHIN_S, Either
-from tests.region_node.faces.admin.test_two_brokers import Rest
 from tests.region_node.live import NAMESPACE, until
+from tests.region_node.rest_client import Rest
 
 pytestmark = [pytest.mark.either, pytest.mark.wan, pytest.mark.slow]
 

@@ -20,7 +20,7 @@ from region_node.schemas.schema_diff import differences
 from region_node.schemas.schema_registry import SchemaRegistry, conflicting
 from replicator.health.link_causes import Cause
 from replicator.links.schema_feed import SchemaConflict
-from tests.region_node.schemas.test_compatibility import INT, LONG, OPTIONAL, avro, plain
+from tests.region_node.schemas.definitions import INT, LONG, OPTIONAL, avro, plain
 
 TOPIC = TopicName.parse("persistent://public/default/t-partition-3")
 BASE = TopicName.parse("persistent://public/default/t")

@@ -25,8 +25,8 @@ from region_node.security.certificate_authority import ensure_certificates
 from tests.region_node.live import until
 from tests.region_node.region_processes import Process, Region
 from tests.region_node.security.authentication.issuer import SECRET, secret_token
-from tests.region_node.security.authentication.test_jwks_issuers import Issuer
-from tests.region_node.security.authentication.test_passwords import line
+from tests.region_node.security.authentication.issuer_server import Issuer
+from tests.region_node.security.authentication.password_lines import line
 
 pytestmark = [pytest.mark.wan, pytest.mark.slow]
 

@@ -19,7 +19,7 @@ from region_node.security.authentication.authentication_service import MachinePo
 from region_node.security.authentication.principal import Credentials, Principal
 from region_node.security.certificate_authority import ensure_certificates
 from region_node.security.settings import SecuritySettings, TokenSettings
-from tests.region_node.security.authentication.test_tokens import beside
+from tests.region_node.security.authentication.issuer import beside
 from tests.region_node.topics.fake_storage import FakeClock
 
 

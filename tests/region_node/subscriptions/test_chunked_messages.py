@@ -13,7 +13,7 @@ from region_node.subscriptions import chunked_messages
 from region_node.subscriptions.chunked_messages import ChunkHolders, chunked_entries
 from region_node.subscriptions.consumer import Consumer
 from tests.region_node.faces.pulsar.codec import entry
-from tests.region_node.subscriptions.test_dispatcher import Sink, World, run
+from tests.region_node.subscriptions.dispatch_world import Sink, World, run
 
 
 def piece(uuid: str, index: int, count: int, size: int = 10) -> bytes:

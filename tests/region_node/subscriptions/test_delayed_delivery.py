@@ -11,49 +11,12 @@ import pytest
 from heliograph.wire.run import Run
 from region_node.subscriptions import delayed_delivery
 from region_node.subscriptions.consumer import SubscriptionType
-from region_node.subscriptions.delayed_delivery import SLOT_MS, Delayed, DelayWheel, delayed_entries
+from region_node.subscriptions.delayed_delivery import SLOT_MS, Delayed, delayed_entries
 from region_node.subscriptions.shared_dispatcher import SharedDispatcher
 from tests.region_node.faces.pulsar.codec import entry
-from tests.region_node.subscriptions.test_dispatcher import World
-from tests.region_node.topics.fake_storage import FakeClock
+from tests.region_node.subscriptions.dispatch_world import Timers, World
 
 HOUR_MS = 3_600_000
-
-
-class Timers:
-    """The loop's timers, by hand."""
-
-    def __init__(self) -> None:
-        self.clock = FakeClock()
-        self.clock.now = 1_000_000.0
-        self.waiting: list[Timer] = []
-        self.wheel = DelayWheel(self.call_later, self.clock)
-
-    def call_later(self, delay_s: float, action: Callable[[], None]) -> Timer:
-        timer = Timer(self, self.clock.now + delay_s, action)
-        self.waiting.append(timer)
-        assert len(self.waiting) == 1, "one timer at a time"
-        return timer
-
-    @property
-    def now_ms(self) -> int:
-        return self.clock.wall_ms()
-
-    def pass_ms(self, ms: float) -> None:
-        end = self.clock.now + ms / 1000
-        while self.waiting and self.waiting[0].at <= end:
-            timer = self.waiting.pop()
-            self.clock.now = max(self.clock.now, timer.at)
-            timer.action()
-        self.clock.now = end
-
-
-class Timer:
-    def __init__(self, timers: Timers, at: float, action: Callable[[], None]) -> None:
-        self.timers, self.at, self.action = timers, at, action
-
-    def cancel(self) -> None:
-        self.timers.waiting.remove(self)
 
 
 class Woken:

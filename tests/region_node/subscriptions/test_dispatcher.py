@@ -4,107 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 
 from heliograph.model.errors import BookieUnavailable, ConsumerBusy, NotAllowed
-from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.model.positions import Position
 from heliograph.wire.run import FLAG_HIDDEN, Run
-from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, Tasks
+from region_node.runtime.ready_queue import BoundedReads
 from region_node.subscriptions import shared_dispatcher
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
-from region_node.subscriptions.delayed_delivery import DelayWheel
-from region_node.subscriptions.subscription import Rules, Subscription
-from tests.region_node.topics.fake_storage import FakeCursor, FakeLedger
-
-
-class Sink:
-    """What one consumer got: (position, messages, redeliveries)."""
-
-    def __init__(self) -> None:
-        self.writable = True
-        self.got: list[tuple[Position, int, int]] = []
-        self.active: list[bool] = []
-        self.closed = 0
-        self.ack_sets: dict[Position, int] = {}
-
-    def deliver(
-        self,
-        consumer: Consumer,
-        ledger: int,
-        first: int,
-        run: Run,
-        redeliveries: Sequence[int] | None,
-        ack_sets: Mapping[int, int] | None = None,
-    ) -> None:
-        self.ack_sets |= {(ledger, first + i): bits for i, bits in (ack_sets or {}).items()}
-        for i in range(run.count):
-            self.got.append(
-                ((ledger, first + i), run.counts[i] if run.counts else 1, redeliveries[i] if redeliveries else 0)
-            )
-
-    def consumer_closed(self, consumer: Consumer) -> None:
-        self.closed += 1
-
-    def consumer_active(self, consumer: Consumer, active: bool) -> None:
-        self.active.append(active)
-
-    def reached_end(self, consumer: Consumer) -> None: ...
-
-
-class World:
-    def __init__(self, wheel: DelayWheel | None = None) -> None:
-        loop = asyncio.get_running_loop()
-        self.tasks = Tasks()
-        self.ledger = FakeLedger("t")
-        self.cursor = FakeCursor(self.ledger, "s", BEFORE_ALL, True, {})
-        self.ledger.cursors["s"] = self.cursor
-        self.subscription = Subscription(
-            "s",
-            self.ledger,
-            self.cursor,
-            ReadyQueue(loop.call_soon),
-            BoundedReads(self.tasks, 2),
-            durable=True,
-            partition=-1,
-            on_end=lambda: False,
-            wheel=wheel,
-        )
-        self.ledger.wake_on_append(self.subscription.wake)
-        self.sinks: dict[Consumer, Sink] = {}
-        self.names = 0
-
-    def append(self, count: int = 1, counts: list[int] | None = None, flags: list[int] | None = None) -> None:
-        self.ledger.append_run(Run([b"x"] * count, [1] * count, counts=counts, flags=flags), lambda *_: None, None)
-
-    def join(self, kind: SubscriptionType = SubscriptionType.SHARED, permits: int = 0, **fields: Any) -> Consumer:
-        sink = Sink()
-        self.names += 1
-        consumer = Consumer(self.names, fields.pop("name", f"c{self.names}"), sink, **fields)
-        self.subscription.add(consumer, kind)
-        self.sinks[consumer] = sink
-        if permits:
-            self.subscription.flow(consumer, permits)
-        return consumer
-
-    async def settle(self) -> None:
-        for _ in range(60):
-            await asyncio.sleep(0)
-
-    def entries(self, consumer: Consumer) -> list[int]:
-        return [p[1] for p, _, _ in self.sinks[consumer].got]
-
-
-def run(test: Callable[[World], Any]) -> None:
-    async def main() -> None:
-        world = World()
-        await test(world)
-        await world.tasks.close()
-
-    asyncio.run(main())
+from region_node.subscriptions.subscription import Rules
+from tests.region_node.subscriptions.dispatch_world import Sink, World, run
 
 
 class Turns:

@@ -18,9 +18,8 @@ from region_node.subscriptions.filter_plugins import load_filters
 from region_node.subscriptions.filters import ACCEPT, REJECT, RESCHEDULE, Entries, EntryFilter
 from region_node.subscriptions.subscription import Rules
 from tests.region_node.faces.pulsar.codec import entry
+from tests.region_node.subscriptions.dispatch_world import Timers, World
 from tests.region_node.subscriptions.example_filters import Broken, ByProperty
-from tests.region_node.subscriptions.test_delayed_delivery import Timers
-from tests.region_node.subscriptions.test_dispatcher import World
 
 KINDS = list(SubscriptionType)
 
@@ -215,7 +214,7 @@ def test_filters_of_the_settings() -> None:
         f"{here}:Nothing",
         "no.such.module:A",
         f"{here}:REJECT",
-        "tests.region_node.subscriptions.test_dispatcher:World",
+        "tests.region_node.subscriptions.dispatch_world:World",
     ):
         with pytest.raises(ConfigError, match=r"entry_filters\.x"):
             load_filters({"x": place})

@@ -25,7 +25,7 @@ from region_node.subscriptions.sticky_keys import (
 )
 from region_node.subscriptions.subscription import Rules
 from tests.region_node.faces.pulsar.codec import entry
-from tests.region_node.subscriptions.test_dispatcher import Sink, World, run
+from tests.region_node.subscriptions.dispatch_world import Sink, World, run
 
 KEYED = SubscriptionType.KEY_SHARED
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -21,17 +20,15 @@ from region_node.tiering.broker_tier import RestoredTopic, policy_of
 from replicator.dedup.producer_dedup import DedupSettings
 from replicator.log.topic_state import TopicState
 from storage.tiered.offload.offload_plan import OffloadPolicy
-from tests.region_node.faces.admin.test_two_brokers import Rest
 from tests.region_node.live import until
 from tests.region_node.region_processes import Region
+from tests.region_node.tiering.tiered_region import HELIOGRAPH, TOPIC, provisioned, read_all
 
-TOPIC = "persistent://public/default/old"
 AVRO: dict[str, Any] = {
     "type": "AVRO",
     "schema": '{"type": "record", "name": "R", "fields": [{"name": "x", "type": ["string", "null"]}]}',
     "properties": {},
 }
-HELIOGRAPH = Path(sys.executable).with_name("heliograph")
 
 
 @pytest.mark.parametrize(
@@ -99,25 +96,6 @@ def test_a_restored_topic_goes_on_under_an_origin_of_its_own(whole: bool, number
             and state.vector.prefix(state.origin) == (5, 10)
         )
     assert state.producers.last_sequence("p") == 59
-
-
-def provisioned(region: Region, *, namespace: bool) -> Rest:
-    rest = Rest(region.admin_url())
-    assert rest("PUT", f"/admin/v2/clusters/{region.name}", {"serviceUrl": region.admin_url()})[0] == 204
-    if namespace:
-        assert rest("PUT", "/admin/v2/tenants/public", {"allowedClusters": [region.name]})[0] == 204
-        assert rest("PUT", "/admin/v2/namespaces/public/default", {"replication_clusters": [region.name]})[0] == 204
-        retention = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
-        assert rest("POST", "/admin/v2/namespaces/public/default/retention", retention)[0] == 204
-    return rest
-
-
-def read_all(service_url: str, count: int) -> list[int]:
-    client = pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-    reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
-    found = [int(reader.read_next(60_000).data()) for _ in range(count)]
-    client.close()
-    return found
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -17,8 +17,16 @@ from region_node.tiering.compacted_offload import CompactionOffload
 from region_node.tiering.offload_metrics import TierMetrics
 from storage.tiered.objects.object_names import LEDGER, parse
 from storage.tiered.offload.offload_plan import OffloadPolicy
-from tests.region_node.compaction.test_compactor import made_up
-from tests.region_node.compaction.world import TOPIC, Owner, Row, latest, ledgers_without_topic, rows_of, settled
+from tests.region_node.compaction.world import (
+    TOPIC,
+    Owner,
+    Row,
+    latest,
+    ledgers_without_topic,
+    made_up,
+    rows_of,
+    settled,
+)
 from tests.storage.managed_ledger.world import Region, until
 from tests.storage.tiered.world import FakeStore, TierBroker
 

@@ -17,7 +17,7 @@ from heliograph.runtime.clock import SystemClock
 from local_meta import keys
 from tests.region_node.live import until
 from tests.region_node.region_processes import Region
-from tests.region_node.tiering.test_broker_tier import TOPIC, provisioned, read_all
+from tests.region_node.tiering.tiered_region import TOPIC, provisioned, read_all
 
 
 async def closed_ledgers(address: str) -> int:

@@ -6,8 +6,7 @@ from typing import Any
 
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from tests.region_node.faces.pulsar.codec import entry, frame, send
-from tests.region_node.faces.pulsar.harness import TOPIC, Broker, settle, with_broker
-from tests.region_node.topics.policies.test_policies import tick
+from tests.region_node.faces.pulsar.harness import TOPIC, Broker, settle, tick, with_broker
 
 K = pb.BaseCommand
 

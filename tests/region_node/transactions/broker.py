@@ -13,7 +13,7 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.transactions.coordinators.transaction_service import Transactions
 from replicator.log.transaction_buffer import TransactionBuffer
 from tests.region_node.faces.pulsar.codec import frame
-from tests.region_node.faces.pulsar.harness import Broker, Client, K
+from tests.region_node.faces.pulsar.harness import Broker, Client, K, messages
 from tests.region_node.topics.fake_storage import FakeLedger, FakeLog
 
 
@@ -118,3 +118,7 @@ def with_transactions(test: Callable[[TransactionalBroker], Any]) -> None:
             await broker.close()
 
     asyncio.run(run())
+
+
+def payloads(came: Any) -> list[bytes]:
+    return [payload[-2:] for _, payload in messages(came)]

@@ -12,8 +12,8 @@ import pytest
 
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from tests.region_node.either import ORACLE
-from tests.region_node.faces.admin.test_two_brokers import Rest
 from tests.region_node.live import TOPICS, until
+from tests.region_node.rest_client import Rest
 from tests.region_node.transactions.frame_client import ABORT, COMMIT, SHARED, Refused, Txn, WireClient, part_of_batch
 
 pytestmark = [pytest.mark.either, pytest.mark.wan, pytest.mark.slow]

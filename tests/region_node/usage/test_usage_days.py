@@ -23,8 +23,8 @@ from heliograph.model.errors import CorruptData, NotAllowed
 from region_node.usage.settings import UsageSettings
 from region_node.usage.tenant_usage import Usage
 from region_node.usage.usage_days import DAYS, UsageDay, UsageDays, check_month, day_of, days_of
-from tests.region_node.faces.admin.test_two_brokers import Rest
 from tests.region_node.live import provisioned, until
+from tests.region_node.rest_client import Rest
 from tests.region_node.topics.fake_storage import FakeClock
 from tests.storage.managed_ledger.flaky_store import FlakyStore
 

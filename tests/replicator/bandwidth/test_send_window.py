@@ -13,7 +13,7 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.wire.run import Run
 from replicator.bandwidth import drain_throttle
 from replicator.bandwidth.drain_throttle import DrainThrottle
-from replicator.bandwidth.send_window import SHORT_PASS_BYTES, TURN_BYTES, AppendActivity, Window
+from replicator.bandwidth.send_window import PASS_BYTES, SHORT_PASS_BYTES, AppendActivity, Window
 from replicator.manager.link_manager import LinkSettings
 from replicator.sending.link_sender import SenderSettings
 from replicator.sending.outgoing_runs import Send
@@ -89,7 +89,7 @@ def test_a_drain_gives_the_loop_back_after_each_turn(live: bool) -> None:
             core.take = counted
             await asyncio.sleep(20)
             assert not us.link("eu").backlog_entries and eu.bodies() == us.bodies()
-            assert SHORT_PASS_BYTES / 2 < max(sent.values()) <= (SHORT_PASS_BYTES if live else TURN_BYTES) + 40_000
+            assert SHORT_PASS_BYTES / 2 < max(sent.values()) <= (SHORT_PASS_BYTES if live else PASS_BYTES) + 40_000
 
         sim.run(scenario(), limit_s=120)
 

@@ -9,9 +9,8 @@ from heliograph.wire.links import link_commands as wire
 from heliograph.wire.links.link_commands import LinkHeartbeat, Risk, StreamBeat
 from replicator.health.incoming_stats import BOUNDS_MS, IncomingLatency
 from replicator.log.transaction_buffer import COMMIT, marker_run
-from tests.replicator.link_instance import Instance
-from tests.replicator.test_links import play
-from tests.replicator.test_transactions import append, publish
+from tests.replicator.link_instance import Instance, play
+from tests.replicator.link_transactions import append, publish
 
 
 def test_both_sides_know_what_is_missing_while_the_link_is_cut() -> None:

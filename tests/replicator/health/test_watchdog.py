@@ -16,8 +16,7 @@ from replicator.log.replicated_log import ReplicatedLog
 from replicator.receiving.link_receiver import LinkReceiver
 from replicator.receiving.receiver_stream import ReceiverStream
 from replicator.sending.link_sender import SenderSettings
-from tests.replicator.link_instance import Instance, TestRegion
-from tests.replicator.test_links import play
+from tests.replicator.link_instance import Instance, TestRegion, play
 
 QUICK = SenderSettings(stalled_after_s=2.0, filtered_after_s=0.5)
 IDLE = Facts(mark=(1, 5), receipts=3, rewinds=0, reading=False, skipping=False, blocked=False, in_flight=False)

@@ -5,64 +5,24 @@ then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import LedgerFenced
 from heliograph.model.ledger_metadata import pack
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links.link_commands import SkipReason
-from replicator.audit.audit_settings import AuditSettings
 from replicator.coordinates.skip_reasons import HERE, RANGES_MAX, Reasons
 from replicator.log.coordinate_lookup import LookupStatus, coordinate_of, position_of
 from replicator.log.deletion import DEAD_MAX, REMOVED_MAX, note_removed, recall, remember, truncate
-from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.transaction_buffer import COMMIT, marker_run
-from replicator.manager.link_manager import LinkSettings
 from replicator.sending.link_sender import SenderSettings
 from tests.replicator.audit.audit_world import Damaged
-from tests.replicator.fake_ledger import Store
 from tests.replicator.link_instance import TOPIC, Instance, TestRegion
-from tests.replicator.test_transactions import append, publish, shown
-
-DEFAULT_SENDER = SenderSettings()
-
-
-def play(
-    scenario: Callable[[Instance], Coroutine[Any, Any, None]],
-    names: tuple[str, ...] = ("us", "eu"),
-    sender: SenderSettings = DEFAULT_SENDER,
-) -> None:
-    with Simulation(2) as sim:
-
-        async def main() -> None:
-            instance = Instance(sim, names, 2, LinkSettings(audit=AuditSettings(period_s=0), sender=sender))
-            sim.network.latency("us", "eu", 0.01, 0.02)
-            await instance.load()
-            await scenario(instance)
-            assert all(not region.faults for region in instance.regions.values())
-
-        sim.run(main(), limit_s=300)
-
-
-class Metadata:
-    """The part of a metadata store that outlives a topic."""
-
-    def __init__(self) -> None:
-        self.held: dict[str, bytes] = {}
-
-    async def get(self, key: str) -> tuple[bytes, int] | None:
-        return (self.held[key], 1) if key in self.held else None
-
-    async def put(self, key: str, value: bytes) -> int:
-        self.held[key] = value
-        return 1
-
-    async def delete(self, key: str) -> bool:
-        return self.held.pop(key, None) is not None
+from tests.replicator.link_transactions import append, publish, shown
+from tests.replicator.log.deleted_topics import Metadata, made_again, play
 
 
 async def truncated(region: TestRegion) -> dict[str, int]:
@@ -244,23 +204,6 @@ def test_a_link_that_comes_while_it_is_truncated_is_not_moved() -> None:
         assert "pulsar.repl.ap" not in moved and us.log.state.removed
 
     play(scenario)
-
-
-async def made_again(region: TestRegion, meta: Any) -> ReplicatedLog:
-    """The topic is deleted in this region, with all that is stored of it, and made again."""
-    broker = region.brokers[region.owner]
-    log = region.log
-    broker.log = None
-    await broker.machine.ask(broker.links.detach, log)
-    await broker.machine.ask(log.close)
-    await broker.machine.ask(remember, log, meta)
-    store, sim = Store(TOPIC), region.instance.sim
-    store.next_ledger = region.store.next_ledger
-    region.store = store
-    rng = sim.rng
-    sim.rng = lambda name: rng(f"{name} {store.next_ledger}")  # type: ignore[method-assign]
-    await broker.machine.ask(recall, region.log, meta)
-    return region.log
 
 
 def test_what_was_deleted_with_its_topic_is_named_once_that_is_made_again() -> None:

@@ -20,8 +20,8 @@ from replicator.log.transaction_buffer import ABORT, COMMIT, TransactionBuffer, 
 from replicator.sending.link_sender import SenderSettings
 from tests.replicator.audit.audit_world import Damaged
 from tests.replicator.link_instance import Instance, TestRegion
-from tests.replicator.log.test_deletion import Metadata, made_again, play
-from tests.replicator.test_transactions import append, publish, shown
+from tests.replicator.link_transactions import append, publish, shown
+from tests.replicator.log.deleted_topics import Metadata, made_again, play
 
 PIECEMEAL = SenderSettings(window_bytes=1)
 

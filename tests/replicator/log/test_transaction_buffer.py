@@ -13,7 +13,7 @@ from heliograph.model.errors import CorruptData
 from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.positions import Position
 from heliograph.wire.block import decode_block, encode_block
-from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, Run, TxnId
+from heliograph.wire.run import Run, TxnId
 from replicator.log import transaction_buffer
 from replicator.log.transaction_buffer import (
     ABORT,
@@ -24,18 +24,7 @@ from replicator.log.transaction_buffer import (
     marker_run,
     read_marker,
 )
-
-ORIGIN = (2, 1, 77)
-
-
-def run(txn: TxnId | None, *entries: bytes, origin: tuple[int, int, int] | None = None) -> Run:
-    return Run(
-        list(entries),
-        [len(e) for e in entries],
-        transaction=txn,
-        origin=origin,
-        spans=((9, 0, len(entries)),) if origin else (),
-    )
+from tests.replicator.log.transaction_runs import ORIGIN, run, seen
 
 
 @dataclass
@@ -61,18 +50,6 @@ class Log:
             if made.transaction is None or self.ended[made.transaction] == COMMIT:
                 out += [bytes(part) for part in made.parts]
         return out
-
-
-def seen(buffer: TransactionBuffer, pieces: list[tuple[int, int, Run]]) -> list[bytes]:
-    end = buffer.undecided_from()
-    kept = pieces if end is None else below(pieces, end)
-    shown = buffer.committed_view(kept)
-    return [
-        bytes(p)
-        for _, _, r in shown
-        for i, p in enumerate(r.parts)
-        if r.flags is None or not r.flags[i] & (FLAG_HIDDEN | FLAG_MARKER)
-    ]
 
 
 def play(seed: int, make: type[TransactionBuffer] = TransactionBuffer) -> None:

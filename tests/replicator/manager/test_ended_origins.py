@@ -35,7 +35,7 @@ from replicator.receiving import receiver_stream
 from replicator.sending.outgoing_runs import OutgoingRun
 from tests.replicator.audit.audit_world import Copies, Damaged
 from tests.replicator.link_instance import Instance, TestRegion
-from tests.replicator.test_transactions import append, publish, shown
+from tests.replicator.link_transactions import append, publish, shown
 
 Scenario = Callable[[Instance], Coroutine[Any, Any, None]]
 

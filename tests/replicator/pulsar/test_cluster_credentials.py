@@ -22,7 +22,7 @@ from region_node.security.certificate_authority import ensure_certificates
 from replicator.health.link_causes import Cause
 from replicator.pulsar.cluster_connections import ClusterConnections
 from replicator.pulsar.cluster_credentials import ClientCredentials, lasts_s, tls_of
-from tests.region_node.security.authentication.test_jwks_issuers import Issuer
+from tests.region_node.security.authentication.issuer_server import Issuer
 
 CLOUD = PulsarCluster(name="cloud", gateway="us", service_url="pulsar+ssl://127.0.0.1:1")
 

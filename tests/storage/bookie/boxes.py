@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from geo_tests.sim.disk import Platter
 from geo_tests.sim.simulation import Simulation
@@ -83,3 +84,12 @@ class Wide(Asker):
         for platter in (*self.journals, *self.ledgers):
             platter.power_cut()
         self.start()
+
+
+def scenario(body: Callable[[Box], Awaitable[None]]) -> None:
+    with Simulation(1) as sim:
+
+        async def main() -> None:
+            await body(Box(sim))
+
+        sim.run(main())

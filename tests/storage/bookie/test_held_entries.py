@@ -17,7 +17,7 @@ from storage.bookie.serving.bookie import Bookie
 from storage.ledger.bookies.bookie_client import BookieClient
 from tests.storage.bookie.boxes import Box
 from tests.storage.bookie.history import add, send
-from tests.storage.bookie.serving.test_bookie_server import Cluster, Writer, scenario
+from tests.storage.bookie.serving.bookie_cluster import Cluster, Writer, scenario
 
 
 def test_torn_or_disordered_ranges_are_refused() -> None:

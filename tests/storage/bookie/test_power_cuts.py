@@ -2,75 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
-
 import pytest
 
-from geo_tests.sim.disk import Platter
-from geo_tests.sim.simulation import Machine, Simulation
-from tests.storage.bookie.history import Model, make_wide, send
-
-
-class Lives:
-    """One bookie on one machine, and the client whose model survives. journals, ledgers: how many directories it has."""
-
-    def __init__(self, sim: Simulation, journals: int = 1, ledgers: int = 1) -> None:
-        self.journals = [f"journal{at or ''}" for at in range(journals)]
-        self.ledgers = [f"ledgers{at or ''}" for at in range(ledgers)]
-        self.platters = [*self.journals, *self.ledgers]
-        self.machine = sim.machine("b0")
-        self.rng = sim.rng("history")
-        self.model = Model(self.rng)
-        self.steps = 0
-        self.finished = self.abrupt = False
-        self.counts: Counter[str] = Counter()
-        for name in self.platters:
-            self.machine.platter(name).on_operation = lambda kind, _file, disk=name: self.counts.update(
-                [f"{disk} {kind}"]
-            )
-
-    async def live(self, machine: Machine) -> None:
-        """One life: check, then go on with the history."""
-        bookie = make_wide(
-            [machine.disk(name) for name in self.journals], [machine.disk(name) for name in self.ledgers], machine.rng
-        )
-        await self.model.check(bookie)
-        peer = self.model.connect()
-        for _ in range(self.steps):
-            frames = [self.model.frame() for _ in range(self.rng.randrange(1, 6))]
-            send(bookie, peer, *frames)
-            if self.rng.random() < 0.5:
-                await asyncio.sleep(self.rng.uniform(0.0, 0.002))
-            if bookie.full:
-                await asyncio.sleep(0.05)
-            if self.rng.random() < 0.01:
-                bookie.flush()
-            if self.rng.random() < 0.02:
-                bookie.tick()
-        if not self.abrupt:
-            await asyncio.sleep(0.2)
-        self.finished = True
-
-    async def run(self, steps: int, platter: str = "", cut: int = 0, *, kill: bool = False) -> bool:
-        """Ends with a power cut in the `cut`-th operation of `platter`, or after the last step with another, or with a mere kill of the process.
-
-        True where the steps were done before.
-        """
-        self.steps, self.finished, self.abrupt = steps, False, kill
-        if cut:
-            self.machine.platter(platter).cut_after(cut)
-        self.machine.start(self.live)
-        while self.machine.running and not self.finished:  # noqa: ASYNC110
-            await asyncio.sleep(0.0005 if kill else 0.01)
-        for name in self.platters:
-            self.machine.platter(name).cancel_cut()
-        if self.machine.running:
-            if kill:
-                self.machine.kill()
-            else:
-                self.machine.power_cut()
-        return self.finished
+from geo_tests.sim.simulation import Simulation
+from tests.storage.bookie.lives import Lives, a_directory_fails, many_lives
 
 
 @pytest.mark.slow
@@ -100,49 +35,15 @@ SHAPES = [(1, 1)] * 60 + [(1, 3), (2, 4), (3, 3)] * 14
 
 @pytest.mark.parametrize(("seed", "shape"), list(enumerate(SHAPES)))
 def test_many_lives(seed: int, shape: tuple[int, int]) -> None:
-    with Simulation(seed) as sim:
-        lives = Lives(sim, *shape)
-
-        async def main() -> None:
-            rng = sim.rng("cuts")
-            for _ in range(8):
-                if rng.random() < 0.3:
-                    await lives.run(rng.randrange(5, 60), kill=True)
-                else:
-                    await lives.run(rng.randrange(5, 120), rng.choice(lives.platters), rng.randrange(1, 60))
-            await lives.run(0)
-
-        sim.run(main())
-        assert sum(map(len, lives.model.acked.values())) > 0
+    many_lives(seed, shape)
 
 
 @pytest.mark.parametrize("seed", range(24))
 def test_a_directory_fails_in_one_of_many_lives(seed: int) -> None:
-    """Its syncs fail from some moment on, until the process is gone; afterwards it works again, and is asked only if nobody knows that it failed."""
-    with Simulation(seed) as sim:
-        lives = Lives(sim, 2, 4)
-
-        async def fail(platter: Platter, after_s: float) -> None:
-            await asyncio.sleep(after_s)
-            platter.fail_syncs = True
-
-        async def main() -> None:
-            rng = sim.rng("cuts")
-            sick = lives.machine.platter(rng.choice(lives.platters))
-            ill = rng.randrange(5)
-            for life in range(7):
-                task = asyncio.ensure_future(fail(sick, rng.uniform(0.0, 0.12))) if life == ill else None
-                if rng.random() < 0.5:
-                    await lives.run(rng.randrange(20, 120), kill=True)
-                else:
-                    await lives.run(rng.randrange(20, 120), rng.choice(lives.platters), rng.randrange(10, 80))
-                if task is not None:
-                    task.cancel()
-                sick.fail_syncs = False
-            await lives.run(0)
-
-        sim.run(main())
-        assert sum(map(len, lives.model.acked.values())) > 0
+    """Its syncs fail from some moment on, until the process is gone; afterwards it works again, and is asked only if
+    nobody knows that it failed.
+    """
+    a_directory_fails(seed)
 
 
 def test_the_history_reaches_what_it_should() -> None:

@@ -14,7 +14,7 @@ from heliograph.wire.block import encode_block
 from storage.ledger.bookies.bookie_client import BookieClient, BookieClientSettings
 from storage.ledger.bookies.quarantine import FIRST_S, LONGEST_S, Quarantine
 from storage.ledger.ledger_context import LedgerSettings
-from tests.storage.ledger.test_one_ledger import Writer, scenario
+from tests.storage.ledger.writers import Writer, scenario
 from tests.storage.managed_ledger.world import Region, run_of, until
 
 

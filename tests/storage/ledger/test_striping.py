@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from geo_tests.sim.ledgers import LedgerWorld
-from geo_tests.sim.simulation import Machine, Simulation
+from geo_tests.sim.simulation import Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.errors import CorruptData, NotAllowed, NotEnoughBookies
 from heliograph.model.ledger_metadata import PLACED, LedgerMetadata, LedgerState
@@ -21,9 +20,9 @@ from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries
 from storage.ledger.recovery.ledger_recovery import recover_ledger
 from storage.ledger.repair.ledger_repair import LedgerRepair
 from storage.ledger.underreplicated_marks import Mark
-from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
 from tests.storage.ledger.fake_bookies import FakeBookie
-from tests.storage.ledger.test_one_ledger import Writer, scenario
+from tests.storage.ledger.striped_world import StripedWorld
+from tests.storage.ledger.writers import Writer, scenario
 from tests.storage.managed_ledger.world import Broker, Region, names_of, read_all, run_of, until
 
 STRIDE = LedgerSettings(stride=4)
@@ -326,20 +325,6 @@ def test_neighbours_lie_on_different_racks_as_far_as_there_are_enough(seed: int)
     assert len(set(chosen)) == len(candidates)
     for place in range(len(chosen)):
         assert rack[chosen[place]] != rack[chosen[(place + 1) % len(chosen)]], [rack[b] for b in chosen]
-
-
-class StripedWorld(LedgerWorld):
-    """Real bookies, brokers, and metadata, on a striped topic."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        fitting = [q for q in ((3, 2, 2), (4, 3, 2), (4, 2, 2), (3, 2, 1)) if q[0] <= len(self.bookies)]
-        self.quorums = self.rng.choice(fitting or [(2, 2, 2)])
-
-    async def _factory(self, machine: Machine) -> ManagedLedgerFactory:
-        factory = await super()._factory(machine)
-        object.__setattr__(factory.context, "settings", dataclasses.replace(factory.context.settings, stride=4))
-        return factory
 
 
 @pytest.mark.parametrize("seed", range(8))

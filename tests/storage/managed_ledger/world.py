@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
@@ -135,3 +136,20 @@ async def until(true: object, limit_s: float = 30.0) -> None:
     while not true():
         assert asyncio.get_running_loop().time() < deadline, "it never came true"
         await asyncio.sleep(0.01)
+
+
+def scenario(
+    work: Callable[[Region], Awaitable[None]], *, seed: int = 1, bookies: int = 3, limit_s: float = 600
+) -> None:
+    with Simulation(seed=seed) as sim:
+
+        async def main() -> None:
+            region = Region(sim, bookies)
+            await region.start()
+            await work(region)
+
+        sim.run(main(), limit_s=limit_s)
+
+
+def small(**changes: object) -> ManagedLedgerSettings:
+    return ManagedLedgerSettings(**{"ledger_entries_max": 10, "checkpoint_entries": 16, **changes})  # type: ignore[arg-type]

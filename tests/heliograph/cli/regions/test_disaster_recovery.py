@@ -20,7 +20,7 @@ from heliograph.model.errors import ConfigError, HeliographError
 from region_node.dr.leadership.leadership_changes import Switching
 from region_node.dr.operations.operation import STEPS, Operation
 from region_node.faces.admin.dr import subscription_switchover
-from tests.region_node.dr.operations.test_operation_steps import NS, Interrupted, World
+from tests.region_node.dr.operations.world import NS, Interrupted, World
 
 SUBSCRIPTION = subscription_name(f"persistent://{NS}/x", "s")
 

@@ -12,9 +12,9 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.region_node.faces.admin.test_two_brokers import Rest
 from tests.region_node.live import FOR_EVER, NAMESPACE, TOPICS, until
 from tests.region_node.region_processes import Region
+from tests.region_node.rest_client import Rest
 
 pytestmark = [pytest.mark.wan, pytest.mark.slow]
 EARLIEST = pulsar.InitialPosition.Earliest

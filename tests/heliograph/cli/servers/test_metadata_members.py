@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 from geo_tests.wan.instance import eventually
 from heliograph.cli.servers import metadata_members
 from heliograph.model.errors import HeliographError
-from tests.region_node.faces.admin.test_two_brokers import Rest
 from tests.region_node.region_processes import Process, Region
+from tests.region_node.rest_client import Rest
 
 pytestmark = [pytest.mark.wan, pytest.mark.slow]
 

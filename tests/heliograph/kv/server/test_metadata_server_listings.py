@@ -13,8 +13,7 @@ from heliograph.kv.engine import table_image as image_module
 from heliograph.kv.metadata_store import Delete, Put
 from heliograph.kv.server import metadata_server as server_module
 from heliograph.wire.metadata_frames import Frame, body, frame
-from tests.heliograph.kv import test_client_and_server as plain
-from tests.heliograph.kv.test_client_and_server import HELLO, PORT, Group, Mirror, Raw, simulate
+from tests.heliograph.kv.group import HELLO, PORT, Group, Mirror, Raw, simulate, watches_while_all_breaks
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -23,7 +22,7 @@ def test_watches_end_with_the_table_also_where_listings_come_in_pieces(
 ) -> None:
     monkeypatch.setattr(image_module, "PART_ROWS", 2)
     monkeypatch.setattr(server_module, "PIECES_AT_ONCE", 1)
-    plain.test_watches_end_with_the_table_whatever_breaks(seed)
+    watches_while_all_breaks(seed)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -4,7 +4,6 @@ tails are cut off; what is noted as committed was committed, whatever part of th
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,44 +13,12 @@ import crc32c
 import pytest
 
 from geo_tests.sim.disk import Platter
-from geo_tests.sim.loop import ProcessDied, SimLoop
+from geo_tests.sim.loop import ProcessDied
 from heliograph.model.errors import CorruptData
 from heliograph.raft.disk.log_storage import Done, LogStorage, Recovered, segment_name
 from heliograph.raft.disk.snapshot_file import load_snapshot, snapshot_name
 from heliograph.raft.messages import COMMAND, Config, Entry, SnapshotMeta
-
-SEGMENT = 4096 + (16 << 10)
-
-
-def platter(seed: int | str = 0) -> Platter:
-    return Platter(SimLoop(), random.Random(seed))
-
-
-def opened(on: Platter) -> tuple[LogStorage, Recovered]:
-    storage = LogStorage(on.disk(), segment_bytes=SEGMENT)
-    return storage, storage.recover()
-
-
-def run(on: Platter) -> None:
-    """Lets the disk do everything that waits."""
-
-    async def nothing() -> None:
-        await asyncio.sleep(60)
-
-    on.loop.run(nothing(), limit_s=120)
-
-
-def write(
-    storage: LogStorage,
-    first: int,
-    *data: bytes,
-    term: int = 1,
-    hard_state: tuple[int, str] | None = None,
-    commit: int = 0,
-) -> list[object]:
-    done: list[object] = []
-    storage.write(hard_state, None, first, [(term, COMMAND, each) for each in data], commit, done.append)
-    return done
+from tests.heliograph.raft.disk.opened_log import SEGMENT, opened, platter, run, write
 
 
 def save_snapshot(

@@ -12,7 +12,7 @@ import pytest
 from heliograph.model.errors import PeerError
 from heliograph.wire.kafka.message_codec import BY_NAME, decode_any, decode_request, encode_answer, encode_any
 from heliograph.wire.kafka.produce_codec import FIRST, LAST, decode_produce, encode_produce
-from tests.heliograph.wire.kafka.test_message_codec import made
+from tests.heliograph.wire.kafka.made_messages import made
 from tests.region_node.faces.kafka.harness import request
 
 PRODUCE = BY_NAME["produce"]

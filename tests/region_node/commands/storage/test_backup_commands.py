@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 
 from heliograph.model.errors import HeliographError
 from region_node.commands.storage import backup_commands, unknown_ledger_commands
-from tests.region_node.faces.admin.test_two_brokers import Rest
-from tests.region_node.placement.test_takeover import TOPIC, provision, read_all
+from tests.region_node.one_topic import TOPIC, provision, read_all
 from tests.region_node.region_processes import Region
+from tests.region_node.rest_client import Rest
 
 pulsar = pytest.importorskip("pulsar")
 pytestmark = [pytest.mark.wan, pytest.mark.slow]

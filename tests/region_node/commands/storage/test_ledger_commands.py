@@ -16,7 +16,7 @@ import pytest
 from storage.ledger.bookies.bookie_client import BookieClient
 from tests.region_node.live import until
 from tests.region_node.region_processes import Region
-from tests.region_node.tiering.test_broker_tier import HELIOGRAPH, TOPIC, provisioned, read_all
+from tests.region_node.tiering.tiered_region import HELIOGRAPH, TOPIC, provisioned, read_all
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:

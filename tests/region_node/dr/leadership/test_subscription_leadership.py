@@ -43,7 +43,10 @@ def test_messages_go_out_in_the_active_region_alone() -> None:
         world.run()
         seen += world.counts
     assert (
-        seen["confirmed"] > 500 and seen["flips"] > 50 and seen["drained"] > 10 and seen["waited for its turn"] > 500
+        seen["confirmed"] > 500
+        and seen["flips"] > 50
+        and seen["drained"] > 10
+        and seen["waited for its leadership"] > 500
     ), seen
 
 

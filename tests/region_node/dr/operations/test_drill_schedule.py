@@ -15,7 +15,7 @@ from heliograph.model.configuration.leadership import Writer, writer
 from heliograph.model.errors import NotAllowed
 from region_node.dr.operations.drill_schedule import DrillSchedule, Schedule, schedule
 from region_node.dr.operations.operation import STEPS
-from tests.region_node.dr.operations.test_operation_steps import NS, World, failed_over, lack, link
+from tests.region_node.dr.operations.world import NS, World, failed_over, lack, link
 
 
 class Clock:

@@ -2,196 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from geo_tests.sim.loop import run_alone
-from heliograph.kv.in_process_store import EmbeddedStore
-from heliograph.kv.metadata_store import Op
-from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
-from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, Leadership, Writer, leadership, writer
-from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, OutcomeUnknown
+from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, writer
+from heliograph.model.errors import NotAllowed, NotFound
 from region_node.dr.leadership.leadership_changes import closing, reopened
 from region_node.dr.operations import namespace_facts
-from region_node.dr.operations.drill import Drill
-from region_node.dr.operations.operation import STEPS, Operation
-from region_node.dr.operations.operation_steps import Conductor
-
-NS, TOPIC = "t/n", "persistent://t/n/x"
-
-
-class Interrupted(EmbeddedStore):
-    """The `at`-th write is lost before or after it happened, once."""
-
-    def __init__(self, at: int, after: bool) -> None:
-        super().__init__()
-        self.at, self.after, self.writes = at, after, 0
-
-    async def txn(self, ops: Sequence[Op]) -> int:
-        self.writes += 1
-        if self.writes != self.at:
-            return await super().txn(ops)
-        if self.after:
-            await super().txn(ops)
-        raise OutcomeUnknown("interrupted")
-
-
-class View:
-    regions: tuple[str, ...] = ("us", "eu")
-
-    def region(self, name: str) -> RegionInfo | None:
-        return RegionInfo(name=name, number={"us": 1, "eu": 2, "ap": 3}[name])
-
-    def namespace(self, name: str) -> NamespacePolicies | None:
-        return NamespacePolicies(regions=self.regions) if name == NS or name.startswith(f"{NS}-drill-") else None
-
-
-def link(**changed: Any) -> dict[str, Any]:
-    return {"connected": True, "cause": "", "entries": 0, "messages": 0, "bytes": 0, "age_s": 0.0, **changed}
-
-
-def lack(**changed: Any) -> dict[str, Any]:
-    return {"connected": True, "messages": 0, "bytes": 0, "age_s_max": 0.0, "silent_s": 0.0, **changed}
-
-
-class RegionsOfDrills:
-    """What a drill asks of regions: audits that are done, a shadow that is there or not, a message that is stored."""
-
-    def __init__(self) -> None:
-        self.there: set[str] = set()
-        self.away = False
-        """The region whose shadows they are does not look."""
-        self.signed = 0
-
-    async def audit(self, region: str, namespace: str, since_ms: int) -> dict[str, Any]:
-        return {
-            "topics": 1,
-            "entries": 9,
-            "ranges": 1,
-            "unchecked": 0,
-            "left": 0,
-            "found": {},
-            "errors": [],
-            "running": [],
-        }
-
-    async def make(self, shadow: str, policies: NamespacePolicies) -> None:
-        self.there.add(shadow)
-
-    async def probe(self, region: str, shadow: str) -> float:
-        assert shadow in self.there
-        return 12.0
-
-    async def drop(self, shadow: str, region: str) -> None:
-        self.there.discard(shadow)
-
-    def here(self) -> list[str]:
-        return [] if self.away else sorted(self.there)
-
-    async def sign(self, report: dict[str, Any]) -> dict[str, Any]:
-        self.signed += 1
-        return {**report, "signature": "s"}
-
-
-class World:
-    """Two regions of one topic, whose facts a test says; brokers that obey when they are told to."""
-
-    def __init__(self, store: EmbeddedStore | None = None) -> None:
-        self.store = store or EmbeddedStore()
-        self.down: set[str] = set()
-        self.facts: dict[str, dict[str, Any]] = {
-            region: {
-                "region": region,
-                "missing": [],
-                "topics": {
-                    TOPIC: {
-                        "vector": {"1.1.a": [7, 9]},
-                        "links": {other: link()},
-                        "lacks": {other: lack()},
-                        "subscriptions": {},
-                        "producers": 1,
-                    }
-                },
-            }
-            for region, other in (("us", "eu"), ("eu", "us"))
-        }
-        self.shadows = RegionsOfDrills()
-        self.tail: dict[str, Any] = {
-            "entries": 2,
-            "messages": 3,
-            "bytes": 30,
-            "first": "1.1.a:7:10",
-            "last": "1.1.a:7:11",
-            "left": [],
-        }
-        self.spans: list[dict[str, Any]] = []
-        """What the next questions for spans are answered."""
-        self.asked: list[tuple[str, dict[str, Any]]] = []
-        self.conductor = self.make()
-
-    def make(self) -> Conductor:
-        made = Conductor(
-            self.store,
-            View(),
-            facts_of=self._facts,
-            counts_of=self._counts,
-            wall_ms=lambda: 1_000 + self.store.machine.index,
-        )
-        made.drill = Drill(self.shadows, made, View().namespace, self._facts, lambda: 1_000, 6.0)
-        return made
-
-    async def _facts(self, region: str, namespace: str) -> dict[str, Any]:
-        if region in self.down:
-            raise MetadataUnavailable(f"region {region} does not answer")
-        return self.facts[region]
-
-    async def _counts(self, region: str, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        self.asked.append((what, dict(given)))
-        if what == "tails":
-            assert given == {TOPIC: {"1.1.a": [7, 9]}}
-            return {"region": region, "topics": {TOPIC: self.tail}, "missing": []}
-        return {"region": region, "topics": {TOPIC: self.spans.pop(0)}, "missing": []}
-
-    def topic(self, region: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.facts[region]["topics"][TOPIC]
-        return found
-
-    async def obey(self, region: str) -> None:
-        """Its broker does what every leadership asks for."""
-        await EmbeddedStore.txn(
-            self.store, [_put(writer(region, "b", 1), Writer(since=self.store.machine.index).encode())]
-        )
-
-    async def leadership(self) -> Leadership:
-        found = await self.store.get(leadership(NS))
-        assert found is not None
-        return Leadership.decode(found[0])
-
-
-def _put(key: str, value: bytes) -> Op:
-    from heliograph.kv.metadata_store import Put
-
-    return Put(key, value)
-
-
-async def steps(world: World, kind: str, target: str = "eu") -> Operation:
-    """As the command does it: again and again, by anybody, until it is done; an error is an interruption."""
-    for _ in range(60):
-        try:
-            conductor = world.make()
-            found, _ = await conductor.operation(NS)
-            if found is None or found.kind != kind or (not found.running and not found.steps):
-                await conductor.begin(kind, NS, target, "op")
-            after = await conductor.advance(NS)
-        except OutcomeUnknown:
-            continue
-        if not after.running:
-            return after
-        for region in ("us", "eu"):
-            await world.obey(region)
-    raise AssertionError(f"never done: {after}")
+from region_node.dr.operations.operation import STEPS
+from tests.region_node.dr.operations.world import NS, TOPIC, Interrupted, View, World, failed_over, lack, link, steps
 
 
 @pytest.mark.parametrize("kind", ("rejoin", "drill"))
@@ -455,15 +276,6 @@ def test_a_failover_needs_nothing_of_the_lost_region_and_passes_over_a_switchove
         assert ended.state == "done" and (ended.report["kept"], ended.report["lost"]) == (3, 0)
 
     run_alone(main())
-
-
-async def failed_over(world: World) -> None:
-    """us was lost, eu took over, and has its tail since."""
-    await world.conductor.switching.begin(NS, "us", {})
-    await world.obey("us")
-    await world.obey("eu")
-    await steps(world, "failover")
-    world.topic("eu")["vector"] = {"1.1.a": [7, 11]}
 
 
 def test_a_rejoin_counts_what_its_link_said_would_never_come() -> None:

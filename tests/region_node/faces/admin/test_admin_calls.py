@@ -17,8 +17,8 @@ import pulsar
 import pytest
 
 from tests.region_node.either import ORACLE, Either, either
-from tests.region_node.faces.admin.test_two_brokers import Rest
 from tests.region_node.live import TOPICS, until
+from tests.region_node.rest_client import Rest
 
 pytestmark = [pytest.mark.wan, pytest.mark.slow]
 

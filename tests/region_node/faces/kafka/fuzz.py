@@ -15,7 +15,7 @@ import crc32c
 
 from heliograph.wire.kafka.message_codec import BY_NAME, decode_fields, encode_fields
 from heliograph.wire.kafka.record_batches import build_batch
-from tests.heliograph.wire.kafka.test_message_codec import made
+from tests.heliograph.wire.kafka.made_messages import made
 from tests.region_node.faces.fuzzing import PER_SEED, damaged, in_pieces, main
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
 from tests.region_node.faces.pulsar.harness import settle

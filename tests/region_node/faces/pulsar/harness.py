@@ -9,7 +9,10 @@ from typing import Any
 
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.state_machine import KvMachine
-from heliograph.model.configuration.configuration_records import RegionInfo
+from heliograph.model.configuration.configuration_records import (
+    NamespacePolicies,
+    RegionInfo,
+)
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 from region_node.faces.pulsar.connection.pulsar_listener import ListenerSettings, PulsarListener, TopicAddress
@@ -206,3 +209,13 @@ def with_broker(test: Callable[[Broker], Any], **settings: Any) -> None:
             await broker.close()
 
     asyncio.run(run())
+
+
+async def tick(broker: Broker, seconds: float = 1.0) -> None:
+    broker.clock.now += seconds
+    broker.topics._visit(broker.clock.now)
+    await settle()
+
+
+def obey(broker: Broker, **policies: Any) -> None:
+    broker.view.set("public/default", NamespacePolicies(regions=("us",), policies=policies))

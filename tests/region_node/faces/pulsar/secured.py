@@ -22,8 +22,7 @@ from region_node.security.authorization.security_service import Security
 from region_node.security.settings import SecuritySettings, TokenSettings
 from tests.region_node.faces.pulsar.codec import frame
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, Client, K
-from tests.region_node.security.authentication.issuer import secret_token
-from tests.region_node.security.authentication.test_tokens import beside
+from tests.region_node.security.authentication.issuer import beside, secret_token
 
 NOW = 1000
 Came = list[tuple[pb.BaseCommand, bytes]]

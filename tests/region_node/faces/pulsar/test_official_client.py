@@ -16,8 +16,8 @@ import pytest
 
 from region_node.subscriptions.sticky_keys import key_hash
 from tests.region_node.either import ORACLE, Either
-from tests.region_node.faces.admin.test_two_brokers import Rest
 from tests.region_node.live import TOPICS, until
+from tests.region_node.rest_client import Rest
 
 pytestmark = [pytest.mark.either, pytest.mark.wan, pytest.mark.slow]
 

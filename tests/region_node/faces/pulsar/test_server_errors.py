@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from tests.region_node.faces.admin.test_two_brokers import Rest
 from tests.region_node.live import until
+from tests.region_node.rest_client import Rest
 from tests.region_node.transactions.frame_client import SHARED, K, Refused, WireClient
 
 pytestmark = [pytest.mark.wan, pytest.mark.slow]

@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from benchmarks.servers import free_port
-from tests.region_node.faces.admin.test_two_brokers import Rest
-from tests.region_node.placement.test_takeover import provision
+from tests.region_node.one_topic import provision
 from tests.region_node.region_processes import Region
+from tests.region_node.rest_client import Rest
 
 pulsar = pytest.importorskip("pulsar")
 pytestmark = [pytest.mark.wan, pytest.mark.slow]

@@ -14,7 +14,7 @@ from heliograph.model.topic_names import bundle_of
 from region_node.placement.isolation.broker_isolation import IsolationPolicy
 from region_node.placement.isolation.isolation_rules import IsolationRules
 from region_node.placement.ownership.broker_records import BrokerRecord
-from tests.region_node.placement.ownership.test_ownership_service import NAMESPACE, TOPICS, World, run
+from tests.region_node.placement.ownership.world import NAMESPACE, TOPICS, World, run
 
 
 def isolate(world: World, primary: str, secondary: str = "", least: int = 1) -> IsolationRules:

@@ -20,7 +20,7 @@ from heliograph.model.bundles import BundleTable
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import HeliographError, NotAllowed, NotOwner
 from local_meta import keys
-from tests.region_node.placement.ownership.test_ownership_service import NAMESPACE, TOPICS, Host, World, run
+from tests.region_node.placement.ownership.world import NAMESPACE, TOPICS, Host, World, run
 
 
 class LateStore(EmbeddedStore):

@@ -49,3 +49,7 @@ class KeySetServer:
         if url.endswith("openid-configuration"):
             return json.dumps({"issuer": "https://issuer.test", "jwks_uri": "https://issuer.test/keys"}).encode()
         return json.dumps({"keys": [key.as_dict(private=False) for key in self.keys]}).encode()
+
+
+async def beside(work: Any, *arguments: Any) -> bool:
+    return bool(work(*arguments))

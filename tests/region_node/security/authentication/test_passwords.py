@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import random
 from pathlib import Path
 from typing import Any
 
-import bcrypt
 import pytest
 
 from heliograph.model.errors import ConfigError, Unauthenticated
 from region_node.security.authentication.passwords import PasswordProvider, read_users
 from region_node.security.authentication.principal import Credentials
-
-
-def line(user: str, password: str, form: str = "2b") -> str:
-    if form == "sha":
-        return f"{user}:{{SHA}}{base64.b64encode(hashlib.sha1(password.encode()).digest()).decode()}\n"
-    return f"{user}:${form}{bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()[3:]}\n"
+from tests.region_node.security.authentication.password_lines import line
 
 
 class World:

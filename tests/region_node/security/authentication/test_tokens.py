@@ -23,14 +23,19 @@ from region_node.security.authentication.token_keys import (
     serves,
 )
 from region_node.security.settings import SecuritySettings, TokenSettings
-from tests.region_node.security.authentication.issuer import EC, RSA, SECRET, KeySetServer, by_hand, secret_token, token
+from tests.region_node.security.authentication.issuer import (
+    EC,
+    RSA,
+    SECRET,
+    KeySetServer,
+    beside,
+    by_hand,
+    secret_token,
+    token,
+)
 from tests.region_node.topics.fake_storage import FakeClock
 
 NOW = 1000.0
-
-
-async def beside(work: Any, *arguments: Any) -> bool:
-    return bool(work(*arguments))
 
 
 class World:

@@ -13,7 +13,7 @@ from heliograph.kv.state_machine import KvMachine
 from heliograph.model.configuration.configuration_records import ResourceGroup
 from heliograph.model.errors import CorruptData
 from local_meta import keys
-from region_node.runtime.ready_queue import Tasks
+from region_node.runtime.logged_tasks import logged_tasks
 from region_node.subscriptions.rate_limits import CountingBucket
 from region_node.topics.limits.resource_group_shares import Use, UseReport, is_news, share
 from region_node.topics.limits.resource_group_usage import GroupUse
@@ -62,7 +62,7 @@ class World:
     """
 
     def __init__(self, rate: int) -> None:
-        self.clock, self.tasks, self.machine = FakeClock(), Tasks(), KvMachine()
+        self.clock, self.tasks, self.machine = FakeClock(), logged_tasks(), KvMachine()
         self.set: dict[str, ResourceGroup] = {"g": ResourceGroup(publish_messages=rate)}
         self.stores: list[EmbeddedStore] = []
         self.groups: list[Groups] = []

@@ -15,9 +15,8 @@ from region_node.subscriptions.consumer import SubscriptionType
 from region_node.subscriptions.subscription import Rules
 from storage.managed_ledger.cursors import cursor as cursors
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
-from tests.region_node.faces.pulsar.harness import TOPIC, Broker, with_broker
-from tests.region_node.subscriptions.test_dispatcher import World, run
-from tests.region_node.topics.policies.test_policies import obey, tick
+from tests.region_node.faces.pulsar.harness import TOPIC, Broker, obey, tick, with_broker
+from tests.region_node.subscriptions.dispatch_world import World, run
 from tests.storage.managed_ledger.world import TOPIC as STORED
 from tests.storage.managed_ledger.world import Broker as Storage
 from tests.storage.managed_ledger.world import Region, until

@@ -27,7 +27,7 @@ from region_node.topics.limits.topic_limits import check_producer
 from region_node.topics.policies.policy_book import PolicyBook
 from region_node.topics.topic import Topic
 from tests.region_node.faces.pulsar.codec import entry, send
-from tests.region_node.faces.pulsar.harness import TOPIC, Broker, messages, settle, with_broker
+from tests.region_node.faces.pulsar.harness import TOPIC, Broker, messages, obey, settle, tick, with_broker
 from tests.region_node.topics.fake_storage import FakeClock, FakeView
 
 NAME = TopicName.parse(TOPIC)
@@ -224,16 +224,6 @@ def test_what_a_tenant_has_to_encrypt_nobody_below_it_switches_off() -> None:
 
 
 # -- what is kept
-
-
-async def tick(broker: Broker, seconds: float = 1.0) -> None:
-    broker.clock.now += seconds
-    broker.topics._visit(broker.clock.now)
-    await settle()
-
-
-def obey(broker: Broker, **policies: Any) -> None:
-    broker.view.set("public/default", NamespacePolicies(regions=("us",), policies=policies))
 
 
 async def topic_with_backlog(broker: Broker, names: tuple[str, ...] = ("a", "b")) -> Topic:

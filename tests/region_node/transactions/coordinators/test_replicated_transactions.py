@@ -33,7 +33,7 @@ from replicator.log.transaction_buffer import (
     only_to,
     read_participants,
 )
-from tests.replicator.log.test_transaction_buffer import run
+from tests.replicator.log.transaction_runs import run
 
 TOPICS = tuple(f"persistent://t/n/{name}" for name in "abc")
 WAIT_S = 30.0

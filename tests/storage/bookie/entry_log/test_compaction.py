@@ -7,21 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from geo_tests.sim.simulation import Machine, Simulation
+from geo_tests.sim.simulation import Simulation
 from heliograph.wire.bookie_frames import BookieCode, Kind
-from tests.storage.bookie.boxes import Box
-from tests.storage.bookie.history import SMALL, add, content, make_bookie, send
-from tests.storage.bookie.serving.test_bookie import scenario
-from tests.storage.bookie.test_power_cuts import Lives
-
-EAGER = replace(
-    SMALL,
-    minor_interval_s=2.0,
-    minor_live_max=1.0,
-    major_live_max=1.0,
-    compaction_bytes_per_s=6 << 10,
-    compacted_log_bytes=20 << 10,
-)
+from tests.storage.bookie.boxes import Box, scenario
+from tests.storage.bookie.entry_log.compacting_lives import EAGER, CompactingLives, many_compacting_lives
+from tests.storage.bookie.history import add, content, send
 
 
 def logs(box: Box) -> list[str]:
@@ -170,30 +160,6 @@ def test_a_full_disk_stops_it_and_a_failing_one_the_bookie() -> None:
     scenario(body)
 
 
-class CompactingLives(Lives):
-    """A long life with many deletions and much compaction."""
-
-    compacted = 0
-
-    async def live(self, machine: Machine) -> None:
-        bookie = make_bookie(machine.disk("journal"), machine.disk("ledgers"), machine.rng, EAGER)
-        await self.model.check(bookie)
-        peer = self.model.connect()
-        for step in range(self.steps):
-            send(bookie, peer, *[self.model.frame() for _ in range(self.rng.randrange(1, 6))])
-            await asyncio.sleep(self.rng.uniform(0.0, 0.004))
-            if bookie.full:
-                await asyncio.sleep(0.05)
-            if self.rng.random() < 0.05:
-                bookie.flush()
-            bookie.tick(0.5)
-            self.compacted = max(self.compacted, bookie.dirs[0].compactor.compacted_logs)
-            if step % 40 == 39:
-                await self.model.check(bookie)
-        await asyncio.sleep(0.2)
-        self.finished = True
-
-
 @pytest.mark.slow
 def test_power_is_cut_in_each_operation_of_a_compacting_history() -> None:
     """The same history each time, one operation further."""
@@ -216,13 +182,4 @@ def test_power_is_cut_in_each_operation_of_a_compacting_history() -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_many_compacting_lives(seed: int) -> None:
-    with Simulation(seed) as sim:
-        lives = CompactingLives(sim)
-
-        async def main() -> None:
-            rng = sim.rng("cuts")
-            for _ in range(5):
-                await lives.run(rng.randrange(20, 150), "ledgers", rng.randrange(1, 200))
-            await lives.run(0)
-
-        sim.run(main())
+    many_compacting_lives(seed)

@@ -2,40 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import replace
-
 import pytest
 
 from heliograph.wire.bookie_frames import Kind
-from tests.storage.bookie.boxes import Box
-from tests.storage.bookie.history import SMALL, add, block, send
-from tests.storage.bookie.serving.test_bookie import scenario
-
-QUICK = replace(SMALL, scrub_interval_s=5.0, scrub_bytes_per_s=4 << 10)
-
-
-async def fill(box: Box) -> list[str]:
-    box.start(QUICK)
-    for turn in range(3):
-        send(box.bookie, box.peer, *[add(ledger, turn * 5, 5) for ledger in (1, 2, 3)])
-        await box.flushed()
-    return [name for name in box.ledgers.names() if name.startswith("log-")]
-
-
-async def ticks(box: Box, count: int) -> None:
-    for _ in range(count):
-        box.bookie.tick()
-        await asyncio.sleep(0.02)
-
-
-async def rounds(box: Box, count: int) -> None:
-    wanted = box.bookie.dirs[0].scrubber.rounds + count
-    for _ in range(500):
-        if box.bookie.dirs[0].scrubber.rounds >= wanted:
-            return
-        await ticks(box, 1)
-    raise AssertionError("no round came to its end")
+from tests.storage.bookie.boxes import Box, scenario
+from tests.storage.bookie.entry_log.scrubbed import QUICK, fill, rounds, ticks
+from tests.storage.bookie.history import block
 
 
 def test_what_is_whole_is_read_completely_and_never_named() -> None:

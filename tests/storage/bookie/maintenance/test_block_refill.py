@@ -19,7 +19,7 @@ from storage.bookie.maintenance.block_refill import Refill
 from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.ledger.ledger_context import LedgerContext
 from tests.storage.bookie.boxes import Box
-from tests.storage.bookie.entry_log.test_scrub import QUICK, fill, rounds, ticks
+from tests.storage.bookie.entry_log.scrubbed import QUICK, fill, rounds, ticks
 from tests.storage.bookie.history import add, block, content, entries_of, read, send
 from tests.storage.ledger.fake_bookies import FakeBookie, FakeClient
 

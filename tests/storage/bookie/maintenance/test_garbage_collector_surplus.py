@@ -16,7 +16,7 @@ from local_meta import keys
 from storage.bookie.maintenance.garbage_collector import GarbageCollector, Suspects
 from tests.storage.bookie.boxes import Box
 from tests.storage.bookie.history import SMALL, add, send
-from tests.storage.bookie.maintenance.test_garbage_collector import QUICK, Lying
+from tests.storage.bookie.maintenance.garbage import QUICK, Lying
 
 COMPACTING = replace(
     SMALL, minor_interval_s=2.0, minor_live_max=1.0, major_live_max=1.0, compaction_bytes_per_s=1 << 20

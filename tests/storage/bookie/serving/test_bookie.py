@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -15,17 +14,8 @@ from heliograph.model.errors import ConfigError, PeerError
 from heliograph.runtime.clock import SystemClock
 from heliograph.wire.bookie_frames import BookieCode, Kind, encode
 from storage.bookie.serving.bookie import Bookie, BookieSettings, DirectoryPlace
-from tests.storage.bookie.boxes import Box
+from tests.storage.bookie.boxes import Box, scenario
 from tests.storage.bookie.history import SMALL, NotingPeer, add, block, content, make_bookie, send
-
-
-def scenario(body: Callable[[Box], Awaitable[None]]) -> None:
-    with Simulation(1) as sim:
-
-        async def main() -> None:
-            await body(Box(sim))
-
-        sim.run(main())
 
 
 def test_an_ack_is_cumulative_and_comes_after_the_sync() -> None:

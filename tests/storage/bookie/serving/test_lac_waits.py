@@ -9,7 +9,7 @@ import pytest
 from heliograph.model.errors import NoSuchLedger
 from storage.bookie.serving import lac_waits
 from storage.bookie.serving.lac_waits import LacWaits
-from tests.storage.bookie.serving.test_bookie_server import Cluster, Writer, scenario
+from tests.storage.bookie.serving.bookie_cluster import Cluster, Writer, scenario
 
 
 def test_each_waiter_is_answered_once_when_there_is_more_or_its_time_is_over() -> None:

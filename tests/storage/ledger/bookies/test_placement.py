@@ -17,7 +17,7 @@ from storage.ledger.bookies.placement import Candidate, adheres, choose
 from storage.ledger.recovery.ledger_recovery import recover_ledger
 from storage.ledger.writing.ledger_creation import create_ledger
 from storage.ledger.writing.ledger_handle import LedgerHandle
-from tests.storage.ledger.test_one_ledger import Writer, scenario
+from tests.storage.ledger.writers import Writer, scenario
 from tests.storage.managed_ledger.world import Region, run_of, until
 
 

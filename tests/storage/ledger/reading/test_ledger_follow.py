@@ -11,7 +11,7 @@ import pytest
 from heliograph.model.errors import BookieUnavailable
 from storage.ledger.ledger_context import LedgerSettings
 from storage.ledger.reading.ledger_follow import follow, wait_for_lac
-from tests.storage.ledger.test_one_ledger import Writer, scenario
+from tests.storage.ledger.writers import Writer, scenario
 from tests.storage.managed_ledger.world import Region, names_of, run_of
 
 

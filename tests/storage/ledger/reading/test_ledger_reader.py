@@ -10,7 +10,7 @@ from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry
 from storage.ledger.bookies.bookie_latency import ReadLatency
 from storage.ledger.bookies.quarantine import Quarantine
 from storage.ledger.reading.ledger_reader import read_entries
-from tests.storage.ledger.test_one_ledger import Writer, scenario
+from tests.storage.ledger.writers import Writer, scenario
 from tests.storage.managed_ledger.world import Region, names_of, run_of
 
 

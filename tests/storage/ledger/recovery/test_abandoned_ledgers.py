@@ -18,8 +18,8 @@ from region_node.commands.storage import ledger_commands
 from storage.ledger.ledger_context import LedgerContext, LedgerSettings
 from storage.ledger.repair.repair_waits import waits_for
 from storage.ledger.underreplicated_marks import Mark, mark_lacking
-from tests.storage.ledger.repair.test_autorecovery import SETTINGS, SMALL, Worlds, filled
-from tests.storage.ledger.repair.test_replica_check import THREE, three
+from tests.storage.ledger.repair.lost_bookie_worlds import SETTINGS, SMALL, Worlds, filled
+from tests.storage.ledger.repair.three_bookies import THREE, three
 from tests.storage.managed_ledger.world import Broker, read_all, until
 
 SOON = replace(SETTINGS, check_s=1e9, abandoned_after_s=5.0)

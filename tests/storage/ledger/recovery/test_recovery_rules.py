@@ -2,62 +2,19 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from heliograph.model.ledger_metadata import LedgerMetadata
 from storage.ledger.recovery.recovery_rules import LedgerRecovery
-from storage.ledger.writing.ledger_append import LedgerAppend
-
-QUORUMS = [(1, 1, 1), (2, 2, 1), (2, 2, 2), (3, 3, 2), (3, 3, 3), (5, 5, 3), (3, 2, 2), (3, 2, 1), (4, 3, 2), (5, 2, 2)]
+from tests.storage.ledger.recovery.stepped_recovery import one_recovery
 
 
 @pytest.mark.parametrize("seed", range(400))
 def test_whatever_the_writer_confirms_before_or_after_is_found(seed: int) -> None:
-    """Adds and acks are on their way while the fences arrive one by one; some bookies never answer, some answer late."""
-    rng = random.Random(seed)
-    width, write, ack = rng.choice(QUORUMS)
-    names = [f"b{i}" for i in range(width)]
-    metadata = LedgerMetadata(1, write, ack, ((0, tuple(names)),), stride=rng.choice((1, 3)) if width > write else 0)
-    striping = metadata.striping
-    writer = LedgerAppend(names, ack, striping)
-    held: dict[str, set[int]] = {name: set() for name in names}
-    known_lac = dict.fromkeys(names, -1)
-    fenced: set[str] = set()
-    sent = {name: [entry for entry in range(12) if striping.holds(place, entry)] for place, name in enumerate(names)}
-    core = LedgerRecovery(metadata)
-    deaf = {name for name in names if rng.random() < 0.15}
-    found_end: int | None = None
-    for _ in range(400):
-        name = rng.choice(names)
-        match rng.randrange(5):
-            case 0 | 1 if sent[name]:  # an add reaches a bookie, which refuses it once it is fenced
-                entry = sent[name].pop(0)
-                if name not in fenced:
-                    held[name].add(entry)
-                    known_lac[name] = max(known_lac[name], writer.lac)
-                    writer.on_ack(name, entry)
-            case 2 if rng.random() < 0.2 and name not in deaf:
-                fenced.add(name)
-                core.on_fenced(name, known_lac[name])
-            case 3 if core.to_ask() and found_end is None:
-                asked = rng.choice(core.to_ask())
-                if rng.random() < 0.3:
-                    pass  # no answer: nothing is known
-                elif core.next in held[asked]:
-                    through = core.next
-                    while through + 1 in held[asked] and rng.random() < 0.7:
-                        through += 1
-                    core.on_found(through)
-                else:
-                    core.on_absent(asked)
-            case _:
-                pass
-        if core.ended and found_end is None:
-            found_end = core.next - 1
-        if found_end is not None:
-            assert writer.lac <= found_end
+    """Adds and acks are on their way while the fences arrive one by one; some bookies never answer, some answer
+    late.
+    """
+    one_recovery(seed)
 
 
 def test_a_time_out_is_not_absence_and_only_fenced_bookies_are_asked() -> None:

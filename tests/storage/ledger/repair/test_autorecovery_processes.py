@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from storage.ledger.bookies.bookie_client import BookieClient
-from tests.region_node.faces.admin.test_two_brokers import Rest
-from tests.region_node.placement.test_takeover import TOPIC, provision, read_all
+from tests.region_node.one_topic import TOPIC, provision, read_all
 from tests.region_node.region_processes import Region
+from tests.region_node.rest_client import Rest
 
 pulsar = pytest.importorskip("pulsar")
 pytestmark = [pytest.mark.wan, pytest.mark.slow]

@@ -10,13 +10,13 @@ import pytest
 
 from heliograph.model.errors import CorruptData, NoSuchLedger, NotAllowed, NotEnoughBookies, VersionConflict
 from heliograph.model.ledger_metadata import LedgerMetadata
+from heliograph.runtime.throttle import Throttle
 from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.ledger_context import LedgerSettings
 from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries
 from storage.ledger.repair.in_place_repair import Refilled, refill
-from storage.ledger.repair.ledger_repair import Throttle
-from tests.storage.ledger.test_one_ledger import Writer, scenario
+from tests.storage.ledger.writers import Writer, scenario
 from tests.storage.managed_ledger.world import Region, names_of, run_of
 
 COUNT = 40

@@ -11,9 +11,9 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import BookieUnavailable
+from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.run import Run
 from storage.ledger.reading.ledger_reader import OnEnd
-from storage.ledger.tasks import Tasks
 from storage.managed_ledger.cache.read_ahead import ReadAhead
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
@@ -220,7 +220,7 @@ def test_what_is_fetched_early_is_bounded_and_a_failure_is_none(seed: int) -> No
     with Simulation(seed=seed) as sim:
 
         async def main() -> None:
-            rng, tasks, asked = sim.rng("readers"), Tasks(), set[int]()
+            rng, tasks, asked = sim.rng("readers"), TaskSet(), set[int]()
             ahead = ReadAhead(8_000)
 
             async def fetch(ledger: int, _on_end: OnEnd) -> list[tuple[int, Run]]:
@@ -269,7 +269,7 @@ def test_early_fetches_have_a_bound_and_those_whose_reader_left_make_room() -> N
     with Simulation(seed=1) as sim:
 
         async def main() -> None:
-            ahead, tasks, asked = ReadAhead(8_000), Tasks(), list[int]()
+            ahead, tasks, asked = ReadAhead(8_000), TaskSet(), list[int]()
 
             async def fetch(ledger: int, _on_end: OnEnd) -> list[tuple[int, Run]]:
                 asked.append(ledger)
@@ -308,7 +308,7 @@ def test_what_a_repair_put_right_is_fetched_again() -> None:
     with Simulation(seed=1) as sim:
 
         async def main() -> None:
-            ahead, tasks, name = ReadAhead(8_000), Tasks(), "wrong"
+            ahead, tasks, name = ReadAhead(8_000), TaskSet(), "wrong"
 
             async def fetch(ledger: int, _on_end: OnEnd) -> list[tuple[int, Run]]:
                 answer = [(0, run_of(name))]

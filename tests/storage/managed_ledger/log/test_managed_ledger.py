@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -30,20 +30,7 @@ from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from storage.managed_ledger.metadata.ledger_pages import stored_topic
 from tests.storage.ledger.fake_bookies import FakeBookie
-from tests.storage.managed_ledger.world import TOPIC, Broker, Region, read_all, until
-
-
-def scenario(
-    work: Callable[[Region], Awaitable[None]], *, seed: int = 1, bookies: int = 3, limit_s: float = 600
-) -> None:
-    with Simulation(seed=seed) as sim:
-
-        async def main() -> None:
-            region = Region(sim, bookies)
-            await region.start()
-            await work(region)
-
-        sim.run(main(), limit_s=limit_s)
+from tests.storage.managed_ledger.world import TOPIC, Broker, Region, read_all, scenario, small, until
 
 
 def test_appends_are_confirmed_in_order_and_read_back_by_the_next_owner() -> None:
@@ -64,10 +51,6 @@ def test_appends_are_confirmed_in_order_and_read_back_by_the_next_owner() -> Non
         assert (again.next_index, again.entries, again.size_bytes) == (200, 200, ledger.size_bytes)
 
     scenario(work)
-
-
-def small(**changes: object) -> ManagedLedgerSettings:
-    return ManagedLedgerSettings(**{"ledger_entries_max": 10, "checkpoint_entries": 16, **changes})  # type: ignore[arg-type]
 
 
 def test_rollover_keeps_the_order_and_never_blocks_an_append() -> None:
@@ -115,7 +98,7 @@ def test_an_idle_topic_has_no_open_ledger_and_nothing_to_replay() -> None:
         await asyncio.sleep(5)
         await ledger.close()
         assert (
-            not broker.factory.context.tasks._running
+            not len(broker.factory.context.tasks)
             and not broker.factory.context.ticker._active
             and not broker.factory._flusher._due
         )

@@ -10,8 +10,7 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Op, Put
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from local_meta import keys
-from tests.storage.managed_ledger.log.test_managed_ledger import scenario
-from tests.storage.managed_ledger.world import TOPIC, Broker, Region, read_all, until
+from tests.storage.managed_ledger.world import TOPIC, Broker, Region, read_all, scenario, until
 
 
 class Noted(EmbeddedStore):

@@ -20,8 +20,7 @@ from local_meta import keys
 from storage.ledger.writing.ledger_handle import LedgerHandle
 from storage.managed_ledger.log.log_tail import LogTail
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
-from tests.storage.managed_ledger.log.test_managed_ledger import scenario
-from tests.storage.managed_ledger.world import Broker, Region, read_all, until
+from tests.storage.managed_ledger.world import Broker, Region, read_all, scenario, until
 
 IDLE = ManagedLedgerSettings(ledger_idle_s=2.0, sweep_s=0.5, ledger_age_max_s=60.0)
 
@@ -89,7 +88,7 @@ def test_of_very_many_topics_that_fall_idle_together_few_are_closed_at_a_time(mo
             broker.append(log, "a")
         await until(lambda: len(broker.done) == 300)
         await until(lambda: all(log._tail is None for log in logs), 60.0)
-        assert most == 64 and not broker.factory.context.tasks.closing
+        assert most == 64 and not broker.factory.context.background.closing
         broker.append(logs[0], "b")
         await until(lambda: len(broker.done) == 301)
 
@@ -125,7 +124,7 @@ def test_of_very_many_idle_ledgers_that_bookies_fail_at_once_few_are_closed_at_a
             log._tail.open_ledger._fail(NotEnoughBookies("no spare is left"))
         broker.append(logs[99], "b")  # it waits for its turn, and for a ledger
         await until(lambda: all(log.ledgers()[0].closed_ms for log in logs))
-        assert most == 16 and not broker.factory.context.tasks.closing
+        assert most == 16 and not broker.factory.context.background.closing
         await until(lambda: len(broker.done) == 101)
         assert [len(log.ledgers()) for log in logs] == [1] * 99 + [2]
         for log in logs:

@@ -37,7 +37,7 @@ from storage.managed_ledger.metadata import ledger_catalog as catalogs
 from storage.managed_ledger.metadata.ledger_catalog import Catalog
 from storage.managed_ledger.metadata.ledger_pages import stored_topic
 from storage.managed_ledger.retention.orphan_ledgers import OrphanCollector
-from tests.storage.managed_ledger.test_simulation import Model
+from tests.storage.managed_ledger.histories import Model
 from tests.storage.managed_ledger.world import TOPIC, Broker, Region, read_all, run_of, until
 
 MANY = 60_000

@@ -15,8 +15,7 @@ from heliograph.wire.run import FLAG_HIDDEN, Run
 from local_meta import keys
 from storage.managed_ledger.metadata.ledger_pages import stored_topic
 from storage.managed_ledger.metadata.topic_times import CREATED_MS, PUBLISHED, created_ms, dated, published_ms
-from tests.storage.managed_ledger.log.test_managed_ledger import scenario
-from tests.storage.managed_ledger.world import TOPIC, Broker, Region, until
+from tests.storage.managed_ledger.world import TOPIC, Broker, Region, scenario, until
 
 
 async def stored_of(region: Region) -> ManagedLedgerMetadata:

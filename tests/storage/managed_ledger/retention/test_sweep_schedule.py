@@ -11,8 +11,7 @@ from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from storage.managed_ledger.retention.ledger_retention import LedgerRetention
 from storage.managed_ledger.retention.sweep_schedule import LATER_MAX_S, NEVER, Sweeping
-from tests.storage.managed_ledger.log.test_managed_ledger import scenario
-from tests.storage.managed_ledger.world import Broker, Region, until
+from tests.storage.managed_ledger.world import Broker, Region, scenario, until
 
 EACH_S = 0.5
 SETTINGS = ManagedLedgerSettings(ledger_idle_s=1.0, sweep_s=EACH_S, ledger_age_max_s=20.0, ledger_entries_max=4)

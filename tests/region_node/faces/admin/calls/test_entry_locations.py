@@ -14,8 +14,7 @@ from local_meta import keys
 from region_node.faces.admin.calls.entry_locations import BookiePlaces
 from region_node.security.read_permits import ReadKeys
 from storage.managed_ledger.cache.entry_cache import EntryCache
-from tests.storage.managed_ledger.log.test_managed_ledger import scenario
-from tests.storage.managed_ledger.world import Broker, Region, names_of, until
+from tests.storage.managed_ledger.world import Broker, Region, names_of, scenario, until
 
 
 def test_what_lies_in_memory_is_to_be_read_from_the_broker() -> None:

@@ -16,8 +16,8 @@ import pytest
 from region_node.faces.admin.calls.call_rights import CallAccess, access_of
 from region_node.faces.admin.server import console_server
 from region_node.faces.admin.server.admin_server import ROUTES
-from tests.region_node.faces.admin.test_two_brokers import Rest
 from tests.region_node.live import provisioned
+from tests.region_node.rest_client import Rest
 
 MODULES = sorted(console_server.FILES.glob("*.js"))
 _PATH = re.compile(r'"(GET|PUT|POST|DELETE) (/[^" ]+)"')

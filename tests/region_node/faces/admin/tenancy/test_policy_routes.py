@@ -13,9 +13,9 @@ import pulsar
 import pytest
 
 from tests.region_node.either import ORACLE, WITHIN_S, Either
-from tests.region_node.faces.admin.test_two_brokers import Rest
 from tests.region_node.live import NAMESPACE, TOPICS
 from tests.region_node.live import until as until_in
+from tests.region_node.rest_client import Rest
 
 pytestmark = [pytest.mark.either, pytest.mark.wan, pytest.mark.slow]
 

@@ -10,9 +10,9 @@ import pulsar
 import pytest
 
 from region_node.faces.admin.calls.call_rights import CallAccess, access_of
-from tests.region_node.faces.admin.test_two_brokers import Rest
 from tests.region_node.live import FOR_EVER, TOPICS, provisioned, until
 from tests.region_node.region_processes import Region
+from tests.region_node.rest_client import Rest
 
 QUOTA = "/heliograph/v1/tenants/public/quota"
 

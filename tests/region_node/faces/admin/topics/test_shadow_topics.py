@@ -13,9 +13,9 @@ import pulsar
 import pytest
 
 from tests.region_node.either import ORACLE, Either, either
-from tests.region_node.faces.admin.test_two_brokers import Rest
-from tests.region_node.faces.admin.topics.test_topic_features import EARLIEST, SHARED
+from tests.region_node.faces.admin.topics.official_names import EARLIEST, SHARED
 from tests.region_node.live import TOPICS, until
+from tests.region_node.rest_client import Rest
 
 pytestmark = [pytest.mark.wan, pytest.mark.slow]
 

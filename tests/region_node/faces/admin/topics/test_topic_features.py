@@ -16,12 +16,12 @@ import pulsar
 import pytest
 
 from tests.region_node.either import ORACLE, Either, either
-from tests.region_node.faces.admin.test_two_brokers import Rest
+from tests.region_node.faces.admin.topics.official_names import EARLIEST, KEYED, SHARED
 from tests.region_node.live import NAMESPACE, TOPICS, until
+from tests.region_node.rest_client import Rest
 
 pytestmark = [pytest.mark.wan, pytest.mark.slow]
 
-EARLIEST, SHARED, KEYED = pulsar.InitialPosition.Earliest, pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared
 FILTERS = {
     "mine": "tests.region_node.subscriptions.example_filters:ByProperty",
     "broken": "tests.region_node.subscriptions.example_filters:Broken",

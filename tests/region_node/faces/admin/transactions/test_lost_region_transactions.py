@@ -27,10 +27,9 @@ from replicator.log.transaction_buffer import (
     verdict_run,
 )
 from tests.region_node.faces.pulsar.codec import entry
-from tests.region_node.faces.pulsar.commands.test_transaction_commands import payloads
 from tests.region_node.faces.pulsar.harness import TOPIC, settle
-from tests.region_node.transactions.broker import TransactionalBroker, with_transactions
-from tests.replicator.log.test_transaction_buffer import ORIGIN, run, seen
+from tests.region_node.transactions.broker import TransactionalBroker, payloads, with_transactions
+from tests.replicator.log.transaction_runs import ORIGIN, run, seen
 
 TXN = (3, 1017)
 

@@ -18,7 +18,7 @@ from region_node.faces.kafka.groups.committed_offsets import Committed, Row
 from region_node.faces.kafka.log.sequence_store import key_of
 from region_node.topics.serving.loaded_topics import Loaded
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
-from tests.region_node.faces.kafka.test_topics_by_id import ORDERS, create, fetch, metadata, produce
+from tests.region_node.faces.kafka.topic_requests import ORDERS, create, fetch, metadata, produce
 from tests.region_node.faces.pulsar.harness import settle
 
 NO_GENERATION = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}

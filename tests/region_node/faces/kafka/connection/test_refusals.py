@@ -11,7 +11,7 @@ from heliograph.wire.kafka.record_batches import build_batch
 from region_node.faces.kafka.connection.refusals import refused
 from region_node.faces.kafka.error_codes import Code
 from tests.region_node.faces.kafka.harness import Client, Face, request, with_face
-from tests.region_node.faces.kafka.test_topics_by_id import create
+from tests.region_node.faces.kafka.topic_requests import create
 from tests.region_node.faces.pulsar.harness import settle
 
 

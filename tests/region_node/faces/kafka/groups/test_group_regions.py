@@ -12,7 +12,7 @@ from heliograph.model.topic_names import TopicName
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.groups.group_regions import topics_of
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
-from tests.region_node.faces.kafka.test_topics_by_id import ORDERS, create
+from tests.region_node.faces.kafka.topic_requests import ORDERS, create
 from tests.region_node.faces.pulsar.harness import settle
 
 

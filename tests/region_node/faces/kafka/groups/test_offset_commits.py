@@ -17,7 +17,7 @@ from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import HeliographError
 from region_node.faces.kafka.groups.committed_offsets import Committed, Row, encode
 from region_node.faces.kafka.groups.offset_commits import Commits
-from region_node.runtime.ready_queue import Tasks
+from region_node.runtime.logged_tasks import logged_tasks
 from tests.storage.managed_ledger.flaky_store import FlakyStore
 
 GROUPS = ("one", "two/β")
@@ -41,7 +41,7 @@ def test_what_is_answered_is_stored(seed: int) -> None:
         for number in range(2):
             store = FlakyStore(machine, random.Random(f"{seed}/{number}"), trouble=trouble)
             groups = {group: Committed(store, group) for group in GROUPS}
-            brokers.append((Commits(store, Tasks().spawn), groups))
+            brokers.append((Commits(store, logged_tasks().spawn), groups))
         answered = 0
 
         async def member(group: str, partition: int) -> None:
@@ -74,7 +74,7 @@ def test_many_commits_are_few_writes() -> None:
     with Simulation("few") as sim:
         machine = KvMachine()
         store = FlakyStore(machine, sim.rng("store"))
-        commits, committed = Commits(store, Tasks().spawn), Committed(store, "g")
+        commits, committed = Commits(store, logged_tasks().spawn), Committed(store, "g")
 
         async def main() -> None:
             async with asyncio.TaskGroup() as tasks:
@@ -102,7 +102,7 @@ def test_who_loses_again_and_again_is_told() -> None:
     async def main() -> None:
         store = Racing()
         with pytest.raises(HeliographError):
-            await Commits(store, Tasks().spawn).put(Committed(store, "g"), {("t", 0): Row(5, -1, "", 1)})
+            await Commits(store, logged_tasks().spawn).put(Committed(store, "g"), {("t", 0): Row(5, -1, "", 1)})
         assert set(await stored(store.machine, "g")) == {("t", 9)}
 
     asyncio.run(main())
@@ -111,7 +111,7 @@ def test_who_loses_again_and_again_is_told() -> None:
 def test_a_commit_that_cannot_be_written_is_not_answered_as_if_it_were() -> None:
     async def main() -> None:
         store = EmbeddedStore()
-        commits, committed = Commits(store, Tasks().spawn), Committed(store, "g")
+        commits, committed = Commits(store, logged_tasks().spawn), Committed(store, "g")
         await commits.put(committed, {("t", 0): Row(5, -1, "", 1)})
         store.unavailable = "gone"
         with pytest.raises(HeliographError):

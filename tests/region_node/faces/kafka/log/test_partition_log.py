@@ -10,7 +10,7 @@ from heliograph.wire.kafka.record_batches import build_batch
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.log.time_search import at_time, newest
 from tests.region_node.faces.kafka.harness import Client, Face, KafkaLedger, with_face
-from tests.region_node.faces.kafka.test_topics_by_id import create
+from tests.region_node.faces.kafka.topic_requests import create
 
 STEP_MS = 1000
 

@@ -16,7 +16,7 @@ from region_node.faces.kafka.log import time_index, time_search
 from region_node.faces.kafka.log.time_index import Times, times_key
 from region_node.faces.kafka.produce_fetch.offset_requests import LATEST, MAX_TIMESTAMP
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
-from tests.region_node.faces.kafka.test_topics_by_id import ORDERS, create
+from tests.region_node.faces.kafka.topic_requests import ORDERS, create
 from tests.region_node.faces.pulsar.codec import entry
 
 NAME = str(ORDERS.with_partition(0))

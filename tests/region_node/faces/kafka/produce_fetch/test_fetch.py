@@ -10,7 +10,7 @@ from heliograph.wire.run import Run
 from replicator.log.transaction_buffer import COMMIT, Key, TransactionBuffer, marker_run
 from tests.region_node.faces.kafka.harness import Client, Face, request, with_face
 from tests.region_node.faces.pulsar.harness import settle
-from tests.replicator.log.test_transaction_buffer import run as run_of
+from tests.replicator.log.transaction_runs import run as run_of
 
 ORIGIN = (2, 1, 70)
 KEY: Key = (ORIGIN, 0, 1)

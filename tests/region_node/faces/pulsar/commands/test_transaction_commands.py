@@ -11,7 +11,7 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 from replicator.log.transaction_buffer import is_marker, read_participants
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Client, K, ids, messages
-from tests.region_node.transactions.broker import TransactionalBroker, ask, begin, with_transactions
+from tests.region_node.transactions.broker import TransactionalBroker, ask, begin, payloads, with_transactions
 
 OTHER = "persistent://public/default/u"
 SHARED, KEY_SHARED = 1, 3
@@ -36,10 +36,6 @@ async def publish(
 async def end(client: Client, txn: dict[str, int], action: int = 0) -> int | None:
     answer = await ask(client, K.END_TXN, txn_action=action, **txn)
     return answer.error if answer.HasField("error") else None
-
-
-def payloads(came: Any) -> list[bytes]:
-    return [payload[-2:] for _, payload in messages(came)]
 
 
 def test_what_is_published_in_a_transaction_comes_with_its_commit_and_in_order() -> None:

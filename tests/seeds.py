@@ -1,0 +1,13 @@
+"""How many seeds the suite gives to each of the simulations that docs/failures.md counts.
+
+Is: numbers. Isn't: the seeds of a soak, which are as many as it is told (`geo_tests.sim.soak`, `tests.storage.soak`).
+"""
+
+from __future__ import annotations
+
+WORLDS = 200
+PASSIVE_WORLDS = 4
+SMALL_PASSIVE_WORLDS = 296
+SUBSCRIPTION_WORLDS = 6
+LINKS = 320
+TREES = 184
