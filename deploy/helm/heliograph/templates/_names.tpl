@@ -109,7 +109,7 @@ affinity:
 name: {{ .component }}
 image: {{ include "heliograph.image" .root }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
-command: [python, -m, region_node.process.role_process, --settings, /srv/heliograph/settings/$(POD_NAME).json]
+command: [python, -m, region_node.process, --settings, /srv/heliograph/settings/$(POD_NAME).json]
 env:
   - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
   - {name: HELIOGRAPH_NODE_ID, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
