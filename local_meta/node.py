@@ -16,6 +16,7 @@ from heliograph.kv.engine.table_store import TableStore
 from heliograph.kv.server.metadata_node import GroupNode, raft_settings
 from heliograph.kv.server.metadata_server import ServerSettings
 from heliograph.kv.server.metadata_service import ServiceSettings
+from heliograph.kv.state_machine import MachineSettings
 from heliograph.raft.member.raft_node import RaftSettings
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
@@ -27,6 +28,8 @@ class LocalMetaSettings:
     raft: RaftSettings = field(default_factory=partial(raft_settings, election_timeout_s=0.5, heartbeat_s=0.1))
     service: ServiceSettings = field(default_factory=ServiceSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
+    machine: MachineSettings = field(default_factory=MachineSettings)
+    """All voters of a region must have the same."""
 
 
 class LocalMetaNode(GroupNode):
@@ -74,4 +77,5 @@ class LocalMetaNode(GroupNode):
             hint=lambda node: addresses.get(node, "") if node == node_id else self.transport.addresses.of(node),
             on_raft=self.transport.on_frame,
             table=table,
+            machine=settings.machine,
         )

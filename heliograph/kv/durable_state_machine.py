@@ -22,7 +22,7 @@ from heliograph.kv.engine.layered_rows import LayeredRows
 from heliograph.kv.engine.table_image import Head, Restoring
 from heliograph.kv.engine.table_rows import KeyCounts
 from heliograph.kv.engine.table_store import Done, TableBatch, TableStore
-from heliograph.kv.state_machine import KvMachine
+from heliograph.kv.state_machine import KvMachine, MachineSettings
 from heliograph.model.errors import CorruptData
 from heliograph.raft.ports import DurableTable, Restore
 
@@ -32,9 +32,10 @@ VERSION = 1
 class DurableMachine(KvMachine):
     """`open_soon` first. Saving and taking over exclude each other; `saving` says whether one is under way."""
 
-    def __init__(self, store: TableStore) -> None:
+    def __init__(self, store: TableStore, settings: MachineSettings | None = None) -> None:
+        """settings: see KvMachine; all members of a group must have the same."""
         self._layers = LayeredRows(store)
-        super().__init__(self._layers)
+        super().__init__(self._layers, settings)
         self._store = store
 
     @property

@@ -7,7 +7,7 @@ or a watch's transport; observers are told each change.
 Invariants: the same commands at the same indexes give the same answers and the same snapshot bytes on every node;
 `apply` never raises for what a command holds; a deduplicated command is applied at most once while its session is
 known; a version is the index of the entry that made it.
-Bounds: SESSIONS_MAX sessions, the least recently used forgotten first; ANSWERS_MAX unanswered commands in each.
+Bounds: `sessions_max` sessions, the least recently used forgotten first; `answers_max` unanswered commands in each.
 The bytes of a snapshot: heliograph.kv.engine.table_image.
 """
 
@@ -15,22 +15,35 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from heliograph.kv.engine.table_image import Head, Image, Restoring, parts
+from heliograph.kv.engine.table_image import PART_ROWS, Head, Image, Restoring, parts
 from heliograph.kv.engine.table_rows import KeyCounts, MemoryRows, Row, TableRows
 from heliograph.kv.machine_commands import CommandKind, CommandStatus, MalformedCommand, ok, ops_of, refusal, unpack
 from heliograph.kv.metadata_store import RANGE_LIMIT, Check, Delete, Put, check_key, check_ops, check_ttl, prefix_end
 from heliograph.model.errors import CorruptData, NotAllowed
 from heliograph.raft.ports import Done, DurableTable, Restore
 
-SESSIONS_MAX = 4096
-ANSWERS_MAX = 1024
 ID_MAX = (1 << 63) - 1
 
 Change = tuple[str, bytes | None, int]
 """(key, value or None where it was deleted, version)."""
 Observer = Callable[[int, list[Change] | None], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineSettings:
+    """All members of a group must have the same: what a command answers, and a snapshot's bytes, depend on them."""
+
+    sessions_max: int = 4096
+    answers_max: int = 1024
+    """Commands of one session whose answers its client may still ask for."""
+    part_rows: int = PART_ROWS
+    """Rows in one part of a snapshot or a listing, at most."""
+
+    def __post_init__(self) -> None:
+        assert self.sessions_max > 0 and self.answers_max > 0 and self.part_rows > 0
 
 
 class _Session:
@@ -83,9 +96,12 @@ class _MemoryRestore:
 class KvMachine:
     """The state machine. `apply`, `snapshot`, and `restore` are the log's; the rest are reads of what is applied."""
 
-    def __init__(self, rows: TableRows | None = None) -> None:
-        """rows: empty ones of its own; in memory unless given."""
+    def __init__(self, rows: TableRows | None = None, settings: MachineSettings | None = None) -> None:
+        """rows: empty ones of its own; in memory unless given. settings: all members of a group must have the same, for
+        which session is forgotten and which command is refused is part of the replicated state.
+        """
         self.index = 0
+        self._settings = settings or MachineSettings()
         self._rows: TableRows = MemoryRows() if rows is None else rows
         self._counts = KeyCounts()
         self._counters: dict[str, int] = {}
@@ -126,7 +142,7 @@ class KvMachine:
 
     def image(self) -> Image:
         """The table of this moment, to be read in pieces. `release` it, else every later change is noted for it."""
-        return self._taken(Image(self.head(), self._rows))
+        return self._taken(Image(self.head(), self._rows, part_rows=self._settings.part_rows))
 
     def head(self) -> Head:
         """What it holds beside the rows."""
@@ -139,7 +155,8 @@ class KvMachine:
 
     def image_under(self, prefix: str) -> Image:
         """The same of the keys that begin with `prefix`, and of nothing else."""
-        return self._taken(Image(Head(self.index), self._rows, prefix, prefix_end(prefix)))
+        part_rows = self._settings.part_rows
+        return self._taken(Image(Head(self.index), self._rows, prefix, prefix_end(prefix), part_rows=part_rows))
 
     def _taken(self, image: Image) -> Image:
         self._images.append(image)
@@ -269,8 +286,9 @@ class KvMachine:
         first = session.answers.get(sequence)
         if first is not None:
             return first
-        if len(session.answers) >= ANSWERS_MAX:
-            return refusal(CommandStatus.REFUSED, f"more than {ANSWERS_MAX} writes of one client without an answer")
+        answers_max = self._settings.answers_max
+        if len(session.answers) >= answers_max:
+            return refusal(CommandStatus.REFUSED, f"more than {answers_max} writes of one client without an answer")
         try:
             answer = self._execute(kind, fields, changes)
         except (MalformedCommand, NotAllowed, ValueError, TypeError) as error:
@@ -280,7 +298,7 @@ class KvMachine:
 
     def _open_session(self) -> bytes:
         self._sessions[self.index] = _Session()
-        while len(self._sessions) > SESSIONS_MAX:
+        while len(self._sessions) > self._settings.sessions_max:
             self._sessions.popitem(last=False)
         return ok(self.index)
 

@@ -14,8 +14,8 @@ import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
 from geo_tests.sim.table import SimTable
-from heliograph.kv.engine import table_image as image_module
 from heliograph.kv.metadata_client import ClientSettings, MetaClient
+from heliograph.kv.state_machine import MachineSettings
 from heliograph.model.errors import MetadataError, MetadataUnavailable
 from heliograph.raft.member.raft_node import RaftSettings
 from local_meta.node import LocalMetaNode, LocalMetaSettings
@@ -23,6 +23,7 @@ from local_meta.node import LocalMetaNode, LocalMetaSettings
 PORT = 7001
 DEFAULT = LocalMetaSettings()
 OFTEN = replace(DEFAULT, raft=replace(DEFAULT.raft, snapshot_entries=25, segment_bytes=64 << 10, keep_entries=5))
+IN_PIECES = replace(OFTEN, machine=MachineSettings(part_rows=3))
 
 
 class Voter:
@@ -67,13 +68,12 @@ class Voter:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_power_cuts_in_the_middle_of_snapshots_lose_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_module, "PART_ROWS", 3)
+def test_power_cuts_in_the_middle_of_snapshots_lose_nothing(seed: int) -> None:
     unfinished = 0
 
     async def main(sim: Simulation) -> None:
         nonlocal unfinished
-        voter, rng, kept = Voter(sim), random.Random(seed), dict[str, tuple[bytes, int]]()
+        voter, rng, kept = Voter(sim, IN_PIECES), random.Random(seed), dict[str, tuple[bytes, int]]()
         client = voter.client()
         for step in range(300):
             key = f"/{rng.randrange(60):02d}"
@@ -189,11 +189,9 @@ def test_a_table_that_meets_a_full_disk_refuses_writes_reads_on_and_recovers() -
         sim.run(main(sim), limit_s=600)
 
 
-def test_a_snapshot_that_meets_a_full_disk_is_given_up_and_made_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_module, "PART_ROWS", 3)
-
+def test_a_snapshot_that_meets_a_full_disk_is_given_up_and_made_later() -> None:
     async def main(sim: Simulation) -> None:
-        voter = Voter(sim)
+        voter = Voter(sim, IN_PIECES)
         client = voter.client()
         for number in range(24):
             await client.put(f"/{number:02d}", bytes(2000))

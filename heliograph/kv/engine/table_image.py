@@ -4,7 +4,7 @@ snapshot is made of.
 Is: copy on write over the keys that the image has not given out yet, and the bytes of its parts. Isn't: I/O, or a
 decision when to take one.
 Invariants: an image holds exactly the rows of its index, each once, in order, whatever changed meanwhile; what a part
-costs is bounded (PART_ROWS rows, or what passes PART_BYTES), so that nobody waits for a large table; parts without
+costs is bounded (`part_rows` rows, or what passes PART_BYTES), so that nobody waits for a large table; parts without
 their end are refused as cut off.
 Source: docs/protocols/metadata.md, "Files".
 
@@ -49,11 +49,13 @@ class Head:
 class Image:
     """The machine calls `keep` before it changes a key, and sets `broken` where its whole table was replaced."""
 
-    def __init__(self, head: Head, table: TableRows, start: str = "", end: str = LAST_KEY) -> None:
-        """The image holds the keys in [start, end)."""
+    def __init__(
+        self, head: Head, table: TableRows, start: str = "", end: str = LAST_KEY, *, part_rows: int = PART_ROWS
+    ) -> None:
+        """The image holds the keys in [start, end). part_rows: how many rows `rows` gives out at once, at most."""
         self.head = head
         self.broken = False
-        self._table = table
+        self._table, self._part_rows = table, part_rows
         self._next, self._end = start, end  # every key before `_next` was given out
         self._before: dict[str, Row | None] = {}  # what later keys were at the image's index, where changed since
         self._changed: list[str] = []  # those of them that were there, in order
@@ -87,7 +89,7 @@ class Image:
             if row is not None:
                 found.append((key, row))
                 size += len(key) + len(row[0])
-            if count >= PART_ROWS or size >= PART_BYTES:
+            if count >= self._part_rows or size >= PART_BYTES:
                 following = key + "\x00"
                 break
         self._next = following

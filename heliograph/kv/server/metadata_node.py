@@ -19,7 +19,7 @@ from heliograph.kv.metadata_store import TXN_BYTES_MAX
 from heliograph.kv.server.members_api import MembersApi
 from heliograph.kv.server.metadata_server import MetaServer, ServerSettings
 from heliograph.kv.server.metadata_service import Forwarder, MetaService, ServiceSettings
-from heliograph.kv.state_machine import KvMachine
+from heliograph.kv.state_machine import KvMachine, MachineSettings
 from heliograph.model.errors import CorruptData, DiskFailed
 from heliograph.raft.actions import CoreSettings
 from heliograph.raft.member.raft_node import MemberState, RaftNode, RaftSettings, RaftTransport
@@ -69,10 +69,13 @@ class GroupNode:
         hint: Callable[[str], str] = lambda node: "",
         on_raft: Callable[[bytes], None] | None = None,
         table: TableStore | None = None,
+        machine: MachineSettings | None = None,
     ) -> None:
-        """table: what keeps the table durably; None: it is in memory, and made again from snapshots and the log."""
+        """table: what keeps the table durably; None: it is in memory, and made again from snapshots and the log.
+        machine: all members must have the same.
+        """
         self.node_id = node_id
-        self.machine = KvMachine() if table is None else DurableMachine(table)
+        self.machine = KvMachine(settings=machine) if table is None else DurableMachine(table, machine)
         self._transport = transport
         self.raft = RaftNode(
             node_id=node_id,

@@ -13,7 +13,7 @@ class Driver:
     """Applies commands one behind another."""
 
     def __init__(self, machine: KvMachine | None = None) -> None:
-        self.machine = machine or KvMachine()
+        self.machine = KvMachine() if machine is None else machine  # an empty one is false
         self.log: list[bytes] = []
 
     def run(self, kind: CommandKind, fields: list[Any], **session: int) -> list[Any]:

@@ -11,7 +11,7 @@ from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.kv.metadata_store import prefix_end
 from heliograph.kv.server.metadata_server import MetaServer
 from heliograph.kv.server.metadata_service import MetaService
-from heliograph.kv.state_machine import KvMachine
+from heliograph.kv.state_machine import KvMachine, MachineSettings
 from heliograph.wire.metadata_frames import FEATURES, MAGIC, Frame, body, frame
 from tests.heliograph.kv.replica import LogReplica, SharedLog
 
@@ -21,8 +21,10 @@ PORT = 7001
 class Group:
     """Servers over one shared log, each on a machine of its own; the first one leads."""
 
-    def __init__(self, sim: Simulation, names: tuple[str, ...] = ("m0",)) -> None:
-        self.sim, self.log = sim, SharedLog()
+    def __init__(
+        self, sim: Simulation, names: tuple[str, ...] = ("m0",), machine: MachineSettings | None = None
+    ) -> None:
+        self.sim, self.log, self.machine = sim, SharedLog(), machine
         self.services: dict[str, MetaService] = {}
         self.servers: dict[str, MetaServer] = {}
         self.names = names
@@ -33,7 +35,7 @@ class Group:
         self.sim.machine(name).start(self._serve)
 
     async def _serve(self, machine: Machine) -> None:
-        replica = LogReplica(self.log, machine.host, KvMachine())
+        replica = LogReplica(self.log, machine.host, KvMachine(settings=self.machine))
         replica.catch_up()
         service = MetaService(replica, replica.machine, clock=machine.clock, hint=lambda node: f"{node}:{PORT}")
         replica.on_role_change = service.on_role_change
@@ -70,12 +72,16 @@ async def _idle(_: Machine) -> None:
 
 
 def simulate(
-    main: Callable[[Simulation, Group], Coroutine[Any, Any, None]], names: tuple[str, ...] = ("m0",), seed: int = 1
+    main: Callable[[Simulation, Group], Coroutine[Any, Any, None]],
+    names: tuple[str, ...] = ("m0",),
+    seed: int = 1,
+    *,
+    machine: MachineSettings | None = None,
 ) -> None:
     with Simulation(seed) as sim:
 
         async def run() -> None:
-            group = Group(sim, names)
+            group = Group(sim, names, machine)
             await asyncio.sleep(0.1)
             await main(sim, group)
 
@@ -100,7 +106,7 @@ class Mirror:
             self.table[key] = (value, version)
 
 
-def watches_while_all_breaks(seed: int) -> None:
+def watches_while_all_breaks(seed: int, *, machine: MachineSettings | None = None) -> None:
     """Writers go on while connections break and the watch moves between nodes that lag."""
 
     async def main(sim: Simulation, group: Group) -> None:
@@ -137,7 +143,7 @@ def watches_while_all_breaks(seed: int) -> None:
         want = {key: (value, version) for key, value, version in await writer.range("/k/", prefix_end("/k/"))}
         assert mirror.table == want
 
-    simulate(main, ("m0", "m1", "m2"), seed)
+    simulate(main, ("m0", "m1", "m2"), seed, machine=machine)
 
 
 class Raw(asyncio.Protocol):

@@ -12,6 +12,7 @@ from heliograph.kv.durable_state_machine import DurableMachine
 from heliograph.kv.engine.lmdb_store import LmdbStore
 from heliograph.kv.machine_commands import CommandKind, command, open_answer, txn_fields
 from heliograph.kv.metadata_store import Op
+from heliograph.kv.state_machine import MachineSettings
 from heliograph.model.errors import CorruptData
 
 
@@ -56,8 +57,8 @@ class Steps:
 class Node:
     """One life after another of a machine over one folder, behind a log that outlives them."""
 
-    def __init__(self, folder: Path, map_bytes: int = 1 << 20) -> None:
-        self.folder, self.map_bytes = folder, map_bytes
+    def __init__(self, folder: Path, map_bytes: int = 1 << 20, settings: MachineSettings | None = None) -> None:
+        self.folder, self.map_bytes, self.settings = folder, map_bytes, settings
         self.log: list[bytes] = []
         self.errors: list[BaseException | None] = []
         self.start()
@@ -65,7 +66,7 @@ class Node:
     def start(self) -> None:
         self.steps = Steps()
         self.store = LmdbStore(self.steps, str(self.folder), map_bytes=self.map_bytes)  # type: ignore[arg-type]
-        self.machine = DurableMachine(self.store)
+        self.machine = DurableMachine(self.store, self.settings)
         opened: list[tuple[bytes, BaseException | None]] = []
         self.machine.open_soon(lambda description, error: opened.append((description, error)))
         self.steps.run_all()

@@ -22,14 +22,14 @@ from heliograph.kv.backup_file import (
     restored_index,
     restored_pieces,
 )
-from heliograph.kv.engine import table_image as image_module
 from heliograph.kv.engine.table_image import Restoring, head_of
 from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.kv.metadata_store import Put
+from heliograph.kv.state_machine import KvMachine, MachineSettings
 from heliograph.model.errors import CorruptData, LeaseLost, MetadataUnavailable, VersionConflict
 from heliograph.raft.disk.snapshot_file import write_snapshot
 from heliograph.runtime.disk import File
-from local_meta.node import LocalMetaNode
+from local_meta.node import LocalMetaNode, LocalMetaSettings
 from tests.heliograph.kv.driver import Driver
 
 INFO = Info(BackedUpStore.LOCAL, "us", 1_700_000_000_000, 0, "1.2.3")
@@ -43,9 +43,8 @@ def written(pieces: list[bytes], file: File) -> None:
         writer.add(piece)
 
 
-def backed_up(monkeypatch: pytest.MonkeyPatch, sim: Simulation, rows: int = 10) -> tuple[Driver, File]:
-    monkeypatch.setattr(image_module, "PART_ROWS", 3)
-    driver = Driver()
+def backed_up(sim: Simulation, rows: int = 10) -> tuple[Driver, File]:
+    driver = Driver(KvMachine(settings=MachineSettings(part_rows=3)))
     for number in range(rows):
         driver.txn(Put(f"/{number:03d}", b"%d" % number))
     file = sim.machine("m").disk("backup").open("b", create=True)
@@ -53,9 +52,9 @@ def backed_up(monkeypatch: pytest.MonkeyPatch, sim: Simulation, rows: int = 10) 
     return driver, file
 
 
-def test_a_backup_comes_back_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backup_comes_back_as_it_was_written() -> None:
     with Simulation(1) as sim:
-        driver, file = backed_up(monkeypatch, sim)
+        driver, file = backed_up(sim)
         reader, seen = BackupReader(file), list[tuple[int, int]]()
         for _ in range(2):  # it can be read again
             rows = [
@@ -67,10 +66,10 @@ def test_a_backup_comes_back_as_it_was_written(monkeypatch: pytest.MonkeyPatch) 
         assert seen[-1] == (file.size_bytes(), file.size_bytes())
 
 
-def test_a_backup_that_is_not_whole_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backup_that_is_not_whole_is_refused() -> None:
     """Cut at any byte, any bit turned, two records exchanged, or something behind its end."""
     with Simulation(1) as sim:
-        _, file = backed_up(monkeypatch, sim)
+        _, file = backed_up(sim)
         raw = file.pread(file.size_bytes(), 0)
         other = sim.machine("m").disk("backup").open("other", create=True)
 
@@ -101,10 +100,16 @@ def simulate(main: Callable[[Simulation], Coroutine[Any, Any, None]], seed: int 
         sim.run(main(sim), limit_s=600)
 
 
-async def start(sim: Simulation, folder: str = "meta") -> None:
+async def start(sim: Simulation, folder: str = "meta", settings: LocalMetaSettings | None = None) -> None:
     async def serve(machine: Machine) -> None:
         node = LocalMetaNode(
-            node_id="m0", disk=machine.disk(folder), clock=machine.clock, rng=machine.rng, host="m0", port=PORT
+            node_id="m0",
+            disk=machine.disk(folder),
+            clock=machine.clock,
+            rng=machine.rng,
+            host="m0",
+            port=PORT,
+            settings=settings,
         )
         await node.start()
 
@@ -128,14 +133,11 @@ async def client_of(sim: Simulation) -> MetaClient:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_backup_of_a_running_node_is_one_moment_behind_what_was_acknowledged(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backup_of_a_running_node_is_one_moment_behind_what_was_acknowledged(seed: int) -> None:
     """Pairs of keys are always written together, so an image of two moments would hold unequal ones."""
-    monkeypatch.setattr(image_module, "PART_ROWS", 5)
 
     async def main(sim: Simulation) -> None:
-        await start(sim)
+        await start(sim, settings=LocalMetaSettings(machine=MachineSettings(part_rows=5)))
         client, rng, written = await client_of(sim), sim.rng("test"), dict.fromkeys(range(40), 0)
 
         async def write(step: int) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.kv import metadata_client as client_module
-from heliograph.kv import state_machine as machine_module
 from heliograph.kv.metadata_store import Check, Delete, Put, prefix_end
 from heliograph.kv.server.metadata_server import ServerSettings
+from heliograph.kv.state_machine import MachineSettings
 from heliograph.model.errors import LeaseLost, MetadataUnavailable, NotAllowed, OutcomeUnknown, VersionConflict
 from heliograph.wire.metadata_frames import Frame, body, frame
 from tests.heliograph.kv.group import HELLO, PORT, Group, Mirror, Raw, simulate, watches_while_all_breaks
@@ -57,7 +57,7 @@ def test_every_call() -> None:
     simulate(main)
 
 
-def test_a_large_range_comes_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_range_comes_in_pages() -> None:
     async def main(sim: Simulation, group: Group) -> None:
         client = group.client()
         for number in range(12):
@@ -140,9 +140,7 @@ def test_no_leader_is_unavailable_not_unknown() -> None:
     simulate(main)
 
 
-def test_a_forgotten_session_is_opened_again_or_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_module, "SESSIONS_MAX", 1)
-
+def test_a_forgotten_session_is_opened_again_or_unknown() -> None:
     async def main(sim: Simulation, group: Group) -> None:
         one, two = group.client("c1"), group.client("c2")
         for number in range(5):
@@ -155,7 +153,7 @@ def test_a_forgotten_session_is_opened_again_or_unknown(monkeypatch: pytest.Monk
         with pytest.raises(OutcomeUnknown):
             await slow
 
-    simulate(main)
+    simulate(main, machine=MachineSettings(sessions_max=1))
 
 
 def test_the_client_follows_the_leader() -> None:

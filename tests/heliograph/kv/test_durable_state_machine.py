@@ -12,11 +12,10 @@ import lmdb
 import pytest
 
 from heliograph.kv.engine import lmdb_store as lmdb_module
-from heliograph.kv.engine import table_image as image_module
 from heliograph.kv.engine.table_image import Image
 from heliograph.kv.machine_commands import CommandKind, command, txn_fields
 from heliograph.kv.metadata_store import Delete, Put
-from heliograph.kv.state_machine import KvMachine
+from heliograph.kv.state_machine import KvMachine, MachineSettings
 from heliograph.model.errors import CorruptData, NotAllowed
 from tests.heliograph.kv.kept_table import Node
 
@@ -58,9 +57,9 @@ def random_entry(rng: random.Random, machine: KvMachine) -> bytes:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_any_history_is_that_of_the_table_in_memory(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_module, "PART_ROWS", 3)
     monkeypatch.setattr(lmdb_module, "_ROWS_AT_ONCE", 3)
-    rng, model, node = random.Random(seed), KvMachine(), Node(tmp_path)
+    rng, settings = random.Random(seed), MachineSettings(part_rows=3)
+    model, node = KvMachine(settings=settings), Node(tmp_path, settings=settings)
     images: list[tuple[Image, list[tuple[str, bytes, int]], list[tuple[str, bytes, int]]]] = []
     for _ in range(150):
         entry = random_entry(rng, model)

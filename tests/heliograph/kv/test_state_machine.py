@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from heliograph.kv import state_machine as machine_module
 from heliograph.kv.engine.table_rows import SortedKeys
 from heliograph.kv.machine_commands import CommandKind, SessionUnknown, command, open_answer, txn_fields
 from heliograph.kv.metadata_store import KEY_BYTES_MAX, VALUE_BYTES_MAX, Check, Delete, Put, check_ops, prefix_end
-from heliograph.kv.state_machine import Change, KvMachine
+from heliograph.kv.state_machine import Change, KvMachine, MachineSettings
 from heliograph.model.errors import CorruptData, LeaseLost, NotAllowed, OutcomeUnknown, VersionConflict
 from tests.heliograph.kv.driver import Driver
 
@@ -121,12 +120,12 @@ def test_a_forgotten_session_says_so() -> None:
     assert len(driver.machine) == 0
 
 
-def test_sessions_are_bounded_and_the_least_recently_used_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_module, "SESSIONS_MAX", 3)
-    driver = Driver()
+def test_sessions_are_bounded_and_the_least_recently_used_goes_first() -> None:
+    settings = MachineSettings(sessions_max=3)
+    driver = Driver(KvMachine(settings=settings))
     sessions = [driver.run(CommandKind.SESSION, [])[0] for _ in range(3)]
     driver.txn(Put("/a", b""), session=sessions[0], sequence=1, low=1)
-    restored = Driver(KvMachine())
+    restored = Driver(KvMachine(settings=settings))
     restored.machine.restore(driver.machine.snapshot())
     for each in (driver, restored):
         each.run(CommandKind.SESSION, [])
@@ -135,9 +134,8 @@ def test_sessions_are_bounded_and_the_least_recently_used_goes_first(monkeypatch
         assert each.txn(Put("/a", b""), session=sessions[0], sequence=1, low=1) == 4
 
 
-def test_answers_of_a_session_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_module, "ANSWERS_MAX", 4)
-    driver = Driver()
+def test_answers_of_a_session_are_bounded() -> None:
+    driver = Driver(KvMachine(settings=MachineSettings(answers_max=4)))
     (session,) = driver.run(CommandKind.SESSION, [])
     for sequence in range(4):
         driver.txn(Put("/a", b""), session=session, sequence=sequence, low=0)

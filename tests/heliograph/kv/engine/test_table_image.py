@@ -14,7 +14,7 @@ from heliograph.kv.engine.table_image import Head, rows_part
 from heliograph.kv.engine.table_rows import Row
 from heliograph.kv.machine_commands import CommandKind, command, open_answer, txn_fields
 from heliograph.kv.metadata_store import Delete, Op, Put
-from heliograph.kv.state_machine import KvMachine
+from heliograph.kv.state_machine import KvMachine, MachineSettings
 from heliograph.model.errors import CorruptData
 
 
@@ -27,10 +27,9 @@ def table_of(machine: KvMachine) -> list[tuple[str, bytes, int]]:
 
 
 @pytest.mark.parametrize("seed", range(80))
-def test_an_image_holds_the_rows_of_its_index(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_holds_the_rows_of_its_index(seed: int) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr(image_module, "PART_ROWS", rng.choice((1, 3, 10)))
-    machine = KvMachine()
+    machine = KvMachine(settings=MachineSettings(part_rows=rng.choice((1, 3, 10))))
     names = [f"/{number:03d}" for number in range(60)]
 
     def change() -> None:
@@ -58,10 +57,9 @@ def test_an_image_holds_the_rows_of_its_index(seed: int, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_snapshot_in_pieces_is_that_of_its_beginning(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = random.Random(seed)
-    monkeypatch.setattr(image_module, "PART_ROWS", 4)
-    machine = KvMachine()
+def test_a_snapshot_in_pieces_is_that_of_its_beginning(seed: int) -> None:
+    rng, settings = random.Random(seed), MachineSettings(part_rows=4)
+    machine = KvMachine(settings=settings)
     lease = open_answer(machine.apply(1, command(CommandKind.GRANT, [3000])))[0]
     for number in range(50):
         run(machine, Put(f"/{number:03d}", b"x" * number, lease=lease if number % 7 == 0 else 0))
@@ -71,7 +69,7 @@ def test_a_snapshot_in_pieces_is_that_of_its_beginning(seed: int, monkeypatch: p
         pieces.append(piece)
         run(machine, Put(f"/{rng.randrange(60):03d}", b"new"), Delete(f"/{rng.randrange(60):03d}x"))
         run(machine, Delete(f"/{rng.randrange(60):03d}"))
-    again, same = KvMachine(), KvMachine()
+    again, same = KvMachine(settings=settings), KvMachine(settings=settings)
     again.restore(b"".join(pieces))
     same.restore(whole)
     assert again.snapshot() == same.snapshot() == whole

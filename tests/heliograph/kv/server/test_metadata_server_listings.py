@@ -9,9 +9,9 @@ import asyncio
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.kv.engine import table_image as image_module
 from heliograph.kv.metadata_store import Delete, Put
 from heliograph.kv.server import metadata_server as server_module
+from heliograph.kv.state_machine import MachineSettings
 from heliograph.wire.metadata_frames import Frame, body, frame
 from tests.heliograph.kv.group import HELLO, PORT, Group, Mirror, Raw, simulate, watches_while_all_breaks
 
@@ -20,9 +20,8 @@ from tests.heliograph.kv.group import HELLO, PORT, Group, Mirror, Raw, simulate,
 def test_watches_end_with_the_table_also_where_listings_come_in_pieces(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(image_module, "PART_ROWS", 2)
     monkeypatch.setattr(server_module, "PIECES_AT_ONCE", 1)
-    watches_while_all_breaks(seed)
+    watches_while_all_breaks(seed, machine=MachineSettings(part_rows=2))
 
 
 @pytest.mark.parametrize("seed", range(8))
