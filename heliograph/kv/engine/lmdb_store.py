@@ -50,23 +50,28 @@ _ABOUT = struct.Struct(">BBHI")
 _ROW = struct.Struct(">IQQ")
 _COUNT = struct.Struct(">Q")
 _ROOM_BYTES = 1 << 20
-_ROWS_AT_ONCE = 1000
-"""So many are encoded between two calls that let other threads run."""
+ROWS_AT_ONCE = 1000
 
 
 class LmdbStore:
     """Implements heliograph.kv.engine.table_store.TableStore."""
 
     def __init__(
-        self, disk: Disk, folder: str, *, map_bytes: int = MAP_BYTES, check: Callable[[str], None] | None = None
+        self,
+        disk: Disk,
+        folder: str,
+        *,
+        map_bytes: int = MAP_BYTES,
+        check: Callable[[str], None] | None = None,
+        rows_at_once: int = ROWS_AT_ONCE,
     ) -> None:
         """disk: for its thread; not the log's, whose syncs must not wait for a batch. folder: of the environment; made
         where it is not there.
 
         check: of that folder, before it is opened, where it was not closed in order; raises CorruptData. Blocking; on
-        the disk's thread.
+        the disk's thread. rows_at_once: so many are encoded between two calls that let other threads run.
         """
-        self._check = check
+        self._check, self._rows_at_once = check, rows_at_once
         self._suspect = False
         """Damage was met: the next start is to look at everything, however this one ends."""
         self._disk, self._folder, self._map_bytes = disk, folder, map_bytes
@@ -203,7 +208,7 @@ class LmdbStore:
 
     def _put_batch(self, batch: TableBatch, txn: Any) -> None:
         which = 1 - self._current if batch.replaces else self._current
-        _put_rows(txn, self._rows[which], batch.rows)
+        _put_rows(txn, self._rows[which], batch.rows, self._rows_at_once)
         for prefix, count in batch.counts.items():
             if count:
                 txn.put(prefix.encode(), _COUNT.pack(count), db=self._counts[which])
@@ -222,7 +227,10 @@ class LmdbStore:
         self._write(clear, lambda: None, done)
 
     def add(self, rows: Sequence[tuple[str, Row]], done: Done) -> None:
-        self._write(lambda txn: _put_rows(txn, self._rows[1 - self._current], dict(rows)), lambda: None, done)
+        def put(txn: Any) -> None:
+            _put_rows(txn, self._rows[1 - self._current], dict(rows), self._rows_at_once)
+
+        self._write(put, lambda: None, done)
 
     def _write(self, work: Callable[[Any], None], committed: Callable[[], None], done: Done) -> None:
         """One transaction on the disk's thread; where the map is full, again with a larger one."""
@@ -370,7 +378,7 @@ def _long_rows(beginning: bytes, found: bytes) -> list[tuple[bytes, Row]]:
         raise damaged(error) from error
 
 
-def _put_rows(txn: Any, database: Any, rows: Mapping[str, Row | None]) -> None:
+def _put_rows(txn: Any, database: Any, rows: Mapping[str, Row | None], at_once: int) -> None:
     """In order: neighbours share pages."""
     puts: list[tuple[bytes, bytes]] = []
     long: dict[bytes, dict[bytes, Row | None]] = {}
@@ -383,7 +391,7 @@ def _put_rows(txn: Any, database: Any, rows: Mapping[str, Row | None]) -> None:
                 txn.delete(raw, db=database)
             else:
                 puts.append((raw, _packed(raw, row)))
-                if len(puts) >= _ROWS_AT_ONCE:
+                if len(puts) >= at_once:
                     cursor.putmulti(puts)
                     puts = []
         cursor.putmulti(puts)

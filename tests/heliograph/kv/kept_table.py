@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.kv.durable_state_machine import DurableMachine
-from heliograph.kv.engine.lmdb_store import LmdbStore
+from heliograph.kv.engine.lmdb_store import ROWS_AT_ONCE, LmdbStore
 from heliograph.kv.machine_commands import CommandKind, command, open_answer, txn_fields
 from heliograph.kv.metadata_store import Op
 from heliograph.kv.state_machine import MachineSettings
@@ -57,15 +57,27 @@ class Steps:
 class Node:
     """One life after another of a machine over one folder, behind a log that outlives them."""
 
-    def __init__(self, folder: Path, map_bytes: int = 1 << 20, settings: MachineSettings | None = None) -> None:
-        self.folder, self.map_bytes, self.settings = folder, map_bytes, settings
+    def __init__(
+        self,
+        folder: Path,
+        map_bytes: int = 1 << 20,
+        settings: MachineSettings | None = None,
+        rows_at_once: int = ROWS_AT_ONCE,
+    ) -> None:
+        """rows_at_once: of the store, where it is not the store's own."""
+        self.folder, self.map_bytes, self.settings, self.rows_at_once = folder, map_bytes, settings, rows_at_once
         self.log: list[bytes] = []
         self.errors: list[BaseException | None] = []
         self.start()
 
     def start(self) -> None:
         self.steps = Steps()
-        self.store = LmdbStore(self.steps, str(self.folder), map_bytes=self.map_bytes)  # type: ignore[arg-type]
+        self.store = LmdbStore(
+            self.steps,  # type: ignore[arg-type]
+            str(self.folder),
+            map_bytes=self.map_bytes,
+            rows_at_once=self.rows_at_once,
+        )
         self.machine = DurableMachine(self.store, self.settings)
         opened: list[tuple[bytes, BaseException | None]] = []
         self.machine.open_soon(lambda description, error: opened.append((description, error)))

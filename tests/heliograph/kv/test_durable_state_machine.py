@@ -56,10 +56,9 @@ def random_entry(rng: random.Random, machine: KvMachine) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_any_history_is_that_of_the_table_in_memory(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lmdb_module, "_ROWS_AT_ONCE", 3)
+def test_any_history_is_that_of_the_table_in_memory(seed: int, tmp_path: Path) -> None:
     rng, settings = random.Random(seed), MachineSettings(part_rows=3)
-    model, node = KvMachine(settings=settings), Node(tmp_path, settings=settings)
+    model, node = KvMachine(settings=settings), Node(tmp_path, settings=settings, rows_at_once=3)
     images: list[tuple[Image, list[tuple[str, bytes, int]], list[tuple[str, bytes, int]]]] = []
     for _ in range(150):
         entry = random_entry(rng, model)
