@@ -6,7 +6,7 @@ Invariants: a connection that says something wrong, is silent before its handsha
 closed, and nothing else;
 a watch gets its listing first, then each change once, in order, with nothing left out in between.
 A long listing is an image of one moment, sent in pieces as they are read; the changes since wait behind it.
-Bounds: REQUESTS_MAX requests of one connection at a time (then its reading stops), BUFFER_BYTES_MAX unread bytes, and
+Bounds: REQUESTS_MAX requests of one connection at a time (then its reading stops), `buffer_bytes_max` unread bytes, and
 as many of changes behind a listing (then the connection is closed), WATCHES_MAX watches.
 """
 
@@ -36,9 +36,6 @@ from heliograph.wire.metadata_frames import (
 
 REQUESTS_MAX = 1024
 WATCHES_MAX = 1024
-BUFFER_BYTES_MAX = 64 << 20
-PIECES_AT_ONCE = 8
-"""So many pieces of a listing are written at once, about 2 MiB: more of it waits until it is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +43,14 @@ class ServerSettings:
     handshake_timeout_s: float = 5.0
     heartbeat_s: float = 1.0
     connections_max: int = 4096
+    buffer_bytes_max: int = 64 << 20
+    """Unread bytes of one connection, and of the changes behind one listing: beyond that it is closed."""
+    pieces_at_once: int = 8
+    """So many pieces of a listing are written at once, about 2 MiB: more of it waits until it is read."""
 
     def __post_init__(self) -> None:
         assert self.handshake_timeout_s > 0 and self.heartbeat_s > 0 and self.connections_max > 0
+        assert self.buffer_bytes_max > 0 and self.pieces_at_once > 0
 
 
 class MetaServer:
@@ -125,7 +127,7 @@ class MetaServer:
     def _list(self, connection: _Connection, watch: int, prefix: str, since: int) -> None:
         """A short listing at once; a long one goes on in a task, no faster than it is read."""
         listing = _Listing(self.service.machine.image_under(prefix), since)
-        for _ in range(PIECES_AT_ONCE):
+        for _ in range(self.settings.pieces_at_once):
             if listing.send_piece(connection, watch):
                 self.service.machine.release(listing.image)
                 return
@@ -167,7 +169,7 @@ class MetaServer:
                             listing = self._listings.get((connection, watch))
                             if listing is None:
                                 connection.write(frame(Frame.EVENT, watch, payload))
-                            elif not listing.keep(payload):
+                            elif not listing.keep(payload, self.settings.buffer_bytes_max):
                                 connection.close()
         if self._early:
             for (connection, watch), (prefix, since) in list(self._early.items()):
@@ -192,11 +194,11 @@ class _Listing:
         connection.write(frame(Frame.LISTING, watch, body(self.image.head.index, self.image.ended, rows)))
         return self.image.ended
 
-    def keep(self, payload: bytes) -> bool:
-        """False: more changes than are kept for one that reads so slowly."""
+    def keep(self, payload: bytes, bytes_max: int) -> bool:
+        """False: more than `bytes_max` of changes, which are not kept for one that reads so slowly."""
         self.events.append(payload)
         self._events_bytes += len(payload)
-        return self._events_bytes <= BUFFER_BYTES_MAX
+        return self._events_bytes <= bytes_max
 
 
 def _event_payloads(index: int, rows: list[tuple[str, int, bytes | None]]) -> list[bytes]:
@@ -264,7 +266,7 @@ class _Connection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         transport.write(data)
-        if transport.get_write_buffer_size() > BUFFER_BYTES_MAX:
+        if transport.get_write_buffer_size() > self._server.settings.buffer_bytes_max:
             transport.abort()
 
     def data_received(self, data: bytes) -> None:

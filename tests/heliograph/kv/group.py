@@ -9,7 +9,7 @@ from typing import Any, cast
 from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.kv.metadata_store import prefix_end
-from heliograph.kv.server.metadata_server import MetaServer
+from heliograph.kv.server.metadata_server import MetaServer, ServerSettings
 from heliograph.kv.server.metadata_service import MetaService
 from heliograph.kv.state_machine import KvMachine, MachineSettings
 from heliograph.wire.metadata_frames import FEATURES, MAGIC, Frame, body, frame
@@ -22,9 +22,13 @@ class Group:
     """Servers over one shared log, each on a machine of its own; the first one leads."""
 
     def __init__(
-        self, sim: Simulation, names: tuple[str, ...] = ("m0",), machine: MachineSettings | None = None
+        self,
+        sim: Simulation,
+        names: tuple[str, ...] = ("m0",),
+        machine: MachineSettings | None = None,
+        server: ServerSettings | None = None,
     ) -> None:
-        self.sim, self.log, self.machine = sim, SharedLog(), machine
+        self.sim, self.log, self.machine, self.server = sim, SharedLog(), machine, server
         self.services: dict[str, MetaService] = {}
         self.servers: dict[str, MetaServer] = {}
         self.names = names
@@ -40,7 +44,7 @@ class Group:
         service = MetaService(replica, replica.machine, clock=machine.clock, hint=lambda node: f"{node}:{PORT}")
         replica.on_role_change = service.on_role_change
         self.services[machine.host] = service
-        self.servers[machine.host] = MetaServer(service, machine.host, PORT, node=machine.host)
+        self.servers[machine.host] = MetaServer(service, machine.host, PORT, node=machine.host, settings=self.server)
         await self.servers[machine.host].start()
         if machine.host == self.names[0]:
             self.log.elect(machine.host)
@@ -77,11 +81,12 @@ def simulate(
     seed: int = 1,
     *,
     machine: MachineSettings | None = None,
+    server: ServerSettings | None = None,
 ) -> None:
     with Simulation(seed) as sim:
 
         async def run() -> None:
-            group = Group(sim, names, machine)
+            group = Group(sim, names, machine, server)
             await asyncio.sleep(0.1)
             await main(sim, group)
 
@@ -106,7 +111,9 @@ class Mirror:
             self.table[key] = (value, version)
 
 
-def watches_while_all_breaks(seed: int, *, machine: MachineSettings | None = None) -> None:
+def watches_while_all_breaks(
+    seed: int, *, machine: MachineSettings | None = None, server: ServerSettings | None = None
+) -> None:
     """Writers go on while connections break and the watch moves between nodes that lag."""
 
     async def main(sim: Simulation, group: Group) -> None:
@@ -143,7 +150,7 @@ def watches_while_all_breaks(seed: int, *, machine: MachineSettings | None = Non
         want = {key: (value, version) for key, value, version in await writer.range("/k/", prefix_end("/k/"))}
         assert mirror.table == want
 
-    simulate(main, ("m0", "m1", "m2"), seed, machine=machine)
+    simulate(main, ("m0", "m1", "m2"), seed, machine=machine, server=server)
 
 
 class Raw(asyncio.Protocol):

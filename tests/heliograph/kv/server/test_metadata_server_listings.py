@@ -10,27 +10,21 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.kv.metadata_store import Delete, Put
-from heliograph.kv.server import metadata_server as server_module
+from heliograph.kv.server.metadata_server import ServerSettings
 from heliograph.kv.state_machine import MachineSettings
 from heliograph.wire.metadata_frames import Frame, body, frame
 from tests.heliograph.kv.group import HELLO, PORT, Group, Mirror, Raw, simulate, watches_while_all_breaks
 
+PIECE_BY_PIECE = ServerSettings(pieces_at_once=1)
+
 
 @pytest.mark.parametrize("seed", range(25))
-def test_watches_end_with_the_table_also_where_listings_come_in_pieces(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "PIECES_AT_ONCE", 1)
-    watches_while_all_breaks(seed, machine=MachineSettings(part_rows=2))
+def test_watches_end_with_the_table_also_where_listings_come_in_pieces(seed: int) -> None:
+    watches_while_all_breaks(seed, machine=MachineSettings(part_rows=2), server=PIECE_BY_PIECE)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_listing_larger_than_the_buffer_comes_while_everything_changes(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "BUFFER_BYTES_MAX", 1 << 20)
-    monkeypatch.setattr(server_module, "PIECES_AT_ONCE", 1)
-
+def test_a_listing_larger_than_the_buffer_comes_while_everything_changes(seed: int) -> None:
     async def main(sim: Simulation, group: Group) -> None:
         rng, writer, reader = sim.rng("test"), group.client("w"), group.client("r")
         for number in range(60):
@@ -48,12 +42,10 @@ def test_a_listing_larger_than_the_buffer_comes_while_everything_changes(
         assert len(group.servers["m0"].connections) == 2
         assert not group.servers["m0"]._listings and not group.replica().machine._images
 
-    simulate(main, seed=seed)
+    simulate(main, seed=seed, server=ServerSettings(pieces_at_once=1, buffer_bytes_max=1 << 20))
 
 
-def test_a_listing_that_nobody_wants_any_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "PIECES_AT_ONCE", 1)
-
+def test_a_listing_that_nobody_wants_any_more_is_given_up() -> None:
     async def main(sim: Simulation, group: Group) -> None:
         client, machine = group.client(), group.replica().machine
         for number in range(60):
@@ -73,12 +65,11 @@ def test_a_listing_that_nobody_wants_any_more_is_given_up(monkeypatch: pytest.Mo
         assert not group.servers["m0"]._listings and not machine._images
         assert len(raws[0].data) < 60 * 100_000
 
-    simulate(main)
+    simulate(main, server=PIECE_BY_PIECE)
 
 
-def test_a_listing_whose_table_was_replaced_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_whose_table_was_replaced_begins_anew() -> None:
     """By a snapshot from the leader: the connection is closed, and the client asks again."""
-    monkeypatch.setattr(server_module, "PIECES_AT_ONCE", 1)
 
     async def main(sim: Simulation, group: Group) -> None:
         client, machine = group.client(), group.replica().machine
@@ -94,4 +85,4 @@ def test_a_listing_whose_table_was_replaced_begins_anew(monkeypatch: pytest.Monk
         await asyncio.sleep(1)
         assert len(group.servers["m0"].connections) == 1 and not group.servers["m0"]._listings and not machine._images
 
-    simulate(main)
+    simulate(main, server=PIECE_BY_PIECE)
