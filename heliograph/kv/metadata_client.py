@@ -6,7 +6,7 @@ repeated write returns its first answer; watches that go on where they were. Isn
 Invariants: a write is repeated only under the same session and sequence; where it may have been made and no answer can
 be had, OutcomeUnknown;
 a watch never goes back in time, and tells every deletion that happened while it was cut off.
-Bounds: WRITES_MAX writes and REQUESTS_MAX requests without an answer, PENDING_BYTES_MAX of them in bytes.
+Bounds: `writes_max` writes and `requests_max` requests without an answer, PENDING_BYTES_MAX of them in bytes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.metadata_frames import Frame, body, fields, frame, rows
 
-WRITES_MAX = 1000
-REQUESTS_MAX = 8192
 PENDING_BYTES_MAX = 64 << 20
 FRESH_S = 3.0
 """A server speaks each second; what it said longer ago than this says nothing about now."""
@@ -54,9 +52,14 @@ class ClientSettings:
     backoff_min_s: float = 0.05
     backoff_max_s: float = 1.0
     name: str = ""
+    writes_max: int = 1000
+    """Writes without an answer: one more is refused. Below `answers_max` of the machine."""
+    requests_max: int = 8192
+    """The same of requests, writes included."""
 
     def __post_init__(self) -> None:
         assert 0 < self.backoff_min_s <= self.backoff_max_s and self.timeout_s > 0 and self.silence_s > 0
+        assert self.writes_max > 0 and self.requests_max > 0
 
 
 class _Request:
@@ -223,8 +226,8 @@ class MetaClient:
         deadline = asyncio.get_running_loop().time() + self.settings.timeout_s
         while True:
             session = await self._open_session(deadline)
-            if len(self._unanswered) >= WRITES_MAX:
-                raise MetadataUnavailable(f"{WRITES_MAX} metadata writes wait for their answers already")
+            if len(self._unanswered) >= self.settings.writes_max:
+                raise MetadataUnavailable(f"{self.settings.writes_max} metadata writes wait for their answers already")
             self._sequence += 1
             sequence = self._sequence
             self._unanswered[sequence] = None
@@ -250,7 +253,7 @@ class MetaClient:
     async def _request(self, kind: Frame, payload: bytes, deadline: float, *, write: bool) -> bytes:
         if self._closed:
             raise MetadataUnavailable("the metadata client is closed")
-        if len(self._pending) >= REQUESTS_MAX or self._pending_bytes + len(payload) > PENDING_BYTES_MAX:
+        if len(self._pending) >= self.settings.requests_max or self._pending_bytes + len(payload) > PENDING_BYTES_MAX:
             raise MetadataUnavailable(f"{len(self._pending)} metadata requests wait for their answers already")
         began, answered = self._clock.monotonic(), False
         self._ids += 1

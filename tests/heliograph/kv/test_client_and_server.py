@@ -9,7 +9,6 @@ import asyncio
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.kv import metadata_client as client_module
 from heliograph.kv.metadata_store import Check, Delete, Put, prefix_end
 from heliograph.kv.server.metadata_server import ServerSettings
 from heliograph.kv.state_machine import MachineSettings
@@ -461,12 +460,9 @@ def test_too_many_requests_stop_the_reading_not_the_answers() -> None:
     simulate(main)
 
 
-def test_pending_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "REQUESTS_MAX", 10)
-    monkeypatch.setattr(client_module, "WRITES_MAX", 5)
-
+def test_pending_requests_are_bounded() -> None:
     async def main(sim: Simulation, group: Group) -> None:
-        client = group.client(timeout_s=2.0)
+        client = group.client(timeout_s=2.0, requests_max=10, writes_max=5)
         await client.put("/a", b"")
         sim.network.cut("c", "m0")
         answers = await asyncio.gather(
