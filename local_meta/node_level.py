@@ -36,8 +36,9 @@ Members = Callable[[], Awaitable[tuple[dict[str, Any], bool]]]
 class NodeLevel:
     """Says the level of one node. store: it is reached through that node, and closed here."""
 
-    def __init__(self, store: MetadataStore, node_id: str, rng: Rng) -> None:
-        self._store, self._key, self._rng = store, keys.metadata_node(node_id), rng
+    def __init__(self, store: MetadataStore, node_id: str, rng: Rng, *, level: int = LEVEL) -> None:
+        """level: what the node's version speaks."""
+        self._store, self._key, self._rng, self._level = store, keys.metadata_node(node_id), rng, level
         self._tasks = TaskSet("saying the level of the metadata node has ended")
 
     def start(self) -> None:
@@ -52,7 +53,7 @@ class NodeLevel:
         self._store.close()
 
     async def _run(self) -> None:
-        said = msgpack.packb({"level": LEVEL})
+        said = msgpack.packb({"level": self._level})
         while True:
             try:
                 found = await self._store.get(self._key)

@@ -17,12 +17,12 @@ from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import PeerError
 from heliograph.model.feature_levels import LEVEL
-from local_meta import keys, node_level
+from local_meta import keys
 from local_meta.node_level import UNSAID, NodeLevel, level_of, spoken
 from tests.local_meta.group_of_nodes import PORT, Region, simulate
 
 
-def say(sim: Simulation, name: str) -> NodeLevel:
+def say(sim: Simulation, name: str, level: int = UNSAID + 4) -> NodeLevel:
     """As the node's own process does at its start: by a connection to itself alone."""
     machine = sim.machine(name)
     said: NodeLevel = machine.run(
@@ -30,6 +30,7 @@ def say(sim: Simulation, name: str) -> NodeLevel:
             MetaClient([f"{name}:{PORT}"], clock=machine.clock, rng=machine.rng, settings=ClientSettings(timeout_s=1)),
             name,
             machine.rng,
+            level=level,
         )
     )
     machine.run(said.start)
@@ -42,11 +43,7 @@ async def ask(sim: Simulation, region: Region) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_member_counts_also_one_that_is_away_and_one_that_says_nothing(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(node_level, "LEVEL", UNSAID + 4)
-
+def test_every_member_counts_also_one_that_is_away_and_one_that_says_nothing(seed: int) -> None:
     async def main(sim: Simulation, region: Region) -> None:
         say(sim, "m0")
         region.start("m1")
@@ -61,8 +58,7 @@ def test_every_member_counts_also_one_that_is_away_and_one_that_says_nothing(
         assert not len(early._tasks), "what is said once is enough"
         sim.machine("m2").kill()
         assert (await ask(sim, region))["m2"] == UNSAID
-        monkeypatch.setattr(node_level, "LEVEL", UNSAID + 1)
-        say(sim, "m0")  # it was started again, in an earlier version
+        say(sim, "m0", UNSAID + 1)  # it was started again, in an earlier version
         await asyncio.sleep(1.0)
         assert (await ask(sim, region))["m0"] == UNSAID + 1
         region.start("m2")
