@@ -20,6 +20,7 @@ import uuid
 from array import array
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -38,7 +39,6 @@ from heliograph.spark.portable import by_content, placed
 from heliograph.spark.scan.source_options import KNOWN, RegionAccess
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 
-_ROWS = 1000
 _BYTES = 128 << 10
 _PACED_ROWS = 100
 """In an entry of a sink with a rate, whatever the rate: a task that runs again under another one must cut the same
@@ -73,9 +73,23 @@ _OTHERS = frozenset(
     }
 )
 """What users say to Spark in the same place, and to job files for the source."""
-_PENDING_BYTES = 64 << 20
-"""A task gathers this much in all its entries: beyond that they go as they are."""
 _COMPRESSIONS = {"none": 0, "lz4": 1, "zlib": 2, "zstd": 3, "snappy": 4}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSettings:
+    """What a task gathers before it sends. A task that runs again must have the same, to cut the same entries."""
+
+    rows: int = 1000
+    """In an entry, at most; and so many rows without a key go to one partition before the next has its share."""
+    pending_bytes: int = 64 << 20
+    """A task gathers this much in all its entries: beyond that they go as they are."""
+
+    def __post_init__(self) -> None:
+        assert self.rows > 0 and self.pending_bytes > 0
+
+
+_SETTINGS = TaskSettings()
 
 
 class SinkOptions(RegionAccess):
@@ -286,15 +300,21 @@ class HeliographStreamWriter(DataSourceStreamArrowWriter):
         """What was stored stays; the micro-batch runs again under the same sequence ids."""
 
 
-def write_rows(options: SinkOptions, name: str, batch: int, batches: Iterator[pa.RecordBatch]) -> Written:
+def write_rows(
+    options: SinkOptions,
+    name: str,
+    batch: int,
+    batches: Iterator[pa.RecordBatch],
+    *,
+    settings: TaskSettings = _SETTINGS,
+) -> Written:
     """The rows of one partition."""
     task = TaskContext.get()
     batches = placed(batches) if options.portable else by_content(batches) if options.order == "content" else batches
     number, generation = task.partitionId() if task is not None else 0, batch >> _BATCHES_BITS
     first = (batch & (1 << _BATCHES_BITS) - 1) << _BATCH_ROWS_BITS
-    return asyncio.run(
-        _write(options, f"{name}-{number}" + (f"-turn-{generation}" if generation else ""), number, first, batches)
-    )
+    producer = f"{name}-{number}" + (f"-turn-{generation}" if generation else "")
+    return asyncio.run(_write(options, settings, producer, number, first, batches))
 
 
 @lru_cache(1 << 16)
@@ -311,8 +331,9 @@ class _Routes:
     same ways.
     """
 
-    def __init__(self, options: SinkOptions, task: int) -> None:
-        self._options, self._task = options, task
+    def __init__(self, options: SinkOptions, task: int, rows: int = _SETTINGS.rows) -> None:
+        """rows: so many without a key go to one partition before the next has its share."""
+        self._options, self._task, self._rows = options, task, rows
         self._places: dict[str, list[str]] = {}
         self._loose: dict[str, int] = {}
         self._suffixes: dict[str, str] = {}
@@ -359,17 +380,24 @@ class _Routes:
         if key is not None:
             return places[key_hash(key) % len(places)]
         count = self._loose[topic] = self._loose.get(topic, -1) + 1
-        return places[(self._task + count // _ROWS) % len(places)]
+        return places[(self._task + count // self._rows) % len(places)]
 
 
-async def _write(options: SinkOptions, name: str, task: int, first: int, batches: Iterator[pa.RecordBatch]) -> Written:
-    routes = _Routes(options, task)
+async def _write(
+    options: SinkOptions,
+    settings: TaskSettings,
+    name: str,
+    task: int,
+    first: int,
+    batches: Iterator[pa.RecordBatch],
+) -> Written:
+    routes = _Routes(options, task, settings.rows)
     brokers = Brokers(options.admin_url, token=options.current_token, ssl=options.tls())
     producers: dict[str, TopicProducer] = {}
     pending: dict[str, _Entry] = {}
     counts: dict[str, int] = {}
     rows, sent, begun, held = 0, 0, 0.0, 0
-    entry_rows = _PACED_ROWS if options.rate else _ROWS
+    entry_rows = _PACED_ROWS if options.rate else settings.rows
 
     async def paced() -> None:
         """Until what was sent may have been."""
@@ -415,7 +443,7 @@ async def _write(options: SinkOptions, name: str, task: int, first: int, batches
                 rows += 1
                 if len(entry.messages) >= entry_rows or entry.size_bytes >= _BYTES:
                     await send(topic)
-                elif held >= _PENDING_BYTES:  # thousands of topics, of each a little
+                elif held >= settings.pending_bytes:  # thousands of topics, of each a little
                     for each in list(pending):
                         await send(each)
         for topic in list(pending):

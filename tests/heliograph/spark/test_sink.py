@@ -25,12 +25,13 @@ from heliograph.model.errors import ConfigError, MetadataUnavailable, NotAllowed
 from heliograph.spark import sink as sink_module
 from heliograph.spark.columns.entry_columns import MessageRows
 from heliograph.spark.columns.entry_columns import _body as body_of
-from heliograph.spark.sink import SinkOptions, write_rows
+from heliograph.spark.sink import SinkOptions, TaskSettings, write_rows
 from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand, ServerError
 from tests.region_node.live import NAMESPACE, TOPICS, until
 from tests.region_node.rest_client import Rest
 
 ADMIN = "http://none"
+FIVE_ROWS = TaskSettings(rows=5)
 
 
 class Topics:
@@ -83,7 +84,6 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> Iterator[Topics]:
     monkeypatch.setattr(Producer, "topics", made, raising=False)
     monkeypatch.setattr(sink_module, "TopicProducer", Producer)
     monkeypatch.setattr(sink_module, "deduplicates", made.deduplicates)
-    monkeypatch.setattr(sink_module, "_DEDUPLICATED", set())
 
     def places(options: SinkOptions, topic: str, reader: Any) -> list[str]:
         return [f"{topic}-partition-{number}" for number in range(made.partitions)] or [topic]
@@ -101,11 +101,8 @@ def options(columns: str, **more: str) -> SinkOptions:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_partitions_that_are_added_while_a_micro_batch_is_unfinished_cost_no_row(
-    topics: Topics, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partitions_that_are_added_while_a_micro_batch_is_unfinished_cost_no_row(topics: Topics, seed: int) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr(sink_module, "_ROWS", 5)
     rows = pa.record_batch(
         {
             "value": [str(n) for n in range(300)],
@@ -115,24 +112,23 @@ def test_partitions_that_are_added_while_a_micro_batch_is_unfinished_cost_no_row
     given = options("value string, key string", topic="persistent://a/b/t")
     topics.partitions, topics.left = rng.randrange(2, 5), rng.randrange(1, 60)
     try:
-        write_rows(given, "query", 3, iter([rows]))
+        write_rows(given, "query", 3, iter([rows]), settings=FIVE_ROWS)
     except RuntimeError:
         topics.partitions, topics.left = topics.partitions + rng.randrange(3), 1 << 30
-        write_rows(given, "query", 3, iter([rows]))
+        write_rows(given, "query", 3, iter([rows]), settings=FIVE_ROWS)
     assert {message.value for messages in topics.stored.values() for message in messages} == {
         str(n).encode() for n in range(300)
     }
 
 
-def test_a_task_that_runs_again_writes_nothing_twice(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink_module, "_ROWS", 5)
+def test_a_task_that_runs_again_writes_nothing_twice(topics: Topics) -> None:
     rows = pa.record_batch({"value": [str(n) for n in range(300)], "key": [f"k{n % 7}" for n in range(300)]})
     given = options("value string, key string", topic="persistent://a/b/t")
     topics.partitions, topics.left = 3, 20
     with pytest.raises(RuntimeError):
-        write_rows(given, "query", 3, iter([rows]))
+        write_rows(given, "query", 3, iter([rows]), settings=FIVE_ROWS)
     topics.left = 1 << 30
-    assert write_rows(given, "query", 3, iter([rows])).skipped == 20 * 5
+    assert write_rows(given, "query", 3, iter([rows]), settings=FIVE_ROWS).skipped == 20 * 5
     assert sorted(int(message.value) for messages in topics.stored.values() for message in messages) == list(range(300))
 
 
@@ -149,17 +145,17 @@ def test_micro_batches_go_on_where_a_sequence_id_has_no_room_for_their_number(to
 
 
 def test_each_topic_of_a_column_must_deduplicate(topics: Topics) -> None:
-    columns = "value string, topic string"
+    columns, unseen = "value string, topic string", f"http://{uuid.uuid4().hex}"
     rows = pa.record_batch(
         {"value": ["x"] * 4, "topic": [f"persistent://a/b/{name}" for name in ("one", "two", "one", "plain")]}
     )
     with pytest.raises(ConfigError, match=r"a/b/plain does not deduplicate"):
-        write_rows(options(columns), "query", 0, iter([rows]))
-    write_rows(options(columns), "query", 0, iter([rows.slice(0, 3)]))
+        write_rows(options(columns, admin_url=unseen), "query", 0, iter([rows]))
+    write_rows(options(columns, admin_url=unseen), "query", 0, iter([rows.slice(0, 3)]))
     assert sorted(topics.asked) == [f"persistent://a/b/{name}" for name in ("one", "plain", "two")], (
         "once a process, not once a task"
     )
-    write_rows(options(columns, exactly_once="false"), "query", 0, iter([rows]))
+    write_rows(options(columns, admin_url=unseen, exactly_once="false"), "query", 0, iter([rows]))
     assert len(topics.stored["persistent://a/b/plain"]) == 1
 
 
@@ -184,10 +180,10 @@ def test_a_topic_that_keeps_nothing_is_refused_in_a_column_too(topics: Topics) -
         write_rows(options("value string, topic string"), "query", 0, iter([rows]))
 
 
-def test_what_a_task_gathers_for_many_topics_is_bounded(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink_module, "_PENDING_BYTES", 5000)
+def test_what_a_task_gathers_for_many_topics_is_bounded(topics: Topics) -> None:
     rows = pa.record_batch({"value": ["x" * 100] * 200, "topic": [f"persistent://a/b/t{n % 40}" for n in range(200)]})
-    write_rows(options("value string, topic string"), "query", 0, iter([rows]))
+    given = options("value string, topic string")
+    write_rows(given, "query", 0, iter([rows]), settings=TaskSettings(pending_bytes=5000))
     assert sum(map(len, topics.stored.values())) == 200
     assert [count for _, count in topics.entries] == ([2] * 10 + [1] * 30) * 4, "fifty rows each time"
 
@@ -203,16 +199,16 @@ def test_a_key_of_bytes_is_a_key(topics: Topics) -> None:
     ]
 
 
-def test_an_entry_has_messages_of_one_schema_version(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink_module, "_ROWS", 3)
+def test_an_entry_has_messages_of_one_schema_version(topics: Topics) -> None:
+    settings = TaskSettings(rows=3)
     versions = [None, 0, 0, 0, 0, 1 << 41, None, None, 0]
     rows = pa.record_batch({"value": [str(n) for n in range(9)], "schema_version": pa.array(versions, pa.int64())})
     given = options("value string, schema_version long", topic="persistent://a/b/t")
     topics.left = 4
     with pytest.raises(RuntimeError):
-        write_rows(given, "query", 0, iter([rows]))
+        write_rows(given, "query", 0, iter([rows]), settings=settings)
     topics.left = 1 << 30
-    assert write_rows(given, "query", 0, iter([rows])).skipped == 6
+    assert write_rows(given, "query", 0, iter([rows]), settings=settings).skipped == 6
     assert topics.entries == [(None, 1), (0, 3), (0, 1), (1 << 41, 1), (None, 2), (0, 1)]
     assert [message.value for message in topics.stored["persistent://a/b/t"]] == [b"%d" % n for n in range(9)]
     with pytest.raises(ConfigError, match=r"row 1 of partition has the schema version -1"):
