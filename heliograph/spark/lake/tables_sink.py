@@ -145,7 +145,11 @@ class Files:
         query: str,
         batch: int,
         task: int,
+        *,
+        topic_bytes: int = _TOPIC_BYTES,
     ) -> None:
+        """topic_bytes: so much of one topic, or of poison, is gathered before it becomes a file."""
+        self._topic_bytes = topic_bytes
         self._landing, self._rules, self._quarantine, self._reader = landing, rules, landing.table(quarantine), reader
         self._query, self._batch, self._name = query, batch, f"{task:05d}-{uuid.uuid4().hex[:12]}"
         self._waiting: dict[str, _Waiting] = {}
@@ -168,7 +172,7 @@ class Files:
             waiting.size_bytes += piece.nbytes
             self._size_bytes += piece.nbytes
             start = stop
-            if waiting.size_bytes >= _TOPIC_BYTES:
+            if waiting.size_bytes >= self._topic_bytes:
                 self._flush(topic)
         while self._size_bytes >= _TASK_BYTES:
             self._flush(max(self._waiting, key=lambda each: self._waiting[each].size_bytes))
@@ -215,7 +219,7 @@ class Files:
         kept = rows.select(list(POISON))
         self._poison.append(kept.append_column("reason", pa.array([reason] * kept.num_rows, pa.string())))
         self._poison_bytes += kept.nbytes
-        if self._poison_bytes >= _TOPIC_BYTES:
+        if self._poison_bytes >= self._topic_bytes:
             self._flush_poison()
 
     def _flush_poison(self) -> None:

@@ -385,12 +385,9 @@ def test_what_is_no_payload_is_no_record_whatever_its_bytes_mean(tmp_path: Path)
     assert rows(tmp_path, "_quarantine", "value", "parquet") == [b"\x04", b"\x06", b"\x08"]
 
 
-def test_a_task_of_nothing_but_poison_does_not_hold_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from heliograph.spark.lake import tables_sink
-
-    monkeypatch.setattr(tables_sink, "_TOPIC_BYTES", 2000)
+def test_a_task_of_nothing_but_poison_does_not_hold_all_of_it(tmp_path: Path) -> None:
     landing = Landing(tmp_path)
-    files = Files(landing, [], "_quarantine", BlockReader("http://none"), QUERY, 0, 0)
+    files = Files(landing, [], "_quarantine", BlockReader("http://none"), QUERY, 0, 0, topic_bytes=2000)
     for number in range(20):
         given = {"topic": [f"persistent://a/b/{number}"] * 10, "value": [b"x" * 100] * 10}
         files.add(pa.record_batch({name: pa.array(given.get(name, [None] * 10), kind) for name, kind in KINDS.items()}))
