@@ -149,13 +149,13 @@ def _exactly(pipe: IO[bytes] | FileIO, size: int) -> bytes | None:
 class _Held:
     """The folder, while this process has it: its lock, and the engine's session."""
 
-    def __init__(self, folder: Path, connect: Callable[[str], Any]) -> None:
-        """Raises BlockingIOError where another process kept it for too long, RuntimeError and OSError where it cannot
-        be opened.
+    def __init__(self, folder: Path, connect: Callable[[str], Any], lock_s: float) -> None:
+        """Raises BlockingIOError where another process kept it for longer than `lock_s`, RuntimeError and OSError where
+        it cannot be opened.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = (folder / _LOCK).open("a")
-        until = time.monotonic() + _LOCK_S
+        until = time.monotonic() + lock_s
         try:
             while not _locked(self._lock):
                 if time.monotonic() > until:
@@ -186,12 +186,20 @@ def _locked(file: IO[str]) -> bool:
     return True
 
 
-def serve(folder: Path, requests: FileIO, answers: IO[bytes], connect: Callable[[str], Any]) -> None:
-    """Until the driver is gone, or has not asked for a while. requests: not buffered. connect: makes a session of the
-    engine on a folder.
+def serve(
+    folder: Path,
+    requests: FileIO,
+    answers: IO[bytes],
+    connect: Callable[[str], Any],
+    *,
+    lock_s: float = _LOCK_S,
+    idle_s: float = _IDLE_S,
+) -> None:
+    """Until the driver is gone, or has not asked for `idle_s`. requests: not buffered. connect: makes a session of the
+    engine on a folder. lock_s: how long another process's hold of the folder is waited for.
     """
     held: _Held | None = None
-    while held is not None or select.select([requests], [], [], _IDLE_S)[0]:
+    while held is not None or select.select([requests], [], [], idle_s)[0]:
         request = _frame(requests)
         if not request:
             if held is not None:
@@ -201,7 +209,7 @@ def serve(folder: Path, requests: FileIO, answers: IO[bytes], connect: Callable[
                 return
             continue
         try:
-            held = held or _Held(folder, connect)
+            held = held or _Held(folder, connect, lock_s)
             answer = held.answer(request.decode())
         except BlockingIOError:
             answer = _BUSY

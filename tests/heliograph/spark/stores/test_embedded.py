@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from heliograph.model.errors import ConfigError, MetadataUnavailable
-from heliograph.spark.stores import embedded
 from heliograph.spark.stores.embedded import ChdbEngine, serve
 
 SMALL = """
@@ -99,14 +98,14 @@ def test_a_process_that_died_is_said_and_started_again(engine: Callable[[str], C
     assert pid(one.run("SELECT")) not in (first, second)
 
 
-def asked(folder: Path, *requests: bytes, connect: Callable[[str], Any]) -> list[bytes]:
+def asked(folder: Path, *requests: bytes, connect: Callable[[str], Any], lock_s: float = 60.0) -> list[bytes]:
     """What a driver gets that asks all that and is gone then."""
     inner, outer = os.pipe()
     os.write(outer, b"".join(len(each).to_bytes(4, "big") + each for each in requests))
     os.close(outer)
     given, answers = io.BytesIO(), []
     with io.FileIO(inner, "rb") as pipe:
-        serve(folder, pipe, given, connect)
+        serve(folder, pipe, given, connect, lock_s=lock_s)
     given.seek(0)
     while head := given.read(4):
         answers.append(given.read(int.from_bytes(head, "big")))
@@ -128,20 +127,18 @@ class Small:
         """Nothing is open."""
 
 
-def test_a_folder_belongs_to_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "_LOCK_S", 0.1)
+def test_a_folder_belongs_to_one_process_at_a_time(tmp_path: Path) -> None:
     assert asked(tmp_path, b"SELECT", b"", b"SELECT", connect=Small) == [b"\0found", b"\0found"]
     with (tmp_path / "heliograph.lock").open("a") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        assert asked(tmp_path, b"SELECT", connect=Small) == [b"\2"]
+        assert asked(tmp_path, b"SELECT", connect=Small, lock_s=0.1) == [b"\2"]
     assert asked(tmp_path, b"SELECT", connect=Small) == [b"\0found"], "it was let go of, by both"
     (tmp_path / "broken").touch()
     assert asked(tmp_path, b"SELECT", b"SELECT", connect=Small) == [b"\1a broken folder"] * 2
 
 
-def test_a_process_that_nobody_asks_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "_IDLE_S", 0.0)
+def test_a_process_that_nobody_asks_ends(tmp_path: Path) -> None:
     inner, outer = os.pipe()  # which stays open: the driver is there
     with io.FileIO(inner, "rb") as pipe:
-        serve(tmp_path, pipe, io.BytesIO(), Small)
+        serve(tmp_path, pipe, io.BytesIO(), Small, idle_s=0.0)
     os.close(outer)
