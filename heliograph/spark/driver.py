@@ -45,7 +45,6 @@ _LOOK_S = 0.5
 _HEALTHY_S = 300.0
 _PR_SET_PDEATHSIG = 1
 _START_S = 10.0
-"""How long a start is waited for: what takes longer is a batch, and goes on while the others are looked at."""
 
 
 def start_query(spark: Any, defaults: Mapping[str, str], query: Query) -> Queries:
@@ -164,10 +163,13 @@ class Driver:
         *,
         clock: Callable[[], float] = time.monotonic,
         lives: Callable[[], bool] = lambda: True,
+        start_s: float = _START_S,
     ) -> None:
         """lives: whether Spark is there at all: without it no query can be started again, and what one failed with is
-        the driver's end.
+        the driver's end. start_s: how long a start is waited for: what takes longer is a batch, and goes on while the
+        others are looked at.
         """
+        self._start_s = start_s
         self._job, self._spark, self._say, self._clock, self._lives = job, spark, say, clock, lives
         self._units = [_Unit(query) for query in job.queries]
         self._told_at = clock()
@@ -231,7 +233,7 @@ class Driver:
             return start_query(self._spark, self._job.defaults, unit.query)
 
         unit.since, unit.start = now, _Start(act)
-        self._started(unit, unit.start, now, _START_S)
+        self._started(unit, unit.start, now, self._start_s)
 
     def _started(self, unit: _Unit, start: _Start, now: float, wait_s: float) -> None:
         if not start.ended(wait_s):

@@ -404,9 +404,8 @@ def test_a_batch_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
         streams = Streams()
 
     monkeypatch.setattr(driver_module, "start_query", start)
-    monkeypatch.setattr(driver_module, "_START_S", 0.0)
     job = parsed(GOOD + COPY)
-    made = Driver(job, Session, lambda event, **fields: said.append((event, fields)), clock=lambda: now[0])
+    made = Driver(job, Session, lambda event, **fields: said.append((event, fields)), clock=lambda: now[0], start_s=0.0)
 
     def until(what: Callable[[], bool]) -> None:
         live.until(lambda: (made.look(), what())[1])
