@@ -50,7 +50,6 @@ from heliograph.spark.scan.task_planning import bundles, even
 from heliograph.spark.scan.topic_groups import replace_file
 
 _HOLD_AGAIN_S = 30.0
-"""How often a subscription is used though nothing came: one that nobody uses may expire."""
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -134,8 +133,9 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     region is asked.
     """
 
-    def __init__(self, schema: StructType, options: dict[str, str]) -> None:
-        self._schema, self._options = schema, Options(options)
+    def __init__(self, schema: StructType, options: dict[str, str], *, hold_again_s: float = _HOLD_AGAIN_S) -> None:
+        """hold_again_s: how often a subscription is used though nothing came: one that nobody uses may expire."""
+        self._schema, self._options, self._hold_again_s = schema, Options(options), hold_again_s
         if self._options.ending != "latest":
             raise ConfigError(
                 "ending is of a batch read: a stream goes on; to read up to a place, read a batch, or end the query"
@@ -346,7 +346,7 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def _done(self, reader: BlockReader, places: Places) -> None:
         """The subscription moves to where the checkpoint is; never back."""
         here = {topic: place.at for topic, place in places.items() if place.region in ("", self._region)}
-        again = time.monotonic() - self._held_at >= _HOLD_AGAIN_S
+        again = time.monotonic() - self._held_at >= self._hold_again_s
         if again:
             self._held_at = time.monotonic()
         self._hold(

@@ -61,9 +61,9 @@ class Copy:
         self.standing = max(self.standing or positions[TOPIC], positions[TOPIC])  # as brokers do: never back
 
 
-def query(copy: Copy, **more: str) -> HeliographStreamReader:
+def query(copy: Copy, hold_again_s: float = 30.0, **more: str) -> HeliographStreamReader:
     options = {"admin_url": "http://none", "topic": TOPIC, "subscription": "s", "columns": "raw", **more}
-    made = HeliographStreamReader(StructType([StructField("value", BinaryType())]), options)
+    made = HeliographStreamReader(StructType([StructField("value", BinaryType())]), options, hold_again_s=hold_again_s)
     made._connected = copy  # type: ignore[assignment]
     return made
 
@@ -105,26 +105,23 @@ def test_a_query_that_had_read_it_all_goes_on_and_asks_once() -> None:
     assert at(on(made, read)) == "2:5"
 
 
-def test_a_subscription_is_used_though_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from heliograph.spark import source
-
+def test_a_subscription_is_used_though_nothing_comes() -> None:
     copy = Copy({1: 10})
     made = query(copy)
     read = on(made, made.initialOffset())
     for _ in range(3):
         assert on(made, read) == read
     assert copy.moves == [(1, 0), (1, 10)]
-    monkeypatch.setattr(source, "_HOLD_AGAIN_S", 0.0)
-    assert on(made, read) == read and copy.moves == [(1, 0), (1, 10), (1, 10)]
+    made = query(copy, hold_again_s=0.0)
+    for _ in range(3):
+        assert on(made, read) == read
+    assert copy.moves[2:] == [(1, 10)] * 3
 
 
-def test_a_commit_that_comes_late_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_comes_late_hides_nothing() -> None:
     """Spark says it at any time, also between a policy's move and the next look."""
-    from heliograph.spark import source
-
-    monkeypatch.setattr(source, "_HOLD_AGAIN_S", 0.0)
     copy = Copy({1: 10})
-    made = query(copy)
+    made = query(copy, hold_again_s=0.0)
     read = on(made, on(made, made.initialOffset()))
     copy.ledgers, copy.trimmed, copy.standing = {2: 30}, True, (2, 5)
     made.commit(read)
