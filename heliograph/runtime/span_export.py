@@ -16,7 +16,6 @@ from heliograph.model.errors import ConfigError
 
 QUEUE_MAX = 4096
 _TIMEOUT_S = 5
-_FLUSH_S = 2.0
 
 
 class AnySpan(Protocol):
@@ -53,8 +52,16 @@ class SpanExport:
     """
 
     def __init__(
-        self, endpoint: str, headers: Mapping[str, str], resource: Mapping[str, str], *, delay_ms: int = 1000
+        self,
+        endpoint: str,
+        headers: Mapping[str, str],
+        resource: Mapping[str, str],
+        *,
+        delay_ms: int = 1000,
+        flush_s: float = 2.0,
     ) -> None:
+        """delay_ms: how long a span waits for others. flush_s: how long `close` blocks at most."""
+        self._flush_s = flush_s
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import Resource
@@ -86,14 +93,14 @@ class SpanExport:
         )
 
     def close(self) -> None:
-        """Sends what waits, and blocks for that, for two seconds at most: what the collector has not taken by then is
+        """Sends what waits, and blocks for that, for `flush_s` at most: what the collector has not taken by then is
         lost.
         """
         ending = threading.Thread(
             target=self._processor.shutdown, daemon=True
         )  # with a collector that does not answer it takes half a minute
         ending.start()
-        ending.join(_FLUSH_S)
+        ending.join(self._flush_s)
 
 
 def now_ns() -> int:
