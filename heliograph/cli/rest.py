@@ -52,12 +52,15 @@ class RestRefused(ConfigError):
 
 
 class Rest:
-    """`admin`: http://host:port of a broker. `timeout_s`: of one request."""
+    """`admin`: http://host:port of a broker. `timeout_s`: of one request. `pause_s`: between two requests that ask how
+    far something is.
+    """
 
-    def __init__(self, admin: str, token: str = "", timeout_s: float = 30.0) -> None:
+    def __init__(self, admin: str, token: str = "", timeout_s: float = 30.0, *, pause_s: float = 0.2) -> None:
         if not admin.startswith(("http://", "https://")):
             raise ConfigError(f"--admin: expected http://host:port, not {admin!r}")
         self._base, self._token, self._timeout_s = admin.rstrip("/"), token, timeout_s
+        self.pause_s = pause_s
 
     def get(self, path: str, **query: Any) -> Any:
         return self.ask("GET", path, query=query)

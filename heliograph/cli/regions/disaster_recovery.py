@@ -35,7 +35,6 @@ Wait = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-_PAUSE_S = 0.2
 
 
 def register(app: typer.Typer) -> None:
@@ -525,7 +524,7 @@ def subscription_move(
                 f"{subscription} waits: {waiting}. The same command goes on; `heliograph dr subscription-cancel` "
                 "gives up"
             )
-        pause.wait(_PAUSE_S)
+        pause.wait(rest.pause_s)
     if json_output:
         show(found, True)
     else:
@@ -663,7 +662,7 @@ def _operate(
                 "cancel` gives up"
             )
         if waiting:
-            pause.wait(_PAUSE_S)
+            pause.wait(rest.pause_s)
         before, found = found["id"], rest.post(f"{path}/advance")
         if found["id"] != before:
             raise ConfigError(

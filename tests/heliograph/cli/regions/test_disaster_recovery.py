@@ -34,6 +34,8 @@ class Broker:
     `at`-th call, its answer lost or not.
     """
 
+    pause_s = 0.0
+
     def __init__(self, loop: SimLoop, world: World) -> None:
         self.loop, self.world = loop, world
         self.at, self.calls, self.before = 0, 0, False
@@ -104,7 +106,6 @@ def lives(loop: SimLoop, monkeypatch: pytest.MonkeyPatch, command: str, at: int,
     world = World()
     broker = Broker(loop, world)
     monkeypatch.setattr(disaster_recovery, "Rest", lambda admin, token: broker)
-    monkeypatch.setattr(disaster_recovery, "_PAUSE_S", 0.0)
     loop.run(world.conductor.switching.begin(NS, "us", {}))
     if operations[0] == "failover" and command != "failover":
         disaster_recovery.failover(NS, "eu", yes=True)
@@ -146,7 +147,6 @@ def test_a_command_whose_operation_was_given_up_says_so_and_ends(
     world = World()
     broker = Broker(loop, world)
     monkeypatch.setattr(disaster_recovery, "Rest", lambda admin, token: broker)
-    monkeypatch.setattr(disaster_recovery, "_PAUSE_S", 0.0)
     loop.run(world.conductor.switching.begin(NS, "us", {}))
     begin = broker._begin
 
@@ -167,6 +167,8 @@ class Mover:
     """The broker that a move is asked of; the regions' brokers obey after each step. Interrupted: at a write, before or
     after it.
     """
+
+    pause_s = 0.0
 
     def __init__(self, loop: SimLoop, store: Interrupted) -> None:
         self.loop, self.store = loop, store
@@ -205,7 +207,6 @@ def test_a_move_of_a_subscription_that_is_interrupted_at_any_write_goes_on(
 
     assert inspect.iscoroutinefunction(subscription_switchover._out_of_step)
     monkeypatch.setattr(subscription_switchover, "_out_of_step", in_step)  # what is acknowledged here is known there
-    monkeypatch.setattr(disaster_recovery, "_PAUSE_S", 0.0)
     for at in range(1, 20):
         store = Interrupted(0, after)
         mover = Mover(loop, store)
