@@ -91,21 +91,31 @@ def produce(
     stored.
     """
     with _connected(service, token, f"cannot produce to {topic}") as connection:
-        producer, data, receipts = _producer(connection, topic, batching), bytes(size), Receipts(official().Result.Ok)
-        begun = time.perf_counter()
-        for _ in range(count):
-            producer.send_async(data, receipts)
-        with suppress(official().PulsarException):  # says that some failed: they are counted
-            producer.flush()
-        receipts.wait(count, _QUIET_S)
-        _throughput(
-            "produced",
-            receipts.stored,
-            size,
-            time.perf_counter() - begun,
-            json_output,
-            {"failed": count - receipts.stored},
-        )
+        produce_all(_producer(connection, topic, batching), official(), count, size, json_output)
+
+
+def produce_all(
+    producer: Any, pulsar: Any, count: int, size: int, json_output: bool, *, quiet_s: float = _QUIET_S
+) -> None:
+    """Sends `count` messages of `size` bytes, and prints what became of them. pulsar: the official client's module.
+    quiet_s: where no receipt comes for so long, none is waited for any more. Raises typer.Exit(1) where some were not
+    stored.
+    """
+    data, receipts = bytes(size), Receipts(pulsar.Result.Ok)
+    begun = time.perf_counter()
+    for _ in range(count):
+        producer.send_async(data, receipts)
+    with suppress(pulsar.PulsarException):  # says that some failed: they are counted
+        producer.flush()
+    receipts.wait(count, quiet_s)
+    _throughput(
+        "produced",
+        receipts.stored,
+        size,
+        time.perf_counter() - begun,
+        json_output,
+        {"failed": count - receipts.stored},
+    )
     if receipts.stored < count:
         if not json_output:
             typer.echo(f"{count - receipts.stored} failed: {receipts.why or 'no receipt came'}")

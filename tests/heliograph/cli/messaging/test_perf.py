@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer
 
-from heliograph.cli.messaging import perf
+from heliograph.cli.messaging.perf import produce_all
 
 OK, TOO_LARGE = "Ok", "MessageTooBig"
 
@@ -37,22 +36,12 @@ class Producer:
 
 
 @pytest.fixture
-def produce(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[dict[str, Any], int]]:
+def produce(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[dict[str, Any], int]]:
     def run(producer: Producer) -> tuple[dict[str, Any], int]:
-        @contextmanager
-        def connected(*_: object) -> Iterator[Any]:
-            yield SimpleNamespace(create_producer=lambda *_, **options: producer)
-
-        monkeypatch.setattr(perf, "_connected", connected)
-        monkeypatch.setattr(perf, "_QUIET_S", 0.05)
-        monkeypatch.setattr(
-            perf, "official", lambda: SimpleNamespace(Result=SimpleNamespace(Ok=OK), PulsarException=Refused)
-        )
+        pulsar = SimpleNamespace(Result=SimpleNamespace(Ok=OK), PulsarException=Refused)
         code = 0
         try:
-            perf.produce("t", count=100, size=100, json_output=True)
+            produce_all(producer, pulsar, 100, 100, json_output=True, quiet_s=0.05)
         except typer.Exit as ended:
             code = ended.exit_code
         return json.loads(capsys.readouterr().out), code
