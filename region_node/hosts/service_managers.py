@@ -20,7 +20,7 @@ from region_node.hosts.host_folders import HostManifest
 from region_node.instance.launch import alive
 from region_node.runtime.module_command import module_command
 
-_UNITS = Path("/etc/systemd/system")
+UNITS = Path("/etc/systemd/system")
 _STOP_S = 90.0
 _POLL_S = 0.05
 
@@ -41,16 +41,16 @@ def services_of(manifest: HostManifest) -> Services:
 
 
 class Systemd:
-    """Units lie in the host's settings folder and are linked from there."""
+    """Units lie in the host's settings folder, and are copied from there to `units`, where systemd reads them."""
 
-    def __init__(self, manifest: HostManifest) -> None:
-        self._etc = Path(manifest.prefix) / "etc"
+    def __init__(self, manifest: HostManifest, units: Path = UNITS) -> None:
+        self._etc, self._units = Path(manifest.prefix) / "etc", units
 
     def running(self, node: str) -> bool:
         return subprocess.run(["systemctl", "is-active", "--quiet", _unit(node)]).returncode == 0
 
     def start(self, node: str) -> None:
-        target, text = _UNITS / _unit(node), (self._etc / _unit(node)).read_text()
+        target, text = self._units / _unit(node), (self._etc / _unit(node)).read_text()
         if not target.exists() or target.read_text() != text:
             target.write_text(text)
             _systemctl("daemon-reload")
@@ -58,14 +58,14 @@ class Systemd:
         _systemctl("start", _unit(node))
 
     def stop(self, node: str) -> None:
-        if (_UNITS / _unit(node)).exists():
+        if (self._units / _unit(node)).exists():
             _systemctl("stop", _unit(node))
 
     def forget(self, node: str) -> None:
-        if (_UNITS / _unit(node)).exists():
+        if (self._units / _unit(node)).exists():
             _systemctl("disable", "--quiet", _unit(node))
-            shutil.rmtree(_UNITS / f"{_unit(node)}.d", ignore_errors=True)  # an operator's own settings of it
-            (_UNITS / _unit(node)).unlink()  # last: by it an interrupted one is seen to be unfinished
+            shutil.rmtree(self._units / f"{_unit(node)}.d", ignore_errors=True)  # an operator's own settings of it
+            (self._units / _unit(node)).unlink()  # last: by it an interrupted one is seen to be unfinished
             _systemctl("daemon-reload")
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from region_node.hosts import service_managers
 from region_node.hosts.host_folders import HostManifest
 from region_node.hosts.service_managers import Plain, Systemd
 from tests.region_node.live import until
@@ -86,8 +85,7 @@ def test_a_unit_is_put_in_place_started_and_taken_away(tmp_path: Path, monkeypat
     (tmp_path / "bin" / "systemctl").write_text(f'#!/bin/sh\necho "$@" >> {said}\n')
     (tmp_path / "bin" / "systemctl").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setattr(service_managers, "_UNITS", tmp_path / "units")
-    systemd = Systemd(manifest(tmp_path))
+    systemd = Systemd(manifest(tmp_path), tmp_path / "units")
     systemd.start("n")
     systemd.start("n")
     assert (tmp_path / "units" / "heliograph-n.service").read_text() == "[Unit]\n"
