@@ -33,24 +33,26 @@ def times_key(topic: str) -> str:
 
 
 class Times:
-    """Knows the highest time of each block of one partition, from offset `begin` on."""
+    """Knows the highest time of each block of one partition, from offset `begin` on. block_bytes: what a block takes
+    before the next one begins.
+    """
 
     __slots__ = ("_block_bytes", "_filled_bytes", "_firsts", "_highest", "begin", "end")
 
-    def __init__(self, begin: int) -> None:
+    def __init__(self, begin: int, block_bytes: int = BLOCK_BYTES) -> None:
         self.begin = self.end = begin
         self._firsts: list[int] = []
         self._highest: list[int] = []
-        self._block_bytes, self._filled_bytes = BLOCK_BYTES, 0
+        self._block_bytes, self._filled_bytes = block_bytes, 0
 
-    def add(self, offset: int, count: int, highest: int, size_bytes: int) -> None:
+    def add(self, offset: int, count: int, highest: int, size_bytes: int, blocks_max: int = BLOCKS_MAX) -> None:
         """An entry of `count` offsets lies there. Does nothing where it is known already, or what lies before it is
-        not.
+        not. blocks_max: where there are so many blocks, two of them become one before another begins.
         """
         if offset != self.end:
             return
         if not self._firsts or self._filled_bytes >= self._block_bytes:
-            if len(self._firsts) >= BLOCKS_MAX:
+            if len(self._firsts) >= blocks_max:
                 self._double()
             self._firsts.append(offset)
             self._highest.append(highest)

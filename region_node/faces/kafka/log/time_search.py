@@ -34,10 +34,12 @@ Entry = tuple[int, int, Buffer, int]
 """(its first offset, how many it takes, its bytes, FLAG_*)."""
 
 
-async def at_time(log: KafkaLog, time_ms: int) -> Found:
-    """The first record of that time or later; NONE where there is none. Raises what a read raises."""
+async def at_time(log: KafkaLog, time_ms: int, catch_up_bytes: int = CATCH_UP_BYTES) -> Found:
+    """The first record of that time or later; NONE where there is none. Raises what a read raises. catch_up_bytes: so
+    much is read first of what the blocks do not know yet.
+    """
     await log.ledger.whole()
-    known = await _catch_up(log)
+    known = await _catch_up(log, catch_up_bytes)
     found = await _in_blocks(log, time_ms)
     if not known:
         found = min((each for each in (found, await _halved(log, time_ms)) if each[0] >= 0), default=NONE)
@@ -48,7 +50,7 @@ async def newest(log: KafkaLog) -> Found:
     """The first of the records with the highest time; of a log that the blocks do not know whole, of its last entries.
     NONE: it has none.
     """
-    if not await _catch_up(log):
+    if not await _catch_up(log, CATCH_UP_BYTES):
         return await _newest_of_last(log)
     best = NONE
     for first, end, highest in sorted(log.times.blocks(log.start_offset), key=lambda block: -block[2]):
@@ -106,9 +108,11 @@ async def _entries(log: KafkaLog, first: int, end: int) -> AsyncIterator[Entry]:
             at = (ledger, entry_id + run.count)
 
 
-async def _catch_up(log: KafkaLog) -> bool:
-    """Whether the blocks know the whole log, as it was when this was called."""
-    end, left = log.high_watermark, CATCH_UP_BYTES
+async def _catch_up(log: KafkaLog, left: int) -> bool:
+    """Reads about `left` bytes of what the blocks do not know. Whether they know the whole log then, as it was when
+    this was called.
+    """
+    end = log.high_watermark
     if log.times.end < log.log_offset:  # all of that has gone
         log.times = Times(log.log_offset)
     times = log.times

@@ -12,8 +12,8 @@ import pytest
 from heliograph.model.errors import CorruptData
 from heliograph.wire.kafka.record_batches import build_batch
 from heliograph.wire.run import Run
-from region_node.faces.kafka.log import time_index, time_search
 from region_node.faces.kafka.log.time_index import Times, times_key
+from region_node.faces.kafka.log.time_search import at_time
 from region_node.faces.kafka.produce_fetch.offset_requests import LATEST, MAX_TIMESTAMP
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
 from tests.region_node.faces.kafka.topic_requests import ORDERS, create
@@ -30,15 +30,11 @@ def first(stamps: list[int], time_ms: int, start: int = 0) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_the_first_block_that_reaches_a_time_holds_the_first_record_that_does(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(time_index, "BLOCKS_MAX", 8)
-    monkeypatch.setattr(time_index, "BLOCK_BYTES", 100_000)
-    rng, known, stamps, start = random.Random(seed), Times(0), list[int](), 0
+def test_the_first_block_that_reaches_a_time_holds_the_first_record_that_does(seed: int) -> None:
+    rng, known, stamps, start = random.Random(seed), Times(0, block_bytes=100_000), list[int](), 0
     for _ in range(300):
         fresh = [rng.randrange(1000) for _ in range(rng.randrange(4))]
-        known.add(len(stamps), len(fresh), max(fresh, default=-1), rng.randrange(50_000))
+        known.add(len(stamps), len(fresh), max(fresh, default=-1), rng.randrange(50_000), blocks_max=8)
         known.add(len(stamps) + 7, 1, NEVER, 1)  # nothing is known of what lies before it
         stamps += fresh
         known.add(len(stamps) - 1, 1, NEVER, 1)  # and this is known already
@@ -104,13 +100,11 @@ async def check(client: Client, stamps: list[int], rng: random.Random, start: in
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_times_in_any_order_by_clients_of_both_protocols_and_after_a_takeover(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_times_in_any_order_by_clients_of_both_protocols_and_after_a_takeover(seed: int) -> None:
     async def run(face: Face) -> None:
-        monkeypatch.setattr(time_index, "BLOCK_BYTES", 60_000)
         rng, client, stamps = random.Random(seed), Client(face.listener), list[int]()
         await create(client, "orders")
+        (await face.broker.log("orders", 0)).times = Times(0, block_bytes=60_000)
         for step in range(60):
             fresh = [rng.randrange(1, 5000) for _ in range(rng.randrange(1, 4))]
             await publish(client, *fresh)
@@ -159,9 +153,7 @@ def test_what_the_blocks_do_not_know_is_read_when_somebody_asks() -> None:
     with_face(run)
 
 
-def test_more_than_one_request_reads_is_halved_until_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_search, "CATCH_UP_BYTES", 1)
-
+def test_more_than_one_request_reads_is_halved_until_it_is_known() -> None:
     async def run(face: Face) -> None:
         client = Client(face.listener)
         await create(client, "orders")
@@ -169,10 +161,10 @@ def test_more_than_one_request_reads_is_halved_until_it_is_known(monkeypatch: py
             await publish(client, stamp)
         log = await face.broker.log("orders", 0)
         log.times = Times(0)
-        assert await asked(client, 155) == (6, 160)
+        assert await at_time(log, 155, catch_up_bytes=1) == (6, 160)
         assert log.times.end == 1, "one entry a request"
         for _ in range(9):
-            assert await asked(client, 101) == (1, 110)
+            assert await at_time(log, 101, catch_up_bytes=1) == (1, 110)
         assert log.times.end == 10 and await asked(client, MAX_TIMESTAMP) == (9, 190)
 
     with_face(run)
