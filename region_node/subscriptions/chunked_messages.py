@@ -59,12 +59,16 @@ class ChunkHolders:
         self._aside: dict[Consumer, list[Position]] = {}
         self._count = 0
 
-    def holder(self, chunk: Chunk, here: list[Consumer], choose: Callable[[], Consumer]) -> Consumer:
-        """Who gets this piece. here: the consumers there are; choose: who is next."""
+    def holder(
+        self, chunk: Chunk, here: list[Consumer], choose: Callable[[], Consumer], open_max: int = OPEN_MAX
+    ) -> Consumer:
+        """Who gets this piece. here: the consumers there are; choose: who is next; open_max: where so many messages are
+        begun, the oldest is forgotten for another one.
+        """
         uuid, index, count = chunk
         found = self._open.get(uuid)
         if found is None or found not in here or index == 0:
-            if found is None and len(self._open) >= OPEN_MAX:
+            if found is None and len(self._open) >= open_max:
                 del self._open[next(iter(self._open))]
             found = self._open[uuid] = choose()
         if index == count - 1:

@@ -48,10 +48,15 @@ DELAYED_ENTRY_BYTES = 24
 
 
 class DelayWheel:
-    """`held`: entries that wait, of all subscriptions of the broker."""
+    """`held`: entries that wait, of all subscriptions of the broker. delayed_max: how many may."""
 
-    def __init__(self, call_later: Callable[[float, Callable[[], None]], DelayTimer], clock: Clock) -> None:
-        self._call_later, self._clock = call_later, clock
+    def __init__(
+        self,
+        call_later: Callable[[float, Callable[[], None]], DelayTimer],
+        clock: Clock,
+        delayed_max: int = DELAYED_MAX,
+    ) -> None:
+        self._call_later, self._clock, self._delayed_max = call_later, clock, delayed_max
         self.held = 0
         self._shares: dict[str, WheelShare] = {}
         self._slots: dict[int, dict[Sleeper, None]] = {}
@@ -65,7 +70,7 @@ class DelayWheel:
 
     def full(self, count: int, together: int = 0) -> bool:
         """Whether a subscription that holds `count`, of a tenant that holds `together`, may take no more."""
-        free = DELAYED_MAX - self.held
+        free = self._delayed_max - self.held
         return count >= ALONE * free or together >= TOGETHER * free
 
     def hold(self, more: int) -> None:
@@ -169,11 +174,11 @@ class Delayed:
                 self._wheel.arm(self._sleeper, slot * SLOT_MS)
         bucket.extend((ledger, entry, slot_and_hash))
 
-    def due(self, now_ms: int, count_max: int) -> list[tuple[Position, int]]:
+    def due(self, now_ms: int, count_max: int, deal_max: int = DEAL_MAX) -> list[tuple[Position, int]]:
         """Takes out up to `count_max` entries whose time has come: (position, hash). Fewer: nothing more is due, or the
-        sleeper is woken again.
+        sleeper is woken again. deal_max: so many of a minute that is near get their slots at once.
         """
-        self._deal(now_ms)
+        self._deal(now_ms, deal_max)
         out: list[tuple[Position, int]] = []
         while self._near and self._near[0] * SLOT_MS <= now_ms and len(out) < count_max:
             bucket = self._slots[self._near[0]]
@@ -194,9 +199,8 @@ class Delayed:
         self._wheel.hold(-len(out))
         return out
 
-    def _deal(self, now_ms: int) -> None:
-        """Entries of a minute that is near get their slots: a bounded number at once, the others in the next pass."""
-        left = DEAL_MAX
+    def _deal(self, now_ms: int, left: int) -> None:
+        """Entries of a minute that is near get their slots: `left` of them at once, the others in the next pass."""
         while left and self._far and (self._far[0] - 1) * MINUTE_MS <= now_ms < (self._far[0] + 1) * MINUTE_MS:
             taken = self._taken(left)
             left -= len(taken) // 3

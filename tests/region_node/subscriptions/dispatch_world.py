@@ -11,7 +11,7 @@ from heliograph.wire.run import Run
 from region_node.runtime.logged_tasks import logged_tasks
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
-from region_node.subscriptions.delayed_delivery import DelayWheel
+from region_node.subscriptions.delayed_delivery import DELAYED_MAX, DelayWheel
 from region_node.subscriptions.subscription import Subscription
 from tests.region_node.topics.fake_storage import FakeClock, FakeCursor, FakeLedger
 
@@ -105,11 +105,11 @@ def run(test: Callable[[World], Any]) -> None:
 class Timers:
     """The loop's timers, by hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, delayed_max: int = DELAYED_MAX) -> None:
         self.clock = FakeClock()
         self.clock.now = 1_000_000.0
         self.waiting: list[Timer] = []
-        self.wheel = DelayWheel(self.call_later, self.clock)
+        self.wheel = DelayWheel(self.call_later, self.clock, delayed_max)
 
     def call_later(self, delay_s: float, action: Callable[[], None]) -> Timer:
         timer = Timer(self, self.clock.now + delay_s, action)

@@ -9,8 +9,7 @@ import random
 import pytest
 
 from heliograph.wire.run import Run
-from region_node.subscriptions import chunked_messages
-from region_node.subscriptions.chunked_messages import ChunkHolders, chunked_entries
+from region_node.subscriptions.chunked_messages import ASIDE_MAX, ChunkHolders, chunked_entries
 from region_node.subscriptions.consumer import Consumer
 from tests.region_node.faces.pulsar.codec import entry
 from tests.region_node.subscriptions.dispatch_world import Sink, World, run
@@ -62,34 +61,34 @@ def test_what_has_no_room_waits_and_lets_others_pass() -> None:
     run(test)
 
 
-def test_too_many_that_wait_hold_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunked_messages, "ASIDE_MAX", 3)
+def test_too_many_that_wait_hold_everybody() -> None:
+    pieces = ASIDE_MAX + 3
 
     async def test(w: World) -> None:
         a, b = w.join(permits=1), w.join(permits=1)
-        append(w, [piece("u", 0, 6)])
+        append(w, [piece("u", 0, pieces)])
         await w.settle()
         first, other = (a, b) if w.entries(a) else (b, a)
         first.permits = 0
         w.subscription.flow(other, 100)
-        append(w, [piece("u", index, 6) for index in range(1, 6)] + [entry(b"y")])
-        await w.settle()
+        append(w, [piece("u", index, pieces) for index in range(1, pieces)] + [entry(b"y")])
+        for _ in range(20):
+            await w.settle()
         assert w.entries(other) == []
-        w.subscription.flow(first, 100)
+        w.subscription.flow(first, 2 * pieces)
         w.subscription.tick(1.0)
-        await w.settle()
-        assert w.entries(first)[:6] == [0, 1, 2, 3, 4, 5] and sorted(w.entries(first) + w.entries(other)) == list(
-            range(7)
-        )
+        for _ in range(20):
+            await w.settle()
+        assert w.entries(first)[:pieces] == list(range(pieces))
+        assert sorted(w.entries(first) + w.entries(other)) == list(range(pieces + 1))
 
     run(test)
 
 
-def test_messages_that_are_never_finished_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunked_messages, "OPEN_MAX", 5)
+def test_messages_that_are_never_finished_are_forgotten() -> None:
     holders, here = ChunkHolders(), [Consumer(i, f"c{i}", Sink()) for i in range(2)]
     for number in range(50):
-        holders.holder((f"u{number}", 0, 2), here, lambda: here[0])
+        holders.holder((f"u{number}", 0, 2), here, lambda: here[0], open_max=5)
     assert len(holders._open) == 5
 
 

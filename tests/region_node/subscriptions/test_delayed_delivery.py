@@ -9,10 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from heliograph.wire.run import Run
-from region_node.subscriptions import delayed_delivery
 from region_node.subscriptions.consumer import SubscriptionType
-from region_node.subscriptions.delayed_delivery import SLOT_MS, Delayed, delayed_entries
-from region_node.subscriptions.shared_dispatcher import SharedDispatcher
+from region_node.subscriptions.delayed_delivery import DELAYED_MAX, SLOT_MS, Delayed, delayed_entries
+from region_node.subscriptions.shared_dispatcher import DUE_MAX, SharedDispatcher
 from tests.region_node.faces.pulsar.codec import entry
 from tests.region_node.subscriptions.dispatch_world import Timers, World
 
@@ -56,10 +55,7 @@ def test_nothing_is_early_and_nothing_is_late(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_many_of_one_minute_and_a_long_pause_hold_the_loop_for_a_bounded_time(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(delayed_delivery, "DEAL_MAX", 7)
+def test_many_of_one_minute_and_a_long_pause_hold_the_loop_for_a_bounded_time(seed: int) -> None:
     rng, timers = random.Random(seed), Timers()
     sleeper = Woken()
     waits = Delayed(timers.wheel, sleeper)
@@ -72,7 +68,7 @@ def test_many_of_one_minute_and_a_long_pause_hold_the_loop_for_a_bounded_time(
     while due:
         slots = sum(len(b) for b in waits._slots.values())
         before = sleeper.times
-        got = waits.due(timers.now_ms, 5)
+        got = waits.due(timers.now_ms, 5, deal_max=7)
         assert sum(len(b) for b in waits._slots.values()) <= slots + 3 * 7
         for position, _ in got:
             assert due.pop(position) <= timers.now_ms
@@ -121,9 +117,9 @@ def append(w: World, times: list[int], keys: str = "k") -> None:
     w.ledger.append_run(Run(parts, [len(p) for p in parts]), lambda *_: None, None)
 
 
-def run(test: Callable[[World, Timers], object]) -> None:
+def run(test: Callable[[World, Timers], object], delayed_max: int = DELAYED_MAX) -> None:
     async def main() -> None:
-        timers = Timers()
+        timers = Timers(delayed_max)
         world = World(timers.wheel)
         await test(world, timers)  # type: ignore[misc]
         await world.tasks.close()
@@ -159,27 +155,25 @@ def test_shared_subscriptions_hold_back_and_others_do_not(kind: SubscriptionType
     run(test)
 
 
-def test_who_comes_back_finds_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("region_node.subscriptions.shared_dispatcher.DUE_MAX", 7)
+def test_who_comes_back_finds_what_waits() -> None:
+    count = 7 * DUE_MAX + 1
 
     async def test(w: World, timers: Timers) -> None:
-        a = w.join(permits=100)
-        append(w, [timers.now_ms + HOUR_MS] * 50)
+        a = w.join(permits=count)
+        append(w, [timers.now_ms + HOUR_MS] * count)
         await w.settle()
-        assert timers.wheel.held == 50
+        assert timers.wheel.held == count
         w.subscription.remove(a)
         assert timers.wheel.held == 0
-        b = w.join(permits=100)
+        b = w.join(permits=count)
         timers.pass_ms(HOUR_MS + SLOT_MS)
         await w.settle()
-        assert sorted(w.entries(b)) == list(range(50)) and w.entries(a) == []
+        assert sorted(w.entries(b)) == list(range(count)) and w.entries(a) == []
 
     run(test)
 
 
-def test_more_than_can_be_held_waits_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delayed_delivery, "DELAYED_MAX", 20)
-
+def test_more_than_can_be_held_waits_unread() -> None:
     async def test(w: World, timers: Timers) -> None:
         a = w.join(permits=100)
         append(w, [timers.now_ms + 1000] * 25 + [0])
@@ -190,12 +184,11 @@ def test_more_than_can_be_held_waits_unread(monkeypatch: pytest.MonkeyPatch) -> 
         assert sorted(w.entries(a)) == list(range(26))
         assert isinstance(w.subscription.dispatcher, SharedDispatcher) and not w.subscription.dispatcher.redelivering
 
-    run(test)
+    run(test, delayed_max=20)
 
 
-def test_nobody_takes_what_others_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delayed_delivery, "DELAYED_MAX", 1000)
-    timers = Timers()
+def test_nobody_takes_what_others_need() -> None:
+    timers = Timers(delayed_max=1000)
 
     class Holder:
         def __init__(self, tenant: str) -> None:

@@ -12,8 +12,8 @@ import pytest
 from heliograph.model.errors import ConsumerAssignError, ConsumerBusy
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
-from region_node.subscriptions import key_shared_dispatcher
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
+from region_node.subscriptions.key_shared_dispatcher import LOOK_AHEAD_MAX, KeySharedDispatcher
 from region_node.subscriptions.sticky_keys import (
     HASHES,
     AutoSplit,
@@ -121,7 +121,7 @@ def test_the_division_changes_while_messages_are_held() -> None:
         append(w, keys)
         await w.settle()
         dispatcher = w.subscription.dispatcher
-        assert isinstance(dispatcher, key_shared_dispatcher.KeySharedDispatcher)
+        assert isinstance(dispatcher, KeySharedDispatcher)
         draining = dispatcher.draining()
         moved = {key for c in (a, b) for key in draining.get(c, {})}
         assert 5 < len(moved) < 35
@@ -216,26 +216,32 @@ def test_out_of_order_does_not_wait() -> None:
     run(test)
 
 
-def test_a_slow_consumer_does_not_hold_the_others_up_and_look_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_shared_dispatcher, "LOOK_AHEAD_MAX", 50)
-
+def test_a_slow_consumer_does_not_hold_the_others_up_and_look_ahead_is_bounded() -> None:
     async def test(w: World) -> None:
         slow, fast = w.join(KEYED, 0), w.join(KEYED, 10_000)
-        for n in range(20):
-            append(w, [f"k{i}" for i in range(20)], 20 * n)
-        await w.settle()
-        of_fast = [
-            e for e in range(400) if w.subscription.dispatcher.ranges.owner(key_hash(f"k{e % 20}".encode())) is fast
-        ]  # type: ignore[union-attr]
-        got = w.entries(fast)
+        dispatcher = w.subscription.dispatcher
+        assert isinstance(dispatcher, KeySharedDispatcher)
+        by_owner: dict[Consumer | None, list[str]] = {slow: [], fast: []}
+        for key in (f"k{i}" for i in range(200)):
+            by_owner[dispatcher.ranges.owner(key_hash(key.encode()))].append(key)
+        keys = [*by_owner[slow][:19], by_owner[fast][0]]
+        turns = LOOK_AHEAD_MAX // 19 + 20
+        for n in range(turns):
+            append(w, keys, 20 * n)
+        await settle(w)
+        of_fast, got = list(range(19, 20 * turns, 20)), w.entries(fast)
         assert 10 < len(got) < len(of_fast) and got == of_fast[: len(got)]
-        assert len(w.subscription.dispatcher._replaying) == 50  # type: ignore[union-attr]
+        assert dispatcher.redelivering == LOOK_AHEAD_MAX
         w.ledger.cache = False
-        w.subscription.flow(slow, 10_000)
-        await w.settle()
-        assert len(w.entries(fast)) + len(w.entries(slow)) == 400
+        w.subscription.flow(slow, 20 * turns)
+        await settle(w)
+        assert len(w.entries(fast)) + len(w.entries(slow)) == 20 * turns
         for key in range(20):
             assert [e for e in w.entries(slow) if e % 20 == key] == sorted(e for e in w.entries(slow) if e % 20 == key)
+
+    async def settle(w: World) -> None:
+        for _ in range(20):
+            await w.settle()
 
     run(test)
 
@@ -344,7 +350,7 @@ def model(
             w.subscription.ack(here[0], done)
         await w.settle()
         dispatcher = w.subscription.dispatcher
-        assert isinstance(dispatcher, key_shared_dispatcher.KeySharedDispatcher)
+        assert isinstance(dispatcher, KeySharedDispatcher)
         assert w.cursor.backlog_entries == 0 and dispatcher.unacked == 0 and not dispatcher.redelivering
         assert not dispatcher._held and not dispatcher._hashes
 
