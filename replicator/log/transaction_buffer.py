@@ -348,7 +348,7 @@ class TransactionBuffer:
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
-    def refuses(self, txn: TxnId) -> str:
+    def refuses(self, txn: TxnId, open_max: int = OPEN_MAX, aborted_max: int = ABORTED_MAX) -> str:
         """Why nothing may be published in this transaction here; "": it may."""
         key = (None, *txn)
         if (
@@ -357,12 +357,12 @@ class TransactionBuffer:
             or (txn[1] < self._low.get((None, txn[0]), 0) and key not in self.open)
         ):
             return f"transaction {txn[0]}:{txn[1]} has ended in this topic: begin another one"
-        if key not in self.open and len(self.open) >= OPEN_MAX:
+        if key not in self.open and len(self.open) >= open_max:
             return (
                 f"{len(self.open)} transactions are open in this topic, and no more are allowed: wait until some have "
                 "ended"
             )
-        if len(self.aborted) >= ABORTED_MAX:
+        if len(self.aborted) >= aborted_max:
             return (
                 f"{len(self.aborted)} aborted transactions are still retained in this topic: shorten its retention, "
                 "or truncate it"

@@ -14,10 +14,10 @@ from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.positions import Position
 from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.run import Run, TxnId
-from replicator.log import transaction_buffer
 from replicator.log.transaction_buffer import (
     ABORT,
     COMMIT,
+    ENDED_MAX,
     TransactionBuffer,
     below,
     is_marker,
@@ -139,7 +139,7 @@ def test_what_was_trimmed_is_forgotten_once_nothing_of_it_can_come() -> None:
         assert len(again.aborted) == left
 
 
-def test_a_topic_with_very_many_aborted_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_with_very_many_aborted_transactions() -> None:
     buffer = TransactionBuffer()
     for number in range(1, 20_001):
         buffer.confirm(1, 2 * number, run((number % 2, number), b"a"))
@@ -150,22 +150,20 @@ def test_a_topic_with_very_many_aborted_transactions(monkeypatch: pytest.MonkeyP
     again.load(unpack("buffer", blob))
     assert set(again.aborted) == set(buffer.aborted)
     assert all(0 <= again.aborted[key][1] - last[1] <= 4 * 512 for key, last in buffer.aborted.items())
-    monkeypatch.setattr(transaction_buffer, "ABORTED_MAX", 20_000)
-    assert "retention" in buffer.refuses((0, 99_999))
-    monkeypatch.setattr(transaction_buffer, "OPEN_MAX", 0)
-    assert "open" in TransactionBuffer().refuses((0, 1))
+    assert not buffer.refuses((0, 99_999))
+    assert "retention" in buffer.refuses((0, 99_999), aborted_max=20_000)
+    assert "open" in TransactionBuffer().refuses((0, 1), open_max=0)
 
 
-def test_of_what_is_forgotten_before_its_time_the_highest_number_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction_buffer, "ENDED_MAX", 3)
-    buffer = TransactionBuffer()
-    for number in range(5, 10):  # transaction 5 has not ended for its coordinator: the watermark stands still
+def test_of_what_is_forgotten_before_its_time_the_highest_number_stays() -> None:
+    buffer, last = TransactionBuffer(), ENDED_MAX + 6
+    for number in range(5, last + 1):  # transaction 5 has not ended for its coordinator: the watermark stands still
         buffer.confirm(1, number, marker_run((0, number), COMMIT, 5))
     again = TransactionBuffer()
     again.load(unpack("buffer", pack(buffer.dump())))
     for one in (buffer, again):
         assert [one.ended((0, n)) for n in (5, 6, 7)] == [None, None, COMMIT]
-        assert [one.may_have_committed((0, n)) for n in (4, 5, 6, 10)] == [
+        assert [one.may_have_committed((0, n)) for n in (4, 5, 6, last + 1)] == [
             True,
             True,
             True,
@@ -173,20 +171,20 @@ def test_of_what_is_forgotten_before_its_time_the_highest_number_stays(monkeypat
         ] and not one.may_have_committed((1, 5))
     earlier = TransactionBuffer()
     earlier.load(buffer.dump()[:8])  # as versions before this one wrote it
-    assert earlier.ended((0, 9)) == COMMIT and not earlier.may_have_committed((0, 5))
-    for number in range(10, 14):
-        again.confirm(1, number, marker_run((0, number), COMMIT, 10))
-    assert again.may_have_committed((0, 10)) and not again.dump()[8][1:], "one number of each coordinator"
-    again.confirm(1, 14, marker_run((0, 14), COMMIT, 14))
-    assert again.dump()[8] == [] and again.ended((0, 14)) == COMMIT, "everything below the watermark has ended"
+    assert earlier.ended((0, last)) == COMMIT and not earlier.may_have_committed((0, 5))
+    low, end = last + 1, last + 1 + ENDED_MAX
+    for number in range(low, end + 1):
+        again.confirm(1, number, marker_run((0, number), COMMIT, low))
+    assert again.may_have_committed((0, low)) and not again.dump()[8][1:], "one number of each coordinator"
+    again.confirm(1, end + 1, marker_run((0, end + 1), COMMIT, end + 1))
+    assert again.dump()[8] == [] and again.ended((0, end + 1)) == COMMIT, "everything below the watermark has ended"
 
 
-def test_what_is_held_has_ended_however_many_ended_since(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction_buffer, "ENDED_MAX", 3)
+def test_what_is_held_has_ended_however_many_ended_since() -> None:
     buffer = TransactionBuffer()
     buffer.confirm(1, 0, run((0, 5), b"there", origin=ORIGIN))
     buffer.confirm(1, 1, marker_run((0, 5), COMMIT, 5, ["persistent://t/n/other"]).as_replicated(ORIGIN, 9, 5, [1]))
-    for number in range(6, 12):
+    for number in range(6, ENDED_MAX + 9):
         buffer.confirm(1, number, marker_run((0, number), COMMIT, 5).as_replicated(ORIGIN, 9, number, [1]))
     assert list(buffer.held) == [(ORIGIN, 0, 5)] and buffer.has_ended_abroad(*ORIGIN[:2], 0, 5)
     buffer.release((ORIGIN, 0, 5))

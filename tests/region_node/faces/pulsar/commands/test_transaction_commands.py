@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from replicator.log.transaction_buffer import is_marker, read_participants
+from replicator.log.transaction_buffer import COMMIT, ENDED_MAX, is_marker, marker_run, read_participants
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Client, K, ids, messages
 from tests.region_node.transactions.broker import TransactionalBroker, ask, begin, payloads, with_transactions
@@ -352,11 +352,10 @@ def test_a_commit_tells_other_regions_of_no_topic_that_had_no_part_in_it() -> No
     with_transactions(test)
 
 
-def test_a_terminated_topic_that_has_forgotten_a_commit_had_a_part_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminated_topic_that_has_forgotten_a_commit_had_a_part_in_it() -> None:
     """Its coordinator told this topic, and crashed before all were told: in other regions nothing is shown without this
     topic's part.
     """
-    monkeypatch.setattr("replicator.log.transaction_buffer.ENDED_MAX", 2)
 
     async def test(broker: TransactionalBroker) -> None:
         client = await broker.client()
@@ -368,15 +367,15 @@ def test_a_terminated_topic_that_has_forgotten_a_commit_had_a_part_in_it(monkeyp
         await publish(client, 0, b"u0", both, producer_id=2)
         txn = (both["txnid_most_bits"], both["txnid_least_bits"])
         assert await broker.transactions.end_here(OTHER, None, txn, commit=True, low=txn[1], others=[TOPIC])
-        for sequence in range(1, 4):
-            later = await begin(client)
-            await ask(client, K.ADD_PARTITION_TO_TXN, partitions=[OTHER], **later)
-            await publish(client, sequence, b"u1", later, producer_id=2)
-            assert await end(client, later) is None
+        log, later = broker.topics.loaded[OTHER].log, []
+        for number in range(txn[1] + 1, txn[1] + 1 + ENDED_MAX):
+            log.publish(marker_run((txn[0], number), COMMIT, txn[1]), later.append, later.append)
+        await client.news()
+        assert len(named(broker, OTHER)) == 1 + ENDED_MAX
         await broker.topics.terminate(OTHER)
         assert await end(client, both) is None
         assert named(broker, TOPIC) == [[OTHER]], "it is not taken back"
-        assert len(named(broker, OTHER)) == 4
+        assert len(named(broker, OTHER)) == 1 + ENDED_MAX
 
     with_transactions(test)
 
