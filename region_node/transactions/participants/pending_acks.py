@@ -76,9 +76,15 @@ class PendingAcks:
 
     # -- acknowledging ------------------------------------------------------------------------------------------------
 
-    def check(self, txn: TxnId, whole: Iterable[Position], partly: Iterable[Part]) -> None:
-        """Raises TransactionConflict where another transaction holds one of them, NotAllowed where there are too
-        many.
+    def check(
+        self,
+        txn: TxnId,
+        whole: Iterable[Position],
+        partly: Iterable[Part],
+        positions_max: int = POSITIONS_MAX,
+    ) -> None:
+        """Raises TransactionConflict where another transaction holds one of them, NotAllowed where all transactions
+        would hold more than `positions_max` entries.
         """
         self._check_open(txn)
         count = 0
@@ -96,9 +102,9 @@ class PendingAcks:
                     f"a message of {position[0]}:{position[1]} is acknowledged by another transaction that has not "
                     "ended"
                 )
-        if len(self._whole) + len(self._partly) + count > POSITIONS_MAX:
+        if len(self._whole) + len(self._partly) + count > positions_max:
             raise NotAllowed(
-                f"more than {POSITIONS_MAX} entries are acknowledged by transactions that have not ended: commit, or "
+                f"more than {positions_max} entries are acknowledged by transactions that have not ended: commit, or "
                 "acknowledge cumulatively"
             )
 

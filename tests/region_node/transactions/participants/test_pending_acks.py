@@ -9,7 +9,6 @@ import pytest
 from heliograph.model.errors import CorruptData, NotAllowed
 from heliograph.model.positions import Position
 from heliograph.wire.run import TxnId
-from region_node.transactions.participants import pending_acks as module
 from region_node.transactions.participants.pending_acks import Part, PendingAcks, left_of, part_of
 from region_node.transactions.participants.transaction_errors import TransactionConflict
 
@@ -86,12 +85,13 @@ def test_nothing_is_acknowledged_for_what_has_ended() -> None:
         pending.add_cumulative((0, 8), (1, 3), (0, 0))
 
 
-def test_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "POSITIONS_MAX", 10)
+def test_a_bound() -> None:
     pending = PendingAcks()
     ack(pending, A, *((1, n) for n in range(8)))
-    with pytest.raises(NotAllowed):
-        ack(pending, A, *((1, n) for n in range(8, 11)))
+    more = [(1, n) for n in range(8, 11)]
+    pending.check(A, more[:2], (), positions_max=10)
+    with pytest.raises(NotAllowed, match="more than 10 entries"):
+        pending.check(A, more, (), positions_max=10)
 
 
 @pytest.mark.parametrize("seed", range(30))
