@@ -24,7 +24,7 @@ from replicator.bandwidth.send_window import LIVE_BYTES
 from storage.managed_ledger.append_counts import Appends
 
 _WITHOUT_BOUND = 1e12
-_START_BYTES_PER_S = 16e6
+START_BYTES_PER_S = 16e6
 _FEW = 3
 """With fewer appends nothing is known, and nobody is in the way."""
 _MUCH_BYTES_PER_S = 4e6
@@ -69,20 +69,25 @@ class Draining(Protocol):
 
 class DrainThrottle(Generic[M]):
     """Bounds the drains of one broker together. `wake_after(seconds)`: `run` is to be called then. floor_bytes_per_s:
-    0: drains never give way.
+    0: drains never give way. start_bytes_per_s: the first rate that is tried.
     """
 
     def __init__(
-        self, appends: Appends, floor_bytes_per_s: float, now: Callable[[], float], wake_after: Callable[[float], None]
+        self,
+        appends: Appends,
+        floor_bytes_per_s: float,
+        now: Callable[[], float],
+        wake_after: Callable[[float], None],
+        start_bytes_per_s: float = START_BYTES_PER_S,
     ) -> None:
         self.backlog_bytes = 0
         """What all drains have left, as it was last told."""
         self.grows_bytes_per_s = 0.0
         """What is published meanwhile for links that drain."""
         self._published: dict[Draining, int] = {}
-        self._appends, self._floor, self._now = appends, floor_bytes_per_s, now
+        self._appends, self._floor, self._now, self._start = appends, floor_bytes_per_s, now, start_bytes_per_s
         self._budget: Budget[M] = Budget(_WITHOUT_BOUND, now, wake_after)
-        self._rate, self._searching = _START_BYTES_PER_S, True
+        self._rate, self._searching = self._start, True
         self._alone: deque[float] = deque(maxlen=_ALONE_KEPT)
         self._phase, self._since, self._asked_at = _Phase.FREE, now(), float("-inf")
         self._runs = self._bytes = self._spent = 0
@@ -136,7 +141,7 @@ class DrainThrottle(Generic[M]):
         now = self._now()
         away_s, self._asked_at = now - self._asked_at, now
         if away_s > _FORGOTTEN_S:
-            self._rate, self._searching = _START_BYTES_PER_S, True
+            self._rate, self._searching = self._start, True
             self._alone.clear()
         if away_s > _GONE_S:
             self._begin(_Phase.SETTLES if self._told and self._little(now, *self._told[0]) else _Phase.FREE, now)

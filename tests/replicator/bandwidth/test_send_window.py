@@ -11,7 +11,6 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.wire.run import Run
-from replicator.bandwidth import drain_throttle
 from replicator.bandwidth.drain_throttle import DrainThrottle
 from replicator.bandwidth.send_window import PASS_BYTES, SHORT_PASS_BYTES, AppendActivity, Window
 from replicator.manager.link_manager import LinkSettings
@@ -95,9 +94,8 @@ def test_a_drain_gives_the_loop_back_after_each_turn(live: bool) -> None:
 
 
 @pytest.mark.parametrize("live", [False, True])
-def test_a_drain_is_slowed_beside_publishers_for_whom_it_is_dear(live: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drain_is_slowed_beside_publishers_for_whom_it_is_dear(live: bool) -> None:
     """The link alone brings 2.5 MB a second: so much fits into its window on that way."""
-    monkeypatch.setattr(drain_throttle, "_START_BYTES_PER_S", 200_000.0)
     with Simulation(5) as sim:
 
         async def scenario() -> None:
@@ -109,7 +107,11 @@ def test_a_drain_is_slowed_beside_publishers_for_whom_it_is_dear(live: bool, mon
             links, loop = us.brokers[0].links, asyncio.get_running_loop()
             appends = Appends()
             links.yielding = DrainThrottle(
-                appends, 100_000.0, links.clock.monotonic, lambda after_s: links._run_later(links.yielding.run, after_s)
+                appends,
+                100_000.0,
+                links.clock.monotonic,
+                lambda after_s: links._run_later(links.yielding.run, after_s),
+                start_bytes_per_s=200_000.0,
             )
             us.publish(1)
             await asyncio.sleep(3)
