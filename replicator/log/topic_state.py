@@ -147,7 +147,10 @@ class TopicState:
             for over in self._over():
                 self.transactions.give_up(over)
 
-    def snapshot(self) -> bytes:
+    def snapshot(self, bytes_max: int = STATE_BYTES_MAX) -> bytes:
+        """What `restore` reads. bytes_max: where it would be larger, producers are left out, until it is not or none is
+        left.
+        """
         fields: list[Any] = [
             VERSION,
             self.origin,
@@ -181,7 +184,7 @@ class TopicState:
             fields.append([[[*first, *last] for first, last in self.removed], dead, self.reasons.dump()])
         blob = pack(fields)
         if (
-            over := len(blob) - STATE_BYTES_MAX
+            over := len(blob) - bytes_max
         ) > 0:  # several parts are at their bounds at once: producers give way, who are heard of again
             fields[_PRODUCERS] = self.producers.dump(max(0, len(pack([fields[_PRODUCERS]])) - over))
             blob = pack(fields)

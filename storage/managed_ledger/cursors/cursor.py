@@ -275,9 +275,12 @@ class Cursor:
             self._acked_count -= self._acked.pop(gone).count
         self._advance()
 
-    def encode(self) -> bytes:
+    def encode(self, acked_bytes_max: int = ACKED_BYTES_MAX) -> bytes:
+        """As it is stored. acked_bytes_max: for what is acknowledged behind the mark-delete position and the
+        properties; `fits` says whether that was enough.
+        """
         partly, fits = self._encoded_partly()
-        left = ACKED_BYTES_MAX - len(pack([self.properties])) - sum(len(bits) + _PART_BYTES for *_, bits in partly)
+        left = acked_bytes_max - len(pack([self.properties])) - sum(len(bits) + _PART_BYTES for *_, bits in partly)
         ranges: list[list[int]] = []
         chunks: list[tuple[int, int, bytes]] = []
         for ledger in sorted(self._acked):

@@ -5,15 +5,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import pytest
-
 from heliograph.kv.metadata_store import VALUE_BYTES_MAX
 from heliograph.model.errors import HeliographError, NotEnoughBookies
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import ProducerSegment, Run
 from replicator.dedup.producer_dedup import DedupSettings
 from replicator.dedup.version_vector import RunVerdict
-from replicator.log import topic_state as states
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.topic_state import TopicState
 from tests.replicator.fake_ledger import FakeLedger, Store, coordinates
@@ -261,7 +258,7 @@ def test_producers_are_bounded_and_what_is_forgotten_is_counted() -> None:
     assert [log.last_sequence(f"r{i}") for i in (0, 9, 10, 29)] == [-1, -1, 5, 5]
 
 
-def test_long_names_of_producers_leave_the_state_small_enough_to_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_names_of_producers_leave_the_state_small_enough_to_be_stored() -> None:
     log = make(Store())
     for i in range(6000):
         log.publish(local(f"p{i:04}" + "x" * 295, 0, 1), *Answers().to(""))
@@ -280,8 +277,7 @@ def test_long_names_of_producers_leave_the_state_small_enough_to_be_stored(monke
     )
     assert [again.last_sequence(f"r{i:04}" + "y" * 295) for i in (0, 5999)] == [-1, 5]
     assert log.last_sequence("p0000" + "x" * 295) == 0, "and not by this one"
-    monkeypatch.setattr(states, "STATE_BYTES_MAX", 200 << 10)  # as where other parts take the room
-    small = log.state.snapshot()
+    small = log.state.snapshot(bytes_max=200 << 10)  # as where other parts take the room
     assert len(small) <= 200 << 10
     again = make(Store())
     again.state.restore(small)

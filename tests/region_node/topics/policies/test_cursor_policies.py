@@ -13,7 +13,6 @@ from heliograph.kv.metadata_store import Op, Put
 from local_meta import keys
 from region_node.subscriptions.consumer import SubscriptionType
 from region_node.subscriptions.subscription import Rules
-from storage.managed_ledger.cursors import cursor as cursors
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, obey, tick, with_broker
 from tests.region_node.subscriptions.dispatch_world import World, run
@@ -97,9 +96,7 @@ def test_a_checkpoint_is_written_where_something_was_appended() -> None:
         sim.run(main(), limit_s=600)
 
 
-def test_a_cursor_says_whether_all_of_it_was_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cursors, "ACKED_BYTES_MAX", 100)
-
+def test_a_cursor_says_whether_all_of_it_was_stored() -> None:
     async def main() -> None:
         await region.start()
         ledger = await with_entries(Storage(region), 100)
@@ -108,9 +105,11 @@ def test_a_cursor_says_whether_all_of_it_was_stored(monkeypatch: pytest.MonkeyPa
         for entry in range(1, 100, 4):
             cursor.ack([(number, entry)])
         await cursor.flushed()
+        assert cursor.fits
+        cursor.encode(acked_bytes_max=100)
         assert not cursor.fits
         cursor.ack_cumulative((number, 80))
-        await cursor.flushed()
+        cursor.encode(acked_bytes_max=100)
         assert cursor.fits
 
     with Simulation(seed="fits") as sim:
