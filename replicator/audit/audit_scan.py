@@ -20,6 +20,7 @@ from heliograph.model.errors import CorruptData, NoSuchEntry, NoSuchLedger
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links.audit_commands import ROWS_MAX, Ask, AuditAnswer, Row, What, digest
 from heliograph.wire.run import FLAG_HIDDEN, Run
+from replicator.audit.audit_settings import AUDIT_LIMITS, AuditLimits
 from replicator.coordinates.late_entries import LateMap
 from replicator.log.replicated_entries import addressed_to, as_published, is_passing, published_checksums
 from replicator.log.transaction_buffer import is_commit, is_marker
@@ -29,11 +30,6 @@ if TYPE_CHECKING:
     from replicator.log.replicated_log import ReplicatedLog
 
 READ_BYTES = 1 << 20
-_TOLD_BYTES = 2 << 20
-_ANSWER_BYTES = 4 << 20
-"""The bound on the entries in one answer, unless one alone is larger: a frame of more than 5 MiB and some ends the
-connection.
-"""
 _HEAD_BYTES = 256
 """About what lies around each run on the wire."""
 NOTHING_HELD = "nothing of that origin is held here"
@@ -130,8 +126,8 @@ class _Part(NamedTuple):
 class Teller:
     """Answers what other regions ask of one region's copies."""
 
-    def __init__(self, storage: AuditStorage, take: Take) -> None:
-        self._storage, self._take = storage, take
+    def __init__(self, storage: AuditStorage, take: Take, limits: AuditLimits = AUDIT_LIMITS) -> None:
+        self._storage, self._take, self._limits = storage, take, limits
 
     async def tell(self, log: ReplicatedLog, ask: Ask, to: str) -> AuditAnswer:
         """`to`: the region that asks. Of an own origin only what was published for it is told; with `passing`, of any,
@@ -147,7 +143,7 @@ class Teller:
         known = log.state.late.only(ask.origin)
         late, holes = await self._late(log, ask, to, known)
         upto = min(ask.through, log.vector.prefix(ask.origin))
-        if late and sum(run.size_bytes for _, run in late.values()) >= _TOLD_BYTES:
+        if late and sum(run.size_bytes for _, run in late.values()) >= self._limits.told_bytes:
             upto = min(upto, max(late))  # those above it were left out
         rows: list[Row] = []
         runs: list[Run] = []
@@ -161,7 +157,7 @@ class Teller:
             if ask.what is What.ENTRIES:
                 runs.append(_as_sent(part, ask, own))
                 size += runs[-1].size_bytes
-            if size >= _TOLD_BYTES or (ask.what is What.ROWS and len(rows) >= ROWS_MAX):
+            if size >= self._limits.told_bytes or (ask.what is What.ROWS and len(rows) >= ROWS_MAX):
                 upto = min(upto, rows[-1][0])
                 break
         low = _retained(log, own, rows, ask)
@@ -170,7 +166,9 @@ class Teller:
         if ask.what is What.ROWS and len(rows) > ROWS_MAX:
             rows, upto = rows[:ROWS_MAX], rows[ROWS_MAX - 1][0]
         if ask.what is What.ENTRIES:
-            runs, upto = _fitting([*runs, *(run for at, (_, run) in late.items() if at <= upto)], upto)
+            runs, upto = _fitting(
+                [*runs, *(run for at, (_, run) in late.items() if at <= upto)], upto, self._limits.answer_bytes
+            )
         if ask.whole:
             runs += log.state.trees.records(ask.origin, ask.after, upto)
         count, checksum = digest([row for row in rows if row[0] > low]) if ask.what is What.DIGEST else (0, 0)
@@ -214,9 +212,9 @@ class Teller:
                 for index, (at, checksum) in enumerate(part.rows):
                     found[at] = (checksum, run.cut(index, index + 1))
                 size += run.size_bytes
-                if size >= 2 * _TOLD_BYTES:
-                    found, size = _lowest(found)
-        return _lowest(found)[0] if size >= _TOLD_BYTES else found, holes
+                if size >= 2 * self._limits.told_bytes:
+                    found, size = _lowest(found, self._limits.told_bytes)
+        return _lowest(found, self._limits.told_bytes)[0] if size >= self._limits.told_bytes else found, holes
 
     async def _parts(
         self, log: ReplicatedLog, ask: Ask, to: str, low: Position, high: Position, known: LateMap, *, late: bool
@@ -294,25 +292,25 @@ def _as_sent(part: _Part, ask: Ask, own: bool) -> Run:
     return (run if is_marker(run) else _published(run, part.good)).select(part.good)
 
 
-def _lowest(found: Mapping[Position, tuple[int, Run]]) -> tuple[dict[Position, tuple[int, Run]], int]:
+def _lowest(found: Mapping[Position, tuple[int, Run]], told_bytes: int) -> tuple[dict[Position, tuple[int, Run]], int]:
     """(as many as one answer takes, their bytes)."""
     kept: dict[Position, tuple[int, Run]] = {}
     size = 0
     for at in sorted(found):
         kept[at] = found[at]
         size += found[at][1].size_bytes
-        if size >= _TOLD_BYTES:
+        if size >= told_bytes:
             break
     return kept, size
 
 
-def _fitting(runs: Sequence[Run], upto: Position) -> tuple[list[Run], Position]:
+def _fitting(runs: Sequence[Run], upto: Position, answer_bytes: int) -> tuple[list[Run], Position]:
     """(as many as one answer takes, the lowest first; up to where that is all of them)."""
     kept: list[Run] = []
     size = 0
     for run in sorted(runs, key=lambda run: run.coordinate(0)):
         size += run.size_bytes + _HEAD_BYTES
-        if kept and size > _ANSWER_BYTES and kept[0].coordinate(0) < (at := run.coordinate(0)):
+        if kept and size > answer_bytes and kept[0].coordinate(0) < (at := run.coordinate(0)):
             end = last_of(kept[-1])
             return kept, min(upto, end if end < at else just_before(at))
         kept.append(run)

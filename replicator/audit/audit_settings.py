@@ -1,4 +1,6 @@
-"""AuditSettings: how often, how fast, and with how much at once one broker audits its topics."""
+"""AuditSettings: how often, how fast, and with how much at once one broker audits its topics; AuditLimits: what bounds
+its memory and its answers, which operators do not set.
+"""
 
 from __future__ import annotations
 
@@ -28,3 +30,20 @@ class AuditSettings:
         for name in ("bytes_per_s", "entries_per_s", "answer_timeout_s", "answers_max", "waiting_max"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"broker.audit.{name} must be above 0, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditLimits:
+    """How much one broker remembers of its audits, and tells another region at once."""
+
+    reports_max: int = 1000
+    """How many reports are kept in memory; beyond it the oldest one with nothing to tell goes first."""
+    told_bytes: int = 2 << 20
+    """An answer ends behind the entry with which it is as large."""
+    answer_bytes: int = 4 << 20
+    """The bound on the entries in one answer, unless one alone is larger: a frame of more than 5 MiB and some ends the
+    connection.
+    """
+
+
+AUDIT_LIMITS = AuditLimits()

@@ -29,14 +29,12 @@ from replicator.audit.audit_findings import AuditSummary, Report
 from replicator.audit.audit_pass import AuditPass
 from replicator.audit.audit_repair import Repairer
 from replicator.audit.audit_scan import AuditStorage, Teller
-from replicator.audit.audit_settings import AuditSettings
+from replicator.audit.audit_settings import AUDIT_LIMITS, AuditLimits, AuditSettings
 from replicator.health.link_causes import Cause
 from replicator.log.replicated_log import ReplicatedLog
 
 events = logging.getLogger("replicator")
 
-REPORTS_MAX = 1000
-"""How many reports are kept in memory; beyond it the oldest one with nothing to tell goes first."""
 LEVEL = 3
 """The feature level of links from which both sides ask and tell."""
 
@@ -76,12 +74,19 @@ class Channels(Protocol):
 class Auditor:
     """One a broker. `storage` None: nothing is audited, and questions of others are refused."""
 
-    def __init__(self, channels: Channels, clock: Clock, settings: AuditSettings | None = None) -> None:
+    def __init__(
+        self,
+        channels: Channels,
+        clock: Clock,
+        settings: AuditSettings | None = None,
+        limits: AuditLimits = AUDIT_LIMITS,
+    ) -> None:
         self.settings, self._channels, self._clock = settings or AuditSettings(), channels, clock
+        self._limits = limits
         self.storage: AuditStorage | None = None
         self.reports: dict[str, Report] = {}
-        """Topic -> its newest pass, the newest last; of more than REPORTS_MAX, those with nothing to tell are forgotten
-        first.
+        """Topic -> its newest pass, the newest last; of more than `reports_max`, those with nothing to tell are
+        forgotten first.
         """
         self.briefs: dict[str, AuditSummary] = {}
         """Topic -> its newest pass that was wanted, for as long as the topic is here."""
@@ -216,7 +221,7 @@ class Auditor:
         self.reports[log.topic] = report
         if self._running_wanted:
             self.briefs[log.topic] = report.brief()
-        if len(self.reports) > REPORTS_MAX:
+        if len(self.reports) > self._limits.reports_max:
             del self.reports[
                 next(
                     (topic for topic, one in self.reports.items() if not one.findings and not one.error),
@@ -269,7 +274,7 @@ class Auditor:
                 log, region, ask, answer = self._answers.pop(0)
                 assert self.storage is not None
                 try:
-                    told = await Teller(self.storage, self._take).tell(log, ask, region)
+                    told = await Teller(self.storage, self._take, self._limits).tell(log, ask, region)
                 except HeliographError as error:
                     told = AuditAnswer(refusal=f"{type(error).__name__}: {error}")
                 answer(told)

@@ -27,7 +27,7 @@ from heliograph.model.topic_names import TopicName
 from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.task_set import TaskSet, cancel_all
-from replicator.audit.audit_settings import AuditSettings
+from replicator.audit.audit_settings import AuditLimits, AuditSettings
 from replicator.audit.auditor import Auditor
 from replicator.bandwidth.bandwidth_budgets import Budgets
 from replicator.bandwidth.compression_settings import CompressionSettings
@@ -97,6 +97,7 @@ class LinkSettings:
     budget_shared: bool = False
     """The budget is of all brokers of this region together: each has an equal share."""
     audit: AuditSettings = field(default_factory=AuditSettings)
+    audit_limits: AuditLimits = field(default_factory=AuditLimits)
     compression: CompressionSettings = field(default_factory=CompressionSettings)
     connect_timeout_s: float = 5.0
     parked_look_s: float = 30.0
@@ -191,7 +192,7 @@ class LinkManager:
         self._backoff = Backoff(self.settings.backoff_min_s, self.settings.backoff_max_s)
         self._ticked_at = clock.monotonic()
         self._closed = False
-        self.auditor = Auditor(LinkChannels(self), clock, self.settings.audit)
+        self.auditor = Auditor(LinkChannels(self), clock, self.settings.audit, self.settings.audit_limits)
         self.tails = EndedOrigins(self)
         self._regions_changed()
         self._stop_watching = view.on_change(self._on_config)

@@ -25,7 +25,7 @@ from heliograph.wire.links.audit_commands import Ask
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from replicator.audit import audit_pass, audit_repair, audit_scan
 from replicator.audit.audit_findings import Fault
-from replicator.audit.audit_settings import AuditSettings
+from replicator.audit.audit_settings import AUDIT_LIMITS, AuditLimits, AuditSettings
 from replicator.coordinates.late_entries import LateMap
 from replicator.links import link
 from replicator.log.replicated_entries import is_passing
@@ -44,11 +44,12 @@ def play(
     seed: int = 1,
     names: tuple[str, ...] = ("us", "eu", "ap"),
     settings: AuditSettings = ONLY_WHEN_ASKED,
+    limits: AuditLimits = AUDIT_LIMITS,
 ) -> None:
     with Simulation(seed) as sim:
 
         async def main() -> None:
-            instance = Instance(sim, names, 1, LinkSettings(audit=settings))
+            instance = Instance(sim, names, 1, LinkSettings(audit=settings, audit_limits=limits))
             for a in names:
                 for b in names:
                     if a < b:
@@ -636,9 +637,7 @@ def test_topics_take_turns_within_the_period_and_an_idle_one_costs_nothing_betwe
     play(scenario, settings=AuditSettings(period_s=300))
 
 
-def test_what_was_asked_for_is_kept_of_however_many_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replicator.audit.auditor.REPORTS_MAX", 0)
-
+def test_what_was_asked_for_is_kept_of_however_many_topics() -> None:
     async def scenario(damaged: Damaged, rng: random.Random) -> None:
         await fill(damaged, rng, turns=3)
         auditor = damaged.auditor(damaged.instance.regions["eu"])
@@ -653,7 +652,7 @@ def test_what_was_asked_for_is_kept_of_however_many_topics(monkeypatch: pytest.M
             and not auditor.briefs[topic].left
         )
 
-    play(scenario, settings=AuditSettings(period_s=0))
+    play(scenario, limits=AuditLimits(reports_max=0))
 
 
 def test_a_pass_keeps_to_the_rate() -> None:

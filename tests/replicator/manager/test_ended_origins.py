@@ -24,6 +24,7 @@ from heliograph.wire.pulsar.frame_cutter import MESSAGE_BYTES_MAX
 from heliograph.wire.run import Run
 from replicator.audit import audit_scan
 from replicator.audit.audit_scan import Teller
+from replicator.audit.audit_settings import AUDIT_LIMITS, AuditLimits
 from replicator.coordinates.late_entries import ROWS_MAX, LateMap, _Row
 from replicator.links import link
 from replicator.log.coordinate_lookup import LookupStatus, position_of, vector_at
@@ -31,6 +32,7 @@ from replicator.log.replicated_entries import checked_and_addressed, is_passing,
 from replicator.log.routing_trees import Tree, is_skip
 from replicator.log.transaction_buffer import ABORT, COMMIT, marker_run
 from replicator.manager.ended_origins import EndedOrigins, common, in_order, may_be_lost
+from replicator.manager.link_manager import LinkSettings
 from replicator.receiving import receiver_stream
 from replicator.sending.outgoing_runs import OutgoingRun
 from tests.replicator.audit.audit_world import Copies, Damaged
@@ -40,11 +42,11 @@ from tests.replicator.link_transactions import append, publish, shown
 Scenario = Callable[[Instance], Coroutine[Any, Any, None]]
 
 
-def play(seed: int, names: tuple[str, ...], scenario: Scenario) -> None:
+def play(seed: int, names: tuple[str, ...], scenario: Scenario, limits: AuditLimits = AUDIT_LIMITS) -> None:
     with Simulation(seed) as sim:
 
         async def main() -> None:
-            instance = Instance(sim, names)
+            instance = Instance(sim, names, settings=LinkSettings(audit_limits=limits))
             await instance.load()
             Damaged(instance)  # what others ask is read from each region's store
             await scenario(instance)
@@ -335,14 +337,14 @@ def test_what_was_meant_for_some_and_they_trimmed_it_is_named_too() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_all_survivors_hold_the_same_in_the_end(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        audit_scan, "_TOLD_BYTES", random.Random(seed).choice((1, 300, 2 << 20))
-    )  # answers come in several parts
-    all_survivors_hold_the_same(seed)
+def test_all_survivors_hold_the_same_in_the_end(seed: int) -> None:
+    told_bytes = random.Random(seed).choice((1, 300, 2 << 20))  # answers come in several parts
+    all_survivors_hold_the_same(seed, limits=AuditLimits(told_bytes=told_bytes))
 
 
-def all_survivors_hold_the_same(seed: int, topology: dict[str, Any] | None = None) -> None:
+def all_survivors_hold_the_same(
+    seed: int, topology: dict[str, Any] | None = None, limits: AuditLimits = AUDIT_LIMITS
+) -> None:
     rng = random.Random(seed)
 
     async def scenario(instance: Instance) -> None:
@@ -384,7 +386,7 @@ def all_survivors_hold_the_same(seed: int, topology: dict[str, Any] | None = Non
             wanted = [body for body, to in published if body in somewhere and (not to or name in to)]
             assert of(regions[name], 1) == wanted, name
 
-    play(seed, ("us", "eu", "ap", "af"), scenario)
+    play(seed, ("us", "eu", "ap", "af"), scenario, limits)
 
 
 async def lost_and_appended_late(instance: Instance) -> Damaged:
@@ -503,17 +505,19 @@ def test_rows_that_grew_together_lead_to_each_entry_once_wherever_reads_are_cut(
     play(13, ("us", "eu", "ap"), scenario)
 
 
-def test_no_answer_is_larger_than_a_frame_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_answer_is_larger_than_a_frame_may_be() -> None:
     """Large messages behind smaller ones, and small ones that an audit has appended one by one: all of them come, in as
     many answers as it takes.
     """
 
     async def take(entries: int, size_bytes: int) -> None: ...
 
-    async def told(eu: TestRegion, origin: Any, after: Any, through: Any, bytes_max: int) -> list[Any]:
+    async def told(
+        eu: TestRegion, origin: Any, after: Any, through: Any, bytes_max: int, limits: AuditLimits = AUDIT_LIMITS
+    ) -> list[Any]:
         found = []
         while after < through:
-            answer = await Teller(Copies(eu.store), take).tell(
+            answer = await Teller(Copies(eu.store), take, limits).tell(
                 eu.log, Ask(What.ENTRIES, origin, after, through, whole=True), "ap"
             )
             assert (
@@ -540,8 +544,8 @@ def test_no_answer_is_larger_than_a_frame_may_be(monkeypatch: pytest.MonkeyPatch
         assert await told(eu, origin, BEFORE_ALL, (start, 41), MESSAGE_BYTES_MAX) == wanted
         eu.log.state.late._of = {origin: [_Row((start, 2), (start, 41), (ledger, first), (ledger, first + 39))]}
         assert await told(eu, origin, BEFORE_ALL, (start, 41), MESSAGE_BYTES_MAX) == wanted
-        monkeypatch.setattr(audit_scan, "_ANSWER_BYTES", 5000)
-        assert await told(eu, origin, (start, 1), (start, 41), 5000) == wanted[2:]
+        small = AuditLimits(answer_bytes=5000)
+        assert await told(eu, origin, (start, 1), (start, 41), 5000, small) == wanted[2:]
 
     play(14, ("us", "eu", "ap"), scenario)
 
