@@ -7,7 +7,7 @@ origins need none: a coordinate of theirs is its position.
 Invariants: points are true (that coordinate lies there, or lay there before it was trimmed) and ascend in both; the
 first point of an origin is its first entry that was ever stored here, or one below everything retained; the newest
 entry of each origin is known exactly. Thinning, and a restart, only widen what lies between two points.
-Bounds: `POINTS_MAX` points a topic in memory, `DUMPED_MAX` in the stored state, and one for each origin at least.
+Bounds: `points_max` points a topic in memory, `dumped_max` in the stored state, and one for each origin at least.
 Source: docs/protocols/links.md, "Where a coordinate lies".
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from heliograph.model.coordinates import Origin
 from heliograph.model.empty_dict import NOTHING, own
@@ -56,6 +56,9 @@ class PositionMap:
     replayed.
     """
 
+    every_entries: ClassVar[int] = EVERY_ENTRIES
+    points_max: ClassVar[int] = POINTS_MAX
+    dumped_max: ClassVar[int] = DUMPED_MAX
     __slots__ = ("_of", "first")
 
     def __init__(self) -> None:
@@ -80,13 +83,13 @@ class PositionMap:
         points.entries += run.count
         points.size_bytes += run.size_bytes
         if start > points.last and (
-            not points.locals or points.entries >= EVERY_ENTRIES or points.size_bytes >= EVERY_BYTES
+            not points.locals or points.entries >= self.every_entries or points.size_bytes >= EVERY_BYTES
         ):
             points.coordinates.append(start)
             points.locals.append((ledger, first))
             points.entries = points.size_bytes = 0
-            if len(points.locals) > 2 and self.count > POINTS_MAX:
-                self._shrink(POINTS_MAX)
+            if len(points.locals) > 2 and self.count > self.points_max:
+                self._shrink(self.points_max)
         points.last, points.last_local = end, (ledger, first + run.count - 1)
         return False
 
@@ -146,7 +149,7 @@ class PositionMap:
 
     def dump(self) -> list[Any]:
         out = []
-        share = max(2, DUMPED_MAX // max(1, len(self._of)))
+        share = max(2, self.dumped_max // max(1, len(self._of)))
         first = self.first()
         for origin, points in sorted(self._of.items()):
             kept = _Points()

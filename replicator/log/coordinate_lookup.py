@@ -10,7 +10,7 @@ Source: docs/protocols/links.md, "Where a coordinate lies".
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -191,15 +191,15 @@ async def vector_at(
     return found
 
 
-async def own_before(log: ReplicatedLog, position: Position) -> Position | None:
+async def own_before(log: ReplicatedLog, position: Position, back: Sequence[int] = _BACK) -> Position | None:
     """The last entry of the same ledger at or below the local `position` that was first published here. Raises what
     storage raises.
 
     None: there is none, or it lies too far before (some 16,000 entries). `vector_at` says `position` itself then, which
-    is as true, but names no entry.
+    is as true, but names no entry. back: how many entries are read at a time, one number behind another.
     """
     ledger, high = position
-    for count in _BACK:
+    for count in back:
         low, found = max(0, high - count + 1), None
         async for number, start, run in _runs(log, (ledger, low), (ledger, high)):
             if number == ledger and run.origin is None:

@@ -72,7 +72,17 @@ class TopicState:
         "vector",
     )
 
-    def __init__(self, *, region: int, epoch: int, rng: Rng, deduplication: bool, settings: DedupSettings) -> None:
+    def __init__(
+        self,
+        *,
+        region: int,
+        epoch: int,
+        rng: Rng,
+        deduplication: bool,
+        settings: DedupSettings,
+        positions: PositionMap | None = None,
+    ) -> None:
+        """positions: an empty one; None: it is made."""
         self.deduplication = deduplication
         self._region, self._epoch, self._rng = region, epoch, rng
         self.origin: Origin = (region, epoch, 0)
@@ -82,7 +92,7 @@ class TopicState:
         self.intake = Intake(self.vector)
         self.producers = Producers(settings)
         self.outbox = PublishedTotals()
-        self.positions = PositionMap()
+        self.positions = positions or PositionMap()
         self.late = LateMap()
         self.delivered: dict[str, tuple[Origin, Position]] = NOTHING
         """Target region -> the newest own coordinate that its vector covers."""

@@ -18,13 +18,19 @@ from replicator.coordinates import position_map
 from replicator.coordinates.position_map import PositionMap
 from replicator.dedup.producer_dedup import DedupSettings
 from replicator.dedup.version_vector import RunVerdict
-from replicator.log import coordinate_lookup
 from replicator.log.coordinate_lookup import LookupStatus, coordinate_of, own_before, position_of, vector_at
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.topic_state import TopicState
 from tests.replicator.fake_ledger import FakeLedger, Store
 
 OTHERS: tuple[Origin, ...] = ((2, 1, 77), (3, 1, 78), (3, 2, 78))
+
+
+class SmallMap(PositionMap):
+    """Has its bounds where a test reaches them."""
+
+    every_entries, points_max, dumped_max = 5, 30, 12
+    __slots__ = ()
 
 
 class Copy:
@@ -39,7 +45,12 @@ class Copy:
 
     def load(self) -> None:
         state = TopicState(
-            region=1, epoch=self.epoch, rng=random.Random(5), deduplication=False, settings=DedupSettings()
+            region=1,
+            epoch=self.epoch,
+            rng=random.Random(5),
+            deduplication=False,
+            settings=DedupSettings(),
+            positions=SmallMap(),
         )
         ledger = FakeLedger(self.store, state, auto=True)
         state.begin_epoch(ledger.last_confirmed)
@@ -152,7 +163,7 @@ class Copy:
             own = [
                 p for (o, _), p in held.items() if self.log.state.is_own(o) and p <= position and p[0] == position[0]
             ]
-            assert await own_before(self.log, position) == max(own, default=None)
+            assert await own_before(self.log, position, back=(1, 2, 1 << 20)) == max(own, default=None)
             at = await vector_at(self.log, position)
             for other in OTHERS:
                 below = [c for (o, c), p in held.items() if o == other and p <= position]
@@ -164,17 +175,13 @@ class Copy:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_lookups_agree_with_a_reader_of_the_whole_topic(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(position_map, "EVERY_ENTRIES", 5)
-    monkeypatch.setattr(position_map, "POINTS_MAX", 30)
-    monkeypatch.setattr(position_map, "DUMPED_MAX", 12)
-    monkeypatch.setattr(coordinate_lookup, "_BACK", (1, 2, 1 << 20))
+def test_lookups_agree_with_a_reader_of_the_whole_topic(seed: int) -> None:
     copy = Copy(seed)
 
     async def main() -> None:
         for turn in range(200):
             copy.step()
-            assert copy.log.state.positions.count <= 30 + len(OTHERS) * 4
+            assert copy.log.state.positions.count <= SmallMap.points_max + len(OTHERS) * 4
             if turn % 40 == 39:
                 await copy.check()
 
