@@ -12,7 +12,6 @@ from heliograph.model.coordinates import Range
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links import link_commands as wire
-from replicator.subscriptions import ack_claims as claims_module
 from replicator.subscriptions.ack_claims import PARTLY_MAX, RANGES_MAX, Claims, Epoch, insert, subtract
 from replicator.subscriptions.subscription_state import HERE, SubscriptionState, Todo
 
@@ -63,16 +62,15 @@ def test_bounds() -> None:
     assert (ORIGIN, (0, 0)) in claims.partly and (ORIGIN, (0, 2999)) not in claims.partly
 
 
-def test_each_origin_has_its_share_of_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims_module, "RANGES_MAX", 100)
+def test_each_origin_has_its_share_of_the_room() -> None:
     claims = Claims((0, 0), {})
-    for number, count in ((1, 500), (2, 10), (3, 70), (4, 0)):
+    for number, count in ((1, 5 * RANGES_MAX), (2, RANGES_MAX // 10), (3, RANGES_MAX * 7 // 10), (4, 0)):
         for ledger in range(count):
             claims.add((number, 1, 7), (ledger, -1), (ledger, 3))
     assert claims.bound() and {origin[0]: len(ranges) for origin, ranges in claims.ranges.items()} == {
-        1: 45,
-        2: 10,
-        3: 45,
+        1: RANGES_MAX * 9 // 20,
+        2: RANGES_MAX // 10,
+        3: RANGES_MAX * 9 // 20,
     }
     assert not claims.bound()
 
