@@ -64,7 +64,9 @@ class Stream(Protocol):
 
 
 class LinkConnection:
-    """`on_ended(connection)`: called once, after every stream heard of it."""
+    """`on_ended(connection)`: called once, after every stream heard of it. level: the feature level that the target is
+    told.
+    """
 
     def __init__(
         self,
@@ -73,12 +75,13 @@ class LinkConnection:
         clock: Clock,
         on_ended: Callable[[LinkConnection], None],
         soon: Callable[[Callable[[], None]], None],
+        level: int = wire.FEATURE_LEVEL,
     ) -> None:
         self.key, self._client, self._clock, self._on_ended, self._soon = key, client, clock, on_ended, soon
         self.streams: dict[int, Stream] = {}
         self.heard_at = clock.monotonic()
         self.way = RoundTrips()
-        self._numbers = 0
+        self._numbers, self._level = 0, level
         self._shares: FairShares[Stream] = FairShares()
         self._changed: dict[int, None] = {}
         """Streams that may have something new to tell."""
@@ -98,7 +101,7 @@ class LinkConnection:
         """Returns the stream's number; `on_opened` or `on_ended` follows."""
         self._numbers += 1
         self.streams[self._numbers] = stream
-        self._client.write(wire.open_frame(self._numbers, topic, source, source_number))
+        self._client.write(wire.open_frame(self._numbers, topic, source, source_number, self._level))
         return self._numbers
 
     def close_stream(self, number: int, cause: Cause, text: str) -> None:

@@ -27,6 +27,7 @@ from heliograph.model.topic_names import TopicName
 from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.task_set import TaskSet, cancel_all
+from heliograph.wire.links.link_commands import FEATURE_LEVEL
 from replicator.audit.audit_settings import AuditLimits, AuditSettings
 from replicator.audit.auditor import Auditor
 from replicator.bandwidth.bandwidth_budgets import Budgets
@@ -121,6 +122,8 @@ class LinkSettings:
     syncs_max: int = 8
     left_grace_s: float = 86_400.0
     """So long what a region that left had not got is kept for it, should it come back."""
+    feature_level: int = FEATURE_LEVEL
+    """What targets are told that this side understands."""
 
 
 class LinkManager:

@@ -160,7 +160,9 @@ class Owners:
                 Cause.UNAUTHORIZED,
                 f"{key[1]} does not prove to be region {key[0]}: its link address leads to somebody else",
             )
-        connection = self._connections[key] = LinkConnection(key, client, self._clock, self._on_ended, self._soon)
+        connection = self._connections[key] = LinkConnection(
+            key, client, self._clock, self._on_ended, self._soon, self._settings.feature_level
+        )
         return connection
 
     def _made(self, key: Key, task: asyncio.Task[LinkConnection]) -> None:

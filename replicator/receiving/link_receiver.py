@@ -48,6 +48,8 @@ class ReceiverSettings:
     streams_max: int = 100_000
     held_beat_s: float = 1.0
     """While reading is held, the sender hears so often that this side lives."""
+    feature_level: int = wire.FEATURE_LEVEL
+    """What sources are told that this side understands."""
 
     def __post_init__(self) -> None:
         assert 0 < self.receipt_after_s <= 0.05
@@ -207,7 +209,11 @@ class LinkReceiver:
             now_ms=self._clock.wall_ms,
         )
         self._closes[number] = log.watch_close(lambda: self._on_log_closed(number))
-        self._write(wire.opened_frame(number, log.origin[2], self.settings.window_bytes, log.vector))
+        self._write(
+            wire.opened_frame(
+                number, log.origin[2], self.settings.window_bytes, log.vector, self.settings.feature_level
+            )
+        )
 
     def _adopt(self, kind: LinkFrameKind, number: int, topic: str, rows: list[SchemaRow], host: SchemaHost) -> None:
         """What comes behind them on this stream waits until they are stored: at most the stream's window."""

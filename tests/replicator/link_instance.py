@@ -22,7 +22,7 @@ from replicator.dedup.producer_dedup import DedupSettings
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.topic_state import TopicState
 from replicator.manager.link_manager import LinkManager, LinkSettings
-from replicator.receiving.link_receiver import LinkReceiver
+from replicator.receiving.link_receiver import LinkReceiver, ReceiverSettings
 from tests.replicator.fake_ledger import FakeLedger, Store
 from tests.replicator.link_world import entry
 
@@ -89,6 +89,7 @@ class Listener(asyncio.Protocol):
             broker.clock,
             region=broker.region.name,
             region_number=broker.region.number_of,
+            settings=ReceiverSettings(feature_level=broker.links.settings.feature_level),
             incoming=broker.links.incoming,
             auditor=broker.links.auditor,
             schemas=broker.links.schemas,

@@ -232,8 +232,8 @@ def parse(number: int, content: Buffer) -> tuple[LinkFrameKind, list[Any]]:
     return kind, fields
 
 
-def open_frame(stream: int, topic: str, source: str, number: int) -> list[Buffer]:
-    return frame(LinkFrameKind.OPEN, [stream, topic, source, number, FEATURE_LEVEL])
+def open_frame(stream: int, topic: str, source: str, number: int, level: int = FEATURE_LEVEL) -> list[Buffer]:
+    return frame(LinkFrameKind.OPEN, [stream, topic, source, number, level])
 
 
 def read_open(fields: list[Any]) -> tuple[int, str, str, int, int]:
@@ -248,8 +248,10 @@ def read_open(fields: list[Any]) -> tuple[int, str, str, int, int]:
     )
 
 
-def opened_frame(stream: int, incarnation: int, window_bytes: int, vector: Vector) -> list[Buffer]:
-    return frame(LinkFrameKind.OPENED, [stream, incarnation, window_bytes, vector.encode(), FEATURE_LEVEL])
+def opened_frame(
+    stream: int, incarnation: int, window_bytes: int, vector: Vector, level: int = FEATURE_LEVEL
+) -> list[Buffer]:
+    return frame(LinkFrameKind.OPENED, [stream, incarnation, window_bytes, vector.encode(), level])
 
 
 def read_opened(fields: list[Any]) -> tuple[int, int, int, Vector, int]:

@@ -77,8 +77,8 @@ class Host:
         self.total += 1
 
 
-async def begun(sim: Simulation) -> tuple[Instance, dict[str, Host]]:
-    instance = Instance(sim, NAMES, 1, LinkSettings())
+async def begun(sim: Simulation, settings: LinkSettings | None = None) -> tuple[Instance, dict[str, Host]]:
+    instance = Instance(sim, NAMES, 1, settings)
     for a, b in (("us", "eu"), ("us", "ap"), ("eu", "ap")):
         sim.network.latency(a, b, 0.03, 0.08)
     await instance.load()
@@ -196,7 +196,6 @@ def test_counts_on_the_wire() -> None:
 
 
 def test_regions_of_an_older_version_are_told_no_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heliograph.wire.links.link_commands.FEATURE_LEVEL", 3)
     sent: list[int] = []
     whole = Claims.fields
 
@@ -208,7 +207,7 @@ def test_regions_of_an_older_version_are_told_no_counts(monkeypatch: pytest.Monk
     with Simulation(3) as sim:
 
         async def main() -> None:
-            instance, hosts = await begun(sim)
+            instance, hosts = await begun(sim, LinkSettings(feature_level=3))
             instance.regions["us"].publish(5)
             await asyncio.sleep(2)
             hosts["us"].redeliver(min(hosts["us"].positions()))
