@@ -7,7 +7,7 @@ Invariants: no ledger id is given out that may have been given out before, also 
 taken for deleted that a bookie holds, or might hold (one of its bookies was not asked); keys under a lease are gone,
 because whoever held it is; the restored metadata has an `/instance` of its own, so that no bookie deletes by it before
 an operator confirms.
-Source: ARCHITECTURE "The five ideas", 4, and "Ledgers and journal"; docs/operating.md, "Backup and restore".
+Source: docs/architecture.md, "Coordinates"; docs/operating.md, "Backup and restore".
 """
 
 from __future__ import annotations

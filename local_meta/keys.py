@@ -1,4 +1,6 @@
-"""Keys of a region's local metadata: every layout, in one place.
+"""Keys of a region's local metadata: those that several packages ask for.
+
+Others stand beside what they hold: schemas, epochs of producers, ids of topics, and what is Kafka's (`/kafka/…`).
 
 Is: key strings and ranges from names, and names back from keys. Isn't: values (heliograph.model.ledger_metadata), or
 who may write them.

@@ -196,7 +196,7 @@ class BrokerRole:
         from region_node.replication.replicated_schemas import ReplicatedSchemas
         from region_node.replication.replicated_subscriptions import ReplicatedSubscriptions
         from region_node.security.allowed_urls import ListedRegions, UrlList
-        from region_node.security.authorization import topic_grants
+        from region_node.security.authorization import deleted_topic_grants
         from region_node.subscriptions.filter_plugins import load_filters
         from region_node.tiering.broker_tier import BrokerTier
         from region_node.topics.serving.topic_service import TopicService, TopicSettings
@@ -317,7 +317,7 @@ class BrokerRole:
         self.topics.gates.of = self.leases.gate
         if self.topics.compactor is not None:
             self.topics.compactor.delete_object = self.tier.compacted.delete
-        self.topics.forget_grants = lambda name: topic_grants.forget(
+        self.topics.forget_grants = lambda name: deleted_topic_grants.forget(
             ConfigAdmin(self.config, rng=self.runtime.rng), self.view, name
         )
         self.subscription_leadership = SubscriptionLeadership(

@@ -7,7 +7,7 @@ Invariants: no topic is opened while the region's epoch stands for another metad
 metadata was never known to the configuration may be served at once, because nothing of it can have been restored
 before; only who has just read `/instance` speaks for it, so that a broker of the old metadata never raises the epoch
 again; nor does one whose metadata has held the epoch and lost it to another.
-Source: ARCHITECTURE "The five ideas", 4; docs/operating.md, "Backup and restore".
+Source: docs/architecture.md, "Coordinates"; docs/operating.md, "Backup and restore".
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Intake: decides of each run and SKIP that another region sends whether it is new here.
+"""Version vector: what a topic has taken over of each origin, and the rule which run or SKIP of another region is new
+here.
 
 Is: the two watermarks of each origin, *submitted* and *durable* (the vector), and the rule. Isn't: storage, frames, or
 the sender's side.

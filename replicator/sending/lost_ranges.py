@@ -1,4 +1,4 @@
-"""Losses: what a link says of entries that this region does not have any more, and that its target lacks.
+"""Lost ranges: what a link says of entries that this region does not have any more, and that its target lacks.
 
 Is: the part of `replicator.sending.link_sender` that names ranges which are trimmed, expired, given up, or deleted.
 Isn't: what is sent of what is there, or what was not meant for the target.

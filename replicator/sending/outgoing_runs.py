@@ -1,4 +1,4 @@
-"""Sends: what a link's core lets go, and how neighbours become one.
+"""Outgoing runs: what a link's core lets go, and how neighbours become one.
 
 Is: the two things that go out (a run with the coordinate before it, a SKIP that is passed on), and the joining and
 cutting of such runs. Isn't: a decision whether they go (`replicator.sending.link_sender`).

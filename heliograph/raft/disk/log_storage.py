@@ -10,7 +10,7 @@ Each record also says how far entries are known to be committed. Only the last r
 entries that it speaks of, and committed entries are never replaced: so whatever prefix of the log survives holds those
 very entries. A member that restarts may therefore apply them before it hears of anybody; what it doesn't know of is
 only what was committed after its last record.
-Source: records in `log_records`, snapshots in `snapshot_file`; ARCHITECTURE "Ledgers and journal".
+Source: records in `log_records`, snapshots in `snapshot_file`; docs/protocols/metadata.md.
 """
 
 from __future__ import annotations

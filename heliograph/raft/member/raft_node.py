@@ -6,7 +6,7 @@ group itself (`membership_calls`).
 Invariants: batches of actions are released one after the other, each after everything before it is durable. A failed
 write or sync stops the member for good; a full disk refuses proposals and goes on reading. A member that starts applies
 what it durably knows to be committed, whether or not it can reach another one.
-Source: ARCHITECTURE "Folders" (heliograph/raft).
+Source: docs/architecture.md, "Metadata".
 """
 
 from __future__ import annotations

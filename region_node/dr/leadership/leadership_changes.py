@@ -1,4 +1,4 @@
-"""Switching: how the leadership of a namespace may change, and for whom that must wait.
+"""Changes of leadership: how the leadership of a namespace may change, and for whom that must wait.
 
 Is: the transitions as values, and their writes by compare-and-set. Isn't: an order of steps for an operator
 (`region_node.dr.operations.operation`).

@@ -1,4 +1,4 @@
-"""Writing: what one broker may confirm in active-passive namespaces, now.
+"""Write gates: what one broker may confirm in active-passive namespaces, now.
 
 Is: the broker's lease as a deadline, the leadership of each namespace as last heard, and a gate a namespace that runs
 pass twice: when they are taken, and when their ack quorum is reached; and the leadership of each subscription that is
@@ -7,7 +7,7 @@ Invariants: nothing is confirmed unless this region is the active one under the 
 the lease holds *at that moment*; the lease's deadline counts from before the renewal was sent, less what two clocks may
 drift apart; what `obeyed` returns for a namespace is only as new as what this broker has done: after a drain was
 obeyed, nothing taken before it is confirmed any more.
-Source: ARCHITECTURE "Leases of active-passive namespaces"; docs/protocols/leadership.md.
+Source: docs/protocols/leadership.md.
 """
 
 from __future__ import annotations

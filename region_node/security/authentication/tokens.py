@@ -1,7 +1,7 @@
 """JSON web tokens: from the text to a role.
 
 Is: the plug-in `token`; which source of keys a token belongs to, its signature, its claims. Isn't: keys (`token_keys`),
-or issuing (`token_commands`).
+or issuing (`token_issuing`).
 Invariants: the algorithm is one of the source's pinned ones before a key is looked at, and `none` is none of them; the
 signature is verified before a claim counts (the issuer alone is read before, to choose the source; the source then
 checks it); a token that has run out is refused whatever else holds.

@@ -16,7 +16,7 @@ from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, typed_body
 from region_node.security.authentication.principal import ROLE_CHARS_MAX
-from region_node.security.authorization import topic_grants
+from region_node.security.authorization import deleted_topic_grants
 from region_node.security.authorization.authorization_service import Action
 
 _ROLES_MAX = 1000
@@ -74,7 +74,7 @@ async def revoke_on_topic(admin: Admin, request: web.Request) -> Any:
 
 async def forget(admin: Admin, name: TopicName) -> None:
     """Deletes the grants of a topic that was deleted, and waits until this broker has seen that."""
-    if await topic_grants.forget(admin.config, admin.view, name):
+    if await deleted_topic_grants.forget(admin.config, admin.view, name):
         await admin.seen(
             lambda: (p := admin.view.namespace(name.namespace)) is None or str(name) not in p.topic_permissions
         )
