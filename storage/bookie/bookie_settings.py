@@ -29,6 +29,10 @@ class BookieSettings:
     """The bound of one answer to a read, unless a single block is larger."""
     reads_max: int = 64
     """Reads from disk under way; beyond it connections are not read."""
+    lac_waits_max: int = 4096
+    """Readers that wait for a ledger to be confirmed further; one more, and the oldest is answered at once."""
+    held_looks_max: int = 500
+    """In the index, for one answer about what is held: other frames wait for a few milliseconds at most."""
     free_bytes_min: int = 256 << 20
     """With less free space a directory takes no adds."""
     free_bytes_again: int = 0
@@ -56,6 +60,8 @@ class BookieSettings:
             self.read_bytes_max,
             self.reads_max,
             self.spare_segments,
+            self.lac_waits_max,
+            self.held_looks_max,
         )
         if min(positive) < 1 or self.free_bytes_min < 0:
             raise ConfigError("sizes of a bookie must be positive")

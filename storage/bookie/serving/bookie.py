@@ -33,8 +33,6 @@ from storage.bookie.serving.lac_waits import LacWaits
 __all__ = ["Bookie", "BookieSettings", "DirectoryPlace", "Peer"]
 
 _LEDGERS_A_PAGE = 100_000
-_LOOKS_A_PAGE = 500
-"""In the index, for one answer about what is held: other frames wait for a few milliseconds at most."""
 
 
 class Bookie(Directories):
@@ -52,7 +50,7 @@ class Bookie(Directories):
         clock: Clock,
     ) -> None:
         super().__init__(journals, ledgers, settings, bookie_id=bookie_id, instance=instance, rng=rng, clock=clock)
-        self._lac_waits = LacWaits()
+        self._lac_waits = LacWaits(settings.lac_waits_max)
         self._blocked: list[Peer] = []
         self._reading = 0
 
@@ -234,7 +232,8 @@ class Bookie(Directories):
         elif ledger not in home.table.last:
             peer.answer(request, *self._absent(home, ledger))
         else:
-            ranges, behind = held(home.generations(), home.table, ledger, first, last, _LOOKS_A_PAGE)
+            looks_max = self.settings.held_looks_max
+            ranges, behind = held(home.generations(), home.table, ledger, first, last, looks_max)
             peer.answer(request, BookieCode.OK, behind, home.table.lac.get(ledger, -1), [encode_ranges(ranges)])
 
     def _absent(

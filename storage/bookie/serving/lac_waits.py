@@ -2,7 +2,7 @@
 
 Is: which requests wait, and when they are answered. Isn't: what is confirmed (the ledgers' table), or a timer.
 Invariants: each is answered once; its time-out is an answer like any other, and tells what is known by then; no more
-than `WAITING_MAX` wait, the oldest is answered for a new one; a ledger that nobody waits for costs one look-up in an
+than `waiting_max` wait, the oldest is answered for a new one; a ledger that nobody waits for costs one look-up in an
 empty dict.
 Source: docs/protocols/storage.md, "Readers of an open ledger".
 """
@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-WAITING_MAX = 4096
 Answer = Callable[[], None]
 """Answers with what is known when it is called."""
 
 
 class LacWaits:
-    def __init__(self) -> None:
+    def __init__(self, waiting_max: int) -> None:
+        self._waiting_max = waiting_max
         self._of: dict[int, dict[int, tuple[int, float, Answer]]] = {}  # ledger -> number -> (known, left s, answer)
         self._order: dict[int, int] = {}  # number -> ledger
         self._number = 0
@@ -27,7 +27,7 @@ class LacWaits:
 
     def wait(self, ledger: int, known: int, wait_s: float, answer: Answer) -> None:
         """answer: called when the LAC is above `known`, when nothing more can come, or after `wait_s`, by the tick."""
-        if len(self._order) >= WAITING_MAX:
+        if len(self._order) >= self._waiting_max:
             number = next(iter(self._order))
             self._end(self._order[number], number)
         self._number += 1

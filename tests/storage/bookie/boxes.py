@@ -44,13 +44,14 @@ class Asker:
 class Box(Asker):
     """One journal directory and one ledger directory."""
 
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: Simulation, settings: BookieSettings = SMALL) -> None:
+        self.settings = settings
         self.journal, self.ledgers = Platter(sim.loop, sim.rng("journal")), Platter(sim.loop, sim.rng("ledgers"))
         self.rng = sim.rng("bookie")
         self.start()
 
-    def start(self, settings: BookieSettings = SMALL) -> None:
-        self.bookie = make_bookie(self.journal.disk(), self.ledgers.disk(), self.rng, settings)
+    def start(self, settings: BookieSettings | None = None) -> None:
+        self.bookie = make_bookie(self.journal.disk(), self.ledgers.disk(), self.rng, settings or self.settings)
         self.peer = NotingPeer()
 
     def restart(self) -> None:

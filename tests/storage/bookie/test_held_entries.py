@@ -5,6 +5,7 @@ range.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -12,11 +13,10 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import BookieUnavailable, NoSuchLedger, PeerError
 from heliograph.wire.bookie_frames import HEAD, RANGE, Kind, decode_ranges, encode, encode_ranges
 from storage.bookie.entry_log import entry_log
-from storage.bookie.serving import bookie as bookie_module
 from storage.bookie.serving.bookie import Bookie
 from storage.ledger.bookies.bookie_client import BookieClient
 from tests.storage.bookie.boxes import Box
-from tests.storage.bookie.history import add, send
+from tests.storage.bookie.history import SMALL, add, send
 from tests.storage.bookie.serving.bookie_cluster import Cluster, Writer, scenario
 
 
@@ -46,12 +46,12 @@ async def held(box: Box, ledger: int, first: int, last: int) -> list[tuple[int, 
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_it_is_what_can_be_read_however_it_was_stored(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bookie_module, "_LOOKS_A_PAGE", random.Random(seed).choice((1, 3, 500)))
+def test_it_is_what_can_be_read_however_it_was_stored(seed: int) -> None:
+    settings = replace(SMALL, held_looks_max=random.Random(seed).choice((1, 3, 500)))
     with Simulation(seed) as sim:
 
         async def main() -> None:
-            box, rng = Box(sim), random.Random(seed)
+            box, rng = Box(sim, settings), random.Random(seed)
             there: set[int] = set()
             for turn in range(60):
                 first, count = rng.randrange(300), rng.randrange(1, 9)
@@ -72,8 +72,6 @@ def test_it_is_what_can_be_read_however_it_was_stored(seed: int, monkeypatch: py
 
 
 def test_over_a_connection_and_from_bookies_that_cannot_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bookie_module, "_LOOKS_A_PAGE", 2)
-
     async def body(cluster: Cluster) -> None:
         client = cluster.client()
         writer = Writer(client, 1)
@@ -98,7 +96,7 @@ def test_over_a_connection_and_from_bookies_that_cannot_say(monkeypatch: pytest.
         assert await client.held(1, 0, 5) == [(0, 5)] and not cluster.bad, "on the same connection"
         await _bad_shapes(cluster, client)
 
-    scenario(body)
+    scenario(body, replace(SMALL, held_looks_max=2))
 
 
 async def _bad_shapes(cluster: Cluster, client: BookieClient) -> None:

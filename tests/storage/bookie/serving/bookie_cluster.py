@@ -7,9 +7,10 @@ import random
 from collections.abc import Awaitable, Callable
 
 from geo_tests.sim.simulation import Machine, Simulation
+from storage.bookie.bookie_settings import BookieSettings
 from storage.bookie.serving.bookie_server import BookieServer
 from storage.ledger.bookies.bookie_client import BookieClient, BookieClientSettings
-from tests.storage.bookie.history import block, make_bookie
+from tests.storage.bookie.history import SMALL, block, make_bookie
 
 PORT = 3181
 
@@ -17,8 +18,8 @@ PORT = 3181
 class Cluster:
     """One bookie machine, and clients in the test's own process."""
 
-    def __init__(self, sim: Simulation) -> None:
-        self.sim, self.machine = sim, sim.machine("bookie")
+    def __init__(self, sim: Simulation, settings: BookieSettings = SMALL) -> None:
+        self.sim, self.machine, self.settings = sim, sim.machine("bookie"), settings
         self.bad: list[str] = []
         self.sim.machine("client").start(_idle)
         self.start()
@@ -27,7 +28,7 @@ class Cluster:
         self.machine.start(self._serve)
 
     async def _serve(self, machine: Machine) -> None:
-        self.bookie = make_bookie(machine.disk("journal"), machine.disk("ledgers"), machine.rng)
+        self.bookie = make_bookie(machine.disk("journal"), machine.disk("ledgers"), machine.rng, self.settings)
         self.server = BookieServer(self.bookie, on_bad_peer=self.bad.append)
         await self.server.start("bookie", PORT)
 
@@ -39,9 +40,9 @@ async def _idle(_machine: Machine) -> None:
     await asyncio.get_running_loop().create_future()
 
 
-def scenario(body: Callable[[Cluster], Awaitable[None]]) -> None:
+def scenario(body: Callable[[Cluster], Awaitable[None]], settings: BookieSettings = SMALL) -> None:
     with Simulation(5) as sim:
-        cluster = Cluster(sim)
+        cluster = Cluster(sim, settings)
 
         async def main() -> None:
             await asyncio.sleep(0.1)

@@ -7,13 +7,12 @@ import asyncio
 import pytest
 
 from heliograph.model.errors import NoSuchLedger
-from storage.bookie.serving import lac_waits
 from storage.bookie.serving.lac_waits import LacWaits
 from tests.storage.bookie.serving.bookie_cluster import Cluster, Writer, scenario
 
 
 def test_each_waiter_is_answered_once_when_there_is_more_or_its_time_is_over() -> None:
-    waits, heard = LacWaits(), list[str]()
+    waits, heard = LacWaits(9), list[str]()
     waits.wait(1, 5, 2.0, lambda: heard.append("a"))
     waits.wait(1, 7, 9.0, lambda: heard.append("b"))
     waits.wait(2, 0, 1.0, lambda: heard.append("c"))
@@ -32,9 +31,8 @@ def test_each_waiter_is_answered_once_when_there_is_more_or_its_time_is_over() -
     assert heard == ["a", "c", "b"] and not len(waits)
 
 
-def test_the_oldest_makes_room_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lac_waits, "WAITING_MAX", 3)
-    waits, heard = LacWaits(), list[int]()
+def test_the_oldest_makes_room_for_a_new_one() -> None:
+    waits, heard = LacWaits(3), list[int]()
     for number in range(5):
         waits.wait(number % 2, 9, 10.0, lambda number=number: heard.append(number))  # type: ignore[misc]
     assert heard == [0, 1] and len(waits) == 3
