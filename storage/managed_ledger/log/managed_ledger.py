@@ -449,7 +449,9 @@ class ManagedLedger(LogRepair):
         return {**self.properties, TRIMMED_MS: str(self._catalog.closed_ms(trimmed))} if trimmed else self.properties
 
     def page_changes(self, trimmed: int) -> tuple[dict[int, bytes], list[int]]:
-        return self._catalog.page_changes(trimmed, more=self._catalog.history is not None or self._parts.may_page())
+        parts = self._parts
+        more = self._catalog.history is not None or parts.may_page()
+        return self._catalog.page_changes(trimmed, more=more, page_ledgers=parts.page_ledgers)
 
     def on_pages_not_written(self, pages: Sequence[int]) -> None:
         if self._catalog.history is not None:

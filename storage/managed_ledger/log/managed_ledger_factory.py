@@ -43,7 +43,7 @@ from storage.managed_ledger.log.managed_ledger import LogState, ManagedLedger
 from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE, NoState, ShadowLedger
 from storage.managed_ledger.log.shared_parts import SharedParts
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
-from storage.managed_ledger.metadata.ledger_catalog import Catalog
+from storage.managed_ledger.metadata.ledger_catalog import PAGE_LEDGERS, Catalog
 from storage.managed_ledger.metadata.ledger_history import History
 from storage.managed_ledger.metadata.ledger_pages import read_pages, stored_topic
 from storage.managed_ledger.metadata.metadata_flusher import MetadataFlusher
@@ -89,7 +89,9 @@ class ManagedLedgerFactory:
         *,
         ledger_settings: LedgerSettings | None = None,
         sealing: Sealing | None = None,
+        page_ledgers: int = PAGE_LEDGERS,
     ) -> None:
+        """page_ledgers: how many ledgers of a topic that has very many go into a page of its metadata."""
         assert clock is not None and rng is not None
         self.cache, self.settings = cache, settings or ManagedLedgerSettings()
         self.context = LedgerContext(
@@ -111,6 +113,7 @@ class ManagedLedgerFactory:
             on_closed=self._closed,
             touch=self._restless.touch,
             mending=Throttle(self.settings.mend_bytes_per_s),
+            page_ledgers=page_ledgers,
         )
         self._open: dict[str, ManagedLedger] = {}
         self._sweep: asyncio.TimerHandle | None = None

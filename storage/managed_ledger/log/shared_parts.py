@@ -19,6 +19,7 @@ from storage.managed_ledger.append_counts import Appends
 from storage.managed_ledger.cache.entry_cache import EntryCache
 from storage.managed_ledger.cache.read_ahead import ReadAhead
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
+from storage.managed_ledger.metadata.ledger_catalog import PAGE_LEDGERS
 from storage.managed_ledger.metadata.metadata_flusher import MetadataFlusher
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _SAME_MAX = 1000
 @dataclass(slots=True, kw_only=True)
 class SharedParts:
     """cold: reads ledgers that only an object store has. may_page: every broker of the region understands pages of
-    ledgers.
+    ledgers. page_ledgers: how many of them a page takes.
 
     on_closed: called with each log that ends. touch: called with a topic that `ManagedLedger.rest` has something to do
     for.
@@ -50,6 +51,7 @@ class SharedParts:
     mending: Throttle
     cold: ColdReads | None = None
     may_page: Callable[[], bool] = lambda: True
+    page_ledgers: int = PAGE_LEDGERS
     appends: Appends = field(default_factory=Appends)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _same: dict[Hashable, Hashable] = field(default_factory=dict)

@@ -106,26 +106,28 @@ class Catalog:
         for column in (self.ids, self._infos, self._entries, self._bytes, self._before, self._bytes_before):
             del column[:count]
 
-    def seal(self) -> bool:
-        """Moves the oldest ledgers that lie in no page into one, where there are enough. Returns whether it did."""
-        infos = self.recent(PAGE_LEDGERS)
-        if len(self.ids) < 2 * PAGE_LEDGERS or not all(info.closed_ms and info.entries for info in infos):
+    def seal(self, page_ledgers: int = PAGE_LEDGERS) -> bool:
+        """Moves the oldest ledgers that lie in no page into one, where there are twice as many as it takes. Returns
+        whether it did.
+        """
+        infos = self.recent(page_ledgers)
+        if len(self.ids) < 2 * page_ledgers or not all(info.closed_ms and info.entries for info in infos):
             return False
         if self.history is None:
             self.history = History(())
         self.history.append(infos)
         for column in (self.ids, self._infos, self._entries, self._bytes, self._before, self._bytes_before):
-            del column[:PAGE_LEDGERS]
+            del column[:page_ledgers]
         return True
 
-    def page_changes(self, trimmed: int, *, more: bool = True) -> tuple[dict[int, bytes], list[int]]:
+    def page_changes(
+        self, trimmed: int, *, more: bool = True, page_ledgers: int = PAGE_LEDGERS
+    ) -> tuple[dict[int, bytes], list[int]]:
         """(key -> value of the pages to write, keys of those to delete), where the first `trimmed` ledgers go. more:
-        pages that can be made are made.
+        pages that can be made are made, each of `page_ledgers`.
         """
-        while (
-            more and self.seal()
-        ):  # many at once of a topic that an older version has stored: together no more than one value may have
-            pass
+        while more and self.seal(page_ledgers):
+            pass  # many at once of a topic that an older version has stored: together no more than one value may have
         if self.history is None:
             return {}, []
         gone = self.history.forms(trimmed)[1]

@@ -22,7 +22,7 @@ from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from local_meta import keys
 from storage.managed_ledger.cursors.cursor import Cursor
-from storage.managed_ledger.metadata.ledger_catalog import Catalog
+from storage.managed_ledger.metadata.ledger_catalog import PAGE_LEDGERS, Catalog
 from storage.tiered.objects.object_names import MANIFEST, ObjectName, parse
 from storage.tiered.objects.object_names import key as key_of
 from storage.tiered.offload.ledger_upload import check
@@ -116,10 +116,11 @@ async def restore_topic(
     holder: str = "",
     keep_cursor: Callable[[str], bool] = lambda name: True,
     may_page: bool = True,
+    page_ledgers: int = PAGE_LEDGERS,
 ) -> Restored:
     """url: of another store than the broker's own. holder: where several have the topic. keep_cursor: by name.
 
-    may_page: every broker of the region understands pages of ledgers.
+    may_page: every broker of the region understands pages of ledgers. page_ledgers: how many of them a page takes.
 
     prepare: called once, when nothing stands in the way any more: makes what the topic needs around it, and returns
     notes.
@@ -156,7 +157,7 @@ async def restore_topic(
     cursors = {name: _clamped(name, cursor, catalog) for name, cursor in manifest.cursors if keep_cursor(name)}
     notes += await prepare(manifest)
     await _raise_ids(meta, manifest, infos)
-    await _write(meta, topic, form, cursors, may_page)
+    await _write(meta, topic, form, cursors, page_ledgers if may_page else None)
     size = sum(info.size_bytes for info in infos)
     entries = sum(info.entries for info in infos)
     return Restored(
@@ -267,14 +268,14 @@ async def _raise_ids(meta: MetadataStore, manifest: TopicManifest, infos: list[L
 
 
 async def _write(
-    meta: MetadataStore, topic: str, form: ManagedLedgerMetadata, cursors: dict[str, bytes], may_page: bool
+    meta: MetadataStore, topic: str, form: ManagedLedgerMetadata, cursors: dict[str, bytes], page_ledgers: int | None
 ) -> None:
-    """The topic's own key comes last: without it, cursors and pages are nobody's."""
+    """The topic's own key comes last: without it, cursors and pages are nobody's. page_ledgers: None: in no page."""
     puts: list[Op] = [Put(keys.cursor(topic, name), blob) for name, blob in cursors.items()]
     for start in range(0, len(puts), _CURSORS_A_WRITE):
         await meta.txn(puts[start : start + _CURSORS_A_WRITE])
     catalog = Catalog(form.ledgers, form.state_through)
-    while may_page and catalog.seal() and catalog.history is not None:
+    while page_ledgers is not None and catalog.seal(page_ledgers) and catalog.history is not None:
         for page, value in catalog.history.take_changed().items():
             await meta.put(keys.ledger_page(topic, page), value)
     pages, ledgers = catalog.forms(0)

@@ -15,6 +15,7 @@ from heliograph.model.positions import Position
 from storage.ledger.ledger_context import LedgerSettings
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
+from storage.managed_ledger.metadata.ledger_catalog import PAGE_LEDGERS
 from tests.storage.managed_ledger.flaky_store import FlakyStore
 from tests.storage.managed_ledger.world import Broker, Names, Region, read_all, run_of, until
 
@@ -57,9 +58,9 @@ async def returned(call: Callable[[], Coroutine[Any, Any, None]]) -> bool:
 class Model:
     """The run, and all that it knows."""
 
-    def __init__(self, sim: Simulation, rng: random.Random) -> None:
+    def __init__(self, sim: Simulation, rng: random.Random, *, page_ledgers: int = PAGE_LEDGERS) -> None:
         self.sim, self.rng = sim, rng
-        self.region = Region(sim, rng.choice([3, 3, 4, 5]), delay_s=0.004)
+        self.region = Region(sim, rng.choice([3, 3, 4, 5]), delay_s=0.004, page_ledgers=page_ledgers)
         self.quorums = rng.choice(QUORUMS)
         self.trimming = rng.random() < 0.5
         self.idle_s, self.sweep_s = rng.choice([0.02, 0.2, 300.0]), rng.choice([0.1, 0.1, 5.0])

@@ -22,6 +22,7 @@ from storage.managed_ledger.cache.entry_cache import EntryCache
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
+from storage.managed_ledger.metadata.ledger_catalog import PAGE_LEDGERS
 from storage.sealing.sealing import Sealing
 from tests.storage.ledger.fake_bookies import FakeBookie, FakeClient
 
@@ -84,6 +85,7 @@ class Broker:
             rng,
             ledger_settings=ledger_settings,
             sealing=sealing,
+            page_ledgers=region.page_ledgers,
         )
         self.state = Names()
         self.done: list[tuple[int, int, str]] = []
@@ -109,8 +111,11 @@ class Broker:
 
 
 class Region:
-    def __init__(self, sim: Simulation, bookies: int = 3, *, delay_s: float = 0.002) -> None:
-        self.sim, self.rng = sim, sim.rng("region")
+    def __init__(
+        self, sim: Simulation, bookies: int = 3, *, delay_s: float = 0.002, page_ledgers: int = PAGE_LEDGERS
+    ) -> None:
+        """page_ledgers: how many ledgers its brokers put into a page."""
+        self.sim, self.rng, self.page_ledgers = sim, sim.rng("region"), page_ledgers
         self.machine = KvMachine()
         self.bookies = {f"b{i}": FakeBookie(f"b{i}", sim.rng(f"b{i}"), delay_s=delay_s) for i in range(bookies)}
 

@@ -17,6 +17,7 @@ from heliograph.model.errors import CorruptData, NoSuchObject
 from storage.ledger.reading.ledger_reader import opened
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
+from storage.managed_ledger.metadata.ledger_catalog import PAGE_LEDGERS
 from storage.sealing.sealing import Sealing
 from storage.tiered.offload.offload_plan import OffloadPolicy
 from storage.tiered.offload.offloader import Described, Tiering
@@ -167,11 +168,13 @@ class TierBroker(Broker):
         )
 
 
-def simulated(work: Callable[[Simulation, Region], Awaitable[None]], *, seed: int = 1) -> None:
+def simulated(
+    work: Callable[[Simulation, Region], Awaitable[None]], *, seed: int = 1, page_ledgers: int = PAGE_LEDGERS
+) -> None:
     with Simulation(seed=seed) as sim:
 
         async def main() -> None:
-            region = Region(sim)
+            region = Region(sim, page_ledgers=page_ledgers)
             await region.start()
             await work(sim, region)
 

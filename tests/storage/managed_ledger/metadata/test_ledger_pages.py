@@ -33,8 +33,7 @@ from replicator.audit.bookie_copies import BookieCopies
 from storage.managed_ledger.cursors.cursor import Cursor
 from storage.managed_ledger.log.damaged_ledgers import stored_info
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
-from storage.managed_ledger.metadata import ledger_catalog as catalogs
-from storage.managed_ledger.metadata.ledger_catalog import Catalog
+from storage.managed_ledger.metadata.ledger_catalog import PAGE_LEDGERS, Catalog
 from storage.managed_ledger.metadata.ledger_pages import stored_topic
 from storage.managed_ledger.retention.orphan_ledgers import OrphanCollector
 from tests.storage.managed_ledger.histories import Model
@@ -49,17 +48,11 @@ def gone(ledger: int) -> LedgerInfo:
     return LedgerInfo(ledger, 3, 300, 1_000 * ledger + 1, 3 * ledger, record)
 
 
-@pytest.fixture
-def small_pages(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(catalogs, "PAGE_LEDGERS", 3)
-    return 3
-
-
-def scenario(work: Callable[[Region], Awaitable[None]]) -> None:
+def scenario(work: Callable[[Region], Awaitable[None]], page_ledgers: int = PAGE_LEDGERS) -> None:
     with Simulation(seed=1) as sim:
 
         async def main() -> None:
-            region = Region(sim)
+            region = Region(sim, page_ledgers=page_ledgers)
             await region.start()
             await work(region)
 
@@ -96,15 +89,14 @@ async def page_keys(region: Region) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_catalog_with_pages_answers_as_one_without(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogs, "PAGE_LEDGERS", random.Random(seed).randrange(1, 5))
-    rng = random.Random(seed)
+def test_a_catalog_with_pages_answers_as_one_without(seed: int) -> None:
+    rng, page_ledgers = random.Random(seed), random.Random(seed).randrange(1, 5)
     paged, plain, ledger = Catalog(), Catalog(), 0
     for _ in range(60):
         match rng.randrange(8):
             case 0 if plain.count > 1:
                 dropped = rng.randrange(1, plain.count)
-                pages_gone = paged.page_changes(dropped)[1]
+                pages_gone = paged.page_changes(dropped, page_ledgers=page_ledgers)[1]
                 kept = paged.forms(dropped)[0]
                 assert paged.closed_ms(dropped) == plain.closed_ms(dropped) == plain.infos()[dropped - 1].closed_ms
                 paged.drop_first(dropped)
@@ -113,7 +105,7 @@ def test_a_catalog_with_pages_answers_as_one_without(seed: int, monkeypatch: pyt
                     "what was to be stored is what is left"
                 )
             case 1:
-                paged.seal()
+                paged.seal(page_ledgers)
             case 2 if plain.count > 1:
                 at = rng.choice(plain.infos()[:-1]).ledger
                 record = OffloadRecord(f"{rng.getrandbits(32):08x}", "r", rng.choice(list(OffloadState)))
@@ -150,9 +142,9 @@ def test_a_catalog_with_pages_answers_as_one_without(seed: int, monkeypatch: pyt
             assert paged.position_at(paged.rank(probe)) == plain.position_at(plain.rank(probe))
 
 
-def test_of_a_page_that_was_not_read_nothing_is_left_out_silently(small_pages: int) -> None:
+def test_of_a_page_that_was_not_read_nothing_is_left_out_silently() -> None:
     known = Catalog([gone(i) for i in range(12)])
-    while known.seal():
+    while known.seal(3):
         pass
     unread = Catalog(known.recent(), known.last, known.forms(0)[0])
     assert (
@@ -208,7 +200,7 @@ class Dying(EmbeddedStore):
 
 
 @pytest.mark.parametrize("applied", [False, True])
-def test_a_crash_at_any_write_of_metadata_loses_and_doubles_no_ledger(applied: bool, small_pages: int) -> None:
+def test_a_crash_at_any_write_of_metadata_loses_and_doubles_no_ledger(applied: bool) -> None:
     """Ledgers are made, sealed into pages, said to be offloaded, and trimmed, by one owner after the other, each of
     which dies at its n-th write.
     """
@@ -270,14 +262,13 @@ def test_a_crash_at_any_write_of_metadata_loses_and_doubles_no_ledger(applied: b
         assert await OrphanCollector(other.factory.context, 0.0).sweep(1.0) is not None
         assert {(a, b): c for a, b, c in await read_all(log)} == there, "a ledger of a page was taken for an orphan"
 
-    scenario(work)
+    scenario(work, page_ledgers=3)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_owners_that_die_and_zombies_with_pages_of_two(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogs, "PAGE_LEDGERS", 2)
+def test_owners_that_die_and_zombies_with_pages_of_two(seed: int) -> None:
     with Simulation(seed=f"pages-{seed}") as sim:
-        model = Model(sim, sim.rng("model"))
+        model = Model(sim, sim.rng("model"), page_ledgers=2)
         sim.run(model.run(60), limit_s=3600)
 
 
@@ -299,7 +290,7 @@ class Cold:
 async def store_many(region: Region, count: int, cursors: dict[str, Position]) -> None:
     """As a restore from an object store does it, or an owner of the topic over the years."""
     meta, catalog = EmbeddedStore(region.machine), Catalog([gone(i) for i in range(count)])
-    while catalog.seal() and catalog.history is not None:
+    while catalog.seal(region.page_ledgers) and catalog.history is not None:
         for key, blob in catalog.history.take_changed().items():
             await meta.put(keys.ledger_page(TOPIC, key), blob)
     pages, infos = catalog.forms(0)
@@ -363,7 +354,7 @@ def test_sixty_thousand_ledgers_are_opened_without_their_pages_read_anywhere_and
     scenario(work)
 
 
-def test_an_audit_reads_the_pages_that_it_needs_and_no_page_for_one_ledger_of_the_end(small_pages: int) -> None:
+def test_an_audit_reads_the_pages_that_it_needs_and_no_page_for_one_ledger_of_the_end() -> None:
     """Its first question, not the second, is answered: an audit that hears "try again" is over."""
 
     async def work(region: Region) -> None:
@@ -381,10 +372,10 @@ def test_an_audit_reads_the_pages_that_it_needs_and_no_page_for_one_ledger_of_th
         with pytest.raises(NoSuchLedger):
             await copies.replace(log, 77, [])
 
-    scenario(work)
+    scenario(work, page_ledgers=3)
 
 
-def test_a_cursor_far_back_has_the_pages_that_it_needs(small_pages: int) -> None:
+def test_a_cursor_far_back_has_the_pages_that_it_needs() -> None:
     async def work(region: Region) -> None:
         await store_many(region, 40, {"far": (17, 0)})
         meta = Counting(region.machine)
@@ -401,10 +392,10 @@ def test_a_cursor_far_back_has_the_pages_that_it_needs(small_pages: int) -> None
         cursor.ack([(0, 0)])
         assert cursor.mark_delete == (0, 0)
 
-    scenario(work)
+    scenario(work, page_ledgers=3)
 
 
-def test_all_that_every_cursor_has_passed_goes_with_its_pages(small_pages: int) -> None:
+def test_all_that_every_cursor_has_passed_goes_with_its_pages() -> None:
     async def work(region: Region) -> None:
         await store_many(region, 40, {"c": (37, 0)})
         broker = Broker(region, settings=ManagedLedgerSettings(sweep_s=0.5))
@@ -415,7 +406,7 @@ def test_all_that_every_cursor_has_passed_goes_with_its_pages(small_pages: int) 
         again = await Broker(region).open()
         assert again.ledgers() == log.ledgers() == [gone(37), gone(38), gone(39)]
 
-    scenario(work)
+    scenario(work, page_ledgers=3)
 
 
 async def _never(_: Cursor) -> None: ...
@@ -463,7 +454,7 @@ def test_the_one_value_of_an_older_version_becomes_pages_with_the_first_write(of
     scenario(work)
 
 
-def test_what_is_said_of_an_object_goes_into_its_page_and_a_failed_write_is_made_again(small_pages: int) -> None:
+def test_what_is_said_of_an_object_goes_into_its_page_and_a_failed_write_is_made_again() -> None:
     async def work(region: Region) -> None:
         await store_many(region, 20, {})
         meta = Counting(region.machine)
@@ -491,10 +482,10 @@ def test_what_is_said_of_an_object_goes_into_its_page_and_a_failed_write_is_made
         )
         assert set(meta.pages_written) == {3}
 
-    scenario(work)
+    scenario(work, page_ledgers=3)
 
 
-def test_a_page_that_is_lost_is_said_to_be_and_one_that_another_owner_trimmed_is_not(small_pages: int) -> None:
+def test_a_page_that_is_lost_is_said_to_be_and_one_that_another_owner_trimmed_is_not() -> None:
     async def work(region: Region) -> None:
         await store_many(region, 20, {})
         meta = EmbeddedStore(region.machine)
@@ -510,10 +501,10 @@ def test_a_page_that_is_lost_is_said_to_be_and_one_that_another_owner_trimmed_is
         with pytest.raises(CorruptData, match="backup"):
             await stored_topic(meta, TOPIC)
 
-    scenario(work)
+    scenario(work, page_ledgers=3)
 
 
-def test_a_deleted_topic_leaves_no_page(small_pages: int) -> None:
+def test_a_deleted_topic_leaves_no_page() -> None:
     async def work(region: Region) -> None:
         await store_many(region, 20, {"c": (4, 0)})
         broker = Broker(region)
@@ -521,4 +512,4 @@ def test_a_deleted_topic_leaves_no_page(small_pages: int) -> None:
         await broker.factory.delete(TOPIC)
         assert await page_keys(region) == []
 
-    scenario(work)
+    scenario(work, page_ledgers=3)

@@ -16,7 +16,7 @@ from heliograph.model.positions import AFTER_ALL
 from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.reading.ledger_reader import ledger_metadata
-from storage.managed_ledger.metadata import ledger_catalog as catalogs
+from storage.managed_ledger.metadata.ledger_catalog import PAGE_LEDGERS
 from storage.tiered.offload.offload_plan import OffloadPolicy
 from storage.tiered.offload.topic_manifest import TopicManifest
 from storage.tiered.reading.topic_restore import Restored, restore_topic
@@ -66,8 +66,8 @@ async def lost_region(
     return store, kept
 
 
-async def empty_region(sim: Simulation, store: FakeStore) -> TierBroker:
-    region = Region(sim)
+async def empty_region(sim: Simulation, store: FakeStore, page_ledgers: int = PAGE_LEDGERS) -> TierBroker:
+    region = Region(sim, page_ledgers=page_ledgers)
     region.rng = sim.rng(f"region at {sim.now()}")  # chance that no other region has had
     await region.start()
     broker = TierBroker(region, store, OFF)
@@ -77,7 +77,14 @@ async def empty_region(sim: Simulation, store: FakeStore) -> TierBroker:
 
 async def restored(broker: TierBroker, state: NamesState | None = None, **options: Any) -> Restored:
     return await restore_topic(
-        broker.meta, broker.stores, broker.cold, TOPIC, state or NamesState(), nothing_around, **options
+        broker.meta,
+        broker.stores,
+        broker.cold,
+        TOPIC,
+        state or NamesState(),
+        nothing_around,
+        page_ledgers=broker.region.page_ledgers,
+        **options,
     )
 
 
@@ -88,13 +95,11 @@ async def nothing_around(manifest: TopicManifest) -> list[str]:
 
 @pytest.mark.parametrize(("entries", "page_ledgers"), [(45, 512), (83, 512), (83, 2)])
 def test_a_topic_comes_back_with_positions_cursors_and_exactly_the_state_of_what_is_there(
-    entries: int, page_ledgers: int, monkeypatch: pytest.MonkeyPatch
+    entries: int, page_ledgers: int
 ) -> None:
-    monkeypatch.setattr(catalogs, "PAGE_LEDGERS", page_ledgers)
-
     async def work(sim: Simulation, region: Region) -> None:
         store, kept = await lost_region(sim, region, entries=entries)
-        broker = await empty_region(sim, store)
+        broker = await empty_region(sim, store, page_ledgers)
         state = NamesState()
         told = await restored(broker, state)
         assert (told.topic, told.entries, told.ledgers) == (TOPIC, len(kept), len({at for at, _, _ in kept}))
@@ -117,15 +122,13 @@ def test_a_topic_comes_back_with_positions_cursors_and_exactly_the_state_of_what
         again = TierBroker(broker.region, store, OFF)
         assert [name for *_, name in await read_all(await again.open())] == [*(name for *_, name in kept), "new"]
 
-    simulated(work)
+    simulated(work, page_ledgers=page_ledgers)
 
 
-def test_a_region_with_older_brokers_gets_no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogs, "PAGE_LEDGERS", 2)
-
+def test_a_region_with_older_brokers_gets_no_pages() -> None:
     async def work(sim: Simulation, region: Region) -> None:
         store, kept = await lost_region(sim, region)
-        broker = await empty_region(sim, store)
+        broker = await empty_region(sim, store, 2)
         await restored(broker, NamesState(), may_page=False)
         stored = await broker.meta.get(keys.managed_ledger(TOPIC))
         assert (
@@ -133,7 +136,7 @@ def test_a_region_with_older_brokers_gets_no_pages(monkeypatch: pytest.MonkeyPat
             and len(ManagedLedgerMetadata.decode(stored[0]).ledgers) == len({at for at, _, _ in kept}) >= 4
         )
 
-    simulated(work)
+    simulated(work, page_ledgers=2)
 
 
 def test_ids_that_another_topic_of_the_region_has_too_are_no_danger() -> None:
