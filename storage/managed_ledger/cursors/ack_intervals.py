@@ -11,15 +11,19 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-
-RANGES_MAX = 256
-CHUNK = 1 << 16
+from typing import ClassVar
 
 
 class Intervals:
     """Each call costs one binary search and the ranges that it swallows; or, as bits, a few microseconds."""
 
     __slots__ = ("_starts", "_stops", "chunks", "count")
+
+    RANGES_MAX: ClassVar[int] = 256
+    CHUNK: ClassVar[int] = 1 << 16
+    """Bits of a chunk, also of a stored one. Both belong to the class, as sets are very many; other values make another
+    class.
+    """
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -43,7 +47,7 @@ class Intervals:
         self._starts[low:high] = [start]
         self._stops[low:high] = [stop]
         self.count += stop - start - held
-        if len(self._starts) > RANGES_MAX:
+        if len(self._starts) > self.RANGES_MAX:
             self._to_bits()
         return stop - start - held
 
@@ -75,17 +79,17 @@ class Intervals:
         if self.chunks is None:
             at = bisect_right(self._starts, entry) - 1
             return max(entry, self._stops[at]) if at >= 0 else entry
-        while (rest := self.chunks.get(entry // CHUNK, 0) >> entry % CHUNK) & 1:
+        while (rest := self.chunks.get(entry // self.CHUNK, 0) >> entry % self.CHUNK) & 1:
             ones = (~rest & (rest + 1)).bit_length() - 1
             entry += ones
-            if entry % CHUNK:
+            if entry % self.CHUNK:
                 break
         return entry
 
     def __contains__(self, entry: int) -> bool:
         if self.chunks is None:
             return self.end_of(entry) != entry
-        return bool(self.chunks.get(entry // CHUNK, 0) >> entry % CHUNK & 1)
+        return bool(self.chunks.get(entry // self.CHUNK, 0) >> entry % self.CHUNK & 1)
 
     def gaps(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """The ranges of [start, stop) that are not in the set."""
@@ -107,7 +111,7 @@ class Intervals:
         if self.chunks is None:
             yield from zip(self._starts, self._stops, strict=True)
         elif self.chunks:
-            yield from self._spans(min(self.chunks) * CHUNK, (max(self.chunks) + 1) * CHUNK, "1", "0")
+            yield from self._spans(min(self.chunks) * self.CHUNK, (max(self.chunks) + 1) * self.CHUNK, "1", "0")
 
     @property
     def ranges(self) -> int:
@@ -116,7 +120,7 @@ class Intervals:
             return len(self._starts)
         found = sum((bits & ~(bits << 1)).bit_count() for bits in self.chunks.values())
         return found - sum(
-            bits & 1 and self.chunks.get(number - 1, 0) >> CHUNK - 1 for number, bits in self.chunks.items()
+            bits & 1 and self.chunks.get(number - 1, 0) >> self.CHUNK - 1 for number, bits in self.chunks.items()
         )
 
     def __bool__(self) -> bool:
@@ -135,8 +139,8 @@ class Intervals:
         assert self.chunks is not None
         added = 0
         while start < stop:
-            number, first = divmod(start, CHUNK)
-            size = min(stop - start, CHUNK - first)
+            number, first = divmod(start, self.CHUNK)
+            size = min(stop - start, self.CHUNK - first)
             mask = (1 << size) - 1 << first
             before = self.chunks.get(number, 0)
             added += size - (before & mask).bit_count()
@@ -147,7 +151,7 @@ class Intervals:
 
     def _remove_bits_below(self, limit: int) -> int:
         assert self.chunks is not None
-        before, (number, first) = self.count, divmod(limit, CHUNK)
+        before, (number, first) = self.count, divmod(limit, self.CHUNK)
         for gone in [n for n in self.chunks if n < number]:
             self.count -= self.chunks.pop(gone).bit_count()
         bits = self.chunks.pop(number, 0)
@@ -162,8 +166,8 @@ class Intervals:
         """Ranges of equal bits, over the edges of chunks."""
         open_at = -1
         while start < stop:
-            number, first = divmod(start, CHUNK)
-            size = min(stop - start, CHUNK - first)
+            number, first = divmod(start, self.CHUNK)
+            size = min(stop - start, self.CHUNK - first)
             assert self.chunks is not None
             window = self.chunks.get(number, 0) >> first & (1 << size) - 1
             text = format(window, f"0{size}b")[::-1]

@@ -10,23 +10,23 @@ properties, partly, bits]; half-open ranges. partly: [[ledger, entry, bits], ...
 acknowledged; bit i of `bits` (bytes, little endian): message i is not. bits: [[ledger, chunk, bits], ...] of ledgers
 with many ranges: bit i: entry chunk * 65,536 + i is acknowledged; with it the version is 2. What is absent at the end
 is left out. Bounds: all of it fits in one value of the metadata. PROPERTIES_BYTES_MAX of properties, 64 KiB of partly,
-and what they leave of ACKED_BYTES_MAX for ranges and bits (bits of some seven million entries): what is beyond, the
+and what they leave of `acked_bytes_max` for ranges and bits (bits of some seven million entries): what is beyond, the
 newest first, is delivered again after a failure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from heliograph.kv.metadata_store import VALUE_BYTES_MAX
 from heliograph.model.errors import CorruptData, NotAllowed
 from heliograph.model.ledger_metadata import FORMAT, pack, unpack
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
-from storage.managed_ledger.cursors.ack_intervals import CHUNK, Intervals
+from storage.managed_ledger.cursors.ack_intervals import Intervals
 from storage.managed_ledger.metadata.ledger_catalog import Catalog
 
-ACKED_BYTES_MAX = VALUE_BYTES_MAX - (16 << 10)
 PROPERTIES_BYTES_MAX = 512 << 10
 """Those of users, and what the coordinator of transactions keeps there."""
 GIVEN_BYTES_MAX = 64 << 10
@@ -35,8 +35,23 @@ _RANGE_BYTES = 10
 _CHUNK_BYTES = 24
 _PART_BYTES = 24
 _VERSION_BITS = 2
-PARTLY_MAX = 10_000
-PARTLY_BYTES_MAX = 64 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CursorSettings:
+    """The bounds of one cursor. They go with the format of what is stored: no operator sets them."""
+
+    acked_bytes_max: int = VALUE_BYTES_MAX - (16 << 10)
+    """Properties, parts of batches, ranges, and bits together, as they are stored."""
+    partly_max: int = 10_000
+    """Batches of which a part is acknowledged, in memory; one more, and the oldest goes out whole again."""
+    partly_bytes_max: int = 64 << 10
+    """What is stored of those."""
+    intervals: type[Intervals] = Intervals
+    """What holds the acknowledged entries of one ledger."""
+
+
+CURSOR_SETTINGS = CursorSettings()
 
 
 def check_properties(properties: dict[str, str], bytes_max: int = GIVEN_BYTES_MAX) -> None:
@@ -55,6 +70,9 @@ class Cursor:
     writes = write_errors = 0
     """How often this owner stored it, and how often that failed for the time being."""
 
+    _settings = CURSOR_SETTINGS
+    """Those of the class, unless others were given: cursors are very many."""
+
     moves = 0
     """How often the mark-delete position moved, of this owner."""
 
@@ -68,7 +86,10 @@ class Cursor:
         properties: dict[str, str],
         request_flush: Callable[[Cursor], None],
         wait_flushed: Callable[[Cursor], Awaitable[None]],
+        settings: CursorSettings = CURSOR_SETTINGS,
     ) -> None:
+        if settings is not CURSOR_SETTINGS:
+            self._settings = settings
         self.name, self.durable, self.properties = name, durable, properties
         self.mark_delete = mark_delete
         self.key = ""
@@ -115,7 +136,7 @@ class Cursor:
                 continue
             acked = self._acked.get(ledger)
             if acked is None:
-                self._acked[ledger] = acked = Intervals()
+                self._acked[ledger] = acked = self._settings.intervals()
             added += acked.add(start, stop)
         self._acked_count += added
         return added
@@ -136,9 +157,9 @@ class Cursor:
             self.partly_acked.pop(position, None)
             self.ack([position])
         elif left != before:
-            if before is None and len(self.partly_acked) >= PARTLY_MAX:
+            if before is None and len(self.partly_acked) >= self._settings.partly_max:
                 self.partly_acked = self._still_partly()
-                if len(self.partly_acked) >= PARTLY_MAX:  # the oldest will go out whole again
+                if len(self.partly_acked) >= self._settings.partly_max:  # the oldest will go out whole again
                     del self.partly_acked[next(iter(self.partly_acked))]
             self.partly_acked[position] = left
             self._changed()
@@ -275,12 +296,13 @@ class Cursor:
             self._acked_count -= self._acked.pop(gone).count
         self._advance()
 
-    def encode(self, acked_bytes_max: int = ACKED_BYTES_MAX) -> bytes:
-        """As it is stored. acked_bytes_max: for what is acknowledged behind the mark-delete position and the
-        properties; `fits` says whether that was enough.
-        """
+    def encode(self) -> bytes:
         partly, fits = self._encoded_partly()
-        left = acked_bytes_max - len(pack([self.properties])) - sum(len(bits) + _PART_BYTES for *_, bits in partly)
+        left = (
+            self._settings.acked_bytes_max
+            - len(pack([self.properties]))
+            - sum(len(bits) + _PART_BYTES for *_, bits in partly)
+        )
         ranges: list[list[int]] = []
         chunks: list[tuple[int, int, bytes]] = []
         for ledger in sorted(self._acked):
@@ -310,7 +332,7 @@ class Cursor:
     def _encoded_partly(self) -> tuple[list[tuple[int, int, bytes]], bool]:
         """As many as there is room for, and whether that is all."""
         partly: list[tuple[int, int, bytes]] = []
-        room = PARTLY_BYTES_MAX
+        room = self._settings.partly_bytes_max
         self.partly_acked = self._still_partly()
         for (ledger, entry), left in self.partly_acked.items():
             not_acked = left.to_bytes((left.bit_length() + 7) // 8, "little")
@@ -348,11 +370,12 @@ class Cursor:
             raise CorruptData(f"cursor {self.name}: {error}") from error
 
     def _add_chunk(self, ledger: int, number: int, bits: int) -> None:
-        room = min(self._catalog.entries_of(ledger) - number * CHUNK, CHUNK)
-        below = max(0, self.mark_delete[1] + 1 - number * CHUNK) if ledger == self.mark_delete[0] else 0
+        size = self._settings.intervals.CHUNK
+        room = min(self._catalog.entries_of(ledger) - number * size, size)
+        below = max(0, self.mark_delete[1] + 1 - number * size) if ledger == self.mark_delete[0] else 0
         bits = bits & ((1 << room) - 1) >> below << below if room > below and ledger >= self.mark_delete[0] else 0
         if bits:
-            acked = self._acked.setdefault(ledger, Intervals())
+            acked = self._acked.setdefault(ledger, self._settings.intervals())
             before = acked.count
             acked.set_chunk(number, bits)
             self._acked_count += acked.count - before

@@ -89,6 +89,7 @@ class LogCursors(LogPages):
             properties=properties,
             request_flush=self._record.change_cursor,
             wait_flushed=self._cursor_flushed,
+            settings=self._parts.cursor_settings,
         )
         self._record.cursor_there(name)
         return cursor

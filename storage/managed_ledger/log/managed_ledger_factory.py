@@ -36,7 +36,7 @@ from storage.ledger.repair.in_place_repair import Refilled, Source
 from storage.managed_ledger.append_counts import Appends
 from storage.managed_ledger.cache.entry_cache import SWEEP_S, EntryCache
 from storage.managed_ledger.cache.read_ahead import ReadAhead
-from storage.managed_ledger.cursors.cursor import Cursor
+from storage.managed_ledger.cursors.cursor import CURSOR_SETTINGS, Cursor, CursorSettings
 from storage.managed_ledger.log import damaged_ledgers
 from storage.managed_ledger.log.log_reader import ColdReads
 from storage.managed_ledger.log.managed_ledger import LogState, ManagedLedger
@@ -90,6 +90,7 @@ class ManagedLedgerFactory:
         ledger_settings: LedgerSettings | None = None,
         sealing: Sealing | None = None,
         page_ledgers: int = PAGE_LEDGERS,
+        cursor_settings: CursorSettings = CURSOR_SETTINGS,
     ) -> None:
         """page_ledgers: how many ledgers of a topic that has very many go into a page of its metadata."""
         assert clock is not None and rng is not None
@@ -114,6 +115,7 @@ class ManagedLedgerFactory:
             touch=self._restless.touch,
             mending=Throttle(self.settings.mend_bytes_per_s),
             page_ledgers=page_ledgers,
+            cursor_settings=cursor_settings,
         )
         self._open: dict[str, ManagedLedger] = {}
         self._sweep: asyncio.TimerHandle | None = None

@@ -18,6 +18,7 @@ from storage.ledger.ledger_context import LedgerContext
 from storage.managed_ledger.append_counts import Appends
 from storage.managed_ledger.cache.entry_cache import EntryCache
 from storage.managed_ledger.cache.read_ahead import ReadAhead
+from storage.managed_ledger.cursors.cursor import CURSOR_SETTINGS, CursorSettings
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from storage.managed_ledger.metadata.ledger_catalog import PAGE_LEDGERS
 from storage.managed_ledger.metadata.metadata_flusher import MetadataFlusher
@@ -52,6 +53,7 @@ class SharedParts:
     cold: ColdReads | None = None
     may_page: Callable[[], bool] = lambda: True
     page_ledgers: int = PAGE_LEDGERS
+    cursor_settings: CursorSettings = CURSOR_SETTINGS
     appends: Appends = field(default_factory=Appends)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _same: dict[Hashable, Hashable] = field(default_factory=dict)

@@ -19,6 +19,7 @@ from heliograph.wire.run import Run
 from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.ledger.ledger_context import LedgerSettings
 from storage.managed_ledger.cache.entry_cache import EntryCache
+from storage.managed_ledger.cursors.cursor import CURSOR_SETTINGS, CursorSettings
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
@@ -70,6 +71,7 @@ class Broker:
         ledger_settings: LedgerSettings | None = None,
         cache: EntryCache | None = None,
         sealing: Sealing | None = None,
+        cursor_settings: CursorSettings = CURSOR_SETTINGS,
     ) -> None:
         self.region = region
         self.meta = meta or EmbeddedStore(region.machine)
@@ -86,6 +88,7 @@ class Broker:
             ledger_settings=ledger_settings,
             sealing=sealing,
             page_ledgers=region.page_ledgers,
+            cursor_settings=cursor_settings,
         )
         self.state = Names()
         self.done: list[tuple[int, int, str]] = []

@@ -13,6 +13,7 @@ from heliograph.kv.metadata_store import Op, Put
 from local_meta import keys
 from region_node.subscriptions.consumer import SubscriptionType
 from region_node.subscriptions.subscription import Rules
+from storage.managed_ledger.cursors.cursor import CursorSettings
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, obey, tick, with_broker
 from tests.region_node.subscriptions.dispatch_world import World, run
@@ -99,17 +100,15 @@ def test_a_checkpoint_is_written_where_something_was_appended() -> None:
 def test_a_cursor_says_whether_all_of_it_was_stored() -> None:
     async def main() -> None:
         await region.start()
-        ledger = await with_entries(Storage(region), 100)
+        ledger = await with_entries(Storage(region, cursor_settings=CursorSettings(acked_bytes_max=100)), 100)
         number = ledger.last_confirmed[0]
         cursor = await ledger.open_cursor("c", (-1, -1))
         for entry in range(1, 100, 4):
             cursor.ack([(number, entry)])
         await cursor.flushed()
-        assert cursor.fits
-        cursor.encode(acked_bytes_max=100)
         assert not cursor.fits
         cursor.ack_cumulative((number, 80))
-        cursor.encode(acked_bytes_max=100)
+        await cursor.flushed()
         assert cursor.fits
 
     with Simulation(seed="fits") as sim:

@@ -7,11 +7,11 @@ import random
 import sys
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.managed_ledger.cursors import ack_intervals
 from storage.managed_ledger.cursors.ack_intervals import Intervals
+from tests.storage.managed_ledger.cursors.small_intervals import small_intervals
 
 _STEP = st.one_of(
     st.tuples(st.just("add"), st.integers(0, 60), st.integers(0, 12)),
@@ -20,14 +20,10 @@ _STEP = st.one_of(
 
 
 @pytest.mark.parametrize(("ranges_max", "chunk"), [(1024, 1 << 16), (2, 16), (0, 7)])
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, deadline=None)
 @given(steps=st.lists(_STEP, max_size=40))
-def test_it_is_a_set_in_as_few_ranges_as_can_be(
-    ranges_max: int, chunk: int, steps: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ack_intervals, "RANGES_MAX", ranges_max)
-    monkeypatch.setattr(ack_intervals, "CHUNK", chunk)
-    ours, model = Intervals(), set[int]()
+def test_it_is_a_set_in_as_few_ranges_as_can_be(ranges_max: int, chunk: int, steps: list[tuple[str, int, int]]) -> None:
+    ours, model = small_intervals(ranges_max, chunk)(), set[int]()
     for what, at, size in steps:
         if what == "add":
             new = set(range(at, at + size)) - model

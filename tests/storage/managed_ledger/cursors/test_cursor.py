@@ -11,10 +11,10 @@ from heliograph.kv.metadata_store import VALUE_BYTES_MAX
 from heliograph.model.errors import NotAllowed
 from heliograph.model.ledger_metadata import LedgerInfo, pack
 from heliograph.model.positions import BEFORE_ALL, Position
-from storage.managed_ledger.cursors import ack_intervals
 from storage.managed_ledger.cursors import cursor as cursors
-from storage.managed_ledger.cursors.cursor import Cursor
+from storage.managed_ledger.cursors.cursor import CURSOR_SETTINGS, Cursor, CursorSettings
 from storage.managed_ledger.metadata.ledger_catalog import Catalog
+from tests.storage.managed_ledger.cursors.small_intervals import small_intervals
 from tests.storage.managed_ledger.world import Broker, Region, names_of, run_of, until
 
 
@@ -22,21 +22,25 @@ async def _never(_: Cursor) -> None:
     raise AssertionError
 
 
-def cursor_of(catalog: Catalog, at: Position = (-1, -1)) -> Cursor:
-    return Cursor("c", catalog, at, durable=True, properties={}, request_flush=lambda _: None, wait_flushed=_never)
+def cursor_of(catalog: Catalog, at: Position = (-1, -1), settings: CursorSettings = CURSOR_SETTINGS) -> Cursor:
+    return Cursor(
+        "c",
+        catalog,
+        at,
+        durable=True,
+        properties={},
+        request_flush=lambda _: None,
+        wait_flushed=_never,
+        settings=settings,
+    )
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_the_mark_delete_position_never_passes_what_is_not_acknowledged(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_mark_delete_position_never_passes_what_is_not_acknowledged(seed: int) -> None:
     rng = random.Random(seed)
-    if seed % 2:  # as bits
-        monkeypatch.setattr(ack_intervals, "RANGES_MAX", seed % 3)
-        for module in (ack_intervals, cursors):
-            monkeypatch.setattr(module, "CHUNK", 8)
+    settings = CursorSettings(intervals=small_intervals(seed % 3, 8)) if seed % 2 else CURSOR_SETTINGS  # as bits
     catalog = Catalog([LedgerInfo(1)])
-    cursor = cursor_of(catalog)
+    cursor = cursor_of(catalog, settings=settings)
     positions: list[Position] = []
     acked: set[Position] = set()
     for step in range(80):
@@ -68,7 +72,7 @@ def test_the_mark_delete_position_never_passes_what_is_not_acknowledged(
                 cursor.on_trimmed()
                 positions = [p for p in positions if p[0] not in gone]
             case 6 if step % 5 == 0:
-                again = cursor_of(catalog)
+                again = cursor_of(catalog, settings=settings)
                 again.restore(cursor.encode())
                 assert (again.mark_delete, again.acked_ranges, again.backlog_entries) == (
                     cursor.mark_delete,
@@ -226,7 +230,7 @@ def test_a_batch_is_acknowledged_once_every_message_of_it_was(seed: int) -> None
                 assert held is None or messages <= {i for i in range(140) if held >> i & 1}
 
 
-def test_parts_of_batches_survive_and_go_with_a_reset_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_batches_survive_and_go_with_a_reset_and_are_bounded() -> None:
     catalog = Catalog([LedgerInfo(1)])
     catalog.grow(100, 100)
     cursor = cursor_of(catalog)
@@ -239,13 +243,14 @@ def test_parts_of_batches_survive_and_go_with_a_reset_and_are_bounded(monkeypatc
     assert again.ack_batch((1, 3), 0b1101) == 0 and again.is_acked((1, 3)) and again.backlog_entries == 99
     cursor.reset((-1, -1))
     assert cursor.partly_acked == {}
-    monkeypatch.setattr("storage.managed_ledger.cursors.cursor.PARTLY_MAX", 5)
-    for entry in range(20):
-        cursor.ack_batch((1, entry), 1 << 200)
-    assert list(cursor.partly_acked) == [(1, e) for e in range(15, 20)]
-    monkeypatch.setattr("storage.managed_ledger.cursors.cursor.PARTLY_BYTES_MAX", 100)
-    again.restore(cursor.encode())
-    assert len(again.partly_acked) == 2
+    for bytes_max, stored in ((64 << 10, 5), (100, 2)):
+        small = cursor_of(catalog, settings=CursorSettings(partly_max=5, partly_bytes_max=bytes_max))
+        for entry in range(20):
+            small.ack_batch((1, entry), 1 << 200)
+        assert list(small.partly_acked) == [(1, e) for e in range(15, 20)]
+        again = cursor_of(catalog)
+        again.restore(small.encode())
+        assert len(again.partly_acked) == stored
 
 
 def test_bits_below_the_mark_delete_position_or_beyond_the_ledger_count_for_nothing() -> None:
