@@ -1,9 +1,13 @@
 """Bookies in memory behind the BookiePort, with delays, losses, crashes, and fences drawn from a seed.
 
-Is: what a bookie promises: adds are durable before they are acknowledged, a fence holds for ever, also over a deletion,
-"no such entry" is said only where it is true.
-Isn't: the real bookie's journal or frames. Each connection is ordered; a crash loses what was not synced, and ends
-every connection.
+Is: what a bookie promises: adds are durable before they are acknowledged, a fence holds for ever, what was deleted
+never comes again, "no such entry" is said only where it is true. It answers as the real one does, and with the same
+errors (`test_fake_bookies`).
+Isn't: the real bookie's journal or frames, full or failed disks, or the real client's bounds and backoff: a connection
+is there at once, or is refused, and one request that is not answered for two seconds fails alone. Each connection is
+ordered; a crash loses what was not synced, and ends every connection. On purpose an add whose sync is under way is not
+read, and is refused when a fence comes: a real bookie, which has one order for all, does so only with adds of which the
+fence was ahead.
 """
 
 from __future__ import annotations
@@ -11,16 +15,22 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgpack
 
 from geo_tests.sim.loop import LIFE
 from heliograph.kv.metadata_store import MetadataStore
-from heliograph.model.errors import BookieUnavailable, LedgerFenced, NoSuchEntry, NoSuchLedger
+from heliograph.model.errors import BookieUnavailable, HeliographError, LedgerFenced, NoSuchEntry, NoSuchLedger
 from heliograph.wire.block import peek_block
 from heliograph.wire.run import Buffer
 from local_meta import keys
+from storage.bookie.entry_log.block_cutting import cut_block
+
+_WAIT_S_MAX = 2.5
+"""As the real client: half of what an answer may take."""
 
 
 class Held:
@@ -71,20 +81,41 @@ class FakeBookie:
     def ledger(self, ledger: int) -> Held:
         return self.ledgers.setdefault(ledger, Held())
 
-    def store(self, ledger: int, first: int, count: int, block: bytes, lac: int) -> None:
-        held = self.ledger(ledger)
-        for entry in range(first, first + count):
-            held.blocks.setdefault(entry, (first, block))
-        held.lac = max(held.lac, lac)
+    # -- what it answers ----------------------------------------------------------------------------------------------
 
-    def read(self, ledger: int, first: int, last: int, max_bytes: int) -> list[bytes]:
-        held = self.ledgers.get(ledger)
+    def check_limbo(self) -> None:
+        """Raises BookieUnavailable where nothing is stored, or said to be absent."""
         if self.limbo:
             raise BookieUnavailable(f"{self.name} is in limbo")
-        if held is None or ledger in self.deleted:
+
+    def check_add(self, ledger: int, *, recovery: bool = False) -> None:
+        """Raises BookieUnavailable, NoSuchLedger, LedgerFenced where an add is not taken."""
+        self.check_limbo()
+        if ledger in self.deleted:
+            raise NoSuchLedger(f"{self.name}: ledger {ledger} was deleted")
+        if not recovery and ledger in self.ledgers and self.ledgers[ledger].fenced:
+            raise LedgerFenced(f"{self.name}: ledger {ledger} is fenced")
+
+    def store(self, ledger: int, first: int, count: int, block: bytes, lac: int) -> None:
+        """What is stored last counts: of a block that was there, what is not of these entries is left."""
+        held, end = self.ledger(ledger), first + count
+        for start, old in {held.blocks[entry] for entry in range(first, end) if entry in held.blocks}:
+            for low, high in ((start, first), (end, start + peek_block(old)[2])):
+                if low < high:
+                    rest = low, bytes(cut_block(old, low, high))
+                    held.blocks.update(dict.fromkeys(range(low, high), rest))
+        held.blocks.update(dict.fromkeys(range(first, end), (first, block)))
+        held.lac = max(held.lac, lac)
+
+    def there(self, ledger: int) -> Held:
+        """What it has of a ledger, at least a fence."""
+        if not self.holds(ledger):
+            self.check_limbo()
             raise NoSuchLedger(f"{self.name}: ledger {ledger}")
-        if first not in held.blocks:
-            raise NoSuchEntry(f"{self.name}: {ledger}:{first}")
+        return self.ledgers[ledger]
+
+    def read(self, ledger: int, first: int, last: int, max_bytes: int) -> list[bytes]:
+        held = self.there(ledger)
         blocks: list[bytes] = []
         size, at = 0, first
         while at <= min(last, held.last) and at in held.blocks:
@@ -93,8 +124,45 @@ class FakeBookie:
                 break
             blocks.append(block if not self.corrupt else block[:-1] + bytes([block[-1] ^ 1]))
             size += len(block)
-            at = start + int.from_bytes(block[2:4], "big")
+            at = start + peek_block(block)[2]
+        if not blocks:
+            self.check_limbo()
+            raise NoSuchEntry(f"{self.name}: {ledger}:{first}")
         return blocks
+
+    def held(self, ledger: int, first: int, last: int) -> list[tuple[int, int]]:
+        self.check_limbo()
+        ranges: list[tuple[int, int]] = []
+        for entry in sorted(self.there(ledger).blocks):
+            if first <= entry <= last:
+                begin = ranges.pop()[0] if ranges and ranges[-1][1] == entry - 1 else entry
+                ranges.append((begin, entry))
+        return ranges
+
+    def fence(self, ledger: int) -> tuple[int, int]:
+        """Nothing is left to fence of a ledger that was deleted: its adds are refused."""
+        self.check_limbo()
+        if ledger in self.deleted:
+            return -1, -1
+        held = self.ledger(ledger)
+        held.fenced = True
+        return held.lac, held.last
+
+    def know_lac(self, ledger: int, lac: int) -> None:
+        if self.holds(ledger):
+            self.ledgers[ledger].lac = max(self.ledgers[ledger].lac, lac)
+
+    def waits(self, ledger: int, known: int) -> bool:
+        """Whether its LAC may become more than `known`, and is not."""
+        held = self.ledgers.get(ledger)
+        return ledger not in self.deleted and (held is None or (held.lac <= known and not held.fenced))
+
+    def delete(self, ledger: int) -> None:
+        self.check_limbo()
+        self.ledgers.pop(ledger, None)
+        self.deleted.append(ledger)
+
+    # -- registration -------------------------------------------------------------------------------------------------
 
     async def register(
         self, meta: MetadataStore, *, writable: bool = True, rack: str = "", group: str = "", free_bytes: int = 0
@@ -107,6 +175,14 @@ class FakeBookie:
         await meta.delete(keys.bookie(self.name))
 
 
+class _Writer:
+    """One ledger's adds on a connection that are not acknowledged."""
+
+    def __init__(self, on_ack: Callable[[int], None], on_lost: Callable[[Exception], None], *, connected: bool) -> None:
+        self.on_ack, self.on_lost, self.connected = on_ack, on_lost, connected
+        self.waiting: deque[tuple[int, int]] = deque()  # (last entry, bytes) of each add
+
+
 class FakeClient:
     """One broker's connection to one bookie."""
 
@@ -116,10 +192,11 @@ class FakeClient:
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._there = self._back = self._sync_at = 0.0
-        self._writers: dict[int, tuple[Callable[[int], None], Callable[[Exception], None]]] = {}
+        self._writers: dict[int, _Writer] = {}
         self._waiting: list[asyncio.Future[object]] = []
         self._number = 0
         self._broken = False  # the connection has ended, and we have not heard of it
+        self._closed = False
 
     # -- the connection -----------------------------------------------------------------------------------------------
 
@@ -131,16 +208,15 @@ class FakeClient:
 
     def _hear_cut(self) -> None:
         self._broken = False
-        writers, self._writers = self._writers, {}
         waiting, self._waiting = self._waiting, []
-        for _, on_lost in writers.values():
-            on_lost(BookieUnavailable(f"{self._bookie.name}: connection lost"))
+        for ledger, writer in list(self._writers.items()):
+            self._lost(ledger, writer, BookieUnavailable(f"{self._bookie.name}: connection lost"))
         for waiter in waiting:
             if not waiter.done():
                 waiter.set_exception(BookieUnavailable(f"{self._bookie.name}: connection lost"))
 
     def _connected(self) -> bool:
-        if not self._bookie.alive or self._broken:
+        if not self._bookie.alive or self._broken or self._closed:
             return False
         if self not in self._bookie.clients:
             self._bookie.clients.append(self)
@@ -201,65 +277,66 @@ class FakeClient:
     # -- the port -----------------------------------------------------------------------------------------------------
 
     def open_writer(self, ledger: int, on_ack: Callable[[int], None], on_lost: Callable[[Exception], None]) -> None:
-        assert ledger not in self._writers
-        if not self._connected():
-            on_lost(BookieUnavailable(f"{self._bookie.name}: connection refused"))
-            return
-        self._writers[ledger] = (on_ack, on_lost)
+        self.close_writer(ledger)
+        self._writers[ledger] = writer = _Writer(on_ack, on_lost, connected=self._connected())
+        if not writer.connected:
+            error = BookieUnavailable(f"{self._bookie.name}: connection refused")
+            self._loop.call_soon(self._lost, ledger, writer, error, context=self._context)
 
     def add(self, ledger: int, first: int, count: int, block: Sequence[Buffer], lac: int) -> None:
         writer = self._writers.get(ledger)
-        if writer is None or self._broken:
+        if writer is None or not writer.connected or self._broken:
             return
         data = b"".join(block)
+        writer.waiting.append((first + count - 1, len(data)))
         self.backlog_bytes += len(data)
+
+        def refused() -> bool:
+            try:
+                self._bookie.check_add(ledger)
+            except HeliographError as error:
+                self._answer(partial(self._lost, ledger, writer, error))
+                return True
+            return False
 
         def there() -> None:
             bookie = self._bookie
             bookie.on_add(bookie, ledger)
-            if bookie.ledger(ledger).fenced:
-                self._answer(
-                    lambda: self._lost(ledger, writer, LedgerFenced(f"{bookie.name}: ledger {ledger} is fenced"))
-                )
+            if refused():
                 return
-
             life = bookie.life
 
             def synced() -> None:
-                if life == bookie.life:
-                    if bookie.ledger(ledger).fenced:
-                        self._answer(
-                            lambda: self._lost(
-                                ledger, writer, LedgerFenced(f"{bookie.name}: ledger {ledger} is fenced")
-                            )
-                        )
-                        return
+                if life == bookie.life and not refused():
                     bookie.store(ledger, first, count, data, lac)
-                    self._answer(lambda: self._acked(ledger, writer, first + count - 1, len(data)))
+                    self._answer(lambda: self._acked(ledger, writer, first + count - 1))
 
             self._sync_at = max(self._sync_at + 1e-9, self._loop.time() + bookie.delay())
             self._loop.call_at(self._sync_at, synced, context=bookie.context)
 
         self._send(there)
 
-    def _acked(self, ledger: int, writer: object, through: int, size: int) -> None:
-        self.backlog_bytes -= size
+    def _acked(self, ledger: int, writer: _Writer, through: int) -> None:
         if self._writers.get(ledger) is writer:
-            self._writers[ledger][0](through)
+            while writer.waiting and writer.waiting[0][0] <= through:
+                self.backlog_bytes -= writer.waiting.popleft()[1]
+            writer.on_ack(through)
 
-    def _lost(self, ledger: int, writer: object, error: Exception) -> None:
+    def _lost(self, ledger: int, writer: _Writer, error: Exception) -> None:
         if self._writers.get(ledger) is writer:
-            self._writers.pop(ledger)[1](error)
+            self.close_writer(ledger)
+            writer.on_lost(error)
 
     def close_writer(self, ledger: int) -> None:
-        self._writers.pop(ledger, None)
+        writer = self._writers.pop(ledger, None)
+        if writer is not None:
+            self.backlog_bytes -= sum(size for _, size in writer.waiting)
 
     async def add_recovery(self, ledger: int, first: int, count: int, block: Sequence[Buffer], lac: int) -> None:
         data = b"".join(block)
 
         def there() -> None:
-            if ledger in self._bookie.deleted:
-                raise NoSuchLedger(f"{self._bookie.name}: ledger {ledger} was deleted")
+            self._bookie.check_add(ledger, recovery=True)
             self._bookie.on_add(self._bookie, ledger)
             self._bookie.store(ledger, first, count, data, lac)
 
@@ -278,49 +355,32 @@ class FakeClient:
         return await self._ask(there)  # type: ignore[return-value]
 
     async def fence(self, ledger: int) -> tuple[int, int]:
-        def there() -> tuple[int, int]:
-            held = self._bookie.ledger(ledger)
-            held.fenced = True
-            return held.lac, held.last
-
-        return await self._ask(there)  # type: ignore[return-value]
+        return await self._ask(lambda: self._bookie.fence(ledger))  # type: ignore[return-value]
 
     def write_lac(self, ledger: int, lac: int) -> None:
-        def there() -> None:
-            held = self._bookie.ledger(ledger)
-            held.lac = max(held.lac, lac)
-
         if self._connected():
-            self._send(there)
+            self._send(lambda: self._bookie.know_lac(ledger, lac))
 
     async def wait_lac(self, ledger: int, known: int, wait_s: float) -> int:
-        end = self._loop.time() + wait_s
-        while (lac := await self.read_lac(ledger)) <= known and self._loop.time() < end:  # noqa: ASYNC110
+        end = self._loop.time() + min(wait_s, _WAIT_S_MAX)
+        while (lac := await self._ask(lambda: self._lac_above(ledger, known, end))) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-        return lac
+        return lac  # type: ignore[return-value]
+
+    def _lac_above(self, ledger: int, known: int, end: float) -> int | None:
+        if self._bookie.waits(ledger, known) and self._loop.time() < end:
+            return None
+        return self._bookie.there(ledger).lac
 
     async def read_lac(self, ledger: int) -> int:
-        return await self._ask(lambda: self._bookie.ledger(ledger).lac)  # type: ignore[return-value]
+        return await self._ask(lambda: self._bookie.there(ledger).lac)  # type: ignore[return-value]
 
     async def held(self, ledger: int, first: int, last: int) -> Sequence[tuple[int, int]] | None:
-        def there() -> Sequence[tuple[int, int]]:
-            if self._bookie.limbo:
-                raise BookieUnavailable(f"{self._bookie.name} is in limbo")
-            if not self._bookie.holds(ledger):
-                raise NoSuchLedger(f"{self._bookie.name}: ledger {ledger}")
-            return [(entry, entry) for entry in sorted(self._bookie.ledgers[ledger].blocks) if first <= entry <= last]
-
-        return await self._ask(there)  # type: ignore[return-value]
+        return await self._ask(lambda: self._bookie.held(ledger, first, last))  # type: ignore[return-value]
 
     async def delete(self, ledger: int) -> None:
-        def there() -> None:
-            self._bookie.ledgers[ledger] = gone = (
-                Held()
-            )  # what is deleted stays fenced, for ever: its writer may still be alive
-            gone.fenced = True
-            self._bookie.deleted.append(ledger)
-
-        await self._ask(there)
+        await self._ask(lambda: self._bookie.delete(ledger))
 
     def close(self) -> None:
+        self._closed = True
         self.cut()

@@ -10,6 +10,7 @@ from geo_tests.sim.simulation import Machine, Simulation
 from storage.bookie.bookie_settings import BookieSettings
 from storage.bookie.serving.bookie_server import BookieServer
 from storage.ledger.bookies.bookie_client import BookieClient, BookieClientSettings
+from storage.ledger.bookies.bookie_port import BookiePort
 from tests.storage.bookie.history import SMALL, block, make_bookie
 
 PORT = 3181
@@ -54,7 +55,7 @@ def scenario(body: Callable[[Cluster], Awaitable[None]], settings: BookieSetting
 class Writer:
     """An open writer that notes what it hears."""
 
-    def __init__(self, client: BookieClient, ledger: int) -> None:
+    def __init__(self, client: BookiePort, ledger: int) -> None:
         self.client, self.ledger, self.sent = client, ledger, 0
         self.acks: list[int] = []
         self.lost: list[Exception] = []
