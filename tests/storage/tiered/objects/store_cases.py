@@ -1,4 +1,4 @@
-"""What every object store must do with a large object."""
+"""What every object store must do: with a large object, and with names and objects that are small or there already."""
 
 from __future__ import annotations
 
@@ -46,3 +46,35 @@ async def check_whole_or_not_at_all(store: ObjectStore) -> None:
             await call()
     await store.delete([KEY, "us-1/no"])
     assert await keys_of(store, "us-1/") == {}
+
+
+async def check_names_and_small_objects(store: ObjectStore) -> None:
+    """What the stores that run here keep to as well. A prefix is whole parts of a name."""
+    await store.put(KEY, pieces(3, 2))
+    await store.put(KEY, pieces(1))
+    assert await store.size_bytes(KEY) == 1 and bytes(await store.read(KEY, 0, 1)) == b"\0", "the last one counts"
+    with pytest.raises(CorruptData, match="a bookie's answer"):
+        await store.put(KEY, pieces(9_000_000, fail=True))
+    assert await store.size_bytes(KEY) == 1, "what was there stays"
+    await store.put("us-1/empty", pieces())
+    assert await store.size_bytes("us-1/empty") == 0
+    for start in (0, 1):
+        with pytest.raises(ValueError):
+            await store.read(KEY, start, start)
+    await store.put("us-12/x", pieces(4))
+    ours = {KEY: 1, "us-1/empty": 0}
+    for prefix, wanted in (
+        ("", {**ours, "us-12/x": 4}),
+        ("us", {}),
+        ("us-1", ours),
+        ("us-1/", ours),
+        ("us-1/public/default", {KEY: 1}),
+        ("us-1/pub", {}),
+        (KEY, {}),
+    ):
+        assert await keys_of(store, prefix) == wanted, prefix
+    await store.delete([])
+    await store.delete([KEY, "us-1/empty", KEY])
+    assert await keys_of(store, "") == {"us-12/x": 4}
+    with pytest.raises(NoSuchObject):
+        await store.read("us-1/public", 0, 1)

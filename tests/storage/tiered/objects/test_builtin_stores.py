@@ -14,7 +14,12 @@ from heliograph.model.errors import ConfigError, NoSuchObject, StoreRefused, Sto
 from heliograph.runtime.system_disk import SystemDisk
 from storage.tiered.objects.builtin_stores import ObstoreStore, maker
 from storage.tiered.store import ObjectStore, Stores
-from tests.storage.tiered.objects.store_cases import MAKE, check_whole_or_not_at_all, pieces
+from tests.storage.tiered.objects.store_cases import (
+    MAKE,
+    check_names_and_small_objects,
+    check_whole_or_not_at_all,
+    pieces,
+)
 from tests.storage.tiered.world import FakeStore
 
 
@@ -29,6 +34,11 @@ def store_of(kind: str, tmp_path: Path) -> ObjectStore:
 @pytest.mark.parametrize("kind", ["fake", "memory", "folder"])
 def test_objects_appear_whole_or_not_at_all(kind: str, tmp_path: Path) -> None:
     asyncio.run(check_whole_or_not_at_all(store_of(kind, tmp_path)))
+
+
+@pytest.mark.parametrize("kind", ["fake", "memory", "folder"])
+def test_names_and_small_objects(kind: str, tmp_path: Path) -> None:
+    asyncio.run(check_names_and_small_objects(store_of(kind, tmp_path)))
 
 
 def test_a_folder_syncs_what_it_keeps(tmp_path: Path) -> None:
