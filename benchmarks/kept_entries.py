@@ -17,13 +17,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+from heliograph.model.ledger_homes import home_of
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Buffer, Disk, File
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.bookie_frames import HEAD, Kind
 from storage.bookie.bookie_peer import Peer
 from storage.bookie.bookie_settings import BookieSettings
-from storage.bookie.directories.cookie import DirectoryPlace, home_of
+from storage.bookie.directories.cookie import DirectoryPlace
 from storage.bookie.directories.journal_dir import Answer, JournalDir
 from storage.bookie.directories.ledger_dir import LedgerDir
 from storage.bookie.entry_log.compaction import EntryLogCompactor

@@ -8,9 +8,9 @@ import asyncio
 
 import msgpack
 
+from heliograph.model.ledger_homes import home_of
 from heliograph.model.ledger_metadata import LedgerState
 from local_meta import keys
-from storage.bookie.directories.cookie import home_of
 from tests.storage.ledger.repair.lost_bookie_worlds import Worlds, scenario
 from tests.storage.managed_ledger.world import until
 

@@ -54,11 +54,6 @@ class Cookie:
     ledgers: int = 1
 
 
-def home_of(ledger: int, directories: int) -> int:
-    """The ledger directory of a ledger: the same for ever, and spread well, also where ids follow a pattern."""
-    return (ledger * 0x9E3779B97F4A7C15 >> 40 & 0xFFFFFF) * directories >> 24
-
-
 def load_cookie(disk: Disk) -> Cookie | None:
     """None where there is none. Raises OSError, CorruptData."""
     found = read_small(disk, _COOKIE, _VERSIONS)

@@ -3,7 +3,7 @@
 Is: their start and end, which ledger lies where, and the state they are in: full, failed, dropped and written down as
 such, or not whole. Isn't: what a frame does (`bookie`), one directory (`ledger_dir`, `journal_dir`), or the start after
 a crash (`startup`).
-Invariants: a ledger has one ledger directory for ever (`cookie.home_of`), and that one journal: number d of the ledger
+Invariants: a ledger has one ledger directory for ever (`home_of`), and that one journal: number d of the ledger
 directories goes with journal d modulo their number; a directory that failed is used no more, and the journal keeps what
 it lacks until another one has written that down.
 """
@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from heliograph.model.errors import ConfigError
+from heliograph.model.ledger_homes import home_of
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.bookie_frames import BookieCode
 from storage.bookie.bookie_counters import BookieCounts
 from storage.bookie.bookie_settings import BookieSettings
-from storage.bookie.directories.cookie import JOURNAL, LEDGER, DirectoryPlace, Where, home_of, save_dropped
+from storage.bookie.directories.cookie import JOURNAL, LEDGER, DirectoryPlace, Where, save_dropped
 from storage.bookie.directories.journal_dir import JournalDir
 from storage.bookie.directories.ledger_dir import LedgerDir
 from storage.bookie.directories.startup import Opening
@@ -142,7 +143,7 @@ class Directories(ABC):
 
     @property
     def lost_dirs(self) -> tuple[int, list[int]]:
-        """(ledger directories, those of them that were dropped): what `cookie.home_of` puts there is not whole here any
+        """(ledger directories, those of them that were dropped): what `home_of` puts there is not whole here any
         more.
         """
         return len(self.dirs), [at for at, one in enumerate(self.dirs) if one.failure]

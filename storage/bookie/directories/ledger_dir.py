@@ -1,7 +1,7 @@
 """LedgerDir: one directory of entry logs, and what is on its way there.
 
 Is: its share of the ledgers, from the write cache to an entry log, and its work in the background. Isn't: which ledgers
-are its own (`cookie.home_of`), or what makes an add durable (its `JournalDir`).
+are its own (`home_of`), or what makes an add durable (its `JournalDir`).
 Invariants: a generation goes from memory only once entry log and checkpoint are synced; after a failed write or sync
 nothing is written here any more: the directory is dropped, and nothing is said to be absent that may have been in it.
 """

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heliograph.model.errors import ConfigError, CorruptData
+from heliograph.model.ledger_homes import home_of
 from heliograph.runtime.clock import Rng
 from heliograph.wire.bookie_frames import HEAD, Kind
-from storage.bookie.directories.cookie import JOURNAL, Where, claim, home_of, save_dropped
+from storage.bookie.directories.cookie import JOURNAL, Where, claim, save_dropped
 from storage.bookie.directories.journal_dir import JournalDir
 from storage.bookie.directories.ledger_dir import LedgerDir
 from storage.bookie.entry_log.deleted_ledgers import DeadLedgers

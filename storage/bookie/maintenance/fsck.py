@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from heliograph.model.errors import CorruptData
+from heliograph.model.ledger_homes import home_of
 from heliograph.runtime.disk import Disk
 from heliograph.wire.block import peek_block, verify_block
 from heliograph.wire.bookie_frames import HEAD, Kind
-from storage.bookie.directories.cookie import JOURNAL, LEDGER, Cookie, Where, home_of, load_cookie, load_dropped
+from storage.bookie.directories.cookie import JOURNAL, LEDGER, Cookie, Where, load_cookie, load_dropped
 from storage.bookie.entry_log import entry_log
 from storage.bookie.entry_log.deleted_ledgers import DeadLedgers
 from storage.bookie.entry_log.entry_log import EntryLog

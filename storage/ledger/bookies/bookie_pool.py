@@ -17,11 +17,11 @@ import msgpack
 
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import BookieUnavailable, CorruptData, NotEnoughBookies
+from heliograph.model.ledger_homes import home_of
 from heliograph.model.ledger_metadata import ANYWHERE, Affinity
 from heliograph.model.striping import Striping
 from heliograph.runtime.clock import Rng
 from local_meta import keys
-from storage.bookie.directories.cookie import home_of
 from storage.ledger.bookies.bookie_labels import Labels
 from storage.ledger.bookies.bookie_port import BookiePort
 from storage.ledger.bookies.placement import Candidate, choose, racks

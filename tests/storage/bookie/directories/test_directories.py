@@ -16,10 +16,10 @@ import pytest
 from geo_tests.sim.disk import Platter
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import ConfigError
+from heliograph.model.ledger_homes import home_of
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.bookie_frames import BookieCode, Kind, encode
-from storage.bookie.directories.cookie import home_of
 from storage.bookie.serving.bookie import Bookie, DirectoryPlace
 from tests.storage.bookie.boxes import Wide
 from tests.storage.bookie.history import SMALL, add, content, entries_of, send
