@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from heliograph.runtime.disk import Buffer
 from heliograph.wire.bookie_frames import BookieCode
@@ -22,10 +22,29 @@ from storage.bookie.directories.cookie import DirectoryPlace
 from storage.bookie.directories.disk_space import on, why_full
 from storage.bookie.journal.journal import Journal, JournalReplay, is_full
 
-if TYPE_CHECKING:
-    from storage.bookie.directories.ledger_dir import LedgerDir
-
 Answer = Callable[[BaseException | None], None]
+
+
+class JournalUser(Protocol):
+    """Whose adds a journal holds until they are in its logs, too: a ledger directory."""
+
+    @property
+    def let_go(self) -> bool:
+        """Whether it was dropped, and the next start knows that."""
+        ...
+
+    @property
+    def flushed_through(self) -> int:
+        """Records up to this one are in its logs."""
+        ...
+
+    def flush(self) -> None:
+        """Starts to write what it has in memory to its logs, where that is possible."""
+        ...
+
+    def on_durable(self) -> None:
+        """A record became durable, or failed."""
+        ...
 
 
 class JournalDir:
@@ -46,8 +65,7 @@ class JournalDir:
     ) -> None:
         self.place, self._settings, self._who, self._counts, self._now = place, settings, who, counts, now
         self._changed, self._room = changed, room
-        self.dirs: list[LedgerDir] = []
-        """The ledger directories whose adds it holds."""
+        self._users: list[JournalUser] = []
         self.failure = ""
         """Why nothing is stored here any more, for good."""
         self.full = ""
@@ -58,6 +76,10 @@ class JournalDir:
         self._pending_bytes = 0
         self._acks: dict[tuple[Peer, int], int] = {}
         self._answers: list[Answer] = []
+
+    def serve(self, user: JournalUser) -> None:
+        """From now on its adds are held here, until it has flushed them."""
+        self._users.append(user)
 
     def open(self, found: JournalReplay, *, start: int, salt: int) -> None:
         """Opens the journal for writing behind what the replay found. Called once, by the start. Blocking; raises
@@ -116,15 +138,15 @@ class JournalDir:
         if self.failure:
             return
         self.failure = f"the journal failed{on(self.place)}: {error}"
-        for one in self.dirs:
-            one.flush()
+        for user in self._users:
+            user.flush()
         self._changed()
 
     def recycle(self) -> None:
         """Segments that every ledger directory has written to its logs may be taken again. One that was let go writes
         no more.
         """
-        through = [one.logs.point.flushed_through for one in self.dirs if not one.let_go]
+        through = [user.flushed_through for user in self._users if not user.let_go]
         if self.journal is not None and not self.failure:
             self.journal.recycle(min(through, default=self.journal.next_sequence - 1))
 
@@ -174,8 +196,8 @@ class JournalDir:
                     peer.lost(ledger, code, f"{self._who}: {self.failure or self.full}")
         for answer in answers:
             answer(error)
-        for one in self.dirs:
-            one.catch_up.on_durable()
+        for user in self._users:
+            user.on_durable()
         self._room()
 
     def _on_error(self, error: BaseException) -> None:

@@ -45,7 +45,7 @@ class LedgerDir:
     ) -> None:
         self.place, self.journal, self._settings, self._cache_bytes_max = place, journal, settings, cache_bytes_max
         self._changed, self._room = changed, room
-        journal.dirs.append(self)
+        journal.serve(self)
         self.failure = ""
         """Why this directory was dropped, for good."""
         self.let_go = False
@@ -75,6 +75,11 @@ class LedgerDir:
     def gone(self) -> str:
         """Why nothing is stored here any more: this directory or its journal has failed."""
         return self.failure or self.journal.failure
+
+    @property
+    def flushed_through(self) -> int:
+        """The last record of the journal up to which everything is in the logs here."""
+        return self.logs.point.flushed_through
 
     @property
     def cached_bytes(self) -> int:
@@ -179,6 +184,10 @@ class LedgerDir:
             self.active.touched[ledger] = None
 
     # -- entry logs ---------------------------------------------------------------------------------------------------
+
+    def on_durable(self) -> None:
+        """The journal calls it, behind each record: reads from disk may go on."""
+        self.catch_up.on_durable()
 
     def tick(self, elapsed_s: float) -> None:
         """About once a second: tries again what a full disk stopped, and goes on with work in the background."""

@@ -82,11 +82,15 @@ class Opening:
         except CorruptData as error:
             self._lost(str(error))
 
+    def _left_of(self, journal: JournalDir) -> list[LedgerDir]:
+        """The ledger directories of a journal, without those that were dropped."""
+        return [one for one in self._dirs if one.journal is journal and not one.failure]
+
     def _replay(self, journal: JournalDir) -> JournalReplay | None:
         """Applies a journal's records behind each directory's checkpoint. A dropped journal gives what can still be
         read of it; None where that is nothing.
         """
-        points = {one: one.logs.point for one in journal.dirs if not one.failure}
+        points = {one: one.logs.point for one in self._left_of(journal)}
         if not points:
             return None
         forks = tuple(dict.fromkeys(fork for point in points.values() for fork in point.forks))
@@ -117,7 +121,7 @@ class Opening:
         return found
 
     def _begin(self, journal: JournalDir, found: JournalReplay) -> None:
-        dirs = [one for one in journal.dirs if not one.failure]
+        dirs = self._left_of(journal)
         start = max(one.logs.point.start for one in dirs) + 1
         forks = tuple(dict.fromkeys(fork for one in dirs for fork in one.logs.point.forks))
         if found.stray_through >= found.next_sequence:
@@ -125,7 +129,7 @@ class Opening:
         for one in dirs:
             # A flush may have been faster than the journal's sync: what it was ahead is not in the journal, whose
             # numbers begin there anew.
-            through = min(one.logs.point.flushed_through, found.next_sequence - 1)
+            through = min(one.flushed_through, found.next_sequence - 1)
             one.logs.begin(start, through, tuple(fork for fork in forks if fork[2] > through))
         journal.open(found, start=start, salt=self._salt)
         for one in dirs if found.records else ():
