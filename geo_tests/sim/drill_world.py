@@ -31,7 +31,7 @@ from region_node.dr.operations.operation import DRILL, Operation
 from region_node.dr.operations.operation_steps import Conductor
 from region_node.dr.operations.report_signing import Signer, check
 from region_node.faces.admin.calls.admin_context import Admin
-from region_node.faces.admin.dr.disaster_recovery import facts_here
+from region_node.faces.admin.calls.region_facts import facts_here
 from region_node.faces.admin.dr.drills import audits_here, drop_here, mark, probe_here
 from region_node.process.broker_role import BrokerRole
 

@@ -1,1 +1,1 @@
-"""What every admin call has: who asks, its right, its record, its context. It imports no resource."""
+"""What every admin call has: who asks, its right, record, and context, its way to others. It imports no resource."""

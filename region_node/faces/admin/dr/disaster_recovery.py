@@ -1,7 +1,6 @@
 """Disaster recovery: which region a namespace is active in, what a move would cost, and the steps of one.
 
-Is: paths of our own, below /heliograph/v1/dr; asking the other region for what only it knows, with the caller's own
-credentials. Isn't: a rule (`region_node.dr`).
+Is: paths of our own, below /heliograph/v1/dr. Isn't: a rule (`region_node.dr`).
 Invariants: every change is in the audit log; a dry run changes nothing.
 Source: docs/operating/disaster-recovery.md.
 """
@@ -9,15 +8,13 @@ Source: docs/operating/disaster-recovery.md.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any, Protocol
-from urllib.parse import quote
+from typing import Any
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, web
+from aiohttp import web
 
-from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound
+from heliograph.model.errors import NotAllowed, NotFound
 from region_node.dr.leadership.write_leases import WriteLeases
 from region_node.dr.operations import namespace_facts
 from region_node.dr.operations.drill import Drill
@@ -25,21 +22,15 @@ from region_node.dr.operations.operation import SWITCHOVER, Operation
 from region_node.dr.operations.operation_steps import Conductor
 from region_node.dr.slo_monitor import POLICY as SLO_POLICY
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, flag
+from region_node.faces.admin.calls.other_regions import Caller, elsewhere
+from region_node.faces.admin.calls.region_facts import facts_here, facts_of, facts_of_broker, path_of
 from region_node.faces.admin.dr import drill_schedules, drills, subscription_switchover, two_step_deletion
 from region_node.faces.admin.dr.drills import RegionShadows
 from region_node.topics.topic import Topic
 
-_TIMEOUT = ClientTimeout(total=10.0, connect=3.0)
 _COUNT_S = 3.0
 """How long one request counts; what it has not come to is asked for again."""
 _SLO = ("rpo_s", "rto_s")
-
-
-class Caller(Protocol):
-    """Whose credentials go to other regions: a request, or a broker of its own accord."""
-
-    @property
-    def headers(self) -> Mapping[str, str]: ...
 
 
 # -- what there is -----------------------------------------------------------------------------------------------------
@@ -133,24 +124,7 @@ async def region_facts(admin: Admin, request: web.Request) -> Any:
     """What this region knows of the namespace's topics; `local=true`: this broker alone."""
     namespace = admin.namespace(request)
     admin.policies(namespace)
-    return _local(admin, namespace) if flag(request, "local") else await facts_here(admin, namespace)
-
-
-def _local(admin: Admin, namespace: str) -> dict[str, Any]:
-    now_ms = admin.clock.wall_ms()
-    found = [
-        t for t in admin.topics.loaded.values() if t.name.namespace == namespace and not t.volatile and not t.closed
-    ]
-    return {"topics": {topic.text: namespace_facts.topic_facts(topic, admin.links, now_ms) for topic in found}}
-
-
-async def facts_here(admin: Admin, namespace: str) -> dict[str, Any]:
-    """Merges what all brokers of this region know of the namespace's topics. Raises what a call to one raises."""
-    parts = [_local(admin, namespace)]
-    for record in admin.ownership.brokers():
-        if record.broker != admin.ownership.record.broker:
-            parts.append(await admin.call(record, "GET", f"{_path(namespace)}/facts?local=true"))
-    return namespace_facts.merged(admin.region, parts, await admin.topics.topics(namespace))
+    return facts_of_broker(admin, namespace) if flag(request, "local") else await facts_here(admin, namespace)
 
 
 async def region_tails(admin: Admin, request: web.Request) -> Any:
@@ -202,7 +176,7 @@ async def _counts_here(admin: Admin, namespace: str, what: str, given: Mapping[s
     others = [record for record in admin.ownership.brokers() if record.broker != admin.ownership.record.broker]
     parts = await asyncio.gather(
         _local_counts(admin, namespace, what, given),
-        *(admin.call(record, "POST", f"{_path(namespace)}/{what}?local=true", dict(given)) for record in others),
+        *(admin.call(record, "POST", f"{path_of(namespace)}/{what}?local=true", dict(given)) for record in others),
     )
     return namespace_facts.merged(admin.region, parts, await admin.topics.topics(namespace))
 
@@ -326,18 +300,6 @@ def _lease(admin: Admin) -> dict[str, Any]:
     }
 
 
-def facts_of(admin: Admin, request: Caller) -> Callable[[str, str], Awaitable[dict[str, Any]]]:
-    """(region, namespace) -> its facts, asked in the name of whoever asks here."""
-
-    async def ask(region: str, namespace: str) -> dict[str, Any]:
-        if region == admin.region:
-            return await facts_here(admin, namespace)
-        found: dict[str, Any] = await elsewhere(admin, request, region, "GET", f"{_path(namespace)}/facts")
-        return found
-
-    return ask
-
-
 def conductor_for(admin: Admin, request: Caller) -> Conductor:
     """Asks other regions in the name of `request`."""
 
@@ -345,7 +307,7 @@ def conductor_for(admin: Admin, request: Caller) -> Conductor:
         if region == admin.region:
             return await _counts_here(admin, namespace, what, given)
         found: dict[str, Any] = await elsewhere(
-            admin, request, region, "POST", f"{_path(namespace)}/{what}", dict(given)
+            admin, request, region, "POST", f"{path_of(namespace)}/{what}", dict(given)
         )
         return found
 
@@ -359,48 +321,6 @@ def conductor_for(admin: Admin, request: Caller) -> Conductor:
         shadows, conductor, admin.view.namespace, ask, admin.clock.wall_ms, leases.settings.ttl_ms / 1000
     )
     return conductor
-
-
-async def elsewhere(admin: Admin, request: Caller, region: str, method: str, path: str, given: Any = None) -> Any:
-    """The same interface of another region, in the name of whoever asks. Raises MetadataUnavailable, NotAllowed (an
-    address that may not be called).
-    """
-    info = admin.view.region(region)
-    if info is None or not info.admin_url:
-        raise MetadataUnavailable(
-            f"region {region} publishes no admin URL: set it with `heliograph clusters update {region} --url URL`"
-        )
-    admin.urls.check(info.admin_url, ("http", "https"))  # credentials go there
-    headers = {"Authorization": request.headers["Authorization"]} if "Authorization" in request.headers else {}
-    try:
-        async with (
-            ClientSession(timeout=_TIMEOUT) as session,
-            session.request(
-                method,
-                info.admin_url.rstrip("/") + path,
-                headers=headers,
-                json=given,
-                ssl=admin.outward() if admin.outward else True,
-            ) as answer,
-        ):
-            text = await answer.text()
-    except (ClientError, TimeoutError, OSError) as error:
-        raise MetadataUnavailable(
-            f"region {region} does not answer at {info.admin_url}: {error or type(error).__name__}"
-        ) from error
-    if answer.status >= 300:
-        raise MetadataUnavailable(f"region {region} answered {answer.status}: {text[:300]}")
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise MetadataUnavailable(
-            f"region {region} answers at {info.admin_url} with something else than JSON"
-        ) from error
-
-
-def _path(namespace: str) -> str:
-    tenant, _, local = namespace.partition("/")
-    return f"/heliograph/v1/dr/{quote(tenant, safe='')}/{quote(local, safe='')}"
 
 
 _NAMESPACE = "/heliograph/v1/dr/{tenant}/{namespace}"

@@ -12,7 +12,6 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote
 
 from aiohttp import web
 
@@ -22,6 +21,7 @@ from heliograph.model.topic_names import TopicName
 from region_node.dr.canary import entry_of
 from region_node.dr.operations.report_signing import check
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, number
+from region_node.faces.admin.calls.region_facts import path_of
 from region_node.faces.admin.tenancy.namespaces import delete_topics
 from region_node.topics.round_trip import round_trip
 
@@ -200,11 +200,6 @@ def _check_shadow(admin: Admin, namespace: str) -> None:
             "drill "
             "(`heliograph dr cancel`); the next one has another name"
         )
-
-
-def path_of(namespace: str) -> str:
-    tenant, _, local = namespace.partition("/")
-    return f"/heliograph/v1/dr/{quote(tenant, safe='')}/{quote(local, safe='')}"
 
 
 # -- calls -------------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from region_node.dr.leadership.leadership_changes import closing, reopened
 from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
 from region_node.dr.operations import namespace_facts
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
+from region_node.faces.admin.calls.region_facts import facts_of
 
 FactsOf = Callable[[str, str], Awaitable[dict[str, Any]]]
 """(region, namespace) -> what `region_node.dr.operations.namespace_facts` says of it there."""
@@ -112,8 +113,6 @@ async def _step(admin: Admin, request: web.Request, name: str, to: str, *, fence
 
 
 async def _out_of_step(admin: Admin, request: web.Request, name: str, source: str, target: str) -> str:
-    from region_node.faces.admin.dr.disaster_recovery import facts_of
-
     topic, _, subscription = name.rpartition("/")
     namespace, ask = TopicName.parse(topic).namespace, facts_of(admin, request)
     sides = []

@@ -18,6 +18,7 @@ from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllow
 from heliograph.model.topic_names import TopicName
 from region_node.dr.leadership.write_leases import WriteLeases
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
+from region_node.faces.admin.calls.region_facts import facts_here
 from region_node.topics.serving.deferred_deletion import Tombstone, Tombstones, tombstone
 
 GRACE_S = 24 * 3600
@@ -41,8 +42,6 @@ def _namespace(found: Tombstone) -> str:
 
 async def preview(admin: Admin, request: web.Request) -> Any:
     """What deleting the topic would take away in this region. `heliograph dr delete` asks every region."""
-    from region_node.faces.admin.dr.disaster_recovery import facts_here
-
     name = _name(admin, request)
     facts = await facts_here(admin, name.namespace)
     names = _names(admin, name)
@@ -54,8 +53,6 @@ async def preview(admin: Admin, request: web.Request) -> Any:
 
 async def preview_namespace(admin: Admin, request: web.Request) -> Any:
     """What deleting the whole namespace would take away in this region."""
-    from region_node.faces.admin.dr.disaster_recovery import facts_here
-
     namespace = admin.namespace(request)
     admin.policies(namespace)
     facts = await facts_here(admin, namespace)

@@ -15,6 +15,7 @@ from heliograph.model.errors import NotAllowed, NotFound
 from region_node.dr.leadership.leadership_changes import Switching
 from region_node.dr.operations import namespace_facts
 from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.region_facts import facts_here
 
 
 def check_active_stays(admin: Admin, namespace: str, regions: Sequence[str]) -> None:
@@ -31,8 +32,6 @@ async def leaving(admin: Admin, namespace: str, regions: Sequence[str]) -> dict[
     """What the change would do. at_risk: where this region goes, what it published and others lack; by region that
     stays.
     """
-    from region_node.faces.admin.dr.disaster_recovery import facts_here
-
     old = admin.policies(namespace).regions
     gone = [region for region in old if region not in regions]
     found: dict[str, Any] = {

@@ -1,0 +1,62 @@
+"""Asking another region over its admin interface for what only it knows, with the caller's own credentials.
+
+Is: one call, and whose credentials go with it. Isn't: a path, or what an answer means.
+Invariants: credentials go only to an address that may be called (`allowed_urls`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from aiohttp import ClientError, ClientSession, ClientTimeout
+
+from heliograph.model.errors import MetadataUnavailable
+from region_node.faces.admin.calls.admin_context import Admin
+
+TIMEOUT = ClientTimeout(total=10.0, connect=3.0)
+
+
+class Caller(Protocol):
+    """Whose credentials go to other regions: a request, or a broker of its own accord."""
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+
+async def elsewhere(admin: Admin, request: Caller, region: str, method: str, path: str, given: Any = None) -> Any:
+    """The same interface of another region, in the name of whoever asks. Raises MetadataUnavailable, NotAllowed (an
+    address that may not be called).
+    """
+    info = admin.view.region(region)
+    if info is None or not info.admin_url:
+        raise MetadataUnavailable(
+            f"region {region} publishes no admin URL: set it with `heliograph clusters update {region} --url URL`"
+        )
+    admin.urls.check(info.admin_url, ("http", "https"))  # credentials go there
+    headers = {"Authorization": request.headers["Authorization"]} if "Authorization" in request.headers else {}
+    try:
+        async with (
+            ClientSession(timeout=TIMEOUT) as session,
+            session.request(
+                method,
+                info.admin_url.rstrip("/") + path,
+                headers=headers,
+                json=given,
+                ssl=admin.outward() if admin.outward else True,
+            ) as answer,
+        ):
+            text = await answer.text()
+    except (ClientError, TimeoutError, OSError) as error:
+        raise MetadataUnavailable(
+            f"region {region} does not answer at {info.admin_url}: {error or type(error).__name__}"
+        ) from error
+    if answer.status >= 300:
+        raise MetadataUnavailable(f"region {region} answered {answer.status}: {text[:300]}")
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise MetadataUnavailable(
+            f"region {region} answers at {info.admin_url} with something else than JSON"
+        ) from error

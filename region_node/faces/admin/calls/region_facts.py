@@ -1,0 +1,50 @@
+"""What a region knows of a namespace's topics, gathered from all of its brokers, here or in another region.
+
+Is: who is asked, and putting the answers together. Isn't: what a fact is (`region_node.dr.operations.namespace_facts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import quote
+
+from region_node.dr.operations import namespace_facts
+from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.other_regions import Caller, elsewhere
+
+
+def facts_of_broker(admin: Admin, namespace: str) -> dict[str, Any]:
+    """What this broker alone knows of the namespace's topics: of those that it has loaded."""
+    now_ms = admin.clock.wall_ms()
+    found = [
+        t for t in admin.topics.loaded.values() if t.name.namespace == namespace and not t.volatile and not t.closed
+    ]
+    return {"topics": {topic.text: namespace_facts.topic_facts(topic, admin.links, now_ms) for topic in found}}
+
+
+async def facts_here(admin: Admin, namespace: str) -> dict[str, Any]:
+    """Merges what all brokers of this region know of the namespace's topics. Raises what a call to one raises."""
+    parts = [facts_of_broker(admin, namespace)]
+    for record in admin.ownership.brokers():
+        if record.broker != admin.ownership.record.broker:
+            parts.append(await admin.call(record, "GET", f"{path_of(namespace)}/facts?local=true"))
+    return namespace_facts.merged(admin.region, parts, await admin.topics.topics(namespace))
+
+
+def facts_of(admin: Admin, request: Caller) -> Callable[[str, str], Awaitable[dict[str, Any]]]:
+    """(region, namespace) -> its facts, asked in the name of whoever asks here."""
+
+    async def ask(region: str, namespace: str) -> dict[str, Any]:
+        if region == admin.region:
+            return await facts_here(admin, namespace)
+        found: dict[str, Any] = await elsewhere(admin, request, region, "GET", f"{path_of(namespace)}/facts")
+        return found
+
+    return ask
+
+
+def path_of(namespace: str) -> str:
+    """Where another broker, or region, is asked about the namespace."""
+    tenant, _, local = namespace.partition("/")
+    return f"/heliograph/v1/dr/{quote(tenant, safe='')}/{quote(local, safe='')}"
