@@ -26,9 +26,9 @@ from region_node.subscriptions.rate_limits import DispatchThrottle
 from region_node.subscriptions.shared_dispatcher import UNACKED_CONSUMER_MAX, UNACKED_SUBSCRIPTION_MAX, SharedDispatcher
 from region_node.subscriptions.single_active_dispatcher import SingleActive
 from region_node.subscriptions.sticky_keys import Sticky
+from region_node.subscriptions.transactional_acks import DeliveryCursor, SubscriptionTransactions
 from region_node.transactions.participants.pending_acks import PROPERTY as TRANSACTIONS
 from region_node.transactions.participants.pending_acks import PendingAcks
-from region_node.transactions.participants.transactional_acks import SubscriptionTransactions
 from replicator.subscriptions.subscription_state import BEGAN, PROPERTY
 from storage.managed_ledger.cursors.cursor_expiry import GIVEN_UP
 
@@ -116,7 +116,7 @@ class Subscription:
         """When its mark-delete position was last seen to have moved: looked at on the tick."""
         self._marked = cursor.mark_delete
         if properties is not None and TRANSACTIONS in properties:
-            self._transactions = SubscriptionTransactions(self, PendingAcks.decode(properties[TRANSACTIONS]))
+            self._take_part(PendingAcks.decode(properties[TRANSACTIONS]) or PendingAcks())
 
     @property
     def shared(self) -> bool:
@@ -331,13 +331,19 @@ class Subscription:
     @property
     def transactions(self) -> SubscriptionTransactions:
         """What transactions acknowledge of it; made with the first one."""
-        if self._transactions is None:
-            self._transactions = SubscriptionTransactions(self)
-        return self._transactions
+        return self._transactions or self._take_part(PendingAcks())
 
     @property
     def transactional(self) -> SubscriptionTransactions | None:
         """The same; None where there never was one."""
+        return self._transactions
+
+    def _take_part(self, pending: PendingAcks) -> SubscriptionTransactions:
+        """From now on dispatchers see the cursor without what transactions hold."""
+        self._transactions = SubscriptionTransactions(self, pending)
+        self.delivering = DeliveryCursor(self.cursor, pending)
+        if self.dispatcher is not None:
+            self.dispatcher.cursor = self.delivering
         return self._transactions
 
     def read_through(self, ledger: LedgerPort) -> None:

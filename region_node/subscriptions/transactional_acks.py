@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from heliograph.model.errors import NotAllowed
 from heliograph.model.positions import Position
 from heliograph.wire.run import TxnId
-from region_node.runtime.cursor_ports import CursorPort, Piece
+from region_node.runtime.cursor_ports import CursorPort, LedgerPort, Piece
+from region_node.subscriptions.dispatcher import Dispatcher
 from region_node.transactions.participants.pending_acks import (
     POSITIONS_MAX,
     PROPERTY,
@@ -29,7 +30,28 @@ from region_node.transactions.participants.transaction_errors import Transaction
 
 if TYPE_CHECKING:
     from region_node.runtime.topic_ports import ReadablePort
-    from region_node.subscriptions.subscription import Subscription
+
+
+class AckedSubscription(Protocol):
+    """The subscription whose acknowledgements these are."""
+
+    @property
+    def ledger(self) -> LedgerPort: ...
+
+    @property
+    def cursor(self) -> CursorPort:
+        """Without what open transactions have acknowledged."""
+        ...
+
+    @property
+    def dispatcher(self) -> Dispatcher | None:
+        """None while nobody is connected."""
+        ...
+
+    @property
+    def shared(self) -> bool:
+        """Messages are acknowledged one by one, by whoever got them."""
+        ...
 
 
 class SubscriptionTransactions:
@@ -37,14 +59,10 @@ class SubscriptionTransactions:
 
     __slots__ = ("_subscription", "_unstored", "aborts", "commits", "pending")
 
-    def __init__(self, subscription: Subscription, pending: PendingAcks | None = None) -> None:
-        self._subscription = subscription
-        self.pending = pending or PendingAcks()
+    def __init__(self, subscription: AckedSubscription, pending: PendingAcks) -> None:
+        self._subscription, self.pending = subscription, pending
         self.commits = self.aborts = 0
         self._unstored = False
-        subscription.delivering = delivering = DeliveryCursor(subscription.cursor, self.pending)
-        if subscription.dispatcher is not None:
-            subscription.dispatcher.cursor = delivering
 
     # -- acknowledging ------------------------------------------------------------------------------------------------
 
