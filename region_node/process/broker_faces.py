@@ -1,7 +1,7 @@
 """BrokerFaces: the listeners of a broker, and what it tells others of them.
 
 Is: the part of the composition that opens Pulsar's, Kafka's, and the admin listeners over a broker's objects, and the
-record by which clients and other brokers find them. Isn't: the objects themselves (`broker_role`), or a protocol.
+record by which clients and other brokers find them. Isn't: the objects themselves (`broker_parts`), or a protocol.
 Invariants: nothing is listened to before everything behind it is there.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from region_node.faces.pulsar.connection.pulsar_listener import TopicAddress
     from region_node.placement.ownership.broker_records import BrokerRecord
     from region_node.placement.ownership.ownership_service import Ownership
-    from region_node.process.broker_role import BrokerRole
+    from region_node.process.broker_parts import BrokerParts
     from region_node.topics.serving.topic_service import TopicService
     from replicator.log.replicated_log import ReplicatedLog
     from replicator.receiving.link_receiver import LinkReceiver
@@ -55,9 +55,9 @@ class PulsarLookup:
 
 
 class BrokerFaces:
-    """Opens the listeners of one broker, over the objects that `broker` has made by then."""
+    """Opens the listeners of one broker, over the parts of it that are made by then."""
 
-    def __init__(self, broker: BrokerRole) -> None:
+    def __init__(self, broker: BrokerParts) -> None:
         self._broker = broker
 
     async def listen(self) -> dict[str, int]:

@@ -1,13 +1,13 @@
 """BrokerRole: a broker, from its connections to its listeners.
 
-Is: the part of the composition that builds and connects a broker's objects, in the order in which they start. Isn't: a
-decision of any of them, its listeners (`broker_faces`), or what it has for the loss of regions (`broker_safety`).
+Is: the part of the composition that builds and connects a broker's objects, in the order in which they start. Isn't:
+what they are (`broker_parts`), a decision of any of them, its listeners (`broker_faces`), or what it has for the loss
+of regions (`broker_safety`).
 Invariants: a client is answered only once everything behind it is there; a drain comes before anything is closed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,83 +15,22 @@ from typing import TYPE_CHECKING
 from heliograph.model.configuration.leadership import is_subscription
 from heliograph.model.topic_names import TopicName
 from region_node.process.broker_faces import BrokerFaces
-from region_node.process.role_runtime import Announcement, Runtime, closing, meta_client, replicator_tls
+from region_node.process.broker_parts import BrokerParts
+from region_node.process.role_runtime import Runtime, closing, meta_client, replicator_tls
 from region_node.process.settings import ProcessSettings
 from region_node.security.tls import Certificates, client_context
-from region_node.usage.tenant_usage import Usage
 
 if TYPE_CHECKING:
-    from global_config.deferred_edits import DeferredEdits
-    from heliograph.kv.metadata_client import MetaClient
-    from region_node.dr.canary import Canary
-    from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
-    from region_node.dr.leadership.write_leases import WriteLeases
-    from region_node.dr.operations.drill_schedule import DrillSchedule
-    from region_node.dr.slo_monitor import Promises
-    from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
-    from region_node.faces.pulsar.connection.pulsar_listener import PulsarListener
-    from region_node.placement.balance.balancer import Balancer
-    from region_node.placement.isolation.isolation_rules import IsolationRules
-    from region_node.placement.ownership.ownership_service import Ownership
-    from region_node.process.feature_level import RegionLevel
-    from region_node.process.region_epoch import RegionEpoch
-    from region_node.replication.pulsar_clusters import PulsarClusters
-    from region_node.security.authorization.security_service import Security
-    from region_node.tiering.broker_tier import BrokerTier
-    from region_node.topics.serving.deferred_deletion import Tombstones
-    from region_node.topics.serving.topic_service import TopicService
-    from region_node.transactions.coordinators.coordinator_topics import RegionView
-    from region_node.transactions.coordinators.transaction_service import Transactions
-    from region_node.usage.stored_bytes import StoredBytes
     from region_node.usage.usage_days import UsageDays
-    from replicator.manager.link_manager import LinkManager
-    from storage.ledger.bookies.bookie_pool import BookiePool
-    from storage.ledger.repair.autorecovery import AutoRecovery
-    from storage.managed_ledger.append_counts import Appends
-    from storage.managed_ledger.cache.entry_cache import EntryCache
-    from storage.sealing.sealing import Sealing
 
 
-class BrokerRole:
+class BrokerRole(BrokerParts):
     """Topics, links, and ownership of bundles, with their faces: Pulsar listeners and the admin interface."""
 
     def __init__(self, settings: ProcessSettings, runtime: Runtime) -> None:
-        self.settings, self.runtime = settings, runtime
+        super().__init__(settings, runtime)
         self.faces = BrokerFaces(self)
-        self.stops: list[Callable[[], Awaitable[None]]] = []
-        self.view: RegionView
-        self.meta: MetaClient
-        self.config: MetaClient
-        self.links: LinkManager
-        self.clusters: PulsarClusters
-        self.topics: TopicService
-        self.ownership: Ownership
-        self.balancer: Balancer
-        self.isolation: IsolationRules
-        self.level: RegionLevel
-        self.listener: PulsarListener
-        self.kafka: KafkaBroker | None = None
-        """None where no Kafka port is set."""
-        self.security: Security
-        self.usage = Usage()
         self._days: UsageDays
-        self.stored: StoredBytes
-        self.pool: BookiePool
-        self.recovery: AutoRecovery
-        self.tier: BrokerTier
-        self.sealing: Sealing
-        self.entry_cache: EntryCache
-        self.appends: Appends
-        self.epoch: RegionEpoch
-        self.deferred: DeferredEdits
-        self.drills: DrillSchedule | None = None
-        self.leases: WriteLeases
-        self.subscription_leadership: SubscriptionLeadership
-        self.canary: Canary
-        self.promises: Promises
-        self.tombstones: Tombstones
-        self.transactions: Transactions | None = None
-        self.told_to_end = Announcement()
 
     async def start(self) -> dict[str, int]:
         await self._connect()
@@ -488,9 +427,6 @@ class BrokerRole:
         self.canary = canary_of(self)
         self.stops.append(self.canary.stop)
 
-    async def drain(self) -> None:
-        await self.ownership.drain(self.settings.broker.drain_timeout_s)
-
     # -- values -------------------------------------------------------------------------------------------------------
 
     def _on_leadership(self, namespace: str) -> None:
@@ -498,7 +434,3 @@ class BrokerRole:
         if hasattr(self, "subscription_leadership"):
             gates, of_subscription = self.topics.gates, is_subscription(namespace)
             (self.subscription_leadership.changed if of_subscription else gates.leadership_changed)(namespace)
-
-    def region_number(self, name: str) -> int | None:
-        found = self.view.region(name)
-        return None if found is None else found.number

@@ -18,10 +18,10 @@ from region_node.dr.slo_monitor import Promises
 from region_node.topics.serving.deferred_deletion import Tombstone, Tombstones
 
 if TYPE_CHECKING:
-    from region_node.process.broker_role import BrokerRole
+    from region_node.process.broker_parts import BrokerParts
 
 
-def canary_of(broker: BrokerRole) -> Canary:
+def canary_of(broker: BrokerParts) -> Canary:
     own, bind = broker.settings.broker.canary, broker.settings.bind
 
     async def owns(topic: str) -> bool:
@@ -46,7 +46,7 @@ def canary_of(broker: BrokerRole) -> Canary:
     )
 
 
-def promises_of(broker: BrokerRole) -> Promises:
+def promises_of(broker: BrokerParts) -> Promises:
     return Promises(
         gates=broker.leases.core.gates,
         view=broker.view,
@@ -58,7 +58,7 @@ def promises_of(broker: BrokerRole) -> Promises:
     )
 
 
-def tombstones_of(broker: BrokerRole) -> Tombstones:
+def tombstones_of(broker: BrokerParts) -> Tombstones:
     async def names(found: Tombstone) -> list[str]:
         if found.whole:
             return await broker.topics.stored(found.topic)
