@@ -182,7 +182,7 @@ class Topic(CompactingTopic):
 
     def refused(self, run: Run) -> list[tuple[int, HeliographError]]:
         """(index, why) of the entries that the topic's policies keep out, in order."""
-        return refusals(self, run, self._clock.wall_ms()) if self._strict else []
+        return refusals(self.policies, self.text, run, self._clock.wall_ms()) if self._strict else []
 
     def publish(
         self,
@@ -311,7 +311,7 @@ class Topic(CompactingTopic):
         """
         self.touch()
         self.policies, self.filters = policies, filters
-        self._strict = is_strict(self)
+        self._strict = is_strict(policies)
         if self._rates is None and self._wheel is not None and has_rates(policies, groups):
             self._rates = TopicRates(self._clock, self._wheel, self._readers)
         if self._rates is not None:

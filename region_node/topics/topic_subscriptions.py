@@ -128,7 +128,7 @@ class SubscribingTopic(ABC):
         if self.policies.part("subscribeRate", "subscribeThrottlingRatePerConsumer") > 0:
             if self._subscribe_rate is None:
                 self._subscribe_rate = SubscribeRate()
-            self._subscribe_rate.check(self, client, self._clock.monotonic())
+            self._subscribe_rate.check(self.policies, client, self._clock.monotonic())
 
     def _subscription(
         self, name: str, cursor: Any, *, durable: bool, properties: Mapping[str, str] | None = None
@@ -183,7 +183,7 @@ class SubscribingTopic(ABC):
             raise TopicClosed(f"{self.text} is being unloaded")
         if not create:
             raise SubscriptionNotFound(f"subscription {name!r} of {self.text} does not exist")
-        check_new_subscription(self, name)
+        check_new_subscription(self.policies, self.text, name, len(self.subscriptions))
         if initial == AFTER_ALL:
             initial = self.ledger.last_confirmed
         stored = properties

@@ -35,7 +35,7 @@ from region_node.runtime.topic_ports import Segments
 from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.schema_definition import NONE, TYPES, InvalidSchema, Schema
 from region_node.subscriptions.sticky_keys import key_hash
-from region_node.topics.limits.topic_limits import check_producer
+from region_node.topics.admission import check_producer
 from region_node.topics.topic import Topic
 
 MESSAGES_MAX = COUNT_MAX

@@ -39,7 +39,7 @@ from region_node.faces.kafka.log.producer_sequences import Sent
 from region_node.faces.kafka.transactions.transaction_requests import opened
 from region_node.runtime.topic_ports import Segments
 from region_node.security.authorization.authorization_service import Action
-from region_node.topics.limits.topic_limits import check_backlog, check_source
+from region_node.topics.admission import check_backlog, check_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

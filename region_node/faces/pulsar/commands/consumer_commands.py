@@ -26,7 +26,7 @@ from region_node.replication.replicated_subscriptions import replicate, replicat
 from region_node.schemas.schema_definition import Schema
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.subscription import Subscription, consumer_stats
-from region_node.topics.limits.topic_limits import check_consumers, check_type
+from region_node.topics.admission import check_consumers, check_type
 from region_node.topics.topic import Topic
 from region_node.transactions.participants.pending_acks import Part, part_of
 from region_node.usage.tenant_usage import TenantUsage

@@ -19,7 +19,7 @@ from region_node.faces.pulsar.commands.replicator_producers import Replicated, c
 from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.schema_definition import Schema
 from region_node.security.authorization.authorization_service import Action
-from region_node.topics.limits.topic_limits import check_producer, check_region
+from region_node.topics.admission import check_producer, check_region
 from region_node.topics.producers import AccessMode, Producer
 from region_node.topics.topic import Topic
 

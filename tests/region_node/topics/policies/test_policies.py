@@ -23,7 +23,7 @@ from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import Run
 from region_node.subscriptions.delayed_delivery import DelayWheel
 from region_node.subscriptions.rate_limits import Bucket, PublishGate, bucket
-from region_node.topics.limits.topic_limits import check_producer
+from region_node.topics.admission import check_producer
 from region_node.topics.policies.policy_book import PolicyBook
 from region_node.topics.topic import Topic
 from tests.region_node.faces.pulsar.codec import entry, send
