@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from bisect import bisect_left
 from collections import deque
-from typing import TYPE_CHECKING
 
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import HeliographError, LedgerFenced, TopicClosed
@@ -23,36 +21,14 @@ from heliograph.wire.run import Buffer, Run
 from local_meta import keys
 from region_node.compaction.compacted_entries import Gather, wrap
 from region_node.compaction.compacted_view import CURSOR, Compacted, properties_of, read_properties
+from region_node.compaction.compaction_state import CompactedTopic, TopicCompaction
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import delete_on_bookies
 from storage.ledger.writing.ledger_handle import LedgerHandle
-from storage.managed_ledger.append_counts import LATENCIES_S
-
-if TYPE_CHECKING:
-    from region_node.compaction.compactor import TopicCompaction
-    from region_node.topics.topic_compaction import CompactingTopic
 
 log = logging.getLogger("region_node.compaction")
 
 _UNDER_WAY_BYTES = 4 << 20
-
-
-class WriteLatencies:
-    """How long entries of one topic's compacted ledgers took to be confirmed, since the topic was loaded."""
-
-    __slots__ = ("_counts", "_sum_s")
-
-    def __init__(self) -> None:
-        self._counts = [0] * (len(LATENCIES_S) + 1)
-        self._sum_s = 0.0
-
-    def add(self, took_s: float, entries: int) -> None:
-        self._counts[bisect_left(LATENCIES_S, took_s)] += entries
-        self._sum_s += took_s * entries
-
-    def numbers(self) -> list[float]:
-        """Entries within each bound, and above them; all of them; milliseconds."""
-        return [*self._counts, sum(self._counts), self._sum_s * 1000]
 
 
 async def delete_ledgers(context: LedgerContext, meta: MetadataStore, ledgers: list[int]) -> None:
@@ -68,7 +44,7 @@ class CompactedWriter:
     """A new compacted ledger, from its first entry to its end. Nothing is made before there is one."""
 
     def __init__(
-        self, topic: CompactingTopic, context: LedgerContext, meta: MetadataStore, state: TopicCompaction, clock: Clock
+        self, topic: CompactedTopic, context: LedgerContext, meta: MetadataStore, state: TopicCompaction, clock: Clock
     ) -> None:
         self._topic, self._context, self._meta, self._view, self._clock = topic, context, meta, state.view, clock
         self._writes, self._appended = state.writes, deque[tuple[int, int, float]]()

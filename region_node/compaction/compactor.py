@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import AlreadyExists, HeliographError, NotAllowed, TopicClosed
@@ -29,7 +29,8 @@ from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.kafka.entry_conversion import as_pulsar
 from heliograph.wire.run import FLAG_KAFKA, Buffer, Run
 from region_node.compaction.compacted_view import CURSOR, Compacted, CompactedView, properties_of, read_properties
-from region_node.compaction.compacted_writer import CompactedWriter, WriteLatencies, delete_ledgers
+from region_node.compaction.compacted_writer import CompactedWriter, delete_ledgers
+from region_node.compaction.compaction_state import CompactedTopic, TopicCompaction
 from region_node.compaction.keyed_entries import Opened, open_entry, without
 from region_node.compaction.latest_keys import LatestKeys
 from region_node.compaction.settings import CompactorSettings
@@ -37,84 +38,12 @@ from region_node.runtime.cursor_ports import LedgerPort, Piece, visible
 from storage.ledger.ledger_context import LedgerContext
 from storage.managed_ledger.log.log_reader import ColdReads
 
-if TYPE_CHECKING:
-    from region_node.topics.topic_compaction import CompactingTopic
-
 log = logging.getLogger("region_node.compaction")
 
 _READ_ENTRIES = 512
 _READ_BYTES = 1 << 20
 _SLICE = 256
 """Messages that are looked at before others have their turn, and the rest of a batch."""
-
-
-class TopicCompaction:
-    """Keeps what one topic reads compacted, and how its last compaction went. It is made only for topics that are
-    compacted, or read so.
-
-    `status`: NOT_RUN, RUNNING, SUCCESS, ERROR; `error`: why, of the last. Counts are since the topic was loaded,
-    `removed` of the last one.
-    """
-
-    __slots__ = (
-        "bytes_read",
-        "duration_ms",
-        "error",
-        "failed",
-        "failed_ms",
-        "removed",
-        "status",
-        "succeeded",
-        "succeeded_ms",
-        "view",
-        "writes",
-    )
-
-    def __init__(self, view: CompactedView) -> None:
-        self.view = view
-        self.status, self.error = "NOT_RUN", ""
-        self.writes = WriteLatencies()
-        self.removed = self.succeeded = self.failed = self.succeeded_ms = self.failed_ms = self.duration_ms = (
-            self.bytes_read
-        ) = 0
-
-    def numbers(self) -> list[float]:
-        """In the order of the metrics."""
-        found, seconds = self.view.compacted, self.duration_ms / 1000
-        entries, size_bytes = (0, 0) if found is None else (found.entries, found.size_bytes)
-        rates = (
-            (self.bytes_read / seconds, size_bytes / seconds) if seconds and self.status == "SUCCESS" else (0.0, 0.0)
-        )
-        return [
-            self.removed,
-            self.succeeded,
-            self.failed,
-            self.duration_ms,
-            *rates,
-            entries,
-            size_bytes,
-            *self.writes.numbers(),
-        ]
-
-    def stats(self) -> dict[str, int]:
-        """Returns Pulsar's CompactionStats: wall milliseconds, 0 where there was none; events are messages."""
-        return {
-            "lastCompactionRemovedEventCount": self.removed,
-            "lastCompactionSucceedTimestamp": self.succeeded_ms,
-            "lastCompactionFailedTimestamp": self.failed_ms,
-            "lastCompactionDurationTimeInMills": self.duration_ms,
-        }
-
-    def ledger_stats(self) -> dict[str, Any]:
-        """Returns Pulsar's CompactedLedger; every number is -1 where the topic was never compacted."""
-        found = self.view.compacted
-        numbers = (-1, -1, -1) if found is None else (found.ledger, found.entries, found.size_bytes)
-        offloaded = found is not None and found.offloaded
-        return {
-            **dict(zip(("ledgerId", "entries", "size"), numbers, strict=True)),
-            "offloaded": offloaded,
-            "underReplicated": False,
-        }
 
 
 class Compactor:
@@ -139,7 +68,7 @@ class Compactor:
         self._context, self._meta, self._clock, self._tasks = context, meta, clock, tasks
         self._compacting = asyncio.Lock()
 
-    def of(self, topic: CompactingTopic) -> TopicCompaction:
+    def of(self, topic: CompactedTopic) -> TopicCompaction:
         """The topic's, as it is stored; with what an earlier owner left over being deleted. A topic that is not
         persistent: NotAllowed.
         """
@@ -156,7 +85,7 @@ class Compactor:
             self._tasks.spawn(self._sweep(topic, made, garbage))
         return made
 
-    def start(self, topic: CompactingTopic) -> None:
+    def start(self, topic: CompactedTopic) -> None:
         """Compacts up to what is confirmed now, in the background. Raises NotAllowed; AlreadyExists where that is under
         way.
         """
@@ -166,12 +95,12 @@ class Compactor:
         state.status, state.error = "RUNNING", ""
         self._tasks.spawn(self._compact(topic, state))
 
-    async def hold_log(self, topic: CompactingTopic) -> None:
+    async def hold_log(self, topic: CompactedTopic) -> None:
         """From now on the log keeps what is not compacted."""
         if CURSOR not in topic.ledger.cursors:
             await topic.ledger.open_cursor(CURSOR, BEFORE_ALL)
 
-    async def forget(self, topic: CompactingTopic) -> None:
+    async def forget(self, topic: CompactedTopic) -> None:
         """Deletes what was compacted, before the topic itself goes: a crash between leaves a topic with its log
         only.
         """
@@ -183,7 +112,7 @@ class Compactor:
             )
             await self._forget_object(topic, compacted)
 
-    async def set_offload(self, topic: CompactingTopic, ledger: int, record: OffloadRecord) -> bool:
+    async def set_offload(self, topic: CompactedTopic, ledger: int, record: OffloadRecord) -> bool:
         """As `storage.tiered.offload.side_ledgers` has it. Nothing is changed while the topic is being compacted: what
         is there may be replaced at any moment.
         """
@@ -204,7 +133,7 @@ class Compactor:
             await self._delete([ledger])
         return True
 
-    async def truncate(self, topic: CompactingTopic) -> None:
+    async def truncate(self, topic: CompactedTopic) -> None:
         """Nothing that was published so far is there any more, compacted or not."""
         state = topic.compaction()
         if state.status == "RUNNING":
@@ -220,7 +149,7 @@ class Compactor:
 
     # -- one compaction -----------------------------------------------------------------------------------------------
 
-    async def _compact(self, topic: CompactingTopic, state: TopicCompaction) -> None:
+    async def _compact(self, topic: CompactedTopic, state: TopicCompaction) -> None:
         async with self._compacting:
             began = self._clock.monotonic()
             try:
@@ -244,7 +173,7 @@ class Compactor:
             finally:
                 state.duration_ms = int(1000 * (self._clock.monotonic() - began))
 
-    async def _run(self, topic: CompactingTopic, state: TopicCompaction) -> None:
+    async def _run(self, topic: CompactedTopic, state: TopicCompaction) -> None:
         cursor = await topic.ledger.open_cursor(CURSOR, BEFORE_ALL)
         before, upto = state.view.compacted, topic.readable.last_confirmed
         if upto[1] < 0 or (before is not None and before.horizon >= upto):
@@ -273,7 +202,7 @@ class Compactor:
         await self._sweep(topic, state, garbage)
         await self._forget_object(topic, before)
 
-    async def _sweep(self, topic: CompactingTopic, state: TopicCompaction, garbage: list[int]) -> None:
+    async def _sweep(self, topic: CompactedTopic, state: TopicCompaction, garbage: list[int]) -> None:
         await self._delete(garbage)
         cursor = topic.ledger.cursors.get(CURSOR)
         if garbage and cursor is not None and not topic.closed and read_properties(cursor.properties)[1] == garbage:
@@ -282,13 +211,13 @@ class Compactor:
     async def _delete(self, ledgers: list[int]) -> None:
         await delete_ledgers(self._context, self._meta, ledgers)
 
-    async def _delete_quietly(self, topic: CompactingTopic, ledger: int) -> None:
+    async def _delete_quietly(self, topic: CompactedTopic, ledger: int) -> None:
         try:
             await self._delete([ledger])
         except HeliographError as error:  # the next owner does
             log.warning("compaction.leftover", extra={"topic": topic.text, "ledger": ledger, "error": str(error)})
 
-    async def _forget_object(self, topic: CompactingTopic, gone: Compacted | None) -> None:
+    async def _forget_object(self, topic: CompactedTopic, gone: Compacted | None) -> None:
         if gone is None or gone.offload is None or self.delete_object is None:
             return
         try:
@@ -298,7 +227,7 @@ class Compactor:
                 "compaction.object_left", extra={"topic": topic.text, "ledger": gone.ledger, "error": str(error)}
             )
 
-    def _view(self, topic: CompactingTopic, compacted: Compacted | None) -> CompactedView:
+    def _view(self, topic: CompactedTopic, compacted: Compacted | None) -> CompactedView:
         return CompactedView(lambda: topic.readable, self._context, compacted, topic.text, self._cold())
 
 
@@ -308,7 +237,7 @@ class _Work:
     """
 
     def __init__(
-        self, topic: CompactingTopic, source: LedgerPort, upto: Position, clock: Clock, settings: CompactorSettings
+        self, topic: CompactedTopic, source: LedgerPort, upto: Position, clock: Clock, settings: CompactorSettings
     ) -> None:
         self._topic, self._source, self._upto, self._clock, self._settings = topic, source, upto, clock, settings
         self._latest = LatestKeys(settings.keys_max)

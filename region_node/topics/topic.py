@@ -22,7 +22,8 @@ from heliograph.runtime.clock import Clock
 from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.run import Run
 from region_node.compaction.compacted_view import CURSOR as COMPACTION_CURSOR
-from region_node.compaction.compactor import Compactor, TopicCompaction
+from region_node.compaction.compaction_state import TopicCompaction
+from region_node.compaction.compactor import Compactor
 from region_node.runtime.rate_meter import Meter
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.runtime.topic_ports import GatePort, LeadershipOf, LogPort, ReadablePort, Segments

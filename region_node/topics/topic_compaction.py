@@ -11,7 +11,8 @@ from typing import Any
 
 from heliograph.model.errors import NotAllowed
 from heliograph.model.positions import BEFORE_ALL, Position
-from region_node.compaction.compactor import Compactor, TopicCompaction
+from region_node.compaction.compaction_state import TopicCompaction
+from region_node.compaction.compactor import Compactor
 from region_node.compaction.keyed_entries import last_kept_index
 from region_node.topics.positions import last_visible
 from region_node.topics.topic_subscriptions import SubscribingTopic
