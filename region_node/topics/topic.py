@@ -395,6 +395,11 @@ class Topic(CompactingTopic):
             subscription.disconnect()
             subscription.closed = True
 
+    def traffic(self) -> tuple[float, float]:
+        """Messages/s and bytes/s, in and out, as of the last tick."""
+        meters = [self.meter, *(subscription.meter for subscription in self.subscriptions.values())]
+        return sum(meter.rates[0] for meter in meters), sum(meter.rates[1] for meter in meters)
+
     def tick(self, now: float, elapsed_s: float) -> bool:
         """Rates since the last tick, and another try where a read of backlog failed. Returns whether the next tick must
         come here even if nothing happens.

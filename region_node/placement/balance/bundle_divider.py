@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from heliograph.model.bundles import BundleTable
 from heliograph.model.errors import NotAllowed
@@ -18,10 +18,6 @@ from heliograph.model.topic_names import topic_hash
 from region_node.placement.balance.bundle_splitting import FLOW, TOPIC_COUNT, Weighed, cuts
 from region_node.placement.balance.load_score import MESSAGE_BYTES
 from region_node.placement.balance.load_shedding import Bundle
-
-if TYPE_CHECKING:
-    from region_node.topics.serving.loaded_topics import Loaded
-    from region_node.topics.topic import Topic
 
 _SLICE = 1000
 """Topics that are looked at between two passes of the loop."""
@@ -41,11 +37,34 @@ class Names(Protocol):
     def names_between(self, namespace: str, low: int, high: int) -> AsyncIterator[list[str]]: ...
 
 
+class WorkingTopic(Protocol):
+    """The part of a loaded topic that is used."""
+
+    @property
+    def text(self) -> str: ...
+
+    def traffic(self) -> tuple[float, float]:
+        """Messages/s and bytes/s, in and out."""
+        ...
+
+
+class LoadedTopics(Protocol):
+    """The part of the broker's loaded topics that is used."""
+
+    def between(self, namespace: str, low: int, high: int) -> Sequence[WorkingTopic]:
+        """Those of a namespace whose hashes are in [low, high)."""
+        ...
+
+
 class BundleDivider:
     """loaded: the topics of this broker."""
 
     def __init__(
-        self, ownership: Splits, loaded: Loaded, names: Names, allowed: Callable[[], Awaitable[None]] | None = None
+        self,
+        ownership: Splits,
+        loaded: LoadedTopics,
+        names: Names,
+        allowed: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """allowed: returns where bundles may be split in this region; raises NotAllowed where an older broker would not
         understand it.
@@ -95,9 +114,7 @@ class BundleDivider:
         return list(found.values())
 
 
-def _weight(topic: Topic) -> float:
+def _weight(topic: WorkingTopic) -> float:
     """Messages/s, in and out; a kibibyte counts as much as a message."""
-    weight = topic.meter.rates[0] + topic.meter.rates[1] / MESSAGE_BYTES
-    for subscription in topic.subscriptions.values():
-        weight += subscription.meter.rates[0] + subscription.meter.rates[1] / MESSAGE_BYTES
-    return weight
+    messages, size_bytes = topic.traffic()
+    return messages + size_bytes / MESSAGE_BYTES
