@@ -21,7 +21,6 @@ from geo_tests.sim.balance_world import (
     skewed,
 )
 from heliograph.model.errors import ConfigError
-from region_node.placement.balance.bundle_placement import choose
 from region_node.placement.balance.load_shedding import BrokerLoad, Bundle, Shedder
 from region_node.placement.balance.settings import SheddingSettings
 
@@ -126,14 +125,6 @@ def test_no_move_at_constant_load_is_ever_undone(seed: int) -> None:
             assert where[move.bundle] == move.source
             where[move.bundle] = move.to
     raise AssertionError("it moves for ever")
-
-
-def test_placement_prefers_the_emptier_ones_and_takes_no_full_one() -> None:
-    rng = random.Random(3)
-    chosen = [choose(["a", "b", "c", "d"], {"a": 0.9, "b": 0.5, "c": 0.1}, rng) for _ in range(1000)]
-    assert chosen.count("a") == chosen.count("b") == 0 and chosen.count("d") > chosen.count("c") > 200
-    same = [choose(["a", "b"], {}, rng) for _ in range(1000)]
-    assert 400 < same.count("a") < 600
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from heliograph.model.errors import CorruptData
-from heliograph.model.ledger_metadata import LedgerInfo, ManagedLedgerMetadata, OffloadRecord, OffloadState
+from heliograph.model.ledger_metadata import ManagedLedgerMetadata, OffloadRecord, OffloadState
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from storage.tiered.objects import object_names
@@ -20,11 +20,10 @@ from storage.tiered.objects.object_format import (
     cut_blocks,
     encode_head,
 )
-from storage.tiered.offload.offload_plan import OffloadPolicy, stored_prefix, to_drop, to_offload
 from storage.tiered.offload.topic_manifest import TopicManifest, merge_states
+from tests.storage.tiered.ledger_infos import ATTEMPT, infos
 
 TOPIC = "persistent://public/default/a topic/with ünusual=name"
-ATTEMPT = "00112233445566778899aabbccddeeff"
 
 
 def made(rng: random.Random, ledger: int = 7, every: int = 300) -> tuple[bytes, Index]:
@@ -116,49 +115,6 @@ def test_keys_lead_back_to_topic_ledger_and_attempt(topic: str) -> None:
         )
     for key in ("", "a/b/c", "h/a/b/c/ledger/x-y", "h/a/b/c/other/1-y", "h/a/b/c/ledger/1"):
         assert object_names.parse(key) is None
-
-
-def infos(*ledgers: tuple[int, int, int, OffloadState | None]) -> list[LedgerInfo]:
-    """(id, bytes, closed at ms, state)."""
-    return [
-        LedgerInfo(
-            at, 10, size, closed, 0, None if state is None else OffloadRecord(ATTEMPT, "us-1", state, stored_ms=closed)
-        )
-        for at, size, closed, state in ledgers
-    ]
-
-
-def test_policies_choose_the_oldest_without_a_hole() -> None:
-    ledgers = infos((1, 100, 1000, None), (2, 100, 2000, None), (5, 100, 3000, None), (6, 50, 0, None))
-
-    def chosen(policy: OffloadPolicy, now_ms: int = 3000, before: tuple[int, int] | None = None) -> list[int]:
-        return [info.ledger for info in to_offload(ledgers, policy, now_ms, before)]
-
-    assert chosen(OffloadPolicy()) == []
-    assert chosen(OffloadPolicy(threshold_bytes=0)) == [1, 2, 5]
-    assert chosen(OffloadPolicy(threshold_bytes=149)) == [1, 2, 5]
-    assert chosen(OffloadPolicy(threshold_bytes=150)) == [1, 2]
-    assert chosen(OffloadPolicy(threshold_bytes=349)) == [1] and chosen(OffloadPolicy(threshold_bytes=350)) == []
-    assert chosen(OffloadPolicy(threshold_s=1)) == [1, 2] and chosen(OffloadPolicy(threshold_s=2)) == [1]
-    assert chosen(OffloadPolicy(threshold_s=0)) == [1, 2, 5]
-    assert chosen(OffloadPolicy(), before=(5, 3)) == [1, 2] and chosen(OffloadPolicy(), before=(5, 10)) == [1, 2, 5]
-    assert chosen(OffloadPolicy(), before=(1, 9)) == []
-    ledgers = infos(
-        (1, 100, 1000, OffloadState.LOCAL_GONE),
-        (2, 100, 2000, OffloadState.BEGUN),
-        (5, 100, 3000, None),
-        (6, 50, 0, None),
-    )
-    assert chosen(OffloadPolicy()) == [2]
-    assert [info.ledger for info in stored_prefix(ledgers)] == [1]
-
-
-def test_local_copies_go_after_their_lag() -> None:
-    kept, gone = OffloadState.STORED, OffloadState.LOCAL_GONE
-    ledgers = infos((1, 1, 1000, gone), (2, 1, 2000, kept), (3, 1, 3000, kept), (4, 1, 4000, OffloadState.BEGUN))
-    assert [info.ledger for info in to_drop(ledgers, OffloadPolicy(deletion_lag_ms=500), 2600)] == [2]
-    assert [info.ledger for info in to_drop(ledgers, OffloadPolicy(deletion_lag_ms=0), 9000)] == [2, 3]
-    assert to_drop(ledgers, OffloadPolicy(deletion_lag_ms=-1), 1 << 50) == []
 
 
 def test_a_manifest_reads_back_and_notices_damage() -> None:
