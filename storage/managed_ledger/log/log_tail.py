@@ -1,7 +1,7 @@
 """LogTail: the end of a topic, where runs are appended.
 
-Is: the open ledger, the runs that wait for it, and the move to the next ledger. Isn't: what is kept, read, or stored of
-the topic.
+Is: the open ledger, the runs that wait for it, and the move to the next ledger. Isn't: when that is due
+(`rollover_rule`), or what is kept, read, or stored of the topic.
 Invariants: runs are confirmed in the order of the appends, over any number of ledgers; a run that fails fails all
 behind it. The next ledger gets its first run only when everything in the one before is confirmed, or was closed by
 compare-and-set at its LAC: so no entry is found in a later ledger while an earlier one is missing. Nothing in a ledger
@@ -27,6 +27,7 @@ from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.writing.ledger_creation import create_ledger
 from storage.ledger.writing.ledger_handle import LedgerHandle
 from storage.managed_ledger.append_counts import AppendCounts
+from storage.managed_ledger.log.rollover_rule import idle_left_s, is_full
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from storage.managed_ledger.metadata.ledger_catalog import Catalog
 from storage.sealing.cipher import RunSealer
@@ -151,7 +152,9 @@ class LogTail:
             first = handle.append_run(run)
             last = first + run.count - 1
             self._sent.append((handle, first, last, now, run, done, failed))
-            if self._moving is None and self._full(handle, last, now):
+            if self._moving is None and is_full(
+                self._settings, last + 1, handle.size_bytes + handle.pending_bytes, now - self._opened_at
+            ):
                 self._move()
         if self.pending_bytes > self._settings.pending_bytes_max:
             self._give_up(
@@ -251,8 +254,7 @@ class LogTail:
         handle = self._handle or self._old
         if handle is None:
             return True
-        now = self._clock.monotonic()
-        if self._old is not None or now - max(self._used_at, self._opened_at) >= idle_s:
+        if self._old is not None or idle_left_s(idle_s, self._opened_at, self._used_at, self._clock.monotonic()) == 0.0:
             self._resting = True
             self._context.background.closing += 1
             self._moving = self._context.tasks.spawn(self._moved(self._let_go))
@@ -262,7 +264,7 @@ class LogTail:
         """Until `rest` has something to do if nothing is appended meanwhile; 0: by now."""
         if self._moving is not None or not self.idle or self._handle is None or self._old is not None:
             return 0.0
-        return max(0.0, max(self._used_at, self._opened_at) + idle_s - self._clock.monotonic())
+        return idle_left_s(idle_s, self._opened_at, self._used_at, self._clock.monotonic())
 
     async def emptied(self, timeout_s: float) -> bool:
         """Waits until nothing waits any more; returns whether that is so."""
@@ -284,14 +286,6 @@ class LogTail:
             await self._close(handle)
 
     # -- from one ledger to the next ----------------------------------------------------------------------------------
-
-    def _full(self, handle: LedgerHandle, last: int, now: float) -> bool:
-        settings = self._settings
-        return (
-            last + 1 >= settings.ledger_entries_max
-            or handle.size_bytes + handle.pending_bytes >= settings.ledger_bytes_max
-            or now - self._opened_at > settings.ledger_age_max_s
-        )
 
     def _move(self) -> None:
         if self._moving is None:

@@ -34,6 +34,7 @@ from storage.managed_ledger.cursors.cursor import Cursor
 from storage.managed_ledger.log.log_reader import LogReader
 from storage.managed_ledger.log.log_repair import LogRepair
 from storage.managed_ledger.log.log_tail import Done, Failed, LogTail
+from storage.managed_ledger.log.rollover_rule import idle_limit_s
 from storage.managed_ledger.log.shared_parts import SharedParts
 from storage.managed_ledger.log.topic_record import Stored, TopicRecord
 from storage.managed_ledger.metadata.ledger_catalog import Catalog
@@ -41,9 +42,6 @@ from storage.managed_ledger.metadata.topic_times import dated
 from storage.managed_ledger.retention.ledger_retention import LedgerRetention
 from storage.managed_ledger.retention.sweep_schedule import NEVER
 from storage.managed_ledger.retention.trim_rule import Retention
-
-_LEDGERS_LATER = 8
-"""With so many ledgers a topic may be idle twice as long before its open one is closed, and so on."""
 
 
 class LogState(Protocol):
@@ -180,8 +178,7 @@ class ManagedLedger(LogRepair):
         """
         if self.ended or self._closing is not None:
             return NEVER
-        settings = self._parts.settings
-        idle_s = min(settings.ledger_idle_s * (1 + self._catalog.count / _LEDGERS_LATER), settings.ledger_age_max_s)
+        idle_s = idle_limit_s(self._parts.settings, self._catalog.count)
         if self._tail is not None and self._tail.rest(idle_s):
             self._index, self._tail = self._tail.next_index, None
         if self._tail is None:
