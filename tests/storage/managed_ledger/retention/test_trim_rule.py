@@ -46,8 +46,8 @@ def test_retention_keeps_what_is_young_and_small() -> None:
 
 
 def drawn(rng: random.Random) -> list[LedgerInfo]:
-    """Ledgers with gaps between their ids, closed one behind the other by multiples of 10 s, so that bounds are met; the
-    last one is often open.
+    """Ledgers with gaps between their ids, closed one behind the other by multiples of 10 s, so that bounds are met.
+    The last one is often open.
     """
     ledgers, ledger, now_ms = list[LedgerInfo](), 0, 1
     for _ in range(rng.randrange(1, 9)):

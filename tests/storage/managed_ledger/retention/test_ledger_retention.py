@@ -1,0 +1,241 @@
+"""One trim, from the question to the deletion on bookies: stepped, over a store and bookies that answer at once."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from heliograph.model.errors import HeliographError, LedgerFenced, MetadataUnavailable
+from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, OffloadRecord, OffloadState
+from heliograph.model.positions import Position
+from local_meta import keys
+from storage.managed_ledger.metadata.ledger_catalog import Catalog
+from storage.managed_ledger.retention.ledger_retention import LedgerRetention
+from storage.managed_ledger.retention.trim_rule import Retention, trim_count
+
+LAST_KEPT_MS = 60_000
+BOOKIES = ("b0", "b1")
+
+
+class Topic:
+    """The host, the metadata store, the bookies, and the clock of one topic's retention."""
+
+    def __init__(self, infos: list[LedgerInfo], retention: Retention | None = Retention()) -> None:  # noqa: B008
+        self.topic = "persistent://t/n/x"
+        self.cursors: dict[str, Any] = {}
+        self.retention = retention
+        self.ended = False
+        self.now_ms = 10**9
+        self.ready = 0
+        self.gone: list[HeliographError] = []
+        self.deleted: list[tuple[str, int]] = []
+        self.unavailable = False
+        self.on_get: Callable[[], object] = lambda: None
+        self.catalog = Catalog(infos)
+        self.stored = {i.ledger: LedgerMetadata(i.ledger, 2, 2, ((0, BOOKIES),)) for i in infos}
+        self.tasks: list[Coroutine[Any, Any, None]] = []
+        context: Any = SimpleNamespace(tasks=SimpleNamespace(spawn=self.tasks.append), meta=self, pool=self)
+        clock: Any = SimpleNamespace(wall_ms=lambda: self.now_ms)
+        self.made: Any = LedgerRetention(self, self.catalog, context, clock, LAST_KEPT_MS)  # type: ignore[arg-type]
+
+    @property
+    def last_confirmed(self) -> Position:
+        return self.catalog.last
+
+    async def read_front(self, count: int) -> None: ...
+
+    def on_trim_ready(self) -> None:
+        self.ready += 1
+
+    def on_ledgers_gone(self, error: HeliographError) -> None:
+        self.gone.append(error)
+
+    async def get(self, key: str) -> tuple[bytes, int] | None:
+        if self.unavailable:
+            raise MetadataUnavailable("away")
+        self.on_get()
+        found = {keys.ledger(ledger): metadata for ledger, metadata in self.stored.items()}.get(key)
+        return None if found is None else (found.encode(), 1)
+
+    def client(self, bookie: str) -> Any:
+        async def delete(ledger: int) -> None:
+            self.deleted.append((bookie, ledger))
+
+        return SimpleNamespace(delete=delete)
+
+    def cursor(self, name: str, mark_delete: Position, durable: bool = True) -> None:
+        self.cursors[name] = SimpleNamespace(mark_delete=mark_delete, durable=durable)
+
+    def step(self) -> int:
+        """Runs what was begun in the background. Returns how much that was."""
+        begun, self.tasks[:] = list(self.tasks), []
+        for task in begun:
+            with pytest.raises(StopIteration):
+                task.send(None)
+        return len(begun)
+
+    def trim(self) -> list[int]:
+        """A whole trim, as the managed ledger makes it. Returns the ledgers that went."""
+        self.made.trim_soon()
+        self.step()
+        prepared, ledgers = self.made.take(whole=True)
+        assert prepared or not ledgers
+        self.catalog.drop_first(len(ledgers))
+        self.made.finished()
+        self.made.delete(ledgers)
+        self.step()
+        return [metadata.ledger for metadata in ledgers]
+
+
+def closed(*ledgers: int, entries: int = 10, size_bytes: int = 1 << 20) -> list[LedgerInfo]:
+    return [LedgerInfo(ledger, entries, size_bytes, closed_ms=1000 * (ledger + 1)) for ledger in ledgers]
+
+
+def test_nothing_is_deleted_on_bookies_before_it_is_told_that_the_metadata_is_durable() -> None:
+    topic = Topic([*closed(0, 1, 2), LedgerInfo(3, 5, 100)])
+    topic.made.trim_soon()
+    assert topic.step() == 1 and topic.ready == 1 and not topic.deleted
+    prepared, ledgers = topic.made.take(whole=True)
+    assert prepared and [m.ledger for m in ledgers] == [0, 1, 2] and not topic.deleted
+    topic.made.delete(ledgers)
+    topic.step()
+    assert topic.deleted == [(bookie, ledger) for ledger in (0, 1, 2) for bookie in BOOKIES]
+
+
+def test_what_is_trimmed_is_decided_again_when_it_is_written() -> None:
+    topic = Topic([*closed(0, 1, 2), LedgerInfo(3, 5, 100)])
+    topic.made.trim_soon()
+    topic.step()
+    topic.cursor("came meanwhile", (0, 9))
+    assert [m.ledger for m in topic.made.take(whole=True)[1]] == [0]
+    topic.made.finished()
+    topic.made.trim_soon()
+    topic.step()
+    assert topic.made.take(whole=False) == (True, []), "a write that does not have the whole topic trims nothing"
+
+
+def test_one_trim_at_a_time_and_none_of_a_topic_that_has_ended_or_has_nothing_to_give() -> None:
+    topic = Topic([*closed(0, 1), LedgerInfo(3, 5, 100)])
+    topic.made.trim_soon()
+    assert not topic.made.idle
+    topic.made.trim_soon()
+    assert topic.step() == 1
+    topic.made.trim_soon()
+    assert topic.step() == 0, "not before the write that takes it is through"
+    topic.made.take(whole=True)
+    topic.made.finished()
+    assert topic.made.idle
+    topic.ended = True
+    topic.made.trim_soon()
+    assert topic.step() == 0
+    for topic in (Topic([]), Topic(closed(0), retention=None), Topic([LedgerInfo(0, 5, 100)])):
+        assert topic.trim() == [] and not topic.ready and topic.made.idle
+
+
+def test_only_durable_cursors_hold_ledgers_and_the_slowest_of_them_decides() -> None:
+    topic = Topic([*closed(0, 1, 2, 3), LedgerInfo(4, 5, 100)])
+    topic.cursor("fast", (3, 9))
+    topic.cursor("slow", (1, 9))
+    topic.cursor("reader", (-1, -1), durable=False)
+    assert topic.trim() == [0, 1]
+    topic.cursor("slow", (2, 8))
+    assert topic.trim() == []
+    topic.cursor("slow", (2, 9))
+    assert topic.trim() == [2]
+
+
+def test_up_to_where_it_is_truncated_whatever_retention_says_but_no_open_ledger() -> None:
+    for retention in (None, Retention(-1, -1), Retention(60, 100)):
+        topic = Topic([*closed(0, 1, 2), LedgerInfo(3, 5, 100)], retention)
+        topic.now_ms = 5000
+        assert topic.trim() == []
+        topic.made.truncating = (1, 9)
+        assert not topic.made.idle and topic.trim() == [0, 1]
+        topic.made.truncating = (3, 4)
+        assert topic.trim() == [2] and topic.catalog.ids == [3]
+
+
+GONE = OffloadRecord("00" * 16, "us-1", OffloadState.LOCAL_GONE)
+
+
+@pytest.mark.parametrize("metadata_left", [False, True])
+def test_what_the_bookies_do_not_have_any_more_is_forgotten_and_not_deleted_there(metadata_left: bool) -> None:
+    first, second = closed(0, 1)
+    topic = Topic([LedgerInfo(0, 10, 100, first.closed_ms, offload=GONE), second, LedgerInfo(3, 5, 100)])
+    if not metadata_left:
+        del topic.stored[0]
+    assert topic.trim() == [0, 1] and {ledger for _, ledger in topic.deleted} == {1} and not topic.gone
+
+
+def test_a_local_copy_that_goes_while_its_metadata_is_read_is_no_damage() -> None:
+    topic = Topic([*closed(0, 1), LedgerInfo(3, 5, 100)])
+    del topic.stored[0]
+    topic.on_get = lambda: topic.catalog.set_offload(0, GONE)
+    assert topic.trim() == [0, 1] and {ledger for _, ledger in topic.deleted} == {1} and not topic.gone
+
+
+def test_metadata_that_somebody_else_has_deleted_ends_the_topic_and_a_store_that_is_away_does_not() -> None:
+    topic = Topic([*closed(0, 1), LedgerInfo(3, 5, 100)])
+    topic.unavailable = True
+    topic.made.trim_soon()
+    assert topic.step() == 1 and not topic.ready and not topic.gone and topic.made.idle, "the next look tries again"
+    topic.unavailable = False
+    assert topic.trim() == [0, 1]
+    topic = Topic([*closed(0, 1), LedgerInfo(3, 5, 100)])
+    del topic.stored[1]
+    assert topic.trim() == [] and [type(error) for error in topic.gone] == [LedgerFenced] and not topic.deleted
+
+
+def test_of_very_many_ledgers_some_go_at_a_time_as_if_all_were_looked_at() -> None:
+    infos = [LedgerInfo(at, 1, 1 << 20, closed_ms=1 + at) for at in range(700)]
+    for retention, left in ((Retention(0, 0), 0), (Retention(-1, 500), 500), (Retention(-1, 100), 100)):
+        topic, trims = Topic([*infos, LedgerInfo(700, 1, 100)], retention), []
+        while went := topic.trim():
+            trims.append(len(went))
+            assert went == list(range(went[0], went[0] + len(went)))
+        assert topic.catalog.count == left + 1 and max(trims) == min(256, 700 - left)
+        held = Topic([*infos, LedgerInfo(700, 1, 100)], retention)
+        held.cursor("slow", (649, 0))
+        while held.trim():
+            pass
+        assert held.catalog.ids[0] == max(0, 650 - left), "what is not acknowledged does not count as kept"
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_time_alone_lets_nothing_go_before_it_is_told_when(seed: int) -> None:
+    """What `again_s` names is a moment at or before the first at which a ledger may go; where it names none, none may
+    ever.
+    """
+    rng = random.Random(seed)
+    infos, ms = list[LedgerInfo](), 1
+    for ledger in range(rng.randrange(1, 5)):
+        ms += rng.randrange(0, 90_000, 10_000)
+        infos.append(LedgerInfo(ledger, 2, rng.randrange(2 << 20), ms))
+    topic = Topic(infos, Retention(rng.choice((-1, 0, 1, 3)), rng.choice((-1, 0, 1, 2))))
+    topic.now_ms = ms + rng.randrange(0, 200_000, 10_000)
+    if rng.random() < 0.5:
+        topic.cursor("c", (rng.randrange(len(infos)), rng.randrange(2)))
+    topic.trim()
+
+    def goes(at_ms: int) -> bool:
+        retention, left = topic.retention, topic.catalog.recent()
+        slowest = min((c.mark_delete for c in topic.cursors.values()), default=topic.last_confirmed)
+        assert retention is not None
+        return bool(left) and bool(
+            trim_count(left, slowest, topic.last_confirmed, retention, at_ms, (-1, -1), LAST_KEPT_MS)
+        )
+
+    assert not goes(topic.now_ms)
+    first = next((at for at in range(topic.now_ms, topic.now_ms + 600_000, 1000) if goes(at)), None)
+    assert first is None or topic.now_ms + topic.made.again_s() * 1000 <= first
+    for _ in range(10):
+        if (wait_s := topic.made.again_s()) == math.inf:
+            break
+        topic.now_ms += int(wait_s * 1000)
+        topic.trim()
+    assert wait_s == math.inf and not goes(topic.now_ms + 10**9)
