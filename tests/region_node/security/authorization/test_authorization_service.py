@@ -1,0 +1,179 @@
+"""What a role may do: each rule alone, and all of them against every grant that was drawn."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
+from heliograph.model.errors import Unauthorized
+from heliograph.model.topic_names import TopicName
+from region_node.security.authentication.principal import Principal
+from region_node.security.authorization.authorization_service import Action, Authorization
+from region_node.security.settings import SecuritySettings
+
+NAMESPACE = "t/n"
+TOPIC = TopicName.parse("persistent://t/n/x")
+OTHER = TopicName.parse("persistent://t/n/y")
+PARTITION = TOPIC.with_partition(3)
+ROLES = ("a", "b", "boss", "root", "stranger", "")
+PRODUCE, CONSUME = Action.PRODUCE, Action.CONSUME
+
+
+class View:
+    """The global configuration, as of now."""
+
+    def __init__(self, policies: NamespacePolicies | None = None, admins: tuple[str, ...] | None = ("boss",)) -> None:
+        self.policies, self.admins = policies, admins
+
+    def namespace(self, name: str) -> NamespacePolicies | None:
+        return self.policies if name == NAMESPACE else None
+
+    def tenant(self, name: str) -> TenantInfo | None:
+        return TenantInfo(admin_roles=self.admins) if name == "t" and self.admins is not None else None
+
+    def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]:
+        return lambda: None
+
+
+def authorization(view: View | None = None, **grants: Any) -> Authorization:
+    settings = SecuritySettings(authentication=("tls",), authorization=True, super_users=("root",))
+    return Authorization(settings, view or View(NamespacePolicies(**grants)))
+
+
+def role(name: str, proxy: str = "") -> Principal:
+    return Principal(role=name, proxy=proxy)
+
+
+def rights(found: Authorization, who: Principal) -> set[str]:
+    """All that it may do in the namespace."""
+    asked = {
+        "produce": found.may(who, PRODUCE, TOPIC),
+        "consume": found.may(who, CONSUME, TOPIC),
+        "subscribe": found.may_subscribe(who, TOPIC, "s"),
+        "look up": found.may_look_up(who, TOPIC),
+        "list": found.may_list(who, NAMESPACE),
+        "administer": found.administers(who, "t"),
+        "super": found.is_super(who),
+    }
+    return {name for name, allowed in asked.items() if allowed}
+
+
+ALL = {"produce", "consume", "subscribe", "look up", "list", "administer", "super"}
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_what_no_rule_allows_is_refused(name: str) -> None:
+    expected = {"root": ALL, "boss": ALL - {"super"}}.get(name, set())
+    assert rights(authorization(), role(name)) == expected
+    assert rights(authorization(View(None)), role(name)) == expected, "no such namespace"
+    nobody = authorization(View(None, None))
+    assert rights(nobody, role(name)) == (ALL if name == "root" else set()), "no such tenant"
+
+
+def test_an_action_opens_itself_and_no_other() -> None:
+    granted = {action: authorization(permissions={"a": [action]}) for action in Action}
+    for action, found in granted.items():
+        assert {asked for asked in Action if found.may(role("a"), asked, TOPIC)} == {action}
+        assert rights(found, role("b")) == set()
+    assert rights(granted[PRODUCE], role("a")) == {"produce", "look up", "list"}
+    assert rights(granted[CONSUME], role("a")) == {"consume", "subscribe", "look up", "list"}
+    assert rights(granted[Action.FUNCTIONS], role("a")) == set()
+
+
+def test_a_grant_at_a_topic_is_of_it_and_its_partitions_alone() -> None:
+    found = authorization(topic_permissions={str(TOPIC): {"a": ["produce"]}})
+    assert found.may(role("a"), PRODUCE, TOPIC) and found.may(role("a"), PRODUCE, PARTITION)
+    assert not found.may(role("a"), PRODUCE, OTHER) and not found.may(role("a"), CONSUME, TOPIC)
+    assert not found.may_list(role("a"), NAMESPACE), "the others are none of its business"
+    found = authorization(topic_permissions={str(PARTITION): {"a": ["consume"]}})
+    assert found.may(role("a"), CONSUME, PARTITION)
+    assert not found.may(role("a"), CONSUME, TOPIC) and not found.may(role("a"), CONSUME, TOPIC.with_partition(4))
+
+
+def test_a_subscription_is_for_the_roles_that_it_names_and_otherwise_for_all() -> None:
+    both = {"a": ["consume"], "b": ["consume"]}
+    found = authorization(permissions=both, subscription_permissions={"s": ["b"], "empty": []})
+    assert not found.may_subscribe(role("a"), TOPIC, "s") and found.may_subscribe(role("b"), TOPIC, "s")
+    assert found.may_subscribe(role("a"), TOPIC, "t") and found.may_subscribe(role("a"), TOPIC, "empty")
+    assert found.may_subscribe(role("boss"), TOPIC, "s") and found.may(role("a"), CONSUME, TOPIC)
+    without = authorization(subscription_permissions={"s": ["b"]})
+    assert not without.may_subscribe(role("b"), TOPIC, "s"), "to be named is no grant to consume"
+
+
+def test_where_names_begin_with_the_role_no_others_are_used() -> None:
+    found = authorization(
+        permissions={"a": ["consume"]},
+        policies={"subscriptionAuthMode": "Prefix"},
+        subscription_permissions={"a-taken": ["b"]},
+    )
+    assert found.may_subscribe(role("a"), TOPIC, "a-1") and found.may_subscribe(role("a"), TOPIC, "a")
+    assert not found.may_subscribe(role("a"), TOPIC, "b-a") and not found.may_subscribe(role("a"), TOPIC, "a-taken")
+    assert found.may_subscribe(role("boss"), TOPIC, "s")
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_proxy_gets_what_both_are_allowed_and_neither_more_nor_less(seed: int) -> None:
+    rng = random.Random(seed)
+
+    def grants() -> dict[str, list[str]]:
+        return {name: rng.sample(list(Action), rng.randrange(4)) for name in ROLES if rng.random() < 0.6}
+
+    found = authorization(
+        permissions=grants(),
+        topic_permissions={str(topic): grants() for topic in (TOPIC, OTHER) if rng.random() < 0.7},
+        subscription_permissions={"s": rng.sample(ROLES, 2)} if rng.random() < 0.5 else {},
+        policies={"subscriptionAuthMode": "Prefix"} if rng.random() < 0.3 else {},
+    )
+    for name in ROLES:
+        alone = rights(found, role(name))
+        assert ("look up" in alone) is bool(alone & {"produce", "consume"})
+        assert "consume" in alone or "subscribe" not in alone
+        for proxy in filter(None, ROLES):
+            behind = rights(found, role(name, proxy))
+            both = alone & rights(found, role(proxy))
+            assert behind - {"look up"} == both - {"look up"}
+            assert ("look up" in behind) is bool(behind & {"produce", "consume"})
+
+
+def test_what_is_asked_again_after_the_rules_have_changed_is_answered_by_the_new_ones() -> None:
+    view = View(NamespacePolicies(permissions={"a": ["produce"]}))
+    found = authorization(view)
+    found.check(role("a"), PRODUCE, TOPIC)
+    view.policies = NamespacePolicies()
+    with pytest.raises(Unauthorized):
+        found.check(role("a"), PRODUCE, TOPIC)
+    view.admins = ("a",)
+    found.check(role("a"), PRODUCE, TOPIC)
+    assert not found.administers(role("boss"), "t") and not found.administers(role("a"), "u")
+
+
+def test_processes_of_the_instance_and_everybody_where_nothing_is_authorised_may_everything() -> None:
+    assert rights(authorization(), Principal(role="b", internal=True)) == ALL
+    off = Authorization(SecuritySettings(), View())
+    assert not off.enabled and rights(off, role("stranger", "a")) == ALL
+    on = SecuritySettings(authentication=("tls",), authorization=True, super_users=("root",))
+    assert Authorization(on, View()).enabled and not Authorization(on, None).enabled
+
+
+def test_each_refusal_names_the_role_and_what_it_wanted() -> None:
+    found, who = authorization(permissions={"a": ["functions"]}), role("a", "b")
+    refusals: dict[str, Callable[[], None]] = {
+        "the role 'a' through the proxy 'b' may not produce persistent://t/n/x": lambda: found.check(
+            who, PRODUCE, TOPIC
+        ),
+        "consume persistent://t/n/x by the subscription 's'": lambda: found.check_subscribe(who, TOPIC, "s"),
+        "produce to or consume persistent://t/n/x": lambda: found.check_look_up(who, TOPIC),
+        "the role 'a' may not list the topics of t/n": lambda: found.check_list(role("a"), NAMESPACE),
+    }
+    for text, refused in refusals.items():
+        with pytest.raises(Unauthorized, match=text):
+            refused()
+    every = role("root")
+    found.check(every, PRODUCE, TOPIC)
+    found.check_subscribe(every, TOPIC, "s")
+    found.check_look_up(every, TOPIC)
+    found.check_list(every, NAMESPACE)
