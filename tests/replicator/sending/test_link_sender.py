@@ -49,8 +49,9 @@ def test_each_run_goes_with_the_coordinate_before_it_and_the_mark_follows_receip
     assert link.mark == (1, 1), "half a run is not passed"
     link.receipt(topic.origin, (4, 2))
     assert link.mark == (4, 2) and not link.in_flight and link.backlog()[0] == (0, 0, 0)
-    link.receipt(topic.origin, (1, 1))
-    assert link.mark == (4, 2) and link.receipts == 3
+    for again in ((1, 1), (4, 2)):
+        link.receipt(topic.origin, again)
+    assert link.mark == (4, 2) and link.receipts == 3, "what was heard is no news"
 
 
 def test_what_the_target_holds_already_does_not_go_and_a_cursor_that_is_behind_it_jumps() -> None:
@@ -60,6 +61,16 @@ def test_what_the_target_holds_already_does_not_go_and_a_cursor_that_is_behind_i
         link.opened(topic.vector(topic.positions[held]), WINDOW_BYTES)
         assert link.mark == topic.positions[held]
         assert coordinates(take_all(topic, link)) == topic.positions[held + 1 :]
+
+
+def test_of_a_run_that_begins_before_what_the_target_holds_only_the_rest_goes() -> None:
+    topic = published()
+    whole = topic.runs[1]
+    link = sender(topic)
+    link.opened(topic.vector((1, 2)), WINDOW_BYTES)
+    (send,) = link.take(*whole, 0.0)
+    assert isinstance(send, OutgoingRun) and send.previous == (1, 2) and coordinates([send]) == [(1, 3), (1, 4)]
+    assert link.take(*whole, 0.0) == [] and link.entries_sent == 2
 
 
 def test_a_gap_of_this_attempt_begins_again_at_the_targets_vector_and_one_of_another_changes_nothing() -> None:
