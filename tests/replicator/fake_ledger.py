@@ -1,13 +1,12 @@
 """An in-memory managed ledger for the replicator's tests: the port's contract, with the faults that a test asks for.
 
-Is: the part of ManagedLedger and Cursor that links use. A `Store` is what is durable; a `FakeLedger` is one owner's
-view of it, and the newest owner fences those before it.
+Is: the part of ManagedLedger that links use, as owner follows owner. A `Store` is what is durable; a `FakeLedger` is
+one owner's view of it, and the newest owner fences those before it: each hears of that when it stores something.
 """
 
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,73 +16,7 @@ from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.run import Run
 from storage.managed_ledger.cursors.cursor import Cursor
-
-
-class FakeCursor:
-    def __init__(self, name: str, mark: Position) -> None:
-        self.name, self.mark_delete = name, mark
-        self.history: list[Position] = []
-        self.properties: dict[str, str] = {}
-        self.reading: Any = None
-
-    def ack_cumulative(self, position: Position) -> None:
-        if position > self.mark_delete:
-            self.mark_delete = position
-            self.history.append(position)
-
-    def reset(self, mark_delete: Position) -> None:
-        self.mark_delete = mark_delete
-
-    def set_properties(self, properties: dict[str, str]) -> None:
-        self.properties = properties
-
-
-class StoreCatalog:
-    """What a real cursor asks of the catalog, by looking at every block."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-
-    def _entries(self) -> dict[int, int]:
-        found: dict[int, int] = {}
-        for (ledger, first), count, _ in self.store.blocks:
-            found[ledger] = first + count
-        return found
-
-    @property
-    def last(self) -> Position:
-        return max(((ledger, count - 1) for ledger, count in self._entries().items()), default=BEFORE_ALL)
-
-    def entries_of(self, ledger: int) -> int:
-        return self._entries().get(ledger, 0)
-
-    def bounded(self, ledger: int, stop: int) -> int:
-        return min(stop, self.entries_of(ledger))
-
-    def at_or_before(self, position: Position) -> Position | None:
-        ends = [(ledger, count - 1) for ledger, count in self._entries().items() if ledger <= position[0]]
-        return max((p for p in (min(end, position) for end in ends) if p[1] >= 0), default=None)
-
-    def next(self, position: Position) -> Position:
-        above = [
-            (ledger, position[1] + 1 if ledger == position[0] else 0)
-            for ledger, count in self._entries().items()
-            if ledger >= position[0]
-        ]
-        return min(
-            (p for p in above if p[1] < self.entries_of(p[0])),
-            default=(max(position, self.last)[0], max(position, self.last)[1] + 1),
-        )
-
-    def first(self) -> Position:
-        return self.store.blocks[0][0] if self.store.blocks else (0, 0)
-
-    def entries_between(self, after: Position, upto: Position) -> int:
-        return sum(
-            after < (ledger, entry) <= upto
-            for (ledger, first), count, _ in self.store.blocks
-            for entry in range(first, first + count)
-        )
+from tests.storage.managed_ledger.memory_log import Extent, MemoryCursor, MemoryLog, closed
 
 
 class Store:
@@ -93,8 +26,11 @@ class Store:
         self.topic = topic
         self.blocks: list[tuple[Position, int, bytes]] = []  # (first position, count, block)
         self.snapshot: tuple[Position, bytes] | None = None
-        self.cursors: dict[str, Any] = {}
+        self.cursors: dict[str, MemoryCursor] = {}
+        """Those of the newest owner."""
         self.next_ledger = 1
+        self.next_index = 0
+        """Of the message behind the last confirmed one."""
         self.owner: FakeLedger | None = None
         self.trimmed_below: Position = (0, 0)
         self.read_s = 0.0
@@ -104,13 +40,14 @@ class Store:
         return [decode_block(block) for _, _, block in self.blocks]
 
 
-class FakeLedger:
+class FakeLedger(MemoryLog):
     """One owner's managed ledger. Appends become durable when the test says `confirm(n)`; `fail(error)` fails all that
     wait.
     """
 
     def __init__(self, store: Store, state: Any, *, now_ms: Callable[[], int] = lambda: 1, auto: bool = False) -> None:
-        self.store, self.state, self.topic, self.now_ms, self.auto = store, state, store.topic, now_ms, auto
+        super().__init__(store.topic)
+        self.store, self.state, self.now_ms, self.auto = store, state, now_ms, auto
         self.sees: Position | None = None  # a former owner reads no further than this
         if store.owner is not None:
             store.owner.fence()
@@ -118,14 +55,15 @@ class FakeLedger:
         self.fenced = False
         self.ledger, self.next_entry = store.next_ledger, 0
         store.next_ledger += 1
-        for name, cursor in list(store.cursors.items()):
-            if isinstance(cursor, Cursor):
-                store.cursors[name] = again = self._cursor(name, BEFORE_ALL)
-                again.restore(cursor.encode())
+        self.next_index = store.next_index
+        before, self.named = store.cursors, dict[str, MemoryCursor]()
+        store.cursors = self.named
+        for name, cursor in before.items():
+            if cursor.durable:
+                self.add_cursor(name, BEFORE_ALL).restore(cursor.encode())
         self.pending: list[
             tuple[int, int, Run, Callable[[int, int, Run], None], Callable[[HeliographError], None]]
         ] = []
-        self.wakes: list[Callable[[], None]] = []
         self.cache = True
         if store.snapshot is None:
             state.restore(b"")
@@ -143,7 +81,11 @@ class FakeLedger:
     def append_run(
         self, run: Run, done: Callable[[int, int, Run], None], failed: Callable[[HeliographError], None]
     ) -> None:
-        run.time_ms = run.time_ms or self.now_ms()
+        if self.failed is not None:
+            failed(self.failed)
+            return
+        run.time_ms, run.first_index = run.time_ms or self.now_ms(), self.next_index
+        self.next_index += run.messages
         self.pending.append((self.ledger, self.next_entry, run, done, failed))
         self.next_entry += run.count
         if self.auto:
@@ -151,21 +93,31 @@ class FakeLedger:
 
     def confirm(self, count: int) -> None:
         if self.fenced:
-            self.fail(LedgerFenced("another owner"))
+            self._hear()
             return
         ready, self.pending = self.pending[:count], self.pending[count:]
         for ledger, first, run, done, _ in ready:
-            self.store.blocks.append(
-                ((ledger, first), run.count, b"".join(bytes(p) for p in encode_block(run, ledger, first)))
-            )
+            self._keep(ledger, first, run)
             done(ledger, first, run)
         if ready:
-            for wake in list(self.wakes):
-                wake()
+            self.wake()
+
+    def _keep(self, ledger: int, first: int, run: Run) -> None:
+        block = b"".join(bytes(p) for p in encode_block(run, ledger, first))
+        self.store.blocks.append(((ledger, first), run.count, block))
+        self.store.next_index = run.first_index + run.messages
+
+    def _hear(self) -> None:
+        """That it is fenced."""
+        if self.failed is None:
+            self.failed = LedgerFenced("another owner")
+            self.fail(self.failed)
 
     def fail(self, error: HeliographError) -> None:
         """All that waits fails; the owner goes on in a new ledger."""
         waiting, self.pending = self.pending, []
+        if waiting:
+            self.next_index = waiting[0][2].first_index
         if waiting and not self.fenced:
             self.rollover()
         for *_, failed in waiting:
@@ -187,9 +139,7 @@ class FakeLedger:
         """
         self.sees = self.last_confirmed
         for ledger, first, run, _, _ in self.pending[:kept]:
-            self.store.blocks.append(
-                ((ledger, first), run.count, b"".join(bytes(p) for p in encode_block(run, ledger, first)))
-            )
+            self._keep(ledger, first, run)
         self.pending = []
 
     def save(self) -> None:
@@ -197,7 +147,16 @@ class FakeLedger:
             self.store.snapshot = (self.last_confirmed, self.state.snapshot())
 
     async def store_state(self) -> None:
+        self._check_owner()
         self.save()
+
+    async def _flushed(self, cursor: Cursor) -> None:
+        self._check_owner()
+
+    def _check_owner(self) -> None:
+        if self.fenced:
+            self._hear()
+        self.check_open()
 
     def trim(self, upto: Position) -> None:
         """Forgets whole blocks at or below `upto`; never beyond the snapshot."""
@@ -223,91 +182,43 @@ class FakeLedger:
         (ledger, first), count, _ = self.store.blocks[-1]
         return (ledger, first + count - 1)
 
-    def first_position(self) -> Position:
-        return self.store.blocks[0][0] if self.store.blocks else self.store.trimmed_below
+    def extents(self) -> Sequence[Extent]:
+        sees = self.sees
+        return self.store.blocks if sees is None else [block for block in self.store.blocks if block[0] <= sees]
 
-    async def read_back_to(self, ledger: int) -> None:
-        """All ledgers are known."""
+    def run_in(self, extent: Extent) -> Run:
+        return decode_block(extent[2])[2]
 
     @property
     def first_index(self) -> int | None:
-        """Only what tells whether something was trimmed."""
-        return int(self.store.trimmed_below > (0, 0)) if self.store.blocks else None
+        return self.run_in(self.store.blocks[0]).first_index if self.store.blocks else None
+
+    @property
+    def confirmed_index(self) -> int:
+        return self.pending[0][2].first_index if self.pending else self.next_index
 
     def ledgers(self) -> list[LedgerInfo]:
         """Not told before `whole`, which nobody asks for here."""
         raise MetadataUnavailable("some of very many are only being read")
 
     def cached(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
-        if not self.cache:
-            return []
-        out: list[tuple[int, int, Run]] = []
-        at = max(0, bisect_right(self.store.blocks, position, key=lambda b: b[0]) - 1)
-        for (ledger, first), count, block in self.store.blocks[at:]:
-            if (ledger, first + count - 1) < position or max_entries <= 0 or max_bytes <= 0:
-                continue
-            if self.sees is not None and (ledger, first) > self.sees:
-                break
-            _, _, run = decode_block(block)
-            start = position[1] - first if ledger == position[0] and position[1] > first else 0
-            stop = min(count, start + max_entries)
-            piece = run.cut(start, stop)
-            out.append((ledger, first + start, piece))
-            max_entries, max_bytes = max_entries - piece.count, max_bytes - piece.size_bytes
-        return out
-
-    def entries_between(self, after: Position, upto: Position) -> int:
-        return StoreCatalog(self.store).entries_between(after, upto)
-
-    async def first_from(self, position: Position) -> Position | None:
-        for (ledger, first), count, _ in self.store.blocks:
-            if (ledger, first + count - 1) >= position:
-                return max((ledger, first), position)
-        return None
+        return self.found(position, max_entries, max_bytes) if self.cache else []
 
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
         if self.store.read_s:
             await asyncio.sleep(self.store.read_s)
-        cache, self.cache = self.cache, True
-        try:
-            return self.cached(position, max_entries, max_bytes)
-        finally:
-            self.cache = cache
-
-    def wake_on_append(self, callback: Callable[[], None]) -> Callable[[], None]:
-        self.wakes.append(callback)
-        return lambda: self.wakes.remove(callback)
+        return self.found(position, max_entries, max_bytes)
 
     @property
-    def cursors(self) -> dict[str, Any]:
-        return self.store.cursors
-
-    async def open_cursor(
-        self, name: str, initial: Position, *, properties: dict[str, str] | None = None, **_: object
-    ) -> Any:
-        """A link's is a fake; a subscription's is a real one."""
-        if name not in self.store.cursors:
-            self.store.cursors[name] = (
-                FakeCursor(name, initial) if name.startswith("pulsar.") else self._cursor(name, initial)
-            )
-            self.store.cursors[name].properties.update(properties or {})
-        return self.store.cursors[name]
-
-    async def delete_cursor(self, name: str) -> None:
-        del self.store.cursors[name]
-
-    def _cursor(self, name: str, initial: Position) -> Cursor:
-        catalog: Any = StoreCatalog(self.store)
-        return Cursor(
-            name, catalog, initial, durable=True, properties={}, request_flush=lambda _: None, wait_flushed=_nothing
-        )
+    def cursors(self) -> dict[str, MemoryCursor]:
+        return self.named
 
     async def close(self) -> None:
-        self.pending = []
-
-
-async def _nothing(_: Any) -> None:
-    pass
+        """What waits is confirmed."""
+        if self.failed is None:
+            self.confirm(len(self.pending))
+            self.save()
+            self.failed = self.failed or closed(self.topic)
 
 
 def coordinates(runs: Sequence[tuple[int, int, Run]]) -> list[tuple[Any, Position, bytes, bool]]:

@@ -13,7 +13,7 @@ from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.delayed_delivery import DELAYED_MAX, DelayWheel
 from region_node.subscriptions.subscription import Subscription
-from tests.region_node.topics.fake_storage import FakeClock, FakeCursor, FakeLedger
+from tests.region_node.topics.fake_storage import FakeClock, FakeLedger
 
 
 class Sink:
@@ -55,8 +55,7 @@ class World:
         loop = asyncio.get_running_loop()
         self.tasks = logged_tasks()
         self.ledger = FakeLedger("t")
-        self.cursor = FakeCursor(self.ledger, "s", BEFORE_ALL, True, {})
-        self.ledger.cursors["s"] = self.cursor
+        self.cursor = self.ledger.add_cursor("s", BEFORE_ALL)
         self.subscription = Subscription(
             "s",
             self.ledger,

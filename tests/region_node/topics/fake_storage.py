@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from heliograph.model.configuration.configuration_records import (
@@ -15,12 +16,15 @@ from heliograph.model.configuration.configuration_records import (
     TopicPolicies,
 )
 from heliograph.model.configuration.policy_table import Applied
-from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound, TopicClosed
-from heliograph.model.ledger_metadata import LedgerInfo
+from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, TopicClosed
+from heliograph.model.ledger_metadata import ANYWHERE, Affinity, LedgerInfo
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.model.topic_names import topic_hash
 from heliograph.wire.run import Run
 from region_node.runtime.cursor_ports import Piece
+from storage.managed_ledger.cursors import cursor_expiry
+from storage.managed_ledger.retention.trim_rule import Retention
+from tests.storage.managed_ledger.memory_log import Extent, MemoryCursor, MemoryLog, closed
 
 FIRST_LEDGER = 10
 
@@ -36,134 +40,61 @@ class FakeClock:
         return int(self.now * 1000)
 
 
-class FakeCursor:
-    fits = True
+class FakeLedger(MemoryLog):
+    """A topic's managed ledger: what is confirmed is durable, and so is the object: the next owner has the same one.
 
-    def __init__(
-        self, ledger: FakeLedger, name: str, mark_delete: Position, durable: bool, properties: dict[str, str]
-    ) -> None:
-        self.ledger, self.name, self.mark_delete, self.durable, self.properties = (
-            ledger,
-            name,
-            mark_delete,
-            durable,
-            properties,
-        )
-        self.acked: set[Position] = set()
-        self.partly_acked: dict[Position, int] = {}
-        self.flushes = 0
-        self.on_moved: Callable[[], None] | None = None
-
-    def ack_batch(self, position: Position, given: int) -> int:
-        if self.is_acked(position):
-            return 0
-        left = self.partly_acked[position] = self.partly_acked.get(position, given) & given
-        if not left:
-            del self.partly_acked[position]
-            self.ack([position])
-        return left
-
-    def is_acked(self, position: Position) -> bool:
-        return position <= self.mark_delete or position in self.acked
-
-    def ack(self, positions: Sequence[Position]) -> None:
-        before = self.mark_delete
-        self.acked |= set(positions)
-        for position in self.ledger.positions():
-            if position > self.mark_delete:
-                if position not in self.acked:
-                    break
-                self.mark_delete = position
-                self.acked.discard(position)
-        self._moved(before)
-
-    def _moved(self, before: Position) -> None:
-        if self.mark_delete != before and self.on_moved is not None:
-            self.on_moved()
-
-    def ack_ranges(self, ranges: Sequence[tuple[int, int, int]]) -> None:
-        self.ack([(ledger, e) for ledger, first, last in ranges for e in range(first, last + 1)])
-
-    def ack_cumulative(self, position: Position) -> None:
-        before, self.mark_delete = self.mark_delete, max(self.mark_delete, position)
-        self._moved(before)
-        self.ack([])
-
-    def unacked_runs(self, runs: list[Piece]) -> list[Piece]:
-        if not self.acked and runs and runs[0][:2] > self.mark_delete:
-            return runs
-        return [
-            (ledger, first + i, run.cut(i, i + 1))
-            for ledger, first, run in runs
-            for i in range(run.count)
-            if not self.is_acked((ledger, first + i))
-        ]
-
-    def set_properties(self, properties: dict[str, str]) -> None:
-        self.properties = properties
-
-    def reset(self, mark_delete: Position) -> None:
-        self.mark_delete, self.acked, self.partly_acked = mark_delete, set(), {}
-
-    def begin_earlier(self, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]) -> None:
-        kept = [position for position in self.ledger.positions() if position > start and self.is_acked(position)]
-        kept = [p for p in kept if not any(ledger == p[0] and first <= p[1] <= last for ledger, first, last in never)]
-        self.mark_delete = mark_delete
-        self.ack(kept)
-
-    @property
-    def backlog_entries(self) -> int:
-        return sum(1 for p in self.ledger.positions() if not self.is_acked(p))
-
-    @property
-    def backlog_bytes(self) -> int:
-        return self.ledger.bytes_between(self.mark_delete, self.ledger.last_confirmed)
-
-    async def flushed(self) -> None:
-        await asyncio.sleep(0)
-        self.flushes += 1
-
-
-class FakeLedger:
-    """`cache`: whether `cached` answers. `read_turns`: how long a read takes. `hold`: appends wait for `release`.
-
-    `fail_with`: what the next appends fail with.
+    `cache`: whether `cached` answers. `read_turns`: how long a read takes. `hold`: appends wait for `release`.
+    `fail_with`: what the next appends fail with. `unread`: there are very many ledgers: which is said after `whole`.
+    It frees nothing, and of settings it keeps only what they were set to.
     """
 
     def __init__(self, topic: str) -> None:
-        self.topic = topic
-        self.cursors: dict[str, FakeCursor] = {}
+        super().__init__(topic)
+        self.named: dict[str, MemoryCursor] = {}
         self.runs: list[Piece] = []
         self.cache = True
-        self.hold = False
+        self.hold = self.unread = False
         self.fail_with: HeliographError | None = None
         self.on_failed: Any = None
+        self.terminated_at: Position | None = None
         self.ledger, self.next = FIRST_LEDGER, 0
         self.reads = 0
         self.read_turns = 1
         self.next_index = self.created_ms = self.published_ms = 0
         self.waiting: list[tuple[int, int, Run, Callable[[int, int, Run], None], Any]] = []
-        self.wakers: list[Callable[[], None]] = []
-        self.retention = (0, 0)
+        self.retention: Retention | None = None
+        self.affinity = ANYWHERE
         self.mark_delete_rate = 0.0
         self.checkpoints = 0
-        self.closed = False
-        self.unread = False
-        """There are very many ledgers: which is said after `whole`."""
+
+    @property
+    def cursors(self) -> dict[str, MemoryCursor]:
+        return self.named
+
+    @property
+    def closed(self) -> bool:
+        return self.failed is not None
 
     def positions(self) -> list[Position]:
         return [(ledger, first + i) for ledger, first, run in self.runs for i in range(run.count)]
 
+    def extents(self) -> list[Extent]:
+        return [((ledger, first), run.count, run) for ledger, first, run in self.runs]
+
+    def run_in(self, extent: Extent) -> Run:
+        run: Run = extent[2]
+        return run
+
     @property
     def last_confirmed(self) -> Position:
         if not self.runs:
-            return (-1, -1)
+            return BEFORE_ALL
         ledger, first, run = self.runs[-1]
         return ledger, first + run.count - 1
 
     @property
     def open_bytes(self) -> int:
-        return self.size_bytes
+        return sum(run.size_bytes for ledger, _, run in self.runs if ledger == self.ledger)
 
     @property
     def size_bytes(self) -> int:
@@ -173,14 +104,20 @@ class FakeLedger:
     def confirmed_index(self) -> int:
         return self.waiting[0][2].first_index if self.waiting else self.next_index
 
+    # -- appending -----------------------------------------------------------------------------------------------------
+
     def rollover(self) -> None:
         self.ledger, self.next = self.ledger + 1, 0
 
     def append_run(self, run: Run, done: Callable[[int, int, Run], None], failed: Any) -> None:
+        if self.failed is not None or self.terminated_at is not None:
+            failed(self.failed or NotAllowed(f"{self.topic} is terminated"))
+            return
         if self.fail_with is not None:
             error = self.fail_with
             asyncio.get_running_loop().call_soon(failed, error)
             return
+        run.time_ms = run.time_ms or 1
         run.first_index = self.next_index
         self.next_index += run.messages
         self.waiting.append((self.ledger, self.next, run, done, failed))
@@ -194,33 +131,21 @@ class FakeLedger:
             self.runs.append((ledger, first, run))
             done(ledger, first, run)
         if waiting:
-            for waker in list(self.wakers):
-                waker()
+            self.wake()
 
-    def _find(self, position: Position, max_entries: int, max_bytes: int) -> list[Piece]:
-        out: list[Piece] = []
-        for ledger, first, run in self.runs:
-            if max_entries <= 0 or (ledger, first + run.count - 1) < position:
-                continue
-            start = position[1] - first if ledger == position[0] and position[1] > first else 0
-            stop = min(run.count, start + max_entries)
-            out.append((ledger, first + start, run.cut(start, stop)))
-            max_entries -= stop - start
-        return out
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     def cached(self, position: Position, max_entries: int, max_bytes: int) -> list[Piece]:
-        return self._find(position, max_entries, max_bytes) if self.cache else []
+        return self.found(position, max_entries, max_bytes) if self.cache else []
 
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[Piece]:
         self.reads += 1
-        found = self._find(position, max_entries, max_bytes)
+        found = self.found(position, max_entries, max_bytes)
         for _ in range(self.read_turns):
             await asyncio.sleep(0)
         return found
 
-    def wake_on_append(self, callback: Callable[[], None]) -> Callable[[], None]:
-        self.wakers.append(callback)
-        return lambda: self.wakers.remove(callback)
+    # -- ledgers -------------------------------------------------------------------------------------------------------
 
     def ledgers(self) -> list[LedgerInfo]:
         if self.unread:
@@ -232,52 +157,36 @@ class FakeLedger:
         return self._infos()
 
     def _infos(self) -> list[LedgerInfo]:
-        counts: dict[int, int] = {}
+        infos: dict[int, LedgerInfo] = {}
         for ledger, _, run in self.runs:
-            counts[ledger] = counts.get(ledger, 0) + run.count
-        return [LedgerInfo(ledger, count) for ledger, count in counts.items()]
+            info = infos.get(ledger) or LedgerInfo(ledger, first_index=run.first_index)
+            infos[ledger] = replace(
+                info,
+                entries=info.entries + run.count,
+                size_bytes=info.size_bytes + run.size_bytes,
+                closed_ms=run.time_ms if ledger < self.ledger else 0,
+            )
+        return list(infos.values())
 
     async def whole(self) -> None:
         self.unread = False
 
     @property
     def entries(self) -> int:
-        return sum(info.entries for info in self._infos())
+        return sum(run.count for _, _, run in self.runs)
 
     @property
     def first_index(self) -> int | None:
         return self.runs[0][2].first_index if self.runs else None
 
-    def position_before(self, position: Position) -> Position:
-        return max((found for found in self.positions() if found < position), default=BEFORE_ALL)
-
-    def first_position(self) -> Position:
-        return self.positions()[0] if self.runs else BEFORE_ALL
-
-    def bytes_between(self, after: Position, upto: Position) -> int:
-        return sum(
-            n
-            for ledger, first, run in self.runs
-            for i, n in enumerate(run.lengths)
-            if after < (ledger, first + i) <= upto
-        )
-
-    async def open_cursor(
-        self, name: str, initial: Position, *, durable: bool = True, properties: dict[str, str] | None = None
-    ) -> FakeCursor:
-        await asyncio.sleep(0)
-        if name not in self.cursors:
-            self.cursors[name] = FakeCursor(self, name, initial, durable, properties or {})
-        return self.cursors[name]
-
-    async def delete_cursor(self, name: str) -> None:
-        await asyncio.sleep(0)
-        del self.cursors[name]
+    # -- settings ------------------------------------------------------------------------------------------------------
 
     def set_retention(self, minutes: int, mb: int) -> None:
-        self.retention = (minutes, mb)
+        self.retention = Retention(minutes, mb)
 
     def set_quorums(self, ensemble: int, write_quorum: int, ack_quorum: int) -> None:
+        if not 1 <= ack_quorum <= write_quorum <= ensemble:
+            raise NotAllowed(f"{self.topic}: {ensemble}, {write_quorum}, {ack_quorum}")
         self.quorums = (ensemble, write_quorum, ack_quorum)
 
     def follow_sealing(self) -> None: ...
@@ -289,43 +198,49 @@ class FakeLedger:
         self.checkpoints += 1
 
     def set_affinity(self, primary: Collection[str], secondary: Collection[str]) -> None:
-        self.affinity = (tuple(primary), tuple(secondary))
+        self.affinity = Affinity(tuple(primary), tuple(secondary)) if primary else ANYWHERE
+
+    # -- keeping -------------------------------------------------------------------------------------------------------
 
     async def oldest_unacked_ms(self, name: str) -> int:
-        await asyncio.sleep(0)
-        return next((self.stored_ms(p) for p in self.positions() if not self.cursors[name].is_acked(p)), 0)
-
-    def stored_ms(self, position: Position) -> int:
-        return next(
-            run.time_ms
-            for ledger, first, run in self.runs
-            if ledger == position[0] and first <= position[1] < first + run.count
-        )
+        return await cursor_expiry.oldest_unacked_ms(self, name)
 
     async def expire_before(self, time_ms: int, names: Sequence[str]) -> dict[str, int]:
-        return await self._drop([p for p in self.positions() if self.stored_ms(p) <= time_ms], names)
+        return await cursor_expiry.expire_before(self, time_ms, names)
 
     async def drop_to(self, size_bytes: int, names: Sequence[str]) -> dict[str, int]:
-        found = self.positions()
-        return await self._drop(
-            [p for p in found if self.bytes_between((p[0], p[1] - 1), found[-1]) > size_bytes], names
-        )
+        return await cursor_expiry.drop_to(self, size_bytes, names)
 
     async def truncate(self) -> dict[str, int]:
-        return await self._drop(self.positions(), list(self.cursors))
+        return await cursor_expiry.move(self, self.last_confirmed, self.cursors)
 
-    async def _drop(self, positions: list[Position], names: Sequence[str]) -> dict[str, int]:
-        await asyncio.sleep(0)
-        dropped = {}
-        for name in names:
-            before = self.cursors[name].backlog_entries
-            if positions:
-                self.cursors[name].ack_cumulative(positions[-1])
-            dropped[name] = before - self.cursors[name].backlog_entries
-        return {name: count for name, count in dropped.items() if count}
+    # -- ending --------------------------------------------------------------------------------------------------------
 
     async def terminate(self) -> Position:
+        self.check_open()
+        if self.terminated_at is None:
+            self.release()
+            self.terminated_at = self.last_confirmed
         return self.last_confirmed
+
+    async def close(self) -> None:
+        """What is on its way is confirmed; what is held fails."""
+        if self.failed is None:
+            if not self.hold:
+                self.release()
+            self.failed = closed(self.topic)
+            waiting, self.waiting = self.waiting, []
+            for *_, failed in waiting:
+                failed(self.failed)
+
+    def load(self) -> FakeLedger:
+        """As its next owner finds it."""
+        if self.failed is not None:
+            self.failed, self.next_index, self.wakers = None, self.confirmed_index, []
+            self.rollover()
+            for name in [name for name, cursor in self.named.items() if not cursor.durable]:
+                del self.named[name]
+        return self
 
 
 class FakeLog:
@@ -359,7 +274,7 @@ class FakeLog:
         self.closed = True
         for _ in range(5):
             await asyncio.sleep(0)
-        self.ledger.closed = True
+        await self.ledger.close()
 
 
 class FakeFactory:
@@ -377,7 +292,7 @@ class FakeFactory:
             if not create:
                 raise NotFound(f"topic {topic} does not exist")
             self.ledgers[topic] = FakeLedger(topic)
-        return FakeLog(self.ledgers[topic])
+        return FakeLog(self.ledgers[topic].load())
 
     async def delete(self, topic: str) -> None:
         del self.ledgers[topic]

@@ -5,6 +5,7 @@ loaded topic.
 from __future__ import annotations
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies
+from heliograph.model.ledger_metadata import ANYWHERE, Affinity
 from heliograph.model.topic_names import TopicName
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, with_broker
 
@@ -15,7 +16,7 @@ def test_where_the_copies_lie_follows_the_policies() -> None:
     async def test(broker: Broker) -> None:
         await broker.topics.get(TOPIC, create=True)
         ledger = broker.ledger(TOPIC)
-        assert ledger.affinity == ((), ())
+        assert ledger.affinity == ANYWHERE
         affinity = {"bookkeeperAffinityGroupPrimary": "fast, faster", "bookkeeperAffinityGroupSecondary": "slow"}
         persistence = {
             "bookkeeperEnsemble": 5,
@@ -27,6 +28,6 @@ def test_where_the_copies_lie_follows_the_policies() -> None:
             NAMESPACE,
             NamespacePolicies(regions=("us",), policies={"bookieAffinity": affinity, "persistence": persistence}),
         )
-        assert ledger.affinity == (("fast", "faster"), ("slow",)) and ledger.quorums == (5, 3, 2)
+        assert ledger.affinity == Affinity(("fast", "faster"), ("slow",)) and ledger.quorums == (5, 3, 2)
 
     with_broker(test)

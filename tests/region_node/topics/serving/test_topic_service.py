@@ -27,6 +27,7 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import Run
 from region_node.runtime.topic_ports import LogPort
 from region_node.topics.topic import Topic
+from storage.managed_ledger.retention.trim_rule import Retention
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, K, settle, with_broker
 
@@ -156,7 +157,7 @@ def test_replicated_topics_load_without_clients_and_follow_their_policies() -> N
         kept = {"deduplication": True, "retention": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 7}}
         broker.view.set(NAMESPACE, NamespacePolicies(regions=("us", "ap"), policies=kept))
         topic = broker.topics.loaded[mine[0]]
-        assert topic.log.deduplication and broker.ledger(mine[0]).retention == (5, 7)
+        assert topic.log.deduplication and broker.ledger(mine[0]).retention == Retention(5, 7)
         quorums = {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 1}
         broker.view.set(NAMESPACE, NamespacePolicies(regions=("us", "ap"), policies={"persistence": quorums}))
         assert broker.ledger(mine[0]).quorums == (3, 2, 1) and not topic.log.deduplication
