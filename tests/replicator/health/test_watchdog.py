@@ -88,10 +88,10 @@ def every_run_is_a_gap(instance: Instance, patch: pytest.MonkeyPatch) -> Callabl
 def nothing_wakes_the_link(instance: Instance, patch: pytest.MonkeyPatch) -> Callable[[], None]:
     """As a lost wake-up would leave it."""
     us = instance.regions["us"]
-    wakes, us.ledger.wakes = us.ledger.wakes, []
+    wakes, us.ledger.wakers = us.ledger.wakers, []
 
     def heal() -> None:
-        us.ledger.wakes += wakes
+        us.ledger.wakers += wakes
 
     return heal
 
