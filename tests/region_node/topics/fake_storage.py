@@ -313,6 +313,8 @@ class FakeFactory:
 
 
 class FakeView:
+    """The configuration's view, of tables that a test fills; only `set` tells those who follow it."""
+
     def __init__(self) -> None:
         self.known = {"public/default": NamespacePolicies(regions=("us",))}
         self.tenants: dict[str, TenantInfo] = {}
@@ -359,7 +361,12 @@ class FakeView:
 
     def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]:
         self.callbacks.append(callback)
-        return lambda: self.callbacks.remove(callback)
+
+        def stop() -> None:
+            if callback in self.callbacks:
+                self.callbacks.remove(callback)
+
+        return stop
 
     def set(self, namespace: str, policies: NamespacePolicies) -> None:
         self.known[namespace] = policies
