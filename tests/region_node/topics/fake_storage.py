@@ -27,6 +27,7 @@ from storage.managed_ledger.retention.trim_rule import Retention
 from tests.storage.managed_ledger.memory_log import Extent, MemoryCursor, MemoryLog, closed
 
 FIRST_LEDGER = 10
+CLOSE_TURNS = 200
 
 
 class FakeClock:
@@ -55,6 +56,7 @@ class FakeLedger(MemoryLog):
         self.cache = True
         self.hold = self.unread = False
         self.fail_with: HeliographError | None = None
+        self.refusal: HeliographError | None = None
         self.on_failed: Any = None
         self.terminated_at: Position | None = None
         self.ledger, self.next = FIRST_LEDGER, 0
@@ -110,8 +112,8 @@ class FakeLedger(MemoryLog):
         self.ledger, self.next = self.ledger + 1, 0
 
     def append_run(self, run: Run, done: Callable[[int, int, Run], None], failed: Any) -> None:
-        if self.failed is not None or self.terminated_at is not None:
-            failed(self.failed or NotAllowed(f"{self.topic} is terminated"))
+        if self.refusal is not None:
+            failed(self.refusal)
             return
         if self.fail_with is not None:
             error = self.fail_with
@@ -221,14 +223,18 @@ class FakeLedger(MemoryLog):
         if self.terminated_at is None:
             self.release()
             self.terminated_at = self.last_confirmed
+            self.refusal = NotAllowed(f"{self.topic} is terminated")
         return self.last_confirmed
 
     async def close(self) -> None:
-        """What is on its way is confirmed; what is held fails."""
+        """Waits for what is on its way; what is held for CLOSE_TURNS of the loop fails."""
         if self.failed is None:
-            if not self.hold:
-                self.release()
-            self.failed = closed(self.topic)
+            self.refusal = closed(self.topic)
+            for _ in range(CLOSE_TURNS):
+                if not self.waiting:
+                    break
+                await asyncio.sleep(0)
+            self.failed = self.refusal
             waiting, self.waiting = self.waiting, []
             for *_, failed in waiting:
                 failed(self.failed)
@@ -237,6 +243,7 @@ class FakeLedger(MemoryLog):
         """As its next owner finds it."""
         if self.failed is not None:
             self.failed, self.next_index, self.wakers = None, self.confirmed_index, []
+            self.refusal = None if self.terminated_at is None else NotAllowed(f"{self.topic} is terminated")
             self.rollover()
             for name in [name for name, cursor in self.named.items() if not cursor.durable]:
                 del self.named[name]

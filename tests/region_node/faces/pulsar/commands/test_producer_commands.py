@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies
@@ -225,9 +226,10 @@ def test_unloading_answers_what_is_under_way_first() -> None:
         await client.producer(1)
         broker.ledger().hold = True
         await client.do(send(1, 0, entry(b"x")))
-        await broker.topics.unload(TOPIC)
+        unloading = asyncio.ensure_future(broker.topics.unload(TOPIC))
         assert await client.do(send(1, 1, entry(b"late"))) == []
         broker.ledger().release()
+        await unloading
         assert kinds(await client.news()) == [K.SEND_RECEIPT, K.CLOSE_PRODUCER]
         assert len(broker.ledger().positions()) == 1
 
