@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from heliograph.kv.durable_state_machine import DurableMachine
 from heliograph.kv.engine.table_store import TableStore
 from heliograph.kv.server.metadata_node import GroupNode, raft_settings
 from heliograph.kv.server.metadata_server import ServerSettings
 from heliograph.kv.server.metadata_service import ServiceSettings
-from heliograph.kv.state_machine import MachineSettings
+from heliograph.kv.state_machine import KvMachine, MachineSettings
 from heliograph.raft.member.raft_node import RaftSettings
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
@@ -55,8 +56,10 @@ class LocalMetaNode(GroupNode):
         table: TableStore | None = None,
         settings: LocalMetaSettings | None = None,
     ) -> None:
-        """ssl: of the listener. peer_ssl: with which this node calls the other voters. table: see GroupNode."""
+        """ssl: of the listener. peer_ssl: with which this node calls the other voters. table: what keeps the
+        metadata durably; None: it is in memory, and made again from snapshots and the log."""
         settings = settings or LocalMetaSettings()
+        machine = KvMachine(settings=settings.machine) if table is None else DurableMachine(table, settings.machine)
         addresses = {node_id: f"{host}:{port}", **(peers or {})}
         self.transport = FrameTransport(node_id, addresses, rng=rng, ssl=peer_ssl)
         super().__init__(
@@ -76,6 +79,5 @@ class LocalMetaNode(GroupNode):
             server=settings.server,
             hint=lambda node: addresses.get(node, "") if node == node_id else self.transport.addresses.of(node),
             on_raft=self.transport.on_frame,
-            table=table,
-            machine=settings.machine,
+            machine=machine,
         )

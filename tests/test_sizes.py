@@ -19,10 +19,10 @@ LARGE_CLASSES_MAX = 29
 """Classes of more than METHODS methods, those of their bases counted with them."""
 LARGEST_CLASS_MAX = 105
 PARAMETERS = 8
-LARGE_CONSTRUCTORS_MAX = 25
+LARGE_CONSTRUCTORS_MAX = 26
 """Constructors of more than PARAMETERS parameters."""
 LARGEST_CONSTRUCTOR_MAX = 18
-LONE_BASES_MAX = 26
+LONE_BASES_MAX = 27
 """Classes, protocols left out, that exactly one other class is made from."""
 
 

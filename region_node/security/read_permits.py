@@ -1,4 +1,5 @@
-"""Read permits: the right to read a range of a ledger's entries from bookies, as a broker gives it and a bookie verifies it.
+"""Read permits: the right to read a range of a ledger's entries from bookies, as a broker gives it and a bookie
+verifies it.
 
 Is: the permit (ledger, entries, until when), its MAC, and the region's keys for that, which lie in the local metadata.
 Isn't: who may have one (the broker that owns the topic decides), or the reading (`region_node.bookie.entry_ranges`).

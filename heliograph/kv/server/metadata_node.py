@@ -13,13 +13,11 @@ import ssl as tls
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from heliograph.kv.durable_state_machine import DurableMachine
-from heliograph.kv.engine.table_store import TableStore
 from heliograph.kv.metadata_store import TXN_BYTES_MAX
 from heliograph.kv.server.members_api import MembersApi
 from heliograph.kv.server.metadata_server import MetaServer, ServerSettings
 from heliograph.kv.server.metadata_service import Forwarder, MetaService, ServiceSettings
-from heliograph.kv.state_machine import KvMachine, MachineSettings
+from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import CorruptData, DiskFailed
 from heliograph.raft.actions import CoreSettings
 from heliograph.raft.member.raft_node import MemberState, RaftNode, RaftSettings, RaftTransport
@@ -68,14 +66,13 @@ class GroupNode:
         forwarder: Forwarder | None = None,
         hint: Callable[[str], str] = lambda node: "",
         on_raft: Callable[[bytes], None] | None = None,
-        table: TableStore | None = None,
-        machine: MachineSettings | None = None,
+        machine: KvMachine | None = None,
     ) -> None:
-        """table: what keeps the table durably; None: it is in memory, and made again from snapshots and the log.
-        machine: all members must have the same.
+        """machine: a durable one keeps its table by itself; None: one in memory, made again from snapshots and the log.
+        All members must have the same settings of it.
         """
         self.node_id = node_id
-        self.machine = KvMachine(settings=machine) if table is None else DurableMachine(table, machine)
+        self.machine = KvMachine() if machine is None else machine
         self._transport = transport
         self.raft = RaftNode(
             node_id=node_id,

@@ -1,5 +1,5 @@
-"""Deferred deletion: a topic, or a namespace, that was deleted in two steps: at once nobody can use it in any region, and only
-after a grace period its data goes.
+"""Deferred deletion: a topic, or a namespace, that was deleted in two steps: at once nobody can use it in any
+region, and only after a grace period its data goes.
 
 Is: the deletions that the global configuration lists, what they mean at this broker, and purging what is due. Isn't:
 the immediate deletion of Pulsar's interface, or a preview (`region_node.faces.admin.dr.two_step_deletion`).
