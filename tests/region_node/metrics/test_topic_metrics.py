@@ -15,6 +15,7 @@ from region_node.usage.usage_days import stored_by_tenant
 from replicator.health.incoming_stats import IncomingLink, IncomingRegion
 from tests.region_node.faces.pulsar.codec import entry, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, Client, settle, with_broker
+from tests.region_node.topics.fake_storage import FIRST_LEDGER
 
 
 class Link:
@@ -216,7 +217,7 @@ def test_topics_that_nobody_uses_are_summed_up_as_the_others(monkeypatch: pytest
         await client.do(*(send(1, n, entry(b"x", sequence=n)) for n in range(5)))
         for number in range(20):
             quiet = await broker.topics.get(f"{TOPIC}-{number}", create=True)
-            broker.ledger(quiet.text).runs.append((1, 0, Run([b"y" * number], [number])))
+            broker.ledger(quiet.text).runs.append((FIRST_LEDGER, 0, Run([b"y" * number], [number])))
             if number % 4 == 0:
                 await quiet.subscription("s", initial=(-1, -1))
         metrics = of(broker, 3)

@@ -227,6 +227,7 @@ def test_unloading_answers_what_is_under_way_first() -> None:
         broker.ledger().hold = True
         await client.do(send(1, 0, entry(b"x")))
         unloading = asyncio.ensure_future(broker.topics.unload(TOPIC))
+        await settle()
         assert await client.do(send(1, 1, entry(b"late"))) == []
         broker.ledger().release()
         await unloading
