@@ -138,6 +138,8 @@ class LinkPump:
             return
         ledger, now, sent = self._log.ledger, self._manager.clock.monotonic(), 0
         upto = min(self._upto_bytes, CROWDED_BYTES * self._link.weight) if connection.crowded else self._upto_bytes
+        if self._budget is not None:  # also of one that lay idle: a pass ahead of it can be the worth of seconds
+            upto = min(upto, self._budget.share_bytes * self._link.weight)
         if self._bulk and self._manager.publishing.live(now):
             upto = min(upto, SHORT_PASS_BYTES)
         self._bulk = False

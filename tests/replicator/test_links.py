@@ -335,3 +335,25 @@ def test_brokers_of_a_region_share_its_budget() -> None:
         assert eu.bodies() == us.bodies()
 
     play(scenario, names=("us", "eu"), budget={"eu": 60_000.0}, budget_shared=True)
+
+
+def test_a_budget_that_lay_idle_is_not_overrun_by_a_whole_pass() -> None:
+    """What a link sends at once is a share of the budget and an entry at most, also where nothing went before."""
+
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        us, eu = instance.regions["us"], instance.regions["eu"]
+        budget = us.brokers[0].links.budgets.to("eu")
+        assert budget is not None
+        sim.network.cut("us", "eu")
+        await asyncio.sleep(8)
+        for _ in range(30):
+            us.publish(1, body_bytes=6_000)
+        sim.network.heal("us", "eu")
+        before, began = budget.spent_bytes, sim.now()
+        while sim.now() - began < 60:
+            spent, elapsed = budget.spent_bytes - before, sim.now() - began
+            assert spent <= budget.bytes_per_s * elapsed + budget.share_bytes + 2 * 6_200, elapsed
+            await asyncio.sleep(0.01)
+        assert eu.bodies() == us.bodies()
+
+    play(scenario, names=("us", "eu"), budget={"eu": 20_000.0})
