@@ -116,7 +116,7 @@ class Subscription:
         """When its mark-delete position was last seen to have moved: looked at on the tick."""
         self._marked = cursor.mark_delete
         if properties is not None and TRANSACTIONS in properties:
-            self._take_part(PendingAcks.decode(properties[TRANSACTIONS]) or PendingAcks())
+            self._take_part(PendingAcks.decode(properties[TRANSACTIONS]))
 
     @property
     def shared(self) -> bool:
