@@ -10,7 +10,7 @@ import subprocess
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -188,6 +188,23 @@ def test_where_both_regions_publish_the_repeats_are_counted(instance: Instance) 
     )
 
 
+def spread(instance: Instance, region: str, topics: Sequence[str]) -> None:
+    """Has both brokers of the region own some of these topics of public/moving: one may have all of their bundles."""
+    admin = instance.admin(region)
+
+    def owned() -> dict[str, str]:
+        path = "lookup/v2/topic/persistent/public/moving"
+        return {topic: rest("GET", f"{admin}/{path}/{topic}")["httpUrl"].removeprefix("http://") for topic in topics}
+
+    if len({*owned().values()}) == 1:
+        bundles = sorted({rest("GET", f"{admin}/lookup/v2/topic/persistent/public/moving/{t}/bundle") for t in topics})
+        assert len(bundles) > 1
+        (taken,) = {*owned().values()}
+        (free,) = {*rest("GET", f"{admin}/admin/v2/brokers")} - {taken}
+        rest("PUT", f"{admin}/admin/v2/namespaces/public/moving/{bundles[0]}/unload?destinationBroker={free}")
+    eventually(lambda: len({*owned().values()}) == 2, "both brokers have some of them")
+
+
 def test_a_transaction_over_several_topics_is_shown_in_all_of_them_at_once(instance: Instance) -> None:
     """The links to one of the brokers of us are cut: what has arrived at the other one waits for the rest of its
     transaction.
@@ -197,11 +214,7 @@ def test_a_transaction_over_several_topics_is_shown_in_all_of_them_at_once(insta
     for topic in topics:
         send(eu, topic, [b"before"])
     eventually(lambda: all(watermark(us, topic) == 1 for topic in topics), "the topics are in us")
-    owners = {
-        rest("GET", f"{instance.admin('us')}/lookup/v2/topic/persistent/public/moving/{topic}-partition-0")["brokerUrl"]
-        for topic in topics
-    }
-    assert len(owners) == 2, "both brokers have some of them"
+    spread(instance, "us", [f"{topic}-partition-0" for topic in topics])
     proxies = instance.proxies("link", "eu", "us")
     assert len(proxies) == 2
     instance.toxiproxy.cut(proxies[0].name)
