@@ -69,8 +69,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("region_node.topics")
 
-OpenLog = Callable[[str, Applied, bool], Awaitable[LogPort]]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
@@ -94,7 +92,7 @@ class TopicSettings:
 
 
 class TopicService(NamedTopics):
-    """`loaded`: full name -> topic. `open_log` is given in tests; else it is `ReplicatedLog.open`."""
+    """`loaded`: full name -> topic."""
 
     def __init__(
         self,
@@ -108,7 +106,6 @@ class TopicService(NamedTopics):
         clock: Clock,
         rng: Rng,
         settings: TopicSettings | None = None,
-        open_log: OpenLog | None = None,
         create_partitioned: MakePartitions | None = None,
         arrival: Callable[[str], Awaitable[None]] | None = None,
         context: LedgerContext | None = None,
@@ -156,7 +153,6 @@ class TopicService(NamedTopics):
             else lambda namespace: BundleTable.equal(p.bundles) if (p := view.namespace(namespace)) else None
         )
         self._clock, self._rng = clock, rng
-        self._open_log = open_log or self._open_replicated
         self._loop = asyncio.get_running_loop()
         self.tasks = logged_tasks()
         self.gates = Gates(self.loaded, view, links, region, self.tasks)
@@ -321,7 +317,7 @@ class TopicService(NamedTopics):
             loading.set_exception(error)
             loading.exception()  # whoever asked may be gone
 
-    async def _open_replicated(self, topic: str, policies: Applied, create: bool) -> LogPort:
+    async def _open_log(self, topic: str, policies: Applied, create: bool) -> LogPort:
         from region_node.topics.shadow_log import ShadowLog
 
         factory: Any = self._factory

@@ -15,14 +15,15 @@ from heliograph.model.configuration.configuration_records import (
     TenantQuota,
     TopicPolicies,
 )
-from heliograph.model.configuration.policy_table import Applied
-from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, TopicClosed
+from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound
 from heliograph.model.ledger_metadata import ANYWHERE, Affinity, LedgerInfo
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.model.topic_names import topic_hash
 from heliograph.wire.run import Run
 from region_node.runtime.cursor_ports import Piece
+from replicator.log.replicated_log import ReplicatedLog
 from storage.managed_ledger.cursors import cursor_expiry
+from storage.managed_ledger.log.managed_ledger import LogState
 from storage.managed_ledger.retention.trim_rule import Retention
 from tests.storage.managed_ledger.memory_log import Extent, MemoryCursor, MemoryLog, closed
 
@@ -68,6 +69,8 @@ class FakeLedger(MemoryLog):
         self.affinity = ANYWHERE
         self.mark_delete_rate = 0.0
         self.checkpoints = 0
+        self.snapshot = b""
+        """Of the state that its first owner gave it."""
 
     @property
     def cursors(self) -> dict[str, MemoryCursor]:
@@ -239,8 +242,16 @@ class FakeLedger(MemoryLog):
             for *_, failed in waiting:
                 failed(self.failed)
 
-    def load(self) -> FakeLedger:
-        """As its next owner finds it."""
+    def load(self, state: LogState | None = None) -> FakeLedger:
+        """As its next owner finds it. `state` is restored to what a new topic has, and hears of all that is there."""
+        if state is not None:
+            if not self.snapshot:
+                state.restore(b"")
+                self.snapshot = state.snapshot()
+            else:
+                state.restore(self.snapshot)
+            for ledger, first, run in self.runs:
+                state.replay(ledger, first, run)
         if self.failed is not None:
             self.failed, self.next_index, self.wakers = None, self.confirmed_index, []
             self.refusal = None if self.terminated_at is None else NotAllowed(f"{self.topic} is terminated")
@@ -250,47 +261,18 @@ class FakeLedger(MemoryLog):
         return self
 
 
-class FakeLog:
-    """`replicator.log.replicated_log.ReplicatedLog` without links: deduplication by the highest sequence."""
-
-    def __init__(self, ledger: FakeLedger) -> None:
-        self.ledger = ledger
-        self.deduplication = self.aliases = False
-        self.highest: dict[str, int] = {}
-        self.closed = False
-
-    def publish(
-        self, run: Run, done: Callable[[list[tuple[int, int, int]]], None], failed: Callable[[HeliographError], None]
-    ) -> None:
-        if self.closed:
-            failed(TopicClosed("closed"))
-            return
-        if self.deduplication and run.producers:
-            name, count, first, pairs = run.producers[0]
-            last = first + count - 1 if pairs is None else pairs[-1][1]
-            if last <= self.highest.get(name, -1):
-                done([(run.count, -1, -1)])
-                return
-            self.highest[name] = last
-        self.ledger.append_run(run, lambda ledger, first, run: done([(run.count, ledger, first)]), failed)
-
-    def last_sequence(self, producer: str) -> int:
-        return self.highest.get(producer, -1) if self.deduplication else -1
-
-    async def close(self) -> None:
-        self.closed = True
-        for _ in range(5):
-            await asyncio.sleep(0)
-        await self.ledger.close()
-
-
 class FakeFactory:
+    """The factory of managed ledgers, with each topic's in memory. `open_error`: what the next openings raise."""
+
     def __init__(self) -> None:
         self.ledgers: dict[str, FakeLedger] = {}
         self.opened = 0
         self.open_error: HeliographError | None = None
 
-    async def open_log(self, topic: str, policies: Applied, create: bool) -> FakeLog:
+    def made(self, topic: str) -> FakeLedger:
+        return FakeLedger(topic)
+
+    async def open(self, topic: str, state: LogState, persistence: tuple[int, int, int], *, create: bool) -> FakeLedger:
         await asyncio.sleep(0)
         self.opened += 1
         if self.open_error is not None:
@@ -298,17 +280,19 @@ class FakeFactory:
         if topic not in self.ledgers:
             if not create:
                 raise NotFound(f"topic {topic} does not exist")
-            self.ledgers[topic] = FakeLedger(topic)
-        return FakeLog(self.ledgers[topic].load())
+            self.ledgers[topic] = self.made(topic)
+        return self.ledgers[topic].load(state)
 
     async def delete(self, topic: str) -> None:
-        del self.ledgers[topic]
+        """Raises NotFound where it does not exist."""
+        if self.ledgers.pop(topic, None) is None:
+            raise NotFound(f"topic {topic} does not exist")
 
     async def exists(self, topic: str) -> bool:
         return topic in self.ledgers
 
     async def names(self, namespace: str) -> list[str]:
-        return [t for t in self.ledgers if t.startswith(f"persistent://{namespace}/")]
+        return sorted(t for t in self.ledgers if t.startswith(f"persistent://{namespace}/"))
 
     async def names_between(self, namespace: str, low: int, high: int) -> AsyncIterator[list[str]]:
         for name in await self.names(namespace):
@@ -386,16 +370,16 @@ class FakeLinks:
         self.attached: dict[str, list[str]] = {}
         self.obeyed: dict[str, Mapping[str, Any]] = {}
 
-    def attach(self, log: FakeLog, targets: Sequence[str]) -> None:
+    def attach(self, log: ReplicatedLog, targets: Sequence[str]) -> None:
         self.attached[log.ledger.topic] = list(targets)
 
     def schemas_changed(self, topic: str) -> None:
         pass
 
-    def obey(self, log: FakeLog, values: Mapping[str, Any]) -> None:
+    def obey(self, log: ReplicatedLog, values: Mapping[str, Any]) -> None:
         self.obeyed[log.ledger.topic] = values
 
-    async def detach(self, log: FakeLog) -> None:
+    async def detach(self, log: ReplicatedLog) -> None:
         self.attached.pop(log.ledger.topic, None)
 
     def stats(self, topic: str | None = None) -> list[Any]:

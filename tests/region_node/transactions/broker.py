@@ -11,54 +11,13 @@ from typing import Any
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.transactions.coordinators.transaction_service import Transactions
-from replicator.log.transaction_buffer import TransactionBuffer
 from tests.region_node.faces.pulsar.codec import frame
 from tests.region_node.faces.pulsar.harness import Broker, Client, K, messages
-from tests.region_node.topics.fake_storage import FakeLedger, FakeLog
-
-
-class State:
-    """The part of `replicator.log.topic_state.TopicState` that transactions use."""
-
-    def __init__(self, ledger: FakeLedger) -> None:
-        self.transactions: TransactionBuffer | None = None
-        self.host: Any = None
-        for first_ledger, first, run in ledger.runs:  # what a load replays
-            self.confirm(first_ledger, first, run)
-
-    def confirm(self, ledger: int, first: int, run: Any) -> None:
-        if run.transaction is None:
-            return
-        if self.transactions is None:
-            self.transactions = TransactionBuffer()
-            if self.host is not None:
-                self.host.first_transaction()
-        self.transactions.confirm(ledger, first, run)
-
-
-class TransactionalLog(FakeLog):
-    def __init__(self, ledger: FakeLedger) -> None:
-        super().__init__(ledger)
-        self.state = State(ledger)
-
-    def publish(self, run: Any, done: Any, failed: Any) -> None:
-        def confirmed(segments: Any) -> None:
-            if segments[0][1] >= 0:
-                self.state.confirm(segments[0][1], segments[0][2], run)
-            done(segments)
-
-        super().publish(run, confirmed, failed)
 
 
 class TransactionalBroker(Broker):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        plain = self.factory.open_log
-
-        async def open_log(topic: str, policies: Any, create: bool) -> FakeLog:
-            return TransactionalLog((await plain(topic, policies, create)).ledger)
-
-        self.topics._open_log = open_log
         record = SimpleNamespace(broker="here")
 
         async def owner(topic: str) -> Any:

@@ -17,7 +17,6 @@ from global_config.view import ConfigView
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.bundles import BundleTable
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
-from heliograph.model.configuration.policy_table import Applied
 from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import Position
 from heliograph.wire.kafka.message_codec import BY_NAME, decode_fields, encode_fields
@@ -34,7 +33,7 @@ from region_node.topics.serving.topic_ids import TopicIds
 from region_node.topics.serving.topic_service import TopicService
 from region_node.usage.tenant_usage import Usage
 from tests.region_node.faces.pulsar.harness import FakeTransport, settle
-from tests.region_node.topics.fake_storage import FakeClock, FakeFactory, FakeLedger, FakeLinks, FakeLog
+from tests.region_node.topics.fake_storage import FakeClock, FakeFactory, FakeLedger, FakeLinks
 
 
 class KafkaLedger(FakeLedger):
@@ -58,10 +57,8 @@ class KafkaLedger(FakeLedger):
 
 
 class KafkaFactory(FakeFactory):
-    async def open_log(self, topic: str, policies: Applied, create: bool) -> FakeLog:
-        if create and topic not in self.ledgers:
-            self.ledgers[topic] = KafkaLedger(topic)
-        return await super().open_log(topic, policies, create)
+    def made(self, topic: str) -> KafkaLedger:
+        return KafkaLedger(topic)
 
 
 class OwnerOfAll:
@@ -154,7 +151,6 @@ class Face:
             owns=lambda topic: True,
             clock=self.clock,
             rng=rng,
-            open_log=self.factory.open_log,  # type: ignore[arg-type]
         )
         self.broker = KafkaBroker(
             topics=self.topics,

@@ -180,7 +180,6 @@ class Broker:
             owns=lambda topic: self.owned(topic),
             clock=self.clock,
             rng=rng,
-            open_log=self.factory.open_log,
         )
         self.lookup = FakeLookup(self.view)
         self.listener = PulsarListener(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies
-from heliograph.model.configuration.policy_table import Applied
 from heliograph.model.errors import (
     AlreadyExists,
     ConsumerBusy,
@@ -25,11 +25,11 @@ from heliograph.model.positions import BEFORE_ALL
 from heliograph.model.topic_names import TopicName, bundle_of
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import Run
-from region_node.runtime.topic_ports import LogPort
 from region_node.topics.topic import Topic
 from storage.managed_ledger.retention.trim_rule import Retention
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, K, settle, with_broker
+from tests.region_node.topics.fake_storage import FakeLedger
 
 NAMESPACE = "public/default"
 
@@ -291,19 +291,19 @@ def test_any_order_of_loading_and_unloading(seed: int) -> None:
 def test_clients_who_come_all_at_once_have_their_topics_loaded_a_few_at_a_time() -> None:
     async def test(broker: Broker) -> None:
         names = [f"persistent://{NAMESPACE}/all-at-once-{index}" for index in range(50)]
-        at_once, most, real = 0, 0, broker.topics._open_log
+        at_once, most, real = 0, 0, broker.factory.open
 
-        async def counted(topic: str, policies: Applied, create: bool) -> LogPort:
+        async def counted(*given: Any, **named: Any) -> FakeLedger:
             nonlocal at_once, most
             at_once += 1
             most = max(most, at_once)
             await asyncio.sleep(0)
             try:
-                return await real(topic, policies, create)
+                return await real(*given, **named)
             finally:
                 at_once -= 1
 
-        broker.topics._open_log = counted
+        broker.factory.open = counted  # type: ignore[method-assign]
         broker.topics._load_slots = asyncio.Semaphore(4)
         found = await asyncio.gather(*(broker.topics.get(name, create=True) for name in names))
         assert most == 4 and [topic.text for topic in found] == names and not broker.topics.loads_under_way

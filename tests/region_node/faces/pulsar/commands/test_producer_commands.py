@@ -167,8 +167,7 @@ def test_a_log_that_has_failed_takes_nothing_of_what_a_refusal_has_cut() -> None
         )
         client = await broker.client()
         await client.producer(1)
-        topic = broker.topics.loaded[TOPIC]
-        topic.log.publish = lambda run, done, failed: failed(LedgerFenced("another broker has it"))  # type: ignore[method-assign]
+        broker.ledger(TOPIC).refusal = LedgerFenced("another broker has it")
         came = await client.do(send(1, 0, entry(b"x")), send(1, 1, entry(b"x" * 300)), send(1, 2, entry(b"x")))
         assert K.CLOSE_PRODUCER in kinds(came) and K.SEND_RECEIPT not in kinds(came)
         assert broker.listener.budget.used == 0 and not client.protocol.closed

@@ -183,16 +183,13 @@ def test_metadata_that_is_away_for_a_moment_is_asked_again_by_the_client() -> No
     async def test(broker: Broker) -> None:
         client = await broker.client()
 
-        async def away(*_: object, **__: object) -> object:
-            raise MetadataUnavailable("no leader")
-
-        opens, broker.topics._open_log = broker.topics._open_log, away  # type: ignore[assignment]
+        broker.factory.open_error = MetadataUnavailable("no leader")
         subscribing = frame(
             K.SUBSCRIBE, topic=TOPIC, subscription="r", subType=0, consumer_id=1, request_id=1, durable=False
         )
         ((answer, _),) = await client.do(subscribing)
         assert (answer.type, answer.error.error) == (K.ERROR, pb.ServiceNotReady)
-        broker.topics._open_log = opens
+        broker.factory.open_error = None
         await client.subscribe(1, durable=False)
 
     with_broker(test)
