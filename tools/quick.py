@@ -1,7 +1,8 @@
 """`make quick`: what a change most likely breaks, in a minute and a half: lint, types, contracts, the nearest tests.
 
 Is: the choice of tests, by path: those of the modules that the working tree changed, those that import such a module,
-the units that matter most, and those of the modules' direct importers; the nearest first, until the time is up.
+the units that matter most, those of the modules' direct importers, and those that import one of these; the nearest
+first, until the time is up.
 Isn't: `make test`, which runs everything. What was left out is said.
 """
 
@@ -79,8 +80,10 @@ def choice(changed: Iterable[str], root: Path = ROOT) -> list[str]:
         chosen += tests_of(module, root)
     chosen += importing_tests(modules, root)
     chosen += MOST
-    for importer in sorted(_importers(modules)):
+    importers = _importers(modules)
+    for importer in sorted(importers):
         chosen += tests_of(importer, root)
+    chosen += importing_tests(importers, root)
     return [path for path in dict.fromkeys(chosen) if (root / path).exists()]
 
 

@@ -32,12 +32,26 @@ def pauses(pause_max_s: float, failures: int) -> float:
     return min(pause_max_s, 2.0 ** min(failures - 1, 16))
 
 
-def supervise(path: Path, job: Job, *, stopping: threading.Event, tell: Callable[..., Any] = say) -> int:
-    """Runs until all queries are done, the file turns out wrong, or `stopping` is set. Returns the exit code."""
+def driver_command(path: Path) -> list[str]:
+    return [sys.executable, "-m", "heliograph.spark.driver", str(path)]
+
+
+def supervise(
+    path: Path,
+    job: Job,
+    *,
+    stopping: threading.Event,
+    tell: Callable[..., Any] = say,
+    command: Callable[[Path], list[str]] = driver_command,
+) -> int:
+    """Runs until all queries are done, the file turns out wrong, or `stopping` is set. Returns the exit code.
+
+    command: how the driver of a job file is started.
+    """
     failures = 0
     while True:
         begun = time.monotonic()
-        child = subprocess.Popen([sys.executable, "-m", "heliograph.spark.driver", str(path)], start_new_session=True)
+        child = subprocess.Popen(command(path), start_new_session=True)
         try:
             code = _wait(child, stopping, job.stop_s)
         finally:

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 
 from heliograph.model.errors import ConfigError
 from region_node.security import certificate_renewal
-from region_node.security.certificate_authority import ensure_certificates
+from region_node.security.certificate_authority import ensure_certificates, mend
 from region_node.security.tls import client_context, server_context, together
 
 
@@ -142,3 +142,17 @@ def test_a_change_of_the_ca_that_is_cut_off_is_finished_or_said(tmp_path: Path) 
     (tmp_path / "ca.key").write_bytes(before)
     with pytest.raises(ConfigError, match=r"ca\.key is not the key of the first certificate"):
         certificate_renewal.renew(tmp_path)
+
+
+def test_a_copy_that_lacks_or_differs_is_made_again_from_what_lies_beside_the_key(tmp_path: Path) -> None:
+    ensure_certificates(tmp_path, ["us"])
+    leaves = sorted(path for path in tmp_path.glob("*.*.pem"))
+    assert len(leaves) >= 2
+    shown = [leaf.read_bytes() for leaf in leaves]
+    leaves[0].unlink()
+    leaves[1].write_bytes(b"half of a certif")
+    mend(tmp_path)
+    assert [leaf.read_bytes() for leaf in leaves] == shown
+    before = [leaf.stat().st_ino for leaf in leaves]
+    mend(tmp_path)
+    assert [leaf.stat().st_ino for leaf in leaves] == before, "what is right is left alone"

@@ -295,7 +295,7 @@ class FakeFactory:
         return sorted(t for t in self.ledgers if t.startswith(f"persistent://{namespace}/"))
 
     async def names_between(self, namespace: str, low: int, high: int) -> AsyncIterator[list[str]]:
-        for name in await self.names(namespace):
+        for name in sorted(await self.names(namespace), key=topic_hash):
             if low <= topic_hash(name) < high:
                 yield [name]
 
@@ -365,7 +365,9 @@ class FakeView:
             callback(f"/namespaces/{namespace}")
 
 
-class FakeLinks:
+class NotedLinks:
+    """Who was attached to links, and what they were told. There are no links."""
+
     def __init__(self) -> None:
         self.attached: dict[str, list[str]] = {}
         self.obeyed: dict[str, Mapping[str, Any]] = {}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from heliograph.model.positions import Position
-from tests.region_node.topics.fake_storage import FakeLedger
+from tests.region_node.topics.fake_storage import FakeFactory, FakeLedger
+from tests.storage.managed_ledger import factory_cases
 from tests.storage.managed_ledger.ledger_cases import EVERY, SERVED, Case, conforms, turns
 
 
@@ -32,3 +33,8 @@ class Bench:
 @conforms((*EVERY, *SERVED))
 def test_fake_ledger_conforms(case: Case) -> None:
     asyncio.run(case(Bench()))  # type: ignore[arg-type]
+
+
+@factory_cases.conforms
+def test_fake_factory_conforms(case: factory_cases.Case) -> None:
+    asyncio.run(case(FakeFactory(), turns))  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.jobs.etl import taken
+from heliograph.spark.jobs.etl import rules_of, taken
 
 
 def columns(*fields: tuple[str, DataType]) -> StructType:
@@ -61,3 +61,25 @@ def test_columns_that_no_task_could_read_are_refused_at_the_start() -> None:
     ):
         with pytest.raises(ConfigError, match=why):
             taken(columns(*((name, StringType()) for name in names)), "here")
+
+
+@pytest.mark.parametrize(
+    ("topics", "name", "clash"),
+    [
+        (["a/b/t", "a/c/t"], "{topic}", True),
+        (["a/b/t", "c/b/t"], "all_{topic}", True),
+        (["a/b/t", "a/b/u"], "{topic}", False),
+        (["a/b/t", "a/c/t"], "{tenant}.{namespace}.{topic}", False),
+        (["a/b/t", "a/c/t"], "one", False),
+        ([], "{topic}", False),
+    ],
+)
+def test_tables_of_several_namespaces_have_them_in_their_names(topics: list[str], name: str, clash: bool) -> None:
+    """Else two topics of one name would share a table."""
+    options = {"topics": topics, "table": [{"schema": "raw", "name": name}]}
+    if clash:
+        with pytest.raises(ConfigError, match="several namespaces"):
+            rules_of(options, "query q", lambda ddl, at: ddl)
+    else:
+        (rule,) = rules_of(options, "query q", lambda ddl, at: ddl)
+        assert rule.name == name

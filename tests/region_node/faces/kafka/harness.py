@@ -33,7 +33,7 @@ from region_node.topics.serving.topic_ids import TopicIds
 from region_node.topics.serving.topic_service import TopicService
 from region_node.usage.tenant_usage import Usage
 from tests.region_node.faces.pulsar.harness import FakeTransport, settle
-from tests.region_node.topics.fake_storage import FakeClock, FakeFactory, FakeLedger, FakeLinks
+from tests.region_node.topics.fake_storage import FakeClock, FakeFactory, FakeLedger, NotedLinks
 
 
 class KafkaLedger(FakeLedger):
@@ -146,7 +146,7 @@ class Face:
             region=lambda: RegionInfo(name="us", number=1),
             factory=self.factory,
             view=self.view,
-            links=FakeLinks(),
+            links=NotedLinks(),
             meta=self.meta,
             owns=lambda topic: True,
             clock=self.clock,

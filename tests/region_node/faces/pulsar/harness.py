@@ -18,13 +18,15 @@ from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnecti
 from region_node.faces.pulsar.connection.pulsar_listener import ListenerSettings, PulsarListener, TopicAddress
 from region_node.topics.serving.topic_service import TopicService
 from tests.region_node.faces.pulsar.codec import Reader, entry, frame, send
-from tests.region_node.topics.fake_storage import FakeClock, FakeFactory, FakeLedger, FakeLinks, FakeView
+from tests.region_node.topics.fake_storage import FakeClock, FakeFactory, FakeLedger, FakeView, NotedLinks
 
 TOPIC = "persistent://public/default/t"
 K = pb.BaseCommand
 
 
-class FakeLookup:
+class OneAddress:
+    """Every topic is at `answer`."""
+
     def __init__(self, view: FakeView) -> None:
         self.view = view
         self.answer = TopicAddress("pulsar://here:6650")
@@ -167,7 +169,7 @@ def ids(came: Sequence[tuple[pb.CommandMessage, bytes]]) -> list[tuple[int, int]
 
 class Broker:
     def __init__(self, **settings: Any) -> None:
-        self.clock, self.factory, self.view, self.links = FakeClock(), FakeFactory(), FakeView(), FakeLinks()
+        self.clock, self.factory, self.view, self.links = FakeClock(), FakeFactory(), FakeView(), NotedLinks()
         self.owned: Callable[[str], bool] = lambda topic: True
         rng = random.Random(1)
         self.meta = EmbeddedStore(KvMachine())
@@ -181,7 +183,7 @@ class Broker:
             clock=self.clock,
             rng=rng,
         )
-        self.lookup = FakeLookup(self.view)
+        self.lookup = OneAddress(self.view)
         self.listener = PulsarListener(
             topics=self.topics, lookup=self.lookup, settings=ListenerSettings(**settings), clock=self.clock, rng=rng
         )

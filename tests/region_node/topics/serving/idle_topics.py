@@ -19,7 +19,7 @@ from heliograph.model.configuration.configuration_records import RegionInfo
 from region_node.topics.serving.bulk_creation import create_topics
 from region_node.topics.serving.topic_service import TopicService
 from storage.ledger.writing.ledger_handle import LedgerHandle
-from tests.region_node.topics.fake_storage import FakeLinks, FakeView
+from tests.region_node.topics.fake_storage import FakeView, NotedLinks
 from tests.storage.managed_ledger.world import Broker, Region
 
 COUNT = 300
@@ -62,7 +62,7 @@ def measure() -> None:
             region=lambda: INFO,
             factory=broker.factory,
             view=view,
-            links=FakeLinks(),
+            links=NotedLinks(),
             meta=meta,
             owns=lambda topic: True,
             clock=sim.clock(),

@@ -19,7 +19,7 @@ from tests.region_node.faces.pulsar.harness import Broker, Client, K, with_broke
 NAME = "pulsar.repl.cloud-->us"
 
 
-class FakeClusters:
+class OneCluster:
     """One cluster, `cloud`, behind this region."""
 
     def __init__(self, broker: Broker) -> None:
@@ -46,8 +46,8 @@ def marker(sequence: int, payload: bytes, kind: int = Marker.SNAPSHOT_REQUEST) -
     return send(1, sequence, entry(payload, replicated_from="cloud", marker_type=kind), marker=True)
 
 
-async def replicator(broker: Broker, *, by_position: bool = True, name: str = NAME) -> tuple[Client, FakeClusters]:
-    clusters = broker.listener.clusters = FakeClusters(broker)
+async def replicator(broker: Broker, *, by_position: bool = True, name: str = NAME) -> tuple[Client, OneCluster]:
+    clusters = broker.listener.clusters = OneCluster(broker)
     client = Client(broker.listener)
     features = {"supports_repl_dedup_by_lid_and_eid": by_position}
     (answer,) = await client.do(frame(K.CONNECT, client_version="Pulsar", protocol_version=21, feature_flags=features))
