@@ -47,6 +47,9 @@ class Faults:
             (1, self._failing_disk),
             (2, self._cut_broker_from_metadata),
             (2, self._cut_broker_from_bookie),
+            (2, self._stop_broker),
+            (1, self._stop_bookie),
+            (3, self._wrong_clock),
             (2, self._restart_metadata),
             (1, self._power_cut_region),
             (2, self._drop_consumers),
@@ -309,6 +312,17 @@ class Faults:
     def _stop_metadata(self) -> tuple[str, Undo] | None:
         node = self._region().metadata
         return self._stop(node) if node.machine.running else None
+
+    def _wrong_clock(self) -> tuple[str, Undo]:
+        """The wall clock of one machine jumps, and back again: nothing but a time that is shown may depend on it."""
+        node = self.rng.choice(self._region().nodes)
+        clock, by_s = node.machine.clock, self.rng.choice((-7 * 86_400, -3600, -5, 5, 3600, 30 * 86_400))
+        clock.offset_ms += by_s * 1000
+
+        def undo() -> None:
+            clock.offset_ms -= by_s * 1000
+
+        return f"the wall clock of {node.name} jumps by {by_s} s", undo
 
     def _restart_metadata(self) -> tuple[str, Undo] | None:
         node = self._region().metadata

@@ -70,8 +70,7 @@ class PassiveFaults(Faults):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         stopped: list[tuple[int, Callable[[], tuple[str, Undo] | None]]] = [
-            (5, self._stop_broker),
-            (1, self._stop_bookie),
+            (3, self._stop_broker),
             (2, self._stop_metadata),
         ]
         self.kinds += [
